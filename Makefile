@@ -1,0 +1,117 @@
+# Every target does its own set-up: Python 3.11, pip and make are all it needs, and all it makes lives in .venv.
+
+PYTHON  ?= python3
+DATA    ?= .holdfast
+WORKERS ?= 2
+ARGS    ?=
+
+PYTEST := .venv/bin/python -m pytest
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help run test prove check format bench install lock clean
+
+help: ## Print this list
+	@echo 'Usage: make TARGET [ARGS="…"]'
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s  %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo '  PYTHON=python3  the Python (3.11 or newer) that .venv is made from'
+	@echo '  DATA=.holdfast  where `make run` keeps its data'
+	@echo '  WORKERS=2       how many processes share the tests'
+
+run: .venv/run.stamp ## Start the server on its embedded store (DATA=DIR, ARGS="--listen …")
+	@exec .venv/bin/holdfast serve --data "$(DATA)" $(ARGS)
+
+test: .venv/dev.stamp ## Run every test (ARGS="tests/core -k renew")
+	@exec $(PYTEST) -n "$(WORKERS)" --dist worksteal $(ARGS)
+
+prove: .venv/dev.stamp ## Run every test with the counts of a release; takes hours
+	@exec env HOLDFAST_PROOF=full $(PYTEST) -n "$(WORKERS)" --dist worksteal -o faulthandler_timeout=7200 $(ARGS)
+
+check: .venv/dev.stamp ## Lint, formatting, types and house rules
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@$(PYTEST) -q tests/test_house_rules.py
+
+format: .venv/dev.stamp ## Format the code and fix what ruff can fix
+	@.venv/bin/ruff check --fix-only --quiet .
+	@.venv/bin/ruff format .
+
+bench: .venv/bench.stamp ## Measure our server and the peers found here
+	@exec .venv/bin/python -m benchmarks $(ARGS)
+
+install: .venv/dev.stamp ## Fill .venv with all that running, testing and checking need
+	@echo 'Ready: .venv/bin/holdfast --help'
+
+clean: ## Remove all that make and the tools made, except the data
+	rm -rf .venv .venv-lock .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# --- Set-up -----------------------------------------------------------------------------------------------------------
+# A stamp is written only when everything before it went well, so an interrupted installation starts again.
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+export PIP_USER := 0
+
+# An environment belongs to one folder and one Python. After a move, a copy or an upgrade it would quietly run other
+# code, so it is made anew.
+WHOSE := import os, sys; print(os.getcwd(), *sys.version_info[:2])
+ifneq ($(shell cat .venv/made 2>/dev/null),$(shell .venv/bin/python -c '$(WHOSE)' 2>/dev/null))
+.PHONY: .venv/made
+endif
+ifneq ($(shell cat .venv-lock/made 2>/dev/null),$(shell .venv-lock/bin/python -c '$(WHOSE)' 2>/dev/null))
+.PHONY: .venv-lock/made
+endif
+
+# Without pip, because Debian's Python comes without the ensurepip that would put it there.
+.venv/made .venv-lock/made:
+	@command -v "$(PYTHON)" >/dev/null || { \
+	    echo 'Holdfast needs Python 3.11 or newer, and "$(PYTHON)" was not found. Name another: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Holdfast needs Python 3.11 or newer, and this is $$("$(PYTHON)" --version). Name another: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -m venv --clear --without-pip $(@D)
+	@$(@D)/bin/python -c '$(WHOSE)' > $@
+
+# Defines the shell function `into_venv`. Any pip from 22.3 on can fill another environment, whether it comes as a module
+# or only as a command; where there is none, the environment may be able to make its own.
+define find_pip
+venv=$(@D); \
+answers() { "$$@" --python $$venv/bin/python --version >/dev/null 2>&1; }; \
+if   answers "$(PYTHON)" -m pip; then into_venv() { "$(PYTHON)" -m pip --python $$venv/bin/python "$$@"; }; \
+elif answers pip3;               then into_venv() { pip3 --python $$venv/bin/python "$$@"; }; \
+elif answers pip;                then into_venv() { pip --python $$venv/bin/python "$$@"; }; \
+elif $$venv/bin/python -m ensurepip >/dev/null 2>&1; then into_venv() { $$venv/bin/python -m pip "$$@"; }; \
+else \
+    echo 'Holdfast needs pip 22.3 or newer, and none was found for "$(PYTHON)". On Debian: apt install python3-pip' >&2; \
+    exit 1; \
+fi
+endef
+
+.venv/%.stamp: requirements/%.txt pyproject.toml .venv/made
+	@echo 'Installing $< into .venv …'
+	@$(find_pip); \
+	into_venv install --quiet --require-hashes -r $< && \
+	into_venv install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+# --- Locks ------------------------------------------------------------------------------------------------------------
+
+.venv-lock/lock.stamp: requirements/lock.txt .venv-lock/made
+	@echo 'Installing $< into .venv-lock …'
+	@$(find_pip); into_venv install --quiet --require-hashes -r $<
+	@touch $@
+
+# No option of whoever runs this may reach a lock: hashes say what is installed, never where it comes from.
+COMPILE := CUSTOM_COMPILE_COMMAND='make lock' .venv-lock/bin/python -m piptools compile --quiet --no-config \
+    --generate-hashes --allow-unsafe --strip-extras --newline=lf --resolver=backtracking \
+    --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+
+lock: .venv-lock/lock.stamp ## Pin the dependencies again (ARGS=--upgrade for newer ones)
+	@$(COMPILE) $(ARGS) -o requirements/lock.txt requirements/lock.in
+	@$(COMPILE) $(ARGS) -o requirements/run.txt --extra server pyproject.toml requirements/run.in
+	@$(COMPILE) $(ARGS) -o requirements/dev.txt --extra server pyproject.toml requirements/dev.in
+	@$(COMPILE) $(ARGS) -o requirements/bench.txt --extra server pyproject.toml requirements/bench.in

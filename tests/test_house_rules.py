@@ -1,0 +1,484 @@
+"""House style is a unit test.
+
+Each rule is a function from a file's path (below src/holdfast) and text to the list of its complaints. Each test runs
+one rule over the whole tree and over a small bad sample, so that a rule which can no longer fail fails here.
+"""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "holdfast"
+
+LEAVES = {"clientconfig", "errors", "settings"}
+
+# What may import what: a package, a module beside the packages, or one file of a package, which then counts alone.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "settings": {"errors"},
+    "clientconfig": {"errors"},
+    "core": set(),
+    "wire": {*LEAVES},
+    "journal": {"core", *LEAVES},
+    "engine": {"journal", "core", *LEAVES},
+    "server": {"engine", "wire", "core", *LEAVES},
+    "client": {"wire", *LEAVES},
+    "cli": {"client", *LEAVES},
+    "cli/serve.py": {"client", "server", "engine", "journal", *LEAVES},
+    "cli/doctor.py": {"client", "server", "engine", "journal", *LEAVES},
+    "mcp": {"client", *LEAVES},
+    "testing": {"engine", "journal", "core", *LEAVES},
+    "__init__": {"client", *LEAVES},
+    "__main__": {"cli"},
+}
+
+# The extra of pyproject.toml each may count on, beside the base dependencies. Not named here: the base alone.
+EXTRA: dict[str, str] = {
+    "journal": "server",
+    "engine": "server",
+    "server": "server",
+    "testing": "server",
+    "cli/serve.py": "server",
+    "cli/doctor.py": "server",
+    "client": "async",
+    "mcp": "mcp",
+}
+
+# These import the standard library and msgspec, and nothing else at all.
+PURE = {"core", *LEAVES}
+
+MAY_READ_THE_CLOCK = {"engine/clock.py", "client/_clock.py"}
+MAY_READ_CHANCE = {"engine/ids.py"}
+
+FUNCTION_LINES_MAX = 60
+FILE_LINES_MAX = 500
+
+CLOCK = re.compile(
+    r"time\.(time|monotonic|perf_counter|process_time|thread_time|clock_gettime)(_ns)?"
+    r"|datetime\.datetime\.(now|utcnow|today)|datetime\.date\.today"
+)
+CLOCK_WITHOUT_ARGUMENT = re.compile(r"time\.(gmtime|localtime|ctime|asctime)")
+CHANCE = re.compile(
+    r"random\..+|secrets\.(?!compare_digest$).+|os\.(urandom|getrandom)|uuid\.uuid[14678]|ssl\.RAND_\w+"
+)
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+# Upper case is SQL whatever follows; in lower case "create a token" is prose and "create table token" is not.
+SQL = re.compile(
+    r"\s*((SELECT|INSERT|UPDATE|DELETE|CREATE|REPLACE|ALTER|DROP|WITH)\s"
+    r"|(?i:select\s.+\sfrom\s|insert\s+(or\s+\w+\s+)?into\s|update\s+\w+\s+set\s|delete\s+from\s+\w+(\s+where\s|;|\s*$)"
+    r"|(create|alter|drop)\s+(\w+\s+)?(table|index|view|trigger)\s+\w))",
+    re.DOTALL,
+)
+ADDRESS = re.compile(r"://|\s@\s|^\s*-(?!-hash=)|--(?!hash=sha256:[0-9a-f]{64}\b)[a-z]")
+
+Rule = Callable[[str, str], list[str]]
+
+
+def whole_tree(rule: Rule, pattern: str = "*.py") -> list[str]:
+    """Every complaint of a rule about the source tree."""
+    files = [path for path in sorted(SOURCE.rglob(pattern)) if path.is_file() and "__pycache__" not in path.parts]
+    return [complaint for path in files for complaint in rule(path.relative_to(SOURCE).as_posix(), _text(path))]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+# --- Imports ---------------------------------------------------------------------------------------------------------
+
+
+def unit_of(path: str) -> str:
+    """The row of the tables that a file falls under."""
+    first = PurePosixPath(path).parts[0]
+    return path if path in MAY_IMPORT else first.removesuffix(".py")
+
+
+def imported(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every module a file imports, at any depth, in any branch, by statement or by `import_module`."""
+    package = ["holdfast", *PurePosixPath(path).parts[:-1]]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = package[: len(package) - level + 1] if level else []
+                origin = ".".join([*base, *([module] if module else [])])
+                yield from ((node.lineno, f"{origin}.{alias.name}") for alias in names)
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield node.lineno, name
+
+
+def wrong_arrows(path: str, text: str) -> list[str]:
+    unit = unit_of(path)
+    if unit not in MAY_IMPORT:
+        return [f"{path}: {unit!r} is not in MAY_IMPORT; say there what it may import"]
+    complaints = []
+    for line, name in imported(path, ast.parse(text)):
+        origin, _, rest = name.partition(".")
+        target = rest.partition(".")[0]
+        home = unit.partition("/")[0]
+        if origin == "holdfast" and target not in {home, "__version__", *MAY_IMPORT[unit]}:
+            complaints.append(f"{path}:{line}: {unit} may not import {name}")
+    return complaints
+
+
+def dependencies(extra: str | None = None) -> set[str]:
+    """The import names of the base dependencies, or of one extra's."""
+    project = tomllib.loads(_text(ROOT / "pyproject.toml"))["project"]
+    wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    return {re.split(r"[^\w.-]", line)[0].replace("-", "_").lower() for line in wanted}
+
+
+def undeclared_imports(path: str, text: str) -> list[str]:
+    unit = unit_of(path)
+    allowed = {"msgspec"} if unit in PURE else dependencies()
+    if unit in EXTRA:
+        allowed |= dependencies(EXTRA[unit])
+    known = {"holdfast", *sys.stdlib_module_names, *allowed}
+    return [
+        f"{path}:{line}: {unit} may not count on {name.partition('.')[0]}"
+        for line, name in imported(path, ast.parse(text))
+        if name.partition(".")[0] not in known
+    ]
+
+
+# --- Clock and chance ------------------------------------------------------------------------------------------------
+
+
+def used_names(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
+    """Every imported thing a file touches by its full name, and whether it was called without arguments."""
+    meaning: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            meaning |= {alias.asname or alias.name: alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            meaning |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    bare_calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and not node.args}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            root, dot, rest = ast.unparse(node).partition(".")
+            yield node.lineno, meaning.get(root, f"<{root}>") + dot + rest, id(node) in bare_calls
+
+
+def clock_reads(path: str, text: str) -> list[str]:
+    if path in MAY_READ_THE_CLOCK:
+        return []
+    return [
+        f"{path}:{line}: {name} reads the clock; let time arrive as an argument"
+        for line, name, is_bare_call in used_names(ast.parse(text))
+        if CLOCK.fullmatch(name)
+        or (is_bare_call and CLOCK_WITHOUT_ARGUMENT.fullmatch(name))
+        or re.search(r"loop(\(\))?>?\.time$", name)
+    ]
+
+
+def chance_reads(path: str, text: str) -> list[str]:
+    if path in MAY_READ_CHANCE:
+        return []
+    return [
+        f"{path}:{line}: {name} reads chance; let ids arrive as arguments"
+        for line, name, _ in used_names(ast.parse(text))
+        if CHANCE.fullmatch(name)
+    ]
+
+
+# --- Shape -----------------------------------------------------------------------------------------------------------
+
+
+def asserts(path: str, text: str) -> list[str]:
+    return [
+        f"{path}:{node.lineno}: python -O removes an assert; raise instead"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Assert)
+    ]
+
+
+def long_functions(path: str, text: str) -> list[str]:
+    lengths = (
+        (node, (node.end_lineno or node.lineno) - node.lineno + 1)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return [
+        f"{path}:{node.lineno}: {node.name} has {lines} lines, at most {FUNCTION_LINES_MAX} are allowed"
+        for node, lines in lengths
+        if lines > FUNCTION_LINES_MAX
+    ]
+
+
+def long_files(path: str, text: str) -> list[str]:
+    lines = len(text.splitlines())
+    return [f"{path}: {lines} lines, at most {FILE_LINES_MAX} are allowed"] if lines > FILE_LINES_MAX else []
+
+
+def unfinished(path: str, text: str) -> list[str]:
+    return [
+        f"{path}:{line}: {found[0]}; finish it or leave it out"
+        for line, content in enumerate(text.splitlines(), start=1)
+        if (found := UNFINISHED.search(content))
+    ]
+
+
+def missing_docstring(path: str, text: str) -> list[str]:
+    return [] if ast.get_docstring(ast.parse(text)) else [f"{path}: a module opens with the sentence that is its law"]
+
+
+def missing_test_sentence(path: str, text: str) -> list[str]:
+    return [
+        f"{path}:{node.lineno}: {node.name} does not open with the sentence it proves"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and not ast.get_docstring(node)
+    ]
+
+
+def unsorted_exports(path: str, text: str) -> list[str]:
+    complaints = []
+    for node in ast.parse(text).body:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id="__all__")], value=value)
+                | ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.expr() as value)
+            ):
+                names = [item.value for item in getattr(value, "elts", []) if isinstance(item, ast.Constant)]
+                if len(names) != len(getattr(value, "elts", [None])):
+                    complaints.append(f"{path}:{node.lineno}: __all__ is not a plain list of names")
+                elif names != sorted(set(names)):
+                    complaints.append(f"{path}:{node.lineno}: __all__ should read {sorted(set(names))}")
+            case ast.AugAssign(target=ast.Name(id="__all__")):
+                complaints.append(f"{path}:{node.lineno}: __all__ is written once, in one place")
+    return complaints
+
+
+def sql_strings(path: str, text: str) -> list[str]:
+    tree = ast.parse(text)
+    # A string that stands alone is a docstring or a comment.
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        f"{path}:{node.lineno}: SQL lives in .sql files: {node.value[:40]!r}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if id(node) not in prose and SQL.match(node.value)
+    ]
+
+
+# --- Locks -----------------------------------------------------------------------------------------------------------
+
+
+def addresses(path: str, text: str) -> list[str]:
+    return [
+        f"{path}:{number}: a lock says what, never where from: {line.strip()[:60]!r}"
+        for number, line in enumerate(text.splitlines(), start=1)
+        if ADDRESS.search(line) and not (line.lstrip().startswith("#") and "://" not in line)
+    ]
+
+
+def pins(text: str) -> dict[str, str]:
+    """Each locked package and its version; a requirement that is not pinned and hashed has the version ''."""
+    entries = re.split(r"\n(?=[A-Za-z0-9])", re.sub(r"(?m)^\s*#.*\n?", "", text))
+    found = {}
+    for entry in filter(str.strip, entries):
+        name, _, rest = entry.strip().partition("==")
+        version = re.match(r"[\w.+!-]+(?=[\s;])", rest)
+        found[re.split(r"[^\w.-]", name)[0].lower()] = version[0] if version and "--hash=sha256:" in rest else ""
+    return found
+
+
+# --- The tests -------------------------------------------------------------------------------------------------------
+
+
+def test_imports_follow_the_arrows() -> None:
+    """No package imports another against the arrows of the architecture, and a package without a row is refused."""
+    assert whole_tree(wrong_arrows) == []
+
+    assert wrong_arrows("core/decide.py", "from holdfast.errors import HoldfastError")
+    assert wrong_arrows("core/decide.py", "from .. import journal")
+    assert wrong_arrows("journal/sql/loader.py", "from ...engine import clock")
+    assert wrong_arrows("journal/base.py", "import holdfast.engine.clock")
+    assert wrong_arrows("client/_sync.py", "def late():\n    from holdfast.core import values")
+    assert wrong_arrows("client/_sync.py", "importlib.import_module('holdfast.server')")
+    assert wrong_arrows("client/_sync.py", "from holdfast import Claim")
+    assert wrong_arrows("cli/token.py", "from holdfast.server import app")
+    assert wrong_arrows("server/app.py", "from holdfast.cli import main")
+    assert wrong_arrows("engine/engine.py", "from holdfast.testing import ManualClock")
+    assert wrong_arrows("settings.py", "import holdfast.core.values")
+    assert wrong_arrows("errors.py", "import holdfast.settings")
+    assert wrong_arrows("novelty/thing.py", "") == [
+        "novelty/thing.py: 'novelty' is not in MAY_IMPORT; say there what it may import"
+    ]
+
+    assert wrong_arrows("core/decide.py", "import math\nfrom . import values\nfrom holdfast.core import state") == []
+    assert wrong_arrows("engine/engine.py", "from holdfast.journal.base import Journal\nfrom ..errors import E") == []
+    assert wrong_arrows("cli/serve.py", "from holdfast.server import app\nfrom holdfast import __version__") == []
+
+
+def test_nobody_imports_testing_cli_or_mcp() -> None:
+    """The table itself lets nothing but `python -m holdfast` into cli, and nothing at all into testing and mcp."""
+    doors = {(unit, target) for unit, targets in MAY_IMPORT.items() for target in targets & {"testing", "cli", "mcp"}}
+    assert doors == {("__main__", "cli")}
+    assert set(EXTRA) | PURE <= set(MAY_IMPORT)
+
+
+def test_imports_are_declared_dependencies() -> None:
+    """A package counts only on what its own installation brings, and the core only on msgspec."""
+    assert whole_tree(undeclared_imports) == []
+
+    assert undeclared_imports("core/state.py", "from sortedcontainers import SortedDict")
+    assert undeclared_imports("errors.py", "import click")
+    assert undeclared_imports("client/_sync.py", "import starlette")
+    assert undeclared_imports("cli/token.py", "import apsw")
+    assert undeclared_imports("engine/engine.py", "import numpy.random")
+
+    assert undeclared_imports("core/state.py", "import msgspec, typing") == []
+    assert undeclared_imports("journal/sqlite.py", "import apsw") == []
+    assert undeclared_imports("client/_async.py", "import aiohttp, urllib3") == []
+
+
+def test_one_object_reads_the_clock() -> None:
+    """Only engine/clock.py, and the client's own, read a clock."""
+    assert whole_tree(clock_reads) == []
+
+    assert clock_reads("core/decide.py", "import time\nnow = time.time()")
+    assert clock_reads("core/decide.py", "import time as t\nread = t.monotonic_ns")
+    assert clock_reads("server/app.py", "from time import perf_counter as tick\ntick()")
+    assert clock_reads("server/app.py", "import datetime as dt\ndt.datetime.now(dt.UTC)")
+    assert clock_reads("server/app.py", "from datetime import datetime\ndatetime.utcnow()")
+    assert clock_reads("server/app.py", "from datetime import date\ndate.today()")
+    assert clock_reads("server/app.py", "import time\ntime.gmtime()")
+    assert clock_reads("engine/feed.py", "import asyncio\nasyncio.get_running_loop().time()")
+    assert clock_reads("engine/feed.py", "def at(self):\n    return self._loop.time()")
+    assert clock_reads("engine/feed.py", "def at(loop):\n    return loop.time() + 1")
+
+    assert clock_reads("engine/clock.py", "import time\ntime.monotonic_ns()") == []
+    assert clock_reads("server/app.py", "import time\ntime.gmtime(0)\ntime.sleep(1)\nclock.now()") == []
+
+
+def test_one_object_reads_chance() -> None:
+    """Only engine/ids.py reads randomness."""
+    assert whole_tree(chance_reads) == []
+
+    assert chance_reads("core/decide.py", "import random\nrandom.random()")
+    assert chance_reads("core/decide.py", "from random import Random\nRandom(1)")
+    assert chance_reads("server/auth.py", "import secrets\nsecrets.token_hex()")
+    assert chance_reads("server/auth.py", "import os\nos.urandom(16)")
+    assert chance_reads("server/auth.py", "from uuid import uuid4\nuuid4()")
+
+    assert chance_reads("engine/ids.py", "import os\nos.urandom(16)") == []
+    assert chance_reads("server/auth.py", "import os, uuid\nos.path\nuuid.UUID(int=1)") == []
+
+
+def test_no_asserts_in_the_program() -> None:
+    """The program keeps its checks under `python -O`."""
+    assert whole_tree(asserts) == []
+    assert asserts("core/decide.py", "def f():\n    assert True") == [
+        "core/decide.py:2: python -O removes an assert; raise instead"
+    ]
+
+
+def test_functions_and_files_stay_short() -> None:
+    """No function is longer than 60 lines and no file longer than 500."""
+    assert whole_tree(long_functions) == []
+    assert whole_tree(long_files) == []
+
+    assert long_functions("core/x.py", "async def f():\n" + "    1\n" * 60)
+    assert long_functions("core/x.py", "def f():\n" + "    1\n" * 59) == []
+    assert long_files("core/x.py", "1\n" * 501)
+    assert long_files("core/x.py", "1\n" * 500) == []
+
+
+def test_nothing_is_left_unfinished() -> None:
+    """No file of the package promises work for later."""
+    assert whole_tree(unfinished, "*") == []
+
+    for word in ("TODO", "FIXME", "XXX", "NotImplementedError"):
+        assert unfinished("core/x.py", f"a\n# {word}: later"), word
+    assert unfinished("core/x.py", "raise NotImplemented\nXXXL = 'todo'") == []
+
+
+def test_every_module_states_its_law() -> None:
+    """Every module opens with a docstring."""
+    assert whole_tree(missing_docstring) == []
+    assert missing_docstring("core/x.py", "# A comment is not one.\nimport time")
+
+
+def test_every_test_opens_with_its_sentence() -> None:
+    """Every test opens with the sentence it proves."""
+    tests = ROOT / "tests"
+    assert [
+        complaint
+        for path in sorted(tests.rglob("test_*.py"))
+        for complaint in missing_test_sentence(path.relative_to(tests).as_posix(), _text(path))
+    ] == []
+    assert missing_test_sentence("test_x.py", "class TestX:\n    async def test_y(self): pass")
+
+
+def test_exports_are_sorted() -> None:
+    """Every `__all__` is one plain list in alphabetical order, without repeats."""
+    assert whole_tree(unsorted_exports) == []
+
+    assert unsorted_exports("core/x.py", "__all__ = ['b', 'a']")
+    assert unsorted_exports("core/x.py", "__all__: list[str] = ['a', 'a']")
+    assert unsorted_exports("core/x.py", "__all__ = ['a', *others]")
+    assert unsorted_exports("core/x.py", "__all__ = names()")
+    assert unsorted_exports("core/x.py", "__all__ = ['a']\n__all__ += ['b']")
+    assert unsorted_exports("core/x.py", "__all__ = ('A', 'B', 'a')") == []
+
+
+def test_public_names_load() -> None:
+    """Every public name of the package exists, is listed, and nothing else claims to be public."""
+    import holdfast
+
+    assert [name for name in holdfast.__all__ if not hasattr(holdfast, name)] == []
+    assert set(holdfast._HOMES) == set(holdfast.__all__) - {"__version__"}
+    assert not hasattr(holdfast, "no_such_name")
+
+
+def test_python_holds_no_sql() -> None:
+    """SQL lives in .sql files; Python holds pragmas at most."""
+    assert whole_tree(sql_strings) == []
+
+    assert sql_strings("journal/sqlite.py", "run('SELECT 1')")
+    assert sql_strings("journal/sqlite.py", "run('''\n    insert or ignore into record values (?)''')")
+    assert sql_strings("journal/sqlite.py", "run(f'DELETE FROM {table}')")
+    assert sql_strings("journal/sqlite.py", "run('update record set body = ?')")
+    assert sql_strings("journal/sqlite.py", "run('create unique index record_name on record (name)')")
+    assert sql_strings("journal/sqlite.py", "run('select a, b\\nfrom record ')")
+
+    assert sql_strings("journal/sqlite.py", "'''SELECT is named here only.'''\nrun('PRAGMA synchronous')") == []
+    assert sql_strings("cli/token.py", "help='Create a token; delete from any machine; select one, update it.'") == []
+
+
+def test_locks_have_no_addresses() -> None:
+    """No lock says where a package comes from, and every package in it is pinned and hashed."""
+    digest = "0" * 64
+    locks = {path.name: _text(path) for path in sorted((ROOT / "requirements").glob("*.txt"))}
+    assert {"bench.txt", "dev.txt", "run.txt"} <= set(locks)
+    for name, text in locks.items():
+        assert addresses(name, text) == []
+        assert [package for package, version in pins(text).items() if not version] == [], name
+
+    assert addresses("run.txt", "--index-url somewhere")
+    assert addresses("run.txt", "--find-links /wheels")
+    assert addresses("run.txt", "-f /wheels")
+    assert addresses("run.txt", f"a==1 --trusted-host h --hash=sha256:{digest}")
+    assert addresses("run.txt", f"a @ file:a.whl --hash=sha256:{digest}")
+    assert addresses("run.txt", "# from proto://host/simple")
+    assert addresses("run.txt", f"a==1 \\\n    --hash=sha256:{digest}\n    # via -r run.in") == []
+    sample = f"# top\na==1 \\\n    --hash=sha256:{digest}\n    # via b\nB>=2\nc==3\n"
+    assert pins(sample) == {"a": "1", "b": "", "c": ""}
+
+
+def test_locks_agree() -> None:
+    """The locks share one version of every package, and none forgot a dependency of pyproject.toml."""
+    run, dev, bench = (pins(_text(ROOT / "requirements" / f"{name}.txt")) for name in ("run", "dev", "bench"))
+    assert run.items() <= dev.items()
+    assert run.items() <= bench.items()
+    assert dependencies() | dependencies("server") <= {name.replace("-", "_") for name in run}
