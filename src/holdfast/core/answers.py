@@ -1,0 +1,52 @@
+"""What the core answers when it agrees. Each holds what the reply needs, as of the instant of the decision."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.values import AccessToken, LastEnd, Lease, Session
+
+
+class Acquired(msgspec.Struct, frozen=True, gc=False):
+    """The caller owns the name. `until_ms` is the earlier of the lease's and its session's deadline (S2)."""
+
+    lease: Lease
+    until_ms: int
+    previous: LastEnd | None
+    attempts: int
+    reacquired: bool = False
+
+
+class Extended(msgspec.Struct, frozen=True, gc=False):
+    """The lease lives until `until_ms`."""
+
+    lease: Lease
+    until_ms: int
+
+
+class Released(msgspec.Struct, frozen=True, gc=False):
+    """The name is free, or was freed by this very request before."""
+
+
+class SessionOpen(msgspec.Struct, frozen=True, gc=False):
+    """The session lives. `renewed`: how many leases were kept alive with it (S4)."""
+
+    session: Session
+    renewed: int = 0
+
+
+class SessionOver(msgspec.Struct, frozen=True, gc=False):
+    """The session is over, with all that was bound to it."""
+
+
+class TokenMade(msgspec.Struct, frozen=True, gc=False):
+    """The token is let in."""
+
+    token: AccessToken
+
+
+class TokenGone(msgspec.Struct, frozen=True, gc=False):
+    """The token is shut out."""
+
+
+Answer = Acquired | Extended | Released | SessionOpen | SessionOver | TokenMade | TokenGone

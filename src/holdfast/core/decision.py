@@ -1,0 +1,52 @@
+"""What every decision is made of: the result, the ends of leases, and the memory of idempotency keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.core import refusals
+from holdfast.core.answers import Answer
+from holdfast.core.events import Ended, Event
+from holdfast.core.refusals import Refusal
+
+if TYPE_CHECKING:
+    from holdfast.core.commands import Acquire, CreateToken, EndSession, OpenSession, Release, RevokeToken
+    from holdfast.core.state import State
+    from holdfast.core.values import Lease, Memo
+
+    Keyed = Acquire | Release | OpenSession | EndSession | CreateToken | RevokeToken
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What a command led to: the events to make durable, and the answer to give once they are."""
+
+    events: tuple[Event, ...]
+    answer: Answer | Refusal
+
+
+def refuse(refusal: Refusal) -> Decision:
+    """Decide to change nothing and say why."""
+    return Decision((), refusal)
+
+
+def accept(answer: Answer) -> Decision:
+    """Decide that what was asked for is so already."""
+    return Decision((), answer)
+
+
+def recall(state: State, command: Keyed, kind: str) -> Memo | refusals.KeyConflict | None:
+    """Return what this very request made before, or None if it is new, or that its key was used for another (C5)."""
+    if command.key is None:
+        return None
+    memo = state.memos.get((command.principal, command.key))
+    if memo is None or (memo.kind == kind and memo.fingerprint == command.fingerprint):
+        return memo
+    return refusals.KeyConflict()
+
+
+def end_of(name: str, lease: Lease, how: str, now_ms: int, *, by: str | None = None, well: bool = False) -> Ended:
+    """Make the end of a lease; a lock delay closes the name from now on, whatever the end (L6)."""
+    closed_until_ms = now_ms + lease.delay_ms if lease.delay_ms else 0
+    return Ended(name, lease.lease_id, lease.token, how, well, closed_until_ms, by)

@@ -1,0 +1,101 @@
+"""What the core answers when it refuses. A refusal is a value with everything the caller needs to decide what next."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.values import EndedLease, LastEnd, Lease
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """Somebody owns the name (C2). `same_owner`: it calls itself what the caller calls itself (C4)."""
+
+    lease: Lease
+    until_ms: int
+    same_owner: bool
+
+
+class Delayed(msgspec.Struct, frozen=True, gc=False):
+    """The name is closed after its last end (L6)."""
+
+    until_ms: int
+    end: LastEnd | None
+
+
+class NotCurrent(msgspec.Struct, frozen=True, gc=False):
+    """The lease id does not own the name. `succeeded`: somebody else does by now. `ended`: what is remembered of it."""
+
+    succeeded: bool
+    ended: EndedLease | None = None
+
+
+class SessionUnknown(msgspec.Struct, frozen=True, gc=False):
+    """No such session, or somebody else's: the two cannot be told apart."""
+
+
+class SessionLapsed(msgspec.Struct, frozen=True, gc=False):
+    """The session missed its keepalive."""
+
+
+class TooManyLeases(msgspec.Struct, frozen=True, gc=False):
+    """The principal holds as many as it may."""
+
+    limit: int
+
+
+class TooManySessions(msgspec.Struct, frozen=True, gc=False):
+    """The principal has as many sessions as it may."""
+
+    limit: int
+
+
+class TooManyTokens(msgspec.Struct, frozen=True, gc=False):
+    """There are as many tokens as there may be."""
+
+    limit: int
+
+
+class BadTtl(msgspec.Struct, frozen=True, gc=False):
+    """The ttl is not in 1 ms … `max_ms`."""
+
+    max_ms: int
+
+
+class BadField(msgspec.Struct, frozen=True, gc=False):
+    """A field has a value that no request may have; the text says which and what to do."""
+
+    text: str
+
+
+class KeyConflict(msgspec.Struct, frozen=True, gc=False):
+    """The idempotency key was used for another request (C5)."""
+
+
+class TokenExists(msgspec.Struct, frozen=True, gc=False):
+    """A token of that name is in use."""
+
+
+class TokenUnknown(msgspec.Struct, frozen=True, gc=False):
+    """No token of that name."""
+
+
+class TokensExhausted(msgspec.Struct, frozen=True, gc=False):
+    """The fencing counter is at its end: 2^53−1 grants were made."""
+
+
+Refusal = (
+    Held
+    | Delayed
+    | NotCurrent
+    | SessionUnknown
+    | SessionLapsed
+    | TooManyLeases
+    | TooManySessions
+    | TooManyTokens
+    | BadTtl
+    | BadField
+    | KeyConflict
+    | TokenExists
+    | TokenUnknown
+    | TokensExhausted
+)

@@ -1,0 +1,115 @@
+"""Sessions: groups of claims that end together, in one record (S1–S3, I10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from holdfast.core import refusals
+from holdfast.core.answers import SessionOpen, SessionOver
+from holdfast.core.decision import Decision, accept, end_of, recall, refuse
+from holdfast.core.events import Ended, Renewed, SessionEnded, SessionKept, SessionOpened, SessionRenewed
+from holdfast.core.values import SESSION_NAME_CHARS_MAX, SESSION_TTL_MS_MIN, EndedSession, Memo, Session
+
+if TYPE_CHECKING:
+    from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
+    from holdfast.core.refusals import Refusal
+    from holdfast.core.state import State
+    from holdfast.core.values import Limits, Moment
+
+
+def missing(state: State, session_id: str, principal: str) -> Refusal | None:
+    """Return why a session cannot be used, or None. Foreign and unknown are the same to the caller."""
+    session = state.sessions.get(session_id)
+    if session is not None:
+        return None if session.principal == principal else refusals.SessionUnknown()
+    ended = state.remembered.get(session_id)
+    if isinstance(ended, EndedSession) and ended.principal == principal and ended.how == "expired":
+        return refusals.SessionLapsed()
+    return refusals.SessionUnknown()
+
+
+def open_(state: State, command: OpenSession, now: Moment, limits: Limits) -> Decision:
+    """Begin a session; its ttl is clamped, never refused (S1)."""
+    for field, text, chars_max in (
+        ("name", command.name, SESSION_NAME_CHARS_MAX),
+        ("metadata", command.metadata, limits.metadata_chars_max),
+    ):
+        if text is not None and len(text) > chars_max:
+            return refuse(refusals.BadField(f"{field} has at most {chars_max} characters"))
+    memo = recall(state, command, "session")
+    if memo is not None:
+        return _opened_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
+    if state.sessions_of.get(command.principal, 0) >= limits.sessions_per_principal_max:
+        return refuse(refusals.TooManySessions(limits.sessions_per_principal_max))
+    ttl_ms = min(max(command.ttl_ms, SESSION_TTL_MS_MIN), limits.session_ttl_ms_max)
+    session = Session(
+        command.session_id,
+        command.principal,
+        command.name,
+        command.metadata,
+        ttl_ms,
+        now.ms + ttl_ms,
+        now.wall_ms,
+        command.key,
+    )
+    return Decision((SessionOpened(session, command.fingerprint),), SessionOpen(session))
+
+
+def _opened_before(state: State, command: OpenSession, memo: Memo) -> Decision:
+    lacking = missing(state, memo.made, command.principal)
+    return accept(SessionOpen(state.sessions[memo.made])) if lacking is None else refuse(lacking)
+
+
+def keep(state: State, command: KeepSession, now: Moment) -> Decision:
+    """Let the session live for another ttl from now."""
+    lacking = missing(state, command.session_id, command.principal)
+    if lacking is not None:
+        return refuse(lacking)
+    session = state.sessions[command.session_id]
+    until_ms = now.ms + session.ttl_ms
+    kept = SessionOpen(replace(session, until_ms=until_ms))
+    return Decision((SessionKept(command.session_id, until_ms),), kept)
+
+
+def renew_all(state: State, command: RenewSession, now: Moment) -> Decision:
+    """Let the session live for another ttl, and each lease bound to it for another of its own; none is shortened."""
+    lacking = missing(state, command.session_id, command.principal)
+    if lacking is not None:
+        return refuse(lacking)
+    session = state.sessions[command.session_id]
+    until_ms = now.ms + session.ttl_ms
+    renewed: list[Renewed] = []
+    for name in sorted(state.names_in.get(command.session_id, ())):
+        lease = state.lease_of(name)
+        if lease is not None and lease.bound:
+            longer_ms = max(lease.until_ms, now.ms + lease.ttl_ms)
+            renewed.append(Renewed(name, lease.lease_id, lease.ttl_ms, longer_ms))
+    kept = SessionOpen(replace(session, until_ms=until_ms), len(renewed))
+    return Decision((SessionRenewed(command.session_id, until_ms, tuple(renewed)),), kept)
+
+
+def end(state: State, command: EndSession, now: Moment) -> Decision:
+    """End the session and all that is bound to it. One that has lapsed is over already, which is what was asked for."""
+    memo = recall(state, command, "end_session")
+    if memo is not None:
+        return accept(SessionOver()) if isinstance(memo, Memo) else refuse(memo)
+    lacking = missing(state, command.session_id, command.principal)
+    if isinstance(lacking, refusals.SessionLapsed):
+        return accept(SessionOver())
+    if lacking is not None:
+        return refuse(lacking)
+    leases = ends_with(state, command.session_id, now.ms, command.principal)
+    event = SessionEnded(command.session_id, "deleted", leases, command.principal, command.key, command.fingerprint)
+    return Decision((event,), SessionOver())
+
+
+def ends_with(state: State, session_id: str, now_ms: int, by: str | None) -> tuple[Ended, ...]:
+    """Return the ends of all that is bound to a session. Sorted, so that the record does not depend on chance."""
+    ends: list[Ended] = []
+    for name in sorted(state.names_in.get(session_id, ())):
+        lease = state.lease_of(name)
+        if lease is not None and lease.bound:
+            ends.append(end_of(name, lease, "session_ended", now_ms, by=by))
+    return tuple(ends)

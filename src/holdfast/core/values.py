@@ -1,0 +1,227 @@
+"""What the core speaks of: names, leases, sessions, tokens, limits.
+
+Every struct here is frozen: a change makes a new one. That is why a snapshot of the whole state is a handful of
+shallow dictionary copies, taken between two turns of the loop, however long its encoding takes afterwards.
+They are kept out of the garbage collector (`gc=False`): none of them can be part of a cycle.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import msgspec
+
+TOKEN_MAX = 2**53 - 1
+NAME_BYTES_MAX = 256
+COMPONENT_BYTES_MAX = 64
+OWNER_CHARS_MAX = 128
+KEY_CHARS_MAX = 256
+SESSION_NAME_CHARS_MAX = 128
+LOCK_DELAY_MS_MAX = 30_000
+SESSION_TTL_MS_MIN = 10_000
+
+RESERVED_NAMES = frozenset({"list", "status"})
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+
+
+class Moment(msgspec.Struct, frozen=True, gc=False):
+    """An instant: authority time to decide by (T1), wall time to show people (T4)."""
+
+    ms: int
+    wall_ms: int
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds a decision is made under. Every collection of the state has one here."""
+
+    ttl_ms_max: int = 86_400_000
+    session_ttl_ms_max: int = 86_400_000
+    metadata_chars_max: int = 1_024
+    leases_per_principal_max: int = 10_000
+    sessions_per_principal_max: int = 10_000
+    retry_memory_ms: int = 600_000
+    retry_keys_max: int = 200_000
+    ended_names_max: int = 1_000_000
+    tokens_max: int = 10_000
+    reentrant: str = "resume"
+    """`resume`: only `resume: true` gives a lease back (C4). `holder`: an equal holder gets it unasked."""
+
+
+class LastEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How the last lease of a name ended: what its successor is told (C7)."""
+
+    how: str
+    """`released`, `expired`, `revoked`, `session_ended` or `transferred`."""
+    token: int
+    owner: str | None
+    note: str | None
+    at_ms: int
+    wall_ms: int
+    by: str | None = None
+    reason: str | None = None
+    delay_ms: int = 0
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One live ownership of one name."""
+
+    lease_id: str
+    token: int
+    principal: str
+    owner: str | None
+    session: str | None
+    bound: bool
+    """Ends with its session (S2). A plain `session` only counts."""
+    ttl_ms: int
+    until_ms: int
+    """Its own deadline; `deadline_of` in the state also looks at the session."""
+    delay_ms: int
+    metadata: str | None
+    note: str | None
+    granted_wall_ms: int
+    beat_wall_ms: int
+    key: str | None = None
+    renew_key: str | None = None
+
+
+class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Everything known of one name."""
+
+    lease: Lease | None = None
+    closed_until_ms: int = 0
+    last_end: LastEnd | None = None
+    attempts: int = 0
+    """Claims since the job last ended well (C7)."""
+    alarm_ms: int = 0
+    """When the one entry of this lease in the alarm heap rings. An index: not part of the durable state."""
+
+
+class Session(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A group of claims that ends together."""
+
+    session_id: str
+    principal: str
+    name: str | None
+    metadata: str | None
+    ttl_ms: int
+    until_ms: int
+    opened_wall_ms: int
+    key: str | None = None
+
+
+class EndedLease(msgspec.Struct, frozen=True, array_like=True, tag="lease", gc=False):
+    """A lease that is no more, remembered so that a retry or a late holder gets a true answer (C5)."""
+
+    name: str
+    principal: str
+    session: str | None
+    end: LastEnd
+    key: str | None = None
+    end_key: str | None = None
+
+    @property
+    def at_ms(self) -> int:
+        """When it ended."""
+        return self.end.at_ms
+
+
+class EndedSession(msgspec.Struct, frozen=True, array_like=True, tag="session", gc=False):
+    """A session that is no more. `how` is `expired` or `deleted`."""
+
+    principal: str
+    how: str
+    at_ms: int
+    wall_ms: int
+    key: str | None = None
+    end_key: str | None = None
+
+
+class SpentKey(msgspec.Struct, frozen=True, array_like=True, tag="key", gc=False):
+    """An idempotency key that belongs to neither a lease nor a session."""
+
+    principal: str
+    key: str
+    at_ms: int
+
+
+Remembered = EndedLease | EndedSession | SpentKey
+"""What the one retry memory keeps for a while after its end, oldest first."""
+
+
+class Memo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an idempotency key made: `kind` is the operation, `made` the lease, session or token it made or ended."""
+
+    kind: str
+    made: str
+    fingerprint: str
+
+
+class AccessToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A bearer token as the journal knows it: never the token, only its digest."""
+
+    name: str
+    digest: str
+    scopes: tuple[str, ...]
+    prefix: str | None
+    expires_wall_ms: int | None
+    made_wall_ms: int
+    made_by: str
+
+
+class BadNameError(ValueError):
+    """The name breaks N1; the text says where."""
+
+
+def parse_name(text: str) -> str:
+    """Return the name if it keeps N1, else raise `BadNameError` with the reason and the offending character."""
+    if _PLAIN_NAME.fullmatch(text) and text not in RESERVED_NAMES:
+        return text
+    if not text:
+        raise BadNameError("a name has at least one character")
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > NAME_BYTES_MAX:
+        raise BadNameError(f"a name has at most {NAME_BYTES_MAX} bytes of UTF-8, this one has {size}")
+    if text in RESERVED_NAMES:
+        raise BadNameError(f"{text!r} is reserved")
+    for char in text:
+        if unicodedata.category(char) == "Cs":
+            raise BadNameError(f"{_shown(char)} is half of a character")
+    if not unicodedata.is_normalized("NFC", text):
+        raise BadNameError("a name is written in Unicode form NFC")
+    scheme, colon, rest = text.partition(":")
+    if colon and "/" not in scheme:
+        _check_uri(scheme, rest)
+    else:
+        _check_path(text)
+    return text
+
+
+def _check_uri(scheme: str, rest: str) -> None:
+    if not _SCHEME.fullmatch(scheme):
+        raise BadNameError(f"{scheme!r} is not a URI scheme: a letter, then letters, digits, '+', '-', '.'")
+    if not rest:
+        raise BadNameError("a URI has something after its scheme")
+    for char in rest:
+        if char.isspace() or unicodedata.category(char) in {"Cc", "Cf", "Zs", "Zl", "Zp"}:
+            raise BadNameError(f"{_shown(char)} may not stand in a URI: percent-encode it")
+
+
+def _check_path(text: str) -> None:
+    for component in text.split("/"):
+        if not component:
+            raise BadNameError("a component between slashes is empty")
+        if component == "..":
+            raise BadNameError("'..' may not be a component")
+        if len(component.encode()) > COMPONENT_BYTES_MAX:
+            raise BadNameError(f"a component has at most {COMPONENT_BYTES_MAX} bytes")
+        for char in component:
+            if not (char.isalpha() or char.isdecimal() or char in "-_."):
+                raise BadNameError(f"{_shown(char)} may not stand in a name: use letters, digits, '-', '_', '.', '/'")
+
+
+def _shown(char: str) -> str:
+    """Show a character without letting it act on a terminal."""
+    return f"{char!r} (U+{ord(char):04X})" if char.isprintable() else f"U+{ord(char):04X}"
