@@ -1,0 +1,213 @@
+"""What outlives the tail: the snapshot and the history, and how the tail becomes them, a slice at a time.
+
+- Every slice is a transaction of its own, bounded in rows and bytes; between two of them the loop serves.
+- A snapshot counts from the one write of `meta` on that names it, with the number of its parts and a checksum over all
+  of them. Until then the one before it counts and every slice can be done over.
+- A record is read from the tail or from the history: the tail begins after `upto`, the history ends there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import chain
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from holdfast.core.events import is_history, names_of
+from holdfast.journal.base import HistoryQuery, JournalDamagedError, JournalUnavailableError, Keeping, matches
+from holdfast.journal.codec import decode_batch, encode_batch, seal, unseal
+from holdfast.journal.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from holdfast.core.events import Record
+    from holdfast.journal.store import Row, Store
+
+SLICE_ROWS = 128
+"""How many rows one slice of a compaction touches: a few milliseconds of the loop."""
+SLICE_BYTES = 256 * 1024
+"""How many bytes one slice drops: large rows have many pages, and each is put on a list."""
+SEARCH_BYTES = 1024 * 1024
+"""How many bytes of the tail one slice of a search looks at."""
+SEARCH_ROWS = 512
+FOREVER = 2**62
+
+
+class Archive:
+    """The snapshot and the history of one store."""
+
+    def __init__(self, store: Store, keeping: Keeping, place: str) -> None:
+        self._store = store
+        self._keeping = keeping
+        self._place = place
+        self.upto = store.meta("upto")
+        """How far the snapshot that counts reaches."""
+
+    def read_snapshot(self) -> list[bytes]:
+        """Return the parts of the snapshot that counts; a missing or changed one means damage."""
+        parts: list[bytes] = []
+        checksum = 0
+        for number, body in self._store.run("read_parts", (self.upto,)):
+            if number != len(parts):
+                raise JournalDamagedError(f"{self._place}: part {len(parts)} of the snapshot is missing")
+            try:
+                parts.append(unseal(body))
+            except JournalDamagedError as error:
+                raise JournalDamagedError(f"{self._place}: part {number} of the snapshot: {error}") from error
+            checksum = crc32(body, checksum)
+        if len(parts) != self._store.meta("parts") or checksum != self._store.meta("checksum"):
+            raise JournalDamagedError(f"{self._place}: the snapshot is not the one that was written")
+        return parts
+
+    # Compaction.
+
+    async def compact(self, upto: int, snapshot: Iterable[bytes], wall_ms: int) -> None:
+        """Write the snapshot, keep the history, let the snapshot count, drop what it stands for."""
+        if upto > self.upto:
+            self._refuse_unless_durable(upto)
+            await self._drop_parts()
+            failpoint("before_snapshot")
+            parts, checksum = await self._write_parts(upto, snapshot)
+            await self._keep_history(upto)
+            failpoint("before_snapshot_counts")
+            scalars = [("upto", upto), ("parts", parts), ("checksum", checksum)]
+            self._store.slice(lambda: self._store.do("write_meta", scalars))
+            self.upto = upto
+            failpoint("after_snapshot_counts")
+        await self._drop_batches()
+        await self._drop_parts()
+        await self._prune(wall_ms)
+
+    def _refuse_unless_durable(self, upto: int) -> None:
+        last = next((last for (last,) in self._store.run("read_batch_end", (upto,))), 0)
+        if last != upto:
+            raise JournalUnavailableError(f"compact: no durable batch of {self._place} ends with record {upto}")
+
+    async def _write_parts(self, upto: int, snapshot: Iterable[bytes]) -> tuple[int, int]:
+        number = checksum = 0
+        for part in snapshot:
+            row = (upto, number, seal(part))
+            self._store.slice(lambda row=row: self._store.do("write_part", [row]))  # type: ignore[misc]
+            checksum = crc32(row[2], checksum)
+            number += 1
+            failpoint("mid_snapshot")
+            await asyncio.sleep(0)
+        return number, checksum
+
+    async def _keep_history(self, upto: int) -> None:
+        records: list[Record] = []
+        names: list[Row] = []
+        for looked_at, record in enumerate(self._tail_until(upto), 1):
+            if is_history(record.event):
+                records.append(record)
+                names.extend((name, record.seq) for name in names_of(record.event))
+            if len(records) + len(names) >= SLICE_ROWS:
+                await self._keep(records, names)
+                records, names = [], []
+            elif looked_at % SLICE_ROWS == 0:
+                await asyncio.sleep(0)
+        await self._keep(records, names)
+
+    async def _keep(self, records: list[Record], names: list[Row]) -> None:
+        """Write the names first, in as many slices as they take: a session may end with thousands."""
+        while len(names) > SLICE_ROWS:
+            some, names = names[:SLICE_ROWS], names[SLICE_ROWS:]
+            self._store.slice(lambda some=some: self._store.do("write_history_name", some))  # type: ignore[misc]
+            await asyncio.sleep(0)
+        rows = [(record.seq, record.wall_ms, encode_batch([record])) for record in records]
+
+        def write() -> None:
+            self._store.do("write_history_name", names)
+            new = self._store.do("write_history", rows)
+            self._store.do("add_meta", [("history", new)])
+
+        self._store.slice(write)
+        await asyncio.sleep(0)
+
+    def _tail_until(self, upto: int) -> Iterator[Record]:
+        """Yield the records a snapshot will stand for; no statement stays open between two batches."""
+        done = self.upto
+        while batch := next(self._store.run("read_next_batch", (done, upto)), None):
+            done, body = batch
+            yield from decode_batch(body)
+
+    async def _drop_batches(self) -> None:
+        while rows := list(self._store.run("read_batch_sizes", (self.upto, SLICE_ROWS))):
+            self._store.slice(lambda rows=rows: self._store.do("drop_batch", _first_rows(rows)))  # type: ignore[misc]
+            failpoint("mid_prune")
+            await asyncio.sleep(0)
+
+    async def _drop_parts(self) -> None:
+        """Drop every part of a snapshot that does not count, or no longer."""
+        while rows := list(self._store.run("read_part_sizes", (self.upto, SLICE_ROWS))):
+            self._store.slice(lambda rows=rows: self._store.do("drop_part", _first_rows(rows)))  # type: ignore[misc]
+            await asyncio.sleep(0)
+
+    async def _prune(self, wall_ms: int) -> None:
+        while (excess := self._store.meta("history") - self._keeping.records_max) > 0:
+            await self._forget(list(self._store.run("read_oldest_history", (min(excess, SLICE_ROWS),))))
+        overdue_ms = wall_ms - self._keeping.wall_ms
+        while rows := list(self._store.run("read_overdue_history", (overdue_ms, SLICE_ROWS))):
+            await self._forget(rows)
+
+    async def _forget(self, rows: list[tuple[int]]) -> None:
+        def drop() -> None:
+            self._store.do("drop_history_names", rows)
+            gone = self._store.do("drop_history", rows)
+            self._store.do("add_meta", [("history", -gone)])
+
+        self._store.slice(drop)
+        await asyncio.sleep(0)
+
+    # History.
+
+    async def history(self, query: HistoryQuery) -> Sequence[Record]:
+        """Search the tail, then the history, newest first. Numbers lead on, so a compaction meanwhile loses nothing."""
+        found: list[Record] = []
+        before = FOREVER if query.before_seq is None else query.before_seq
+        for search in (self._search_tail, self._search_history):
+            while len(found) < query.limit:
+                records, reached = search(query, before)
+                found.extend(records)
+                if reached == before:
+                    break
+                before = reached
+                await asyncio.sleep(0)
+        return found[: query.limit]
+
+    def _search_tail(self, query: HistoryQuery, before: int) -> tuple[list[Record], int]:
+        """Search a slice as bytes, and decode only what may match; return the number it reached down to."""
+        found: list[Record] = []
+        wanted = b"" if query.name is None else query.name.encode()
+        looked_at = 0
+        for first, body in self._store.run("read_batches_backwards", (self.upto, before)):
+            before = first
+            if wanted in body:
+                records = [record for record in decode_batch(body) if is_history(record.event)]
+                found.extend(record for record in reversed(records) if matches(query, record))
+            looked_at += len(body)
+            if looked_at >= SEARCH_BYTES or len(found) >= query.limit:
+                break
+        return found, before
+
+    def _search_history(self, query: HistoryQuery, before: int) -> tuple[list[Record], int]:
+        since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
+        until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
+        if query.name is None:
+            rows = list(self._store.run("read_history", (self.upto, before, SEARCH_ROWS)))
+        else:
+            rows = list(self._store.run("read_history_of_name", (query.name, self.upto, before, SEARCH_ROWS)))
+        bodies = [body for _, wall_ms, body in rows if since <= wall_ms <= until]
+        found = list(chain.from_iterable(decode_batch(body) for body in bodies[: query.limit]))
+        return found, rows[-1][0] if rows else before
+
+
+def _first_rows(rows: list[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    """Yield the keys of as many rows as a slice may drop, at least one. A row is a key and, last, its size in bytes."""
+    size_bytes = 0
+    for *key, row_bytes in rows:
+        if size_bytes and size_bytes + row_bytes > SLICE_BYTES:
+            return
+        size_bytes += row_bytes
+        yield tuple(key)

@@ -1,0 +1,130 @@
+"""The seam to durability: one protocol, its errors, its values. Every backend keeps it and one suite checks it.
+
+A journal has one writer. What `append` returned from is durable; what it raised `JournalUnavailableError` from did not
+happen; after `OutcomeUnknownError` nobody in this process can know, so the process must end and recovery tell.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from holdfast.core.events import Record, names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+
+class JournalError(Exception):
+    """The journal cannot do what was asked. The text says which operation, on what, and what to do now."""
+
+
+class JournalUnavailableError(JournalError):
+    """The append is known to have failed: nothing of the batch happened or ever will."""
+
+
+class OutcomeUnknownError(JournalError):
+    """The append may or may not be durable. Only a restart can tell."""
+
+
+class JournalLockedError(JournalError):
+    """Somebody else has the writer's seat."""
+
+
+class JournalDamagedError(JournalError):
+    """What is stored cannot be what was written. Nothing is served from it."""
+
+
+class DeposedError(JournalError):
+    """Another writer took the seat: this one may neither write nor answer (I9)."""
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """What `open` found: the number of this tenure, the last snapshot and the records since."""
+
+    epoch: int
+    snapshot: Iterable[bytes]
+    """The parts that were given to `compact`, in order; none if there was no snapshot."""
+    records: Iterator[Record]
+    """Every record after the snapshot, in order. To be read once, before the first append."""
+
+
+class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which records are wanted, newest first. Renewals and ticks may be missing: they have no history value."""
+
+    name: str | None = None
+    before_seq: int | None = None
+    since_wall_ms: int | None = None
+    until_wall_ms: int | None = None
+    limit: int = 100
+
+
+def matches(query: HistoryQuery, record: Record) -> bool:
+    """Tell whether a record is one of those asked for."""
+    if query.before_seq is not None and record.seq >= query.before_seq:
+        return False
+    if query.since_wall_ms is not None and record.wall_ms < query.since_wall_ms:
+        return False
+    if query.until_wall_ms is not None and record.wall_ms > query.until_wall_ms:
+        return False
+    return query.name is None or query.name in names_of(record.event)
+
+
+class Keeping(msgspec.Struct, frozen=True, kw_only=True):
+    """How much history is kept."""
+
+    wall_ms: int = 30 * 86_400_000
+    records_max: int = 10_000_000
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """How the store is: whether it takes new claims, its size, and a word for people."""
+
+    takes_claims: bool
+    size_bytes: int
+    storage: str
+    text: str = "ok"
+
+
+class Journal(Protocol):
+    """A durable, totally ordered list of records with one writer."""
+
+    takes_claims: bool
+    """False while there is only room for what ends or keeps leases: new claims are refused before they are decided."""
+
+    async def open(self) -> Recovered:
+        """Take the writer's seat and tell what is there. Called again by the one who has it, it reads anew."""
+        ...
+
+    async def append(self, batch: Sequence[Record]) -> None:
+        """Make a batch durable, all or nothing.
+
+        Raises `JournalUnavailableError` if nothing of it happened, `OutcomeUnknownError` if that cannot be known,
+        `DeposedError` if another has the seat.
+        A batch whose first number does not follow the last durable one is refused: a gap could never be read again.
+        """
+        ...
+
+    async def compact(self, upto: int, snapshot: Iterable[bytes], wall_ms: int) -> None:
+        """Let a snapshot stand for every record up to `upto`: in slices, between which appends go on.
+
+        `upto` ends a batch that `append` returned from, else it is refused: a snapshot is never ahead of the journal.
+        One that was cut short leaves the snapshot before it counting, and is done over. A snapshot that reaches no
+        further than the one that counts is not written. Cannot run twice at once.
+
+        What has history value is kept apart before, and dropped when it is older than is kept at `wall_ms`.
+        """
+        ...
+
+    async def history(self, query: HistoryQuery) -> Sequence[Record]:
+        """Return the records asked for, newest first."""
+        ...
+
+    def health(self) -> Health:
+        """Tell how the store is, without waiting for anything."""
+        ...
+
+    async def close(self) -> None:
+        """Give the seat back."""
+        ...

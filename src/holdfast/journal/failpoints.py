@@ -1,0 +1,93 @@
+"""Named places on the commit path where a test can make the process die, stall or fail. Off unless named.
+
+`HOLDFAST_FAILPOINTS="after_append_before_publish=kill@7"` kills the process at the seventh passing of that place.
+Actions: `kill` (SIGKILL to itself), `sleep:MS`, `error` (raises `FailpointError`). The variable is refused unless
+`HOLDFAST_TESTING=1` is set too: a production server cannot be told to fail by a stray variable.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAMES = frozenset(
+    {
+        "before_append",
+        "before_commit",
+        "after_commit",
+        "after_append_before_publish",
+        "after_publish_before_answer",
+        "before_snapshot",
+        "mid_snapshot",
+        "before_snapshot_counts",
+        "after_snapshot_counts",
+        "mid_prune",
+        "after_open",
+    }
+)
+
+
+class FailpointError(Exception):
+    """A test asked for an error here."""
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What happens at the n-th passing."""
+
+    what: str
+    ms: int = 0
+    nth: int = 1
+
+
+_armed: dict[str, Action] = {}
+_passed: dict[str, int] = {}
+
+
+def arm(environment: Mapping[str, str]) -> None:
+    """Read the failpoints from an environment. Raises `ValueError` for what cannot be meant."""
+    _armed.clear()
+    _passed.clear()
+    text = environment.get("HOLDFAST_FAILPOINTS", "")
+    if not text:
+        return
+    if environment.get("HOLDFAST_TESTING") != "1":
+        raise ValueError("HOLDFAST_FAILPOINTS is for tests: set HOLDFAST_TESTING=1 as well, or unset it")
+    for entry in text.split(","):
+        name, _, action = entry.partition("=")
+        if name not in NAMES:
+            raise ValueError(f"no failpoint is called {name!r}; there are {', '.join(sorted(NAMES))}")
+        _armed[name] = _parse(action)
+
+
+def failpoint(name: str) -> None:
+    """Pass a named place."""
+    if _armed and name in _armed:
+        _hit(name, _armed[name])
+
+
+def _parse(text: str) -> Action:
+    action, _, nth = text.partition("@")
+    what, _, ms = action.partition(":")
+    if what not in {"kill", "sleep", "error"}:
+        raise ValueError(f"a failpoint does kill, sleep:MS or error, not {what!r}")
+    return Action(what, int(ms or 0), int(nth or 1))
+
+
+def _hit(name: str, action: Action) -> None:
+    _passed[name] = _passed.get(name, 0) + 1
+    if _passed[name] != action.nth:
+        return
+    match action.what:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "sleep":
+            threading.Event().wait(action.ms / 1000)
+        case _:
+            raise FailpointError(name)

@@ -1,0 +1,259 @@
+"""A look at a data directory while no server has it open. Nothing is changed: not a byte, not a file, not the seat.
+
+SQLite reads even a file it may not write with the help of files beside it. So it looks through glasses of ours: every
+file is opened for reading, the lock taken is the shared one (which a running server refuses, and which keeps one from
+starting meanwhile), and what a server that died left in the WAL is read from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import msgspec
+
+from holdfast.core.events import Record, names_of
+from holdfast.journal.archive import Archive
+from holdfast.journal.base import JournalDamagedError, JournalError, JournalLockedError, Keeping
+from holdfast.journal.codec import decode_batch
+from holdfast.journal.sqlite import APPLICATION_ID, FILE, SCHEMA
+from holdfast.journal.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PROBLEMS_MAX = 100
+
+_SHARED = apsw.SQLITE_LOCK_SHARED
+_VFS_NAME = "holdfast-inspect"
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a data directory holds, and what is wrong with it."""
+
+    path: str
+    integrity: str
+    """`ok`, or what SQLite says of the file."""
+    schema: int = 0
+    epoch: int = 0
+    snapshot_upto: int = 0
+    records: int = 0
+    """How many there are: those that will be replayed and those kept as history."""
+    last_seq: int = 0
+    first_wall_ms: int | None = None
+    last_wall_ms: int | None = None
+    problems: tuple[str, ...] = ()
+    """At most 100, in words. None means that a server can start on it."""
+
+
+def inspect(directory: Path) -> Inspection:
+    """Read everything and check it. Raises `JournalLockedError` while a server runs, `JournalError` for no journal."""
+    try:
+        with _reading(directory) as store:
+            return _Look(store, directory / FILE).everything()
+    except JournalDamagedError as error:
+        return Inspection(path=str(directory / FILE), integrity=str(error), problems=(str(error),))
+
+
+def dump(directory: Path) -> Iterator[dict[str, Any]]:
+    """Yield every record that is kept, in order, as what JSON can say. Raises as `inspect` does, and for any damage."""
+    with _reading(directory) as store:
+        for record in _records(store):
+            yield as_json(record)
+
+
+def as_json(record: Record) -> dict[str, Any]:
+    """Return a record as plain dictionaries, its event's kind under `event`."""
+    return {
+        "seq": record.seq,
+        "at_ms": record.at_ms,
+        "wall_ms": record.wall_ms,
+        "event": str(record.event.__struct_config__.tag),
+        **_by_name(record.event),
+    }
+
+
+def _by_name(struct: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of a struct, and of those in it, by name: the journal keeps them by place."""
+    plain: dict[str, Any] = {}
+    for field in struct.__struct_fields__:
+        value = getattr(struct, field)
+        items = value if isinstance(value, tuple) else (value,)
+        named = [_by_name(item) if isinstance(item, msgspec.Struct) else item for item in items]
+        plain[field] = named if isinstance(value, tuple) else named[0]
+    return plain
+
+
+def _records(store: Store) -> Iterator[Record]:
+    upto = store.meta("upto")
+    for _, _, body in store.run("read_all_history", (upto,)):
+        yield from decode_batch(body)
+    for _, _, body in store.run("read_batches", (upto,)):
+        yield from decode_batch(body)
+
+
+class _Look:
+    """One inspection: goes on after a problem, so that all are found."""
+
+    def __init__(self, store: Store, path: Path) -> None:
+        self._store = store
+        self._path = path
+        self._problems: list[str] = []
+        self._records = 0
+        self._walls_ms: list[int] = []
+        self._last = 0
+
+    def everything(self) -> Inspection:
+        """Look at all there is."""
+        found = Inspection(path=str(self._path), integrity="not checked")
+        try:
+            integrity = "; ".join(str(line) for (line,) in self._store.run("check_integrity"))
+            found = msgspec.structs.replace(found, integrity=integrity)
+            if integrity != "ok":
+                self._problem(f"SQLite finds the file damaged: {integrity}")
+            if self._is_ours():
+                found = self._contents(found)
+        except (JournalError, apsw.Error) as error:
+            self._problem(str(error))
+        return msgspec.structs.replace(found, problems=tuple(self._problems[:PROBLEMS_MAX]))
+
+    def _is_ours(self) -> bool:
+        db = self._store.db
+        if db.execute("PRAGMA schema_version").get == 0:
+            self._problem("the journal is empty: no server has finished its first start here")
+            return False
+        if db.execute("PRAGMA application_id").get != APPLICATION_ID:
+            self._problem("the file is a database of another program")
+            return False
+        return True
+
+    def _contents(self, found: Inspection) -> Inspection:
+        schema, epoch, upto = (self._store.meta(key) for key in ("schema", "epoch", "upto"))
+        found = msgspec.structs.replace(found, schema=schema, epoch=epoch, snapshot_upto=upto)
+        if schema != SCHEMA:
+            self._problem(f"the journal has schema {schema}; this version knows {SCHEMA}")
+            return found
+        with self._noting():
+            Archive(self._store, Keeping(), str(self._path)).read_snapshot()
+        self._history(upto)
+        self._tail(upto)
+        return msgspec.structs.replace(
+            found,
+            records=self._records,
+            last_seq=self._last,
+            first_wall_ms=min(self._walls_ms, default=None),
+            last_wall_ms=max(self._walls_ms, default=None),
+        )
+
+    def _history(self, upto: int) -> None:
+        counted = 0
+        for seq, wall_ms, body in self._store.run("read_all_history", (2**62,)):
+            counted += 1
+            with self._noting(f"history record {seq}: "):
+                (record,) = decode_batch(body)
+                if (record.seq, record.wall_ms) != (seq, wall_ms):
+                    self._problem(f"history record {seq} says that it is record {record.seq}")
+                self._names(record)
+                if seq <= upto:
+                    self._saw(record)
+        if counted != self._store.meta("history"):
+            self._problem(f"the history has {counted} records and should have {self._store.meta('history')}")
+        self._last = upto
+
+    def _names(self, record: Record) -> None:
+        listed = {name for (name,) in self._store.run("read_history_names", (record.seq,))}
+        if listed != set(names_of(record.event)):
+            self._problem(f"history record {record.seq} is not listed under its names")
+
+    def _tail(self, upto: int) -> None:
+        wanted = upto + 1
+        for first, last, body in self._store.run("read_batches", (upto,)):
+            with self._noting(f"the batch of records {first} to {last}: "):
+                for record in decode_batch(body):
+                    if record.seq != wanted:
+                        self._problem(f"record {record.seq} stands where {wanted} should")
+                    wanted = record.seq + 1
+                    self._saw(record)
+            if wanted != last + 1:
+                self._problem(f"the batch of records {first} to {last} does not end with record {last}")
+                wanted = last + 1
+            self._last = last
+
+    def _saw(self, record: Record) -> None:
+        self._records += 1
+        self._walls_ms = [min([record.wall_ms, *self._walls_ms]), max([record.wall_ms, *self._walls_ms])]
+
+    @contextlib.contextmanager
+    def _noting(self, where: str = "") -> Iterator[None]:
+        try:
+            yield
+        except (JournalDamagedError, ValueError) as error:
+            self._problem(f"{where}{error}")
+
+    def _problem(self, text: str) -> None:
+        self._problems.append(text)
+
+
+# The glasses.
+
+
+@contextlib.contextmanager
+def _reading(directory: Path) -> Iterator[Store]:
+    path = directory / FILE
+    if not path.is_file():
+        raise JournalError(f"{directory} holds no journal: there is no {FILE} in it")
+    glasses = _Glasses()
+    try:
+        db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=_VFS_NAME)
+        try:
+            # With the whole file locked SQLite keeps its index of the WAL in memory instead of in a file beside it.
+            db.execute("PRAGMA locking_mode=exclusive").fetchall()
+            db.execute("PRAGMA query_only=1")
+            _touch(db, path)
+            yield Store(db, path)
+        finally:
+            db.close()
+    finally:
+        glasses.unregister()
+
+
+def _touch(db: apsw.Connection, path: Path) -> None:
+    """Take the lock with the first read."""
+    try:
+        db.execute("PRAGMA schema_version").fetchall()
+    except apsw.BusyError as error:
+        raise JournalLockedError(f"a server has {path.parent} open: ask it over HTTP, or stop it first") from error
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        raise JournalDamagedError(f"{path} is damaged: {error}. Restore the directory from a backup") from error
+    except apsw.Error as error:
+        raise JournalError(f"{path} cannot be read: {error}. Start a server on it once, then look again") from error
+
+
+class _Glasses(apsw.VFS):
+    def __init__(self) -> None:
+        super().__init__(_VFS_NAME, "")
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
+        """Open for reading whatever is asked for. A WAL that is not there is an empty one."""
+        file = name.filename() if isinstance(name, apsw.URIFilename) else name
+        wanted = flags[0]
+        if not wanted & apsw.SQLITE_OPEN_MAIN_DB and not (file and os.path.exists(file)):  # noqa: PTH110
+            file = os.devnull
+        writing = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_DELETEONCLOSE
+        flags[0] = wanted & ~writing | apsw.SQLITE_OPEN_READONLY
+        return _Glass(file, flags)
+
+
+class _Glass(apsw.VFSFile):
+    def __init__(self, file: str | None, flags: list[int]) -> None:
+        super().__init__("", file, flags)
+
+    def xLock(self, level: int) -> None:  # noqa: N802
+        """Take the shared lock and say that it is whichever was asked for."""
+        super().xLock(min(level, _SHARED))
+
+    def xUnlock(self, level: int) -> None:  # noqa: N802
+        super().xUnlock(min(level, _SHARED))

@@ -1,0 +1,137 @@
+"""A journal in memory, for tests and simulations: the same promise, kept for as long as its shelf lives.
+
+Closing and opening it again is a restart; `fork` is a copy as of now, as a crash would leave it; two journals on one
+shelf are two servers on one directory. Records go through the codec, so that what is replayed is what a disk would have
+given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.core.events import is_history
+from holdfast.journal.base import (
+    Health,
+    HistoryQuery,
+    JournalLockedError,
+    JournalUnavailableError,
+    Keeping,
+    Recovered,
+    matches,
+)
+from holdfast.journal.codec import decode_batch, encode_batch, seal, unseal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from holdfast.core.events import Record
+
+
+class Shelf:
+    """Where journals in memory keep what outlives them: what a directory is to the other one."""
+
+    def __init__(self) -> None:
+        self.holder: MemoryJournal | None = None
+        self.epoch = 0
+        self.upto = 0
+        self.snapshot: list[bytes] = []
+        self.batches: list[tuple[int, bytes]] = []
+        """The last number of each batch after the snapshot, and its bytes."""
+        self.history: list[Record] = []
+
+    def copy(self) -> Shelf:
+        """Return the same things, with nobody in the seat."""
+        other = Shelf()
+        other.epoch, other.upto = self.epoch, self.upto
+        other.snapshot, other.batches = list(self.snapshot), list(self.batches)
+        other.history = list(self.history)
+        return other
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the newest record."""
+        return self.batches[-1][0] if self.batches else self.upto
+
+    def tail(self) -> Iterator[Record]:
+        """Yield the records after the snapshot."""
+        for _, data in self.batches:
+            yield from decode_batch(data)
+
+
+class MemoryJournal:
+    """Keeps everything in lists."""
+
+    def __init__(self, keeping: Keeping | None = None, shelf: Shelf | None = None) -> None:
+        """Stand before a shelf, a new one if none is given."""
+        self.takes_claims = True
+        self._keeping = keeping or Keeping()
+        self._shelf = shelf or Shelf()
+
+    async def open(self) -> Recovered:
+        """Take the seat; only one may have it."""
+        shelf = self._shelf
+        if shelf.holder is None:
+            shelf.epoch += 1
+            shelf.holder = self
+        elif shelf.holder is not self:
+            raise JournalLockedError("open: another journal has this shelf open; close it first")
+        return Recovered(shelf.epoch, [unseal(part) for part in shelf.snapshot], shelf.tail())
+
+    async def append(self, batch: Sequence[Record]) -> None:
+        """Keep a batch."""
+        shelf = self._seated("append")
+        if not batch:
+            return
+        if batch[0].seq != shelf.last_seq + 1:
+            raise JournalUnavailableError(f"append: record {batch[0].seq} does not follow {shelf.last_seq}")
+        shelf.batches.append((batch[-1].seq, encode_batch(batch)))
+
+    async def compact(self, upto: int, snapshot: Iterable[bytes], wall_ms: int) -> None:
+        """Let the snapshot stand for what came before."""
+        shelf = self._seated("compact")
+        if upto > shelf.upto:
+            if upto not in {last for last, _ in shelf.batches}:
+                raise JournalUnavailableError(f"compact: no durable batch ends with record {upto}")
+            parts: list[bytes] = []
+            for part in snapshot:
+                parts.append(seal(part))
+                await asyncio.sleep(0)
+            self._seated("compact")
+            kept = (record for record in shelf.tail() if record.seq <= upto and is_history(record.event))
+            shelf.history.extend(kept)
+            shelf.snapshot, shelf.upto = parts, upto
+            shelf.batches = [(last, data) for last, data in shelf.batches if last > upto]
+        oldest_ms = wall_ms - self._keeping.wall_ms
+        young = [record for record in shelf.history if record.wall_ms >= oldest_ms]
+        shelf.history = young[max(0, len(young) - self._keeping.records_max) :]
+
+    async def history(self, query: HistoryQuery) -> Sequence[Record]:
+        """Look through everything, newest first."""
+        shelf = self._seated("history")
+        found: list[Record] = []
+        for record in reversed([*shelf.history, *(r for r in shelf.tail() if is_history(r.event))]):
+            if len(found) >= query.limit:
+                break
+            if matches(query, record):
+                found.append(record)
+        return found
+
+    def health(self) -> Health:
+        """Memory is always well."""
+        size_bytes = sum(len(data) for _, data in self._shelf.batches)
+        return Health(takes_claims=self.takes_claims, size_bytes=size_bytes, storage="memory")
+
+    async def close(self) -> None:
+        """Give the seat back."""
+        if self._shelf.holder is self:
+            self._shelf.holder = None
+
+    def fork(self) -> MemoryJournal:
+        """Return what a crash at this instant would leave: the same records, nobody in the seat."""
+        return MemoryJournal(self._keeping, self._shelf.copy())
+
+    def _seated(self, operation: str) -> Shelf:
+        if self._shelf.holder is not self:
+            raise JournalUnavailableError(f"{operation}: the journal is not open; open it first")
+        return self._shelf

@@ -1,0 +1,132 @@
+-- Every statement of the SQLite journal. Each has a name and says what it is for; Python never builds SQL.
+
+-- name: create_meta
+-- One row per scalar: the schema, the tenure, how far the snapshot reaches, its parts and checksum, how long the history is.
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID
+
+-- name: create_batch
+-- One row per transaction: the cheapest form, for the loop waits for it.
+CREATE TABLE batch (first_seq INTEGER PRIMARY KEY, last_seq INTEGER NOT NULL, body BLOB NOT NULL)
+
+-- name: create_snapshot_part
+-- The snapshot, in the order of its parts. Only the one that `meta` names counts.
+CREATE TABLE snapshot_part (
+    upto INTEGER NOT NULL, part INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (upto, part)
+) WITHOUT ROWID
+
+-- name: create_history
+-- Records that outlive their snapshot, one row each, by number.
+CREATE TABLE history (seq INTEGER PRIMARY KEY, wall_ms INTEGER NOT NULL, body BLOB NOT NULL)
+
+-- name: create_history_name
+-- Which records concern a name; a session's end concerns several.
+CREATE TABLE history_name (name TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (name, seq)) WITHOUT ROWID
+
+-- name: create_history_wall
+-- So that what is too old is found without looking at the rest.
+CREATE INDEX history_by_wall ON history (wall_ms)
+
+-- name: create_history_seq
+-- So that what is pruned by number takes its names along.
+CREATE INDEX history_name_by_seq ON history_name (seq)
+
+-- name: read_meta
+-- One scalar.
+SELECT value FROM meta WHERE key = ?
+
+-- name: write_meta
+-- Set one scalar.
+INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+
+-- name: add_meta
+-- Add to one scalar.
+INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = value + excluded.value
+
+-- name: append_batch
+-- The write that every answer waits for.
+INSERT INTO batch (first_seq, last_seq, body) VALUES (?, ?, ?)
+
+-- name: read_batches
+-- The records after the snapshot, in order.
+SELECT first_seq, last_seq, body FROM batch WHERE first_seq > ? ORDER BY first_seq
+
+-- name: read_batches_backwards
+-- The newest first, for history that is not yet in its own table.
+SELECT first_seq, body FROM batch WHERE first_seq > ? AND first_seq < ? ORDER BY first_seq DESC
+
+-- name: read_batch_end
+-- The last number of the batch that a record would be in.
+SELECT last_seq FROM batch WHERE first_seq <= ? ORDER BY first_seq DESC LIMIT 1
+
+-- name: read_next_batch
+-- The first of what a snapshot will stand for and that was not looked at yet.
+SELECT last_seq, body FROM batch WHERE first_seq > ? AND first_seq <= ? ORDER BY first_seq LIMIT 1
+
+-- name: read_batch_sizes
+-- Some of what the snapshot stands for, and how large it is.
+SELECT first_seq, length(body) FROM batch WHERE first_seq <= ? ORDER BY first_seq LIMIT ?
+
+-- name: drop_batch
+-- Drop what the snapshot stands for.
+DELETE FROM batch WHERE first_seq = ?
+
+-- name: write_part
+-- One part of a snapshot in the making.
+INSERT INTO snapshot_part (upto, part, body) VALUES (?, ?, ?)
+
+-- name: read_parts
+-- The snapshot that counts.
+SELECT part, body FROM snapshot_part WHERE upto = ? ORDER BY part
+
+-- name: read_part_sizes
+-- Some parts of snapshots that do not count, or no longer, and how large they are.
+SELECT upto, part, length(body) FROM snapshot_part WHERE upto <> ? LIMIT ?
+
+-- name: drop_part
+-- Drop a part of a snapshot.
+DELETE FROM snapshot_part WHERE upto = ? AND part = ?
+
+-- name: write_history
+-- Keep a record; a compaction that was cut short is done over, and finds it there.
+INSERT OR IGNORE INTO history (seq, wall_ms, body) VALUES (?, ?, ?)
+
+-- name: write_history_name
+-- Keep which names it concerns.
+INSERT OR IGNORE INTO history_name (name, seq) VALUES (?, ?)
+
+-- name: read_history
+-- History of all names, newest first.
+SELECT seq, wall_ms, body FROM history WHERE seq <= ? AND seq < ? ORDER BY seq DESC LIMIT ?
+
+-- name: read_history_of_name
+-- History of one name, newest first.
+SELECT h.seq, h.wall_ms, h.body FROM history_name AS n JOIN history AS h ON h.seq = n.seq
+WHERE n.name = ? AND n.seq <= ? AND n.seq < ? ORDER BY n.seq DESC LIMIT ?
+
+-- name: read_all_history
+-- All that is kept up to a number, oldest first.
+SELECT seq, wall_ms, body FROM history WHERE seq <= ? ORDER BY seq
+
+-- name: read_history_names
+-- The names one record is listed under.
+SELECT name FROM history_name WHERE seq = ?
+
+-- name: read_oldest_history
+-- Some of the history, oldest first, because there is too much.
+SELECT seq FROM history ORDER BY seq LIMIT ?
+
+-- name: read_overdue_history
+-- Some of the history that is too old.
+SELECT seq FROM history WHERE wall_ms < ? ORDER BY wall_ms LIMIT ?
+
+-- name: drop_history
+-- Forget a record.
+DELETE FROM history WHERE seq = ?
+
+-- name: drop_history_names
+-- Forget which names it concerned.
+DELETE FROM history_name WHERE seq = ?
+
+-- name: check_integrity
+-- Ask SQLite whether the file is sound.
+PRAGMA integrity_check(10)

@@ -1,0 +1,304 @@
+"""The default journal: one SQLite file, one connection, the whole file locked, every commit synced.
+
+- The seat is SQLite's own exclusive lock on the file: it ends with the process, however that ends.
+- `append` runs on the event loop: one commit serves the whole turn, and a thread's hand-overs cost more than they save.
+- The one failed COMMIT that does not end the process is a full disk: the same batch is tried once more after a ballast
+  file was given up, for nobody has heard of it yet and the second try writes the same rows in the same place.
+- What cannot be read is refused before anything is changed. What can be read is written to the disk again before
+  anything is built on it, for a sync that failed in an earlier process may have left it in the machine's memory only.
+- SQLite must be 3.51.3 or later: before, a WAL could be reset at the wrong moment and the file damaged.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import apsw
+
+from holdfast.journal.archive import Archive
+from holdfast.journal.ballast import Ballast
+from holdfast.journal.base import (
+    Health,
+    HistoryQuery,
+    JournalDamagedError,
+    JournalError,
+    JournalLockedError,
+    JournalUnavailableError,
+    Keeping,
+    Recovered,
+)
+from holdfast.journal.codec import count_records, decode_batch, encode_batch
+from holdfast.journal.failpoints import failpoint
+from holdfast.journal.store import SQL, DiskFullError, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from holdfast.core.events import Record
+
+FILE = "journal.sqlite3"
+BALLAST = "ballast"
+SCHEMA = 1
+APPLICATION_ID = 0x486F6C64
+"""`Hold`: marks the file as ours, for us and for whoever asks what kind of file it is."""
+SQLITE_MIN = (3, 51, 3)
+
+_CREATE = [statement for name, statement in SQL.items() if name.startswith("create_")]
+
+
+class SqliteJournal:
+    """A journal in a directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        keeping: Keeping | None = None,
+        synchronous: str = "FULL",
+        ballast_bytes: int = 16 * 2**20,
+        connect: Callable[[str], apsw.Connection] = apsw.Connection,
+    ) -> None:
+        """Prepare; nothing is touched before `open`. `connect` lets a test put its own file system underneath."""
+        self._directory = directory
+        self._path = directory / FILE
+        self._keeping = keeping or Keeping()
+        self._synchronous = synchronous
+        self._connect = connect
+        self._ballast = Ballast(directory / BALLAST, ballast_bytes)
+        self._store: Store | None = None
+        self._archive: Archive | None = None
+        self._epoch = 0
+        self._last = 0
+        self.takes_claims = True
+        """Whether there is room for new claims; renewals and releases go on either way."""
+
+    # The promise.
+
+    async def open(self) -> Recovered:
+        """Lock the file and tell what is in it."""
+        parts = self._take_seat() if self._store is None else self._look(self._store)
+        return Recovered(self._epoch, parts, self._tail())
+
+    async def append(self, batch: Sequence[Record]) -> None:
+        """Commit a batch: one row, one sync."""
+        if not batch:
+            return
+        store = self._seated("append")
+        if batch[0].seq != self._last + 1:
+            raise JournalUnavailableError(f"append: record {batch[0].seq} does not follow {self._last} in {self._path}")
+        row = (batch[0].seq, batch[-1].seq, encode_batch(batch))
+
+        def write() -> None:
+            store.db.execute(SQL["append_batch"], row)
+            failpoint("before_commit")
+
+        try:
+            store.commit("append", write)
+        except DiskFullError as full:
+            self._append_without_ballast(store, write, full)
+        self._last = row[1]
+        failpoint("after_commit")
+
+    async def compact(self, upto: int, snapshot: Iterable[bytes], wall_ms: int) -> None:
+        """Let a snapshot stand for the records up to a number, a slice at a time."""
+        self._seated("compact")
+        await self._archived("compact").compact(upto, snapshot, wall_ms)
+
+    async def history(self, query: HistoryQuery) -> Sequence[Record]:
+        """Look in the tail first, then in the history."""
+        return await self._archived("history").history(query)
+
+    def health(self) -> Health:
+        """Tell how the store is. Once the ballast was given up, claims wait until it could be laid down again."""
+        if not self.takes_claims:
+            self.takes_claims = self._ballast.lay()
+        size_bytes = sum(_size_of(self._directory / (FILE + suffix)) for suffix in ("", "-wal"))
+        text = "ok" if self.takes_claims else f"the disk under {self._directory} is full: free some space"
+        return Health(takes_claims=self.takes_claims, size_bytes=size_bytes, storage="wal", text=text)
+
+    async def close(self) -> None:
+        """Unlock the file."""
+        if self._store is not None:
+            store, self._store, self._archive = self._store, None, None
+            store.close()
+
+    # Appending.
+
+    def _append_without_ballast(self, store: Store, write: Callable[[], None], full: DiskFullError) -> None:
+        """Make room and try the same batch again. If that fails too, what is known is what the first try left open."""
+        self.takes_claims = False
+        text = f"append: the disk under {self._directory} is full and the reserve is used up ({full}): free some space"
+        if not self._ballast.give_up():
+            raise store.outcome_unknown(text) if full.was_sent else JournalUnavailableError(text)
+        try:
+            store.commit("append", write)
+        except DiskFullError as again:
+            is_unknown = full.was_sent or again.was_sent
+            raise store.outcome_unknown(text) if is_unknown else JournalUnavailableError(text) from again
+        except JournalUnavailableError as again:
+            if full.was_sent:
+                raise store.outcome_unknown(f"{text}; then {again}") from again
+            raise
+
+    def _seated(self, operation: str) -> Store:
+        if self._store is None:
+            raise JournalUnavailableError(f"{operation}: {self._path} is not open; open it first")
+        return self._store
+
+    def _archived(self, operation: str) -> Archive:
+        if self._archive is None:
+            raise JournalUnavailableError(f"{operation}: {self._path} is not open; open it first")
+        return self._archive
+
+    # Opening.
+
+    def _take_seat(self) -> list[bytes]:
+        """Open the file. On a full disk the ballast goes first: a server that cannot start cannot release anything."""
+        if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < SQLITE_MIN:
+            raise JournalError(f"SQLite {apsw.sqlite_lib_version()} can damage a WAL: install apsw 3.51.3 or later")
+        mask = os.umask(0o077)
+        try:
+            _make_directory(self._directory)
+            try:
+                parts = self._open_file()
+            except (apsw.FullError, DiskFullError):
+                if not self._ballast.give_up():
+                    raise
+                parts = self._open_file()
+            self.takes_claims = self._ballast.lay()
+        except (apsw.Error, DiskFullError, OSError) as error:
+            raise self._explained(error) from error
+        finally:
+            os.umask(mask)
+        failpoint("after_open")
+        return parts
+
+    def _explained(self, error: Exception) -> JournalError:
+        if isinstance(error, apsw.BusyError):
+            return JournalLockedError(
+                f"another server has {self._directory} open: stop it, or give this one its own directory (--data)"
+            )
+        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+            return JournalDamagedError(
+                f"{self._path} is damaged: {error}. Restore the directory from a backup; nothing was changed"
+            )
+        return JournalError(
+            f"{self._path} cannot be opened: {error}. Check that the directory is writable and has room"
+        )
+
+    def _open_file(self) -> list[bytes]:
+        """Lock, look, and only then change anything: what is refused stays as it was, byte for byte."""
+        store = Store(self._connect(str(self._path)), self._path)
+        try:
+            is_new = self._lock(store.db)
+            self._set_pragmas(store.db)
+            if is_new:
+                store.commit("open", lambda: _create(store.db))
+            parts = self._look(store)
+            self._begin_tenure(store)
+        except BaseException:
+            store.close_untouched()
+            self._archive = None
+            raise
+        self._store = store
+        return parts
+
+    def _lock(self, db: apsw.Connection) -> bool:
+        """Lock the file before its first byte is read, refuse one that is not ours, and tell whether it is new."""
+        db.execute("PRAGMA locking_mode=exclusive").fetchall()
+        db.execute("BEGIN EXCLUSIVE")
+        is_new: bool = db.execute("PRAGMA schema_version").get == 0
+        if not is_new:
+            if db.execute("PRAGMA application_id").get != APPLICATION_ID:
+                raise JournalError(f"{self._path} is a database of another program. Give the server its own directory")
+            schema = db.execute(SQL["read_meta"], ("schema",)).get
+            if schema != SCHEMA:
+                raise JournalError(
+                    f"{self._path} has schema {schema}; this version knows {SCHEMA}. Use the newer version"
+                )
+        db.execute("ROLLBACK")
+        return is_new
+
+    def _set_pragmas(self, db: apsw.Connection) -> None:
+        """Set what durability rests on and ask each back: SQLite does not always take a pragma, and never says so."""
+        for pragma, value, answer in (
+            ("locking_mode", "exclusive", "exclusive"),
+            ("journal_mode", "wal", "wal"),
+            ("synchronous", self._synchronous, {"FULL": 2, "NORMAL": 1}[self._synchronous]),
+            ("fullfsync", "1", 1),
+            ("checkpoint_fullfsync", "1", 1),
+        ):
+            db.execute(f"PRAGMA {pragma}={value}").fetchall()
+            got = db.execute(f"PRAGMA {pragma}").get
+            if got != answer:
+                raise JournalError(f"SQLite did not take {pragma}={value} for {self._path}: it says {got}")
+
+    def _look(self, store: Store) -> list[bytes]:
+        """Check all that will be replayed, and return the snapshot."""
+        self._archive = Archive(store, self._keeping, str(self._path))
+        parts = self._archive.read_snapshot()
+        self._last = self._archive.upto
+        for first, last, body in store.run("read_batches", (self._last,)):
+            if first != self._last + 1:
+                raise self._damaged(f"record {first} stands where {self._last + 1} should")
+            try:
+                count = count_records(body)
+            except JournalDamagedError as error:
+                raise self._damaged(f"in the batch that begins with record {first}, {error}") from error
+            if count != last - first + 1:
+                raise self._damaged(f"the batch of records {first} to {last} has {count}")
+            self._last = last
+        return parts
+
+    def _begin_tenure(self, store: Store) -> None:
+        """Count the tenure, and write all that the WAL has to the file: a sync that failed may have left it unsafe."""
+        epoch = store.meta("epoch") + 1
+        store.commit("open", lambda: store.do("write_meta", [("epoch", epoch)]))
+        busy, _, _ = next(store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
+        if busy:
+            raise JournalError(f"{self._path}: the WAL could not be emptied")
+        self._epoch = epoch
+
+    def _tail(self) -> Iterator[Record]:
+        """Yield the records after the snapshot."""
+        store, archive = self._seated("open"), self._archived("open")
+        wanted = archive.upto + 1
+        for _, _, body in store.run("read_batches", (archive.upto,)):
+            for record in decode_batch(body):
+                if record.seq != wanted:
+                    raise self._damaged(f"record {record.seq} stands where {wanted} should")
+                wanted += 1
+                yield record
+
+    def _damaged(self, text: str) -> JournalDamagedError:
+        return JournalDamagedError(
+            f"{self._path} is damaged: {text}. Restore the directory from a backup; nothing was changed"
+        )
+
+
+def _create(db: apsw.Connection) -> None:
+    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    for statement in _CREATE:
+        db.execute(statement)
+    db.execute(SQL["write_meta"], ("schema", SCHEMA))
+
+
+def _make_directory(directory: Path) -> None:
+    """Make the directory, and make it last: one whose entry was not synced is gone after a power cut with all in it."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in missing:
+        parent = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,114 @@
+"""One SQLite connection and what its errors mean. Whoever asks here gets the journal's own errors, never SQLite's.
+
+A failed statement before COMMIT is known to have failed. From COMMIT on the outcome is unknown: SQLite can report an
+fsync error, show the row gone, and have it back after a crash. So after that nothing is read or written any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from holdfast.journal.base import JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.sql import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    Row = tuple[apsw.SQLiteValue, ...]
+
+SQL = load("sqlite.sql")
+
+
+class DiskFullError(Exception):
+    """The disk is full. `was_sent` tells whether COMMIT was: then the rows may be there all the same."""
+
+    def __init__(self, error: Exception, *, was_sent: bool) -> None:
+        super().__init__(str(error))
+        self.was_sent = was_sent
+
+
+class Store:
+    """A connection that has the seat."""
+
+    def __init__(self, db: apsw.Connection, path: Path) -> None:
+        self.db = db
+        self._path = path
+        self._unknown: str | None = None
+
+    def run(self, name: str, values: Row = ()) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a named statement."""
+        self._refuse_if_unknown()
+        try:
+            yield from self.db.execute(SQL[name], values)
+        except (apsw.CorruptError, apsw.NotADBError) as error:
+            raise JournalDamagedError(f"{name}: {self._path} is damaged: {error}. Restore it from a backup") from error
+        except apsw.Error as error:
+            raise JournalUnavailableError(f"{name}: {self._path} cannot be read: {error}") from error
+
+    def meta(self, key: str) -> int:
+        """Return a scalar; 0 if it was never set."""
+        return next((value for (value,) in self.run("read_meta", (key,))), 0)
+
+    def do(self, name: str, rows: Iterable[Row]) -> int:
+        """Run a statement for each row, inside `commit`, and return how many rows of the table changed."""
+        before = self.db.total_changes()
+        self.db.executemany(SQL[name], rows)
+        return self.db.total_changes() - before
+
+    def commit(self, operation: str, work: Callable[[], object]) -> None:
+        """Do the work in one transaction. Raises what `append` promises, and `DiskFullError`."""
+        self._refuse_if_unknown()
+        try:
+            self.db.execute("BEGIN IMMEDIATE")
+            work()
+        except apsw.FullError as error:
+            self._roll_back()
+            raise DiskFullError(error, was_sent=False) from error
+        except Exception as error:
+            self._roll_back()
+            raise JournalUnavailableError(f"{operation}: {self._path} refused it: {error}") from error
+        try:
+            self.db.execute("COMMIT")
+        except apsw.FullError as error:
+            self._roll_back()
+            raise DiskFullError(error, was_sent=True) from error
+        except Exception as error:
+            text = f"{operation}: the commit to {self._path} failed: {error}"
+            raise self.outcome_unknown(text) from error
+
+    def slice(self, work: Callable[[], object]) -> None:
+        """Do one slice of a compaction. On a full disk it is left for later: each can be done over."""
+        try:
+            self.commit("compact", work)
+        except DiskFullError as error:
+            raise JournalUnavailableError(f"compact: the disk under {self._path.parent} is full: {error}") from error
+
+    def outcome_unknown(self, text: str) -> OutcomeUnknownError:
+        """Make the error, and the end of this connection's word: what it showed from now on could be wrong."""
+        self._unknown = f"{text}; whether it is on the disk only a restart can tell"
+        return OutcomeUnknownError(self._unknown)
+
+    def close(self) -> None:
+        """Unlock the file. What cannot be moved out of the WAL now is moved at the next start."""
+        with contextlib.suppress(apsw.Error):
+            self.db.close()
+
+    def close_untouched(self) -> None:
+        """Unlock the file and leave every byte as it is: for a look at what is wrong with it."""
+        with contextlib.suppress(apsw.Error):
+            self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self._roll_back()
+        self.close()
+
+    def _refuse_if_unknown(self) -> None:
+        if self._unknown is not None:
+            raise OutcomeUnknownError(self._unknown)
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(apsw.Error):
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
