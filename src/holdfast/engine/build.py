@@ -1,0 +1,43 @@
+"""Puts an authority together: a journal in a directory, the clock, the limits, the watchdog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.clock import SystemClock
+from holdfast.engine.engine import Compaction, Engine
+from holdfast.engine.watchdog import Watchdog
+from holdfast.journal.base import JournalDamagedError, JournalError, JournalLockedError, Keeping
+from holdfast.journal.failpoints import arm
+from holdfast.journal.sqlite import SqliteJournal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.core.values import Limits
+
+__all__ = ["JournalDamagedError", "JournalError", "JournalLockedError", "Keeping", "arm_failpoints", "build"]
+
+arm_failpoints = arm
+
+
+def build(
+    directory: Path,
+    limits: Limits,
+    *,
+    version: str,
+    keeping: Keeping,
+    snapshot_records: int,
+    ballast_bytes: int,
+    disk_hang_ms: int,
+) -> Engine:
+    """Return an engine over the journal of a directory; nothing is touched before `start`."""
+    clock = SystemClock()
+    return Engine(
+        SqliteJournal(directory, keeping=keeping, ballast_bytes=ballast_bytes),
+        limits,
+        clock=clock,
+        version=version,
+        compaction=Compaction(records=snapshot_records),
+        watchdog=Watchdog(clock, end_ms=disk_hang_ms),
+    )

@@ -1,0 +1,54 @@
+"""Time. The one place in the program that reads a clock, and the authority time kept from it (T1, T2).
+
+Authority time may run slow and never fast: a turn of the loop moves it by what really passed, at most 250 ms. So a
+process that was stopped, a machine that was suspended or a server that was down ends nothing early.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+TURN_MS_MAX = 250
+
+
+class Clock(Protocol):
+    """What a clock can tell."""
+
+    def monotonic_ms(self) -> int:
+        """Return milliseconds that only rise; they mean nothing outside this process."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since 1970, for people only: nothing is decided by them but the expiry of tokens."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def monotonic_ms(self) -> int:
+        """Read the monotonic clock."""
+        return time.monotonic_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        """Read the wall clock."""
+        return time.time_ns() // 1_000_000
+
+
+class AuthorityTime:
+    """Authority time: resumes where the journal stopped and moves with the monotonic clock."""
+
+    def __init__(self, clock: Clock, resumed_ms: int) -> None:
+        self._clock = clock
+        self._last_ms = clock.monotonic_ms()
+        self.now_ms = resumed_ms
+
+    def advance(self) -> int:
+        """Move on by what passed since the last call, at most one turn's worth, and return the time."""
+        read_ms = self._clock.monotonic_ms()
+        passed_ms = read_ms - self._last_ms
+        if passed_ms > 0:
+            self._last_ms = read_ms
+            self.now_ms += min(passed_ms, TURN_MS_MAX)
+        return self.now_ms

@@ -1,0 +1,439 @@
+"""The one write path: settle, decide, evolve in memory, make durable, publish, answer. In this order, for everything.
+
+- Commands are decided one after another on one event loop; all of one turn goes into one append.
+- No answer leaves before everything decided before it is durable: reads and refusals may rest on what is not yet.
+- An append that is known to have failed takes back its batch and all that was decided on top of it: the state is read
+  anew from the journal. One whose outcome is unknown ends the process.
+- What a bug in the core has half done is never written: it ends the process too, and a restart reads what is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import msgspec
+
+from holdfast.core.commands import Acquire, Command, CreateToken, OpenSession
+from holdfast.core.decide import decide, settle
+from holdfast.core.events import Event, Opened, Record, TimePassed
+from holdfast.core.state import State, event_fits, evolve
+from holdfast.core.values import Limits, Moment
+from holdfast.engine import snapshot
+from holdfast.engine.clock import TURN_MS_MAX, AuthorityTime, Clock
+from holdfast.engine.feed import Feed
+from holdfast.engine.watchdog import Watchdog
+from holdfast.journal.base import Journal, JournalDamagedError, JournalError, JournalUnavailableError
+from holdfast.journal.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.core.answers import Answer
+    from holdfast.core.refusals import Refusal
+
+TICK_MS = 100
+"""How often time moves while anything has a deadline, at least: well under a turn's 250 ms, so that it keeps pace."""
+SILENCE_MS_MAX = 5_000
+"""How long authority time may pass without a record: what a crash can give back (T2)."""
+
+log = logging.getLogger("holdfast.engine")
+T = TypeVar("T")
+
+
+class Unavailable(msgspec.Struct, frozen=True):
+    """The store cannot take this: it did not happen and will not."""
+
+    text: str
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """The store may have taken this: only a retry with the same idempotency key can tell."""
+
+    text: str
+
+
+Outcome: TypeAlias = "Answer | Refusal | Unavailable | Unknown"
+Reply: TypeAlias = "Callable[[Any, Moment], None]"
+Waiting: TypeAlias = "tuple[Reply, Any, Moment]"
+"""Whom to answer, what, and as of when."""
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """When a snapshot is due: after so many records, and never before as many as there are names."""
+
+    records: int = 100_000
+
+
+class Engine:
+    """One authority over one journal."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        limits: Limits,
+        *,
+        clock: Clock,
+        version: str,
+        compaction: Compaction | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        """Prepare; `start` takes the seat."""
+        self.journal = journal
+        self.limits = limits
+        self.clock = clock
+        self.feed = Feed()
+        self.state = State()
+        self.failed: str | None = None
+        """Why the engine can never answer again, once it cannot."""
+        self.ended = asyncio.Event()
+        """Set when the engine has failed for good: the process must end."""
+        self._version = version
+        self._compaction = compaction or Compaction()
+        self._watchdog = watchdog
+        self._time = AuthorityTime(clock, 0)
+        self._turn: Moment | None = None
+        self._batch: list[Record] = []
+        self._answers: list[Waiting] = []
+        self._serving = False
+        self._stopping = False
+        self._gathered: asyncio.Future[None] | None = None
+        """What the writer waits for while there is nothing to write."""
+        self._writer: asyncio.Task[None] | None = None
+        self._compactor: asyncio.Task[None] | None = None
+        self._picture: asyncio.Future[Any] | None = None
+        """Where a compaction waits for its picture of the state."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._since_snapshot = 0
+
+    # Its life.
+
+    async def start(self) -> None:
+        """Take the seat, recover, prove that the journal takes writes, and serve. If it raises, nothing runs."""
+        self._stopping = False
+        if self._watchdog is not None:
+            self._watchdog.start()
+        try:
+            await self._load()
+        except BaseException:
+            await self.stop()
+            raise
+        self._writer = asyncio.create_task(self._write())
+
+    async def stop(self) -> None:
+        """Answer what was asked, stop the clock, give the seat back. Calling it again is harmless."""
+        self._stopping = True
+        self._serving = False
+        self._cancel_timer()
+        self._wake_writer()
+        if self._writer is not None:
+            # Waited for and never cancelled: a cancelled append would be one whose outcome nobody knows.
+            await asyncio.wait({self._writer})
+        await self._end_compaction()
+        self.feed.close()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        await self.journal.close()
+
+    # What can be asked.
+
+    def turn(self) -> Moment | None:
+        """Begin the turn unless it has begun; what is due has ended then. None when nothing can be asked."""
+        return (self._turn or self._begin_turn()) if self._serving else None
+
+    def why_not_serving(self) -> str:
+        """Say why nothing can be asked."""
+        return self.failed or "the server is stopping or not yet ready"
+
+    def submit(self, command: Command, reply: Reply) -> None:
+        """Decide a command now; `reply(outcome, moment)` is called once everything the outcome rests on is durable.
+
+        What a bug in the core raises is raised here, and `reply` is then never called: nothing of the command happened.
+        """
+        if not self._serving:
+            self._turn_away(reply)
+            return
+        now = self._turn or self._begin_turn()
+        if not self.journal.takes_claims and isinstance(command, Acquire | OpenSession | CreateToken):
+            health = self.journal.health()
+            if not health.takes_claims:
+                self._answers.append((reply, Unavailable(health.text), now))
+                return
+        decision = decide(self.state, command, now, self.limits)
+        for event in decision.events:
+            self._apply(event, now)
+        self._answers.append((reply, decision.answer, now))
+
+    def read(self, view: Callable[[State, Moment], T], reply: Reply) -> None:
+        """Look at the state now; the answer waits for whatever it may rest on, like every other."""
+        if not self._serving:
+            self._turn_away(reply)
+            return
+        now = self._turn or self._begin_turn()
+        self._answers.append((reply, view(self.state, now), now))
+
+    async def ask(self, command: Command) -> tuple[Any, Moment]:
+        """Submit a command and wait for the outcome."""
+        answered: asyncio.Future[tuple[Any, Moment]] = asyncio.get_running_loop().create_future()
+        self.submit(command, lambda outcome, now: _settle_future(answered, (outcome, now)))
+        return await answered
+
+    async def look(self, view: Callable[[State, Moment], T]) -> T:
+        """Read and wait for the answer. Raises `JournalUnavailableError` when there can be none."""
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.read(view, lambda outcome, _: _settle_future(answered, outcome))
+        return _outcome(await answered)  # type: ignore[no-any-return]
+
+    def _turn_away(self, reply: Reply) -> None:
+        text = self.failed or "the server is stopping or not yet ready"
+        reply(Unavailable(text), Moment(self._time.now_ms, self.clock.wall_ms()))
+
+    # A turn.
+
+    def _begin_turn(self) -> Moment:
+        """Stamp the turn once and end what fell due, all of it, before anything is decided in it (T1, T3).
+
+        How much can fall due at once is bounded by the time a turn can move: what has its deadline in the same 250 ms.
+        """
+        now = self._turn = Moment(self._time.advance(), self.clock.wall_ms())
+        try:
+            while (event := settle(self.state, now.ms, self.limits)) is not None:
+                self._apply(event, now)
+        except Exception as error:
+            self._fail(error)
+            raise
+        if self._gathered is not None and not self._gathered.done():
+            self._gathered.set_result(None)
+        else:
+            # The writer is busy. Its next batch may gather over many turns of the loop, and each has its own time.
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        return now
+
+    def _end_turn(self) -> None:
+        """What comes next is decided at a later time; time passes by itself from here on if anything waits for it."""
+        self._turn = None
+        if self._timer is None:
+            self._set_timer()
+
+    def _apply(self, event: Event, now: Moment) -> None:
+        record = Record(self.state.seq + 1, now.ms, now.wall_ms, event)
+        try:
+            evolve(self.state, record)
+        except Exception as error:
+            self._fail(error)
+            raise
+        self._batch.append(record)
+
+    async def _write(self) -> None:
+        """Make turn after turn durable; while one is on its way to a remote journal, the next gathers."""
+        try:
+            while await self._something_gathered():
+                if self._picture is not None:
+                    self._take_picture(self._picture)
+                batch, answers = self._batch, self._answers
+                self._batch, self._answers = [], []
+                self._end_turn()
+                await self._commit(batch, answers)
+        except BaseException as error:
+            # Cancelled from outside, or the state cannot be read. Without a writer nobody would be answered again.
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _something_gathered(self) -> bool:
+        if self._batch or self._answers or self._picture is not None:
+            # A reply may have asked the next thing at once: the rest of the loop comes first, and joins the batch.
+            await asyncio.sleep(0)
+        elif self._stopping or self.failed is not None:
+            return False
+        else:
+            self._gathered = asyncio.get_running_loop().create_future()
+            await self._gathered
+        return True
+
+    async def _commit(self, batch: list[Record], answers: list[Waiting]) -> None:
+        """Append, publish, answer. In this order."""
+        try:
+            if batch:
+                await self._append(batch)
+                self.feed.publish(batch)
+                failpoint("after_publish_before_answer")
+        except JournalUnavailableError as error:
+            await self._take_back(answers, str(error))
+        except BaseException as error:
+            self._fail(error, answers)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            _answer(answers)
+            self._compact_if_due(len(batch))
+
+    async def _append(self, batch: list[Record]) -> None:
+        failpoint("before_append")
+        if self._watchdog is not None:
+            self._watchdog.enter()
+        try:
+            await self.journal.append(batch)
+        finally:
+            if self._watchdog is not None:
+                self._watchdog.leave()
+        failpoint("after_append_before_publish")
+
+    async def _take_back(self, answers: list[Waiting], why: str) -> None:
+        """Nothing of the batch happened, nor of what was decided on top of it: say so and read the state anew."""
+        log.error("%s; the state is read anew", why)
+        answers += self._answers
+        self._batch, self._answers, self._turn = [], [], None
+        self._serving = False
+        _answer((reply, Unavailable(why), now) for reply, _, now in answers)
+        # What a snapshot in the making shows is durable; but a journal is not asked to read and compact at once.
+        await self._end_compaction()
+        if not self._stopping and self.failed is None:
+            await self._load()
+
+    def _fail(self, error: BaseException, answers: Iterable[Waiting] = ()) -> None:
+        """What is durable cannot be known here, or memory cannot be trusted: answer nothing more, let the process end.
+
+        What was decided on top of an unknown batch is unknown too: it may be the retry of a request in that batch.
+        """
+        if self.failed is None:
+            self.failed = str(error) if isinstance(error, JournalError) else f"internal error: {error!r}"
+            log.critical("%s; the server ends: start it again", self.failed, exc_info=error)
+        self._serving = False
+        self._cancel_timer()
+        self._cancel_compaction()
+        unanswered = [*answers, *self._answers]
+        self._batch, self._answers, self._turn = [], [], None
+        _answer((reply, Unknown(self.failed), now) for reply, _, now in unanswered)
+        self._wake_writer()
+        self.ended.set()
+
+    def _wake_writer(self) -> None:
+        if self._gathered is not None and not self._gathered.done():
+            self._gathered.set_result(None)
+
+    # What was, and what must not be forgotten.
+
+    async def _load(self) -> None:
+        recovered = await self.journal.open()
+        state = State.thaw(snapshot.decode(recovered.snapshot))
+        count = 0
+        for record in recovered.records:
+            if record.seq != state.seq + 1 or record.at_ms < state.now_ms or not event_fits(state, record.event):
+                raise JournalDamagedError(
+                    f"record {record.seq} does not fit what came before it: restore from a backup"
+                )
+            evolve(state, record)
+            count += 1
+            if count % 10_000 == 0:
+                log.info("recovering: %d records replayed", count)
+        if recovered.epoch != state.epoch:
+            opened = Record(state.seq + 1, state.now_ms, self.clock.wall_ms(), Opened(recovered.epoch, self._version))
+            evolve(state, opened)
+            await self._append([opened])
+        self.state = state
+        self._since_snapshot = count
+        self._time = AuthorityTime(self.clock, state.now_ms)
+        self._serving = not self._stopping
+        self._set_timer()
+
+    def _compact_if_due(self, records: int) -> None:
+        self._since_snapshot += records
+        if self._since_snapshot < self._records_due() or self.failed is not None:
+            return
+        if self._compactor is None or self._compactor.done():
+            self._compactor = asyncio.create_task(self._compact())
+
+    def _records_due(self) -> int:
+        return max(self._compaction.records, len(self.state.slots))
+
+    async def compact(self) -> None:
+        """Let a snapshot be written and wait until it is; if one is on its way already, wait for that."""
+        if not self._serving:
+            return
+        if self._compactor is None or self._compactor.done():
+            self._compactor = asyncio.create_task(self._compact())
+        await asyncio.wait({self._compactor})
+
+    async def _compact(self) -> None:
+        """Write a snapshot in slices, while commands go on."""
+        self._since_snapshot = 0
+        self._picture = asyncio.get_running_loop().create_future()
+        self._wake_writer()
+        try:
+            frozen = _outcome(await self._picture)
+            await self.journal.compact(frozen.head.seq, snapshot.encode(frozen), self.clock.wall_ms())
+        except JournalUnavailableError as error:
+            # Not at once: what refused a snapshot now would most likely do so again after every batch.
+            due = self._records_due()
+            self._since_snapshot += due - max(1, due // 10)
+            log.warning("%s; the snapshot is tried again after some more records", error)
+        except Exception as error:  # noqa: BLE001 - Whatever it is, it ends the engine, which logs it.
+            self._fail(error)
+
+    def _take_picture(self, wanted: asyncio.Future[Any]) -> None:
+        """Let the picture be the last answer of the batch: it shows whole batches, and is seen once they are durable.
+
+        So a snapshot never holds what the journal does not, nor half of an append.
+        """
+        self._picture = None
+        now = Moment(self._time.now_ms, self.clock.wall_ms())
+        self._answers.append((lambda outcome, _: _settle_future(wanted, outcome), self.state.freeze(), now))
+
+    def _cancel_compaction(self) -> None:
+        self._picture = None
+        if self._compactor is not None:
+            self._compactor.cancel()
+
+    async def _end_compaction(self) -> None:
+        self._cancel_compaction()
+        if self._compactor is not None:
+            await asyncio.wait({self._compactor})
+
+    # The clock.
+
+    def _set_timer(self) -> None:
+        self._cancel_timer()
+        if not self._serving or not self.state.has_deadlines():
+            return
+        alarm_ms = self.state.next_alarm_ms()
+        wait_ms = TICK_MS if alarm_ms is None else min(TICK_MS, max(1, alarm_ms - self._time.now_ms))
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._tick)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        """Let time pass although nobody asks: end what is due, and keep the time itself now and then (T2)."""
+        self._timer = None
+        if not self._serving:
+            return
+        now = self._turn or self._begin_turn()
+        # One turn early: the next one may be as much as a turn later.
+        if now.ms - self.state.now_ms >= SILENCE_MS_MAX - TURN_MS_MAX:
+            self._apply(TimePassed(), now)
+            if not self.journal.takes_claims:
+                self.journal.health()
+
+
+def _answer(answers: Iterable[Waiting]) -> None:
+    """Call every reply. One that raises is logged: it must cost nobody else an answer."""
+    for reply, outcome, now in answers:
+        try:
+            reply(outcome, now)
+        except Exception:
+            log.exception("a reply could not be delivered")
+
+
+def _outcome(outcome: Any) -> Any:  # noqa: ANN401 - It is whatever was asked for.
+    if isinstance(outcome, Unavailable | Unknown):
+        raise JournalUnavailableError(outcome.text)
+    return outcome
+
+
+def _settle_future(future: asyncio.Future[Any], value: object) -> None:
+    if not future.done():
+        future.set_result(value)
