@@ -1,0 +1,120 @@
+"""`holdfast token`: make, list and revoke the tokens that callers show. Over HTTP, with a token of the scope admin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from holdfast.cli import _output
+from holdfast.cli._options import Duration, as_json, asks_server, transport
+
+SCOPES = ("read", "claim", "admin")
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke tokens.
+
+    Your own token needs the scope admin for this.
+    """
+
+
+EXAMPLES = """\
+\b
+holdfast token create ci --scope read --expires 30d
+(umask 077; holdfast token create agents --prefix agents/ > agents.token)
+"""
+
+
+@token.command(epilog=EXAMPLES)
+@click.argument("name")
+@click.option("--scope", "each", type=click.Choice(SCOPES), multiple=True, help="What it may do. Can be repeated.")
+@click.option("--scopes", "joined", metavar="SCOPE+SCOPE", help="The same in one word, as in read+claim+admin.")
+@click.option("--prefix", metavar="PREFIX", help="Confine it to names that start with PREFIX.")
+@click.option("--expires", metavar="TIME", type=Duration(), help="Let it end after 90s, 15m, 12h, 30d or 2w.")
+@as_json
+@asks_server
+def create(
+    *,
+    name: str,
+    each: tuple[str, ...],
+    joined: str | None,
+    prefix: str | None,
+    expires: int | None,
+    json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> None:
+    """Make the token NAME and print it, once.
+
+    Without --scope it may read and claim. Only the token goes to standard output.
+    """
+    from holdfast.client import _operator
+
+    with transport(url, token_file) as server:
+        made = _operator.create_token(
+            server, name, scopes=_scopes(each, joined), prefix=prefix, expires_in_seconds=expires
+        )
+    if json:
+        _output.say_json(made)
+        return
+    _output.say(_output.plain(made.token))
+    until = f" until {made.expires_at}" if made.expires_at else ""
+    _output.hint(
+        _output.plain(
+            f"{made.name} may {'+'.join(made.scopes)}{until}. This is the only time the token is shown:"
+            " keep it in a file of mode 600 and name that file in HOLDFAST_TOKEN_FILE."
+        )
+    )
+
+
+@token.command("list")
+@as_json
+@asks_server
+def list_tokens(*, json: bool, url: str | None, token_file: Path | None) -> None:
+    """List all tokens, without the tokens themselves."""
+    from holdfast.client import _operator
+
+    with transport(url, token_file) as server:
+        known = _operator.list_tokens(server)
+    if json:
+        _output.say_json({"tokens": known})
+        return
+    rows = [
+        [
+            each.name,
+            "+".join(each.scopes),
+            each.prefix or "-",
+            each.expires_at or "never",
+            each.created_at or "-",
+            each.source,
+        ]
+        for each in known
+    ]
+    _output.say_table(["NAME", "SCOPES", "PREFIX", "EXPIRES", "CREATED", "SOURCE"], rows)
+
+
+@token.command()
+@click.argument("name")
+@asks_server
+def revoke(*, name: str, url: str | None, token_file: Path | None) -> None:
+    """Shut the token NAME out at once.
+
+    What it holds lives on until its time is over.
+    """
+    from holdfast.client import _operator
+
+    with transport(url, token_file) as server:
+        _operator.revoke_token(server, name)
+    _output.say(_output.plain(f"{name} is revoked"))
+
+
+def _scopes(each: tuple[str, ...], joined: str | None) -> list[str] | None:
+    """Join both ways to name scopes; None where neither was used."""
+    named = {*each, *(joined.split("+") if joined is not None else ())}
+    if not named <= set(SCOPES):
+        raise click.UsageError(
+            f"--scopes {joined!r:.100} cannot be used; write it as {'+'.join(SCOPES)} or a part of it"
+        )
+    return [scope for scope in SCOPES if scope in named] or None

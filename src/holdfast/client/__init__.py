@@ -1,0 +1,1 @@
+"""The side that asks. Knows the wire and nothing of what is behind it."""

@@ -1,0 +1,121 @@
+"""The user's own client configuration: which server, and where its token is. A leaf, for client and server alike.
+
+Two files in `$XDG_CONFIG_HOME/holdfast`: `client.toml` with `url` and `token_file`, and the token in a file of its own
+that only its user can read. The server writes them at its first start, so that the next command just works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import SettingsError
+
+CONFIG_NAME = "client.toml"
+TOKEN_NAME = "token"  # noqa: S105 - the name of the file, not what is in it
+TOKEN_BYTES_MAX = 4_096
+
+
+class ClientConfig(msgspec.Struct, frozen=True):
+    """What `client.toml` says; None where it says nothing."""
+
+    url: str | None = None
+    token_file: Path | None = None
+
+
+def client_config_dir(environment: Mapping[str, str]) -> Path:
+    """Tell where the user's configuration lives."""
+    config = environment.get("XDG_CONFIG_HOME", "")
+    # The XDG specification: a path that is not absolute counts as not set.
+    if Path(config).is_absolute():
+        return Path(config) / "holdfast"
+    home = environment.get("HOME")
+    return (Path(home) if home else Path.home()) / ".config" / "holdfast"
+
+
+def read(environment: Mapping[str, str]) -> ClientConfig:
+    """Read `client.toml`; a file that is not there says nothing. Raises `SettingsError` for one that cannot be used."""
+    file = client_config_dir(environment) / CONFIG_NAME
+    try:
+        lines = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return ClientConfig()
+    except OSError as error:
+        raise SettingsError("client configuration", str(file), f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise SettingsError("client configuration", str(file), f"is not TOML: {error}") from None
+    for name, value in lines.items():
+        if name not in ClientConfig.__struct_fields__:
+            raise SettingsError(f"{name!r:.100}", str(file), "there is no such setting", "url and token_file")
+        if not isinstance(value, str) or not value:
+            raise SettingsError(name, str(file), f"{value!r:.100} cannot be used", "text")
+    token_file = lines.get("token_file")
+    return ClientConfig(lines.get("url"), None if token_file is None else file.parent / Path(token_file).expanduser())
+
+
+def read_token(file: Path) -> str:
+    """Read a token from a file only its user can read. Raises `SettingsError`."""
+    try:
+        with file.open("rb") as opened:
+            # Of the opened file, so that nobody can put another one in its place in between.
+            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+            content = opened.read(TOKEN_BYTES_MAX + 1)
+    except OSError as error:
+        raise SettingsError("token file", str(file), f"cannot be read: {error.strerror}") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        problem = f"other users may use it (mode {mode:04o}); run: chmod 600 '{file}'"
+        raise SettingsError("token file", str(file), problem)
+    with contextlib.suppress(UnicodeDecodeError):
+        token = content.decode("ascii").strip()
+        if token and token.isprintable() and " " not in token and len(content) <= TOKEN_BYTES_MAX:
+            return token
+    raise SettingsError("token file", str(file), "does not hold a token", "one line with nothing but the token")
+
+
+def remember(url: str, token: str, environment: Mapping[str, str]) -> Path | None:
+    """Make `url` and `token` the user's own, and return the token's file.
+
+    A configuration that points to another server or to another token file, or that cannot be read, is left
+    alone: then nothing is changed and None is returned. Raises `OSError` when the files cannot be written.
+    """
+    directory = client_config_dir(environment)
+    token_file = directory / TOKEN_NAME
+    try:
+        known = read(environment)
+    except SettingsError:
+        return None
+    if known.token_file not in {None, token_file} or (known.url or url).rstrip("/") != url.rstrip("/"):
+        return None
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # The token first: a configuration must never name a file that is not there.
+    write_private(token_file, token + "\n")
+    if known != ClientConfig(url, token_file):
+        write_private(directory / CONFIG_NAME, f"url = {_quoted(url)}\ntoken_file = {_quoted(TOKEN_NAME)}\n")
+    return token_file
+
+
+def write_private(file: Path, text: str) -> None:
+    """Replace a file as a whole, readable by its user alone from its first byte on (`mkstemp` makes it so)."""
+    descriptor, unfinished = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as opened:  # noqa: PTH123 - a descriptor has no path
+            opened.write(text)
+            opened.flush()
+            os.fsync(opened.fileno())
+        Path(unfinished).replace(file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(unfinished).unlink()
+        raise
+
+
+def _quoted(text: str) -> str:
+    """Write a TOML string: JSON's is one of them."""
+    return msgspec.json.encode(text).decode()

@@ -1,0 +1,419 @@
+"""One table of settings: the command line, the environment, the configuration file and the docs all read it.
+
+A setting is one field of `Settings`: its name, type, default and meaning stand there and nowhere else. Its value comes
+from the first that has one: `--set name=value` (`--listen`, `--data`), `HOLDFAST_<NAME>`, the file, the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from holdfast.errors import SettingsError
+
+NUMBER_MAX = 1_000_000_000
+FILE_NAME = "holdfast.toml"
+PREFIX = "HOLDFAST_"
+OTHER_VARIABLES = frozenset(
+    PREFIX + name for name in ("CONFIG", "FAILPOINTS", "PROOF", "SEED", "TESTING", "TOKEN", "TOKEN_FILE", "URL")
+)
+"""Variables that are not settings of the server."""
+
+_SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_NUMBER = re.compile(r"-?[0-9]+(_[0-9]+)*")
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a field of `Settings` cannot say by its type and default."""
+
+    help: str
+    unit: str = ""
+    minimum: int = 0
+    maximum: int = NUMBER_MAX
+    secret: bool = False
+    default: str = ""
+    """How the docs write a default that depends on the machine."""
+
+
+def _default_data() -> Path:
+    return default_data(os.environ)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a server that can be set. The order is the order of the docs."""
+
+    listen: Annotated[
+        str, About("The address the server listens on; port 0 takes any free one.", unit="host:port or [IPv6]:port")
+    ] = "127.0.0.1:7420"
+    data: Annotated[
+        Path,
+        About(
+            "The directory that keeps the journal; only one server at a time can use it.",
+            default="`$XDG_DATA_HOME/holdfast`, else `~/.local/share/holdfast`",
+        ),
+    ] = msgspec.field(default_factory=_default_data)
+    tokens: Annotated[
+        str,
+        About(
+            "Static bearer tokens, each `name:token` (scopes read+claim) or `name:token:scope+scope`, separated by"
+            " commas or new lines; a token has 16 or more characters and no blank, `:` or `,`.",
+            secret=True,
+        ),
+    ] = ""
+    tokens_file: Annotated[Path | None, About("A file with more static tokens, written as in `tokens`.")] = None
+
+    max_ttl_seconds: Annotated[int, About("The longest time a lease may ask for.", "seconds", 1)] = 86_400
+    default_ttl_seconds: Annotated[
+        int,
+        About(
+            "The time a lease gets that asks for none; unless it is set, it is never more than `max_ttl_seconds`.",
+            "seconds",
+            1,
+        ),
+    ] = 60
+    max_session_ttl_seconds: Annotated[int, About("The longest time a session may ask for.", "seconds", 10)] = 86_400
+    reentrant: Annotated[
+        Literal["resume", "holder"],
+        About(
+            "Who gets a live lease back: with `resume` only a request that says `resume: true`, with `holder` any"
+            " request of the same token and session, as OctoStore does."
+        ),
+    ] = "resume"
+    unknown_fields: Annotated[
+        Literal["refuse", "ignore"],
+        About(
+            "What an unknown field in a request's JSON does: `refuse` answers 422 and names the nearest known field."
+        ),
+    ] = "refuse"
+
+    leases_per_principal_max: Annotated[int, About("Live leases one token may hold.", "leases", 1)] = 10_000
+    sessions_per_principal_max: Annotated[int, About("Open sessions one token may have.", "sessions", 1)] = 10_000
+    watches_per_principal_max: Annotated[int, About("Watches one token may have open.", "watches", 1)] = 100
+    watched_names_max: Annotated[int, About("Names that may be watched at the same time.", "names", 1)] = 16_384
+    metadata_chars_max: Annotated[int, About("The longest metadata, note or result.", "characters", 1)] = 1_024
+    tokens_max: Annotated[int, About("Tokens that `holdfast token create` can make.", "tokens", 1)] = 10_000
+
+    body_bytes_max: Annotated[int, About("The largest body of a request.", "bytes", 1)] = 2_097_152
+    header_bytes_max: Annotated[
+        int, About("The largest request line and headers of a request together.", "bytes", 256)
+    ] = 16_384
+    header_timeout_seconds: Annotated[int, About("How long a request's headers may take to arrive.", "seconds", 1)] = 10
+    body_timeout_seconds: Annotated[int, About("How long a request's body may take to arrive.", "seconds", 1)] = 30
+    idle_timeout_seconds: Annotated[
+        int, About("How long a connection may stay open between two requests.", "seconds", 1)
+    ] = 75
+    connections_max: Annotated[int, About("Connections open at the same time.", "connections", 1)] = 10_000
+    stop_timeout_seconds: Annotated[
+        int, About("How long requests under way are waited for when the server is told to stop.", "seconds", 0, 3_600)
+    ] = 10
+
+    retry_memory_seconds: Annotated[
+        int, About("How long a retry with the same idempotency key gets the same answer.", "seconds", 1)
+    ] = 600
+    retry_keys_max: Annotated[
+        int, About("Retries that are remembered; beyond it the oldest is forgotten.", "entries", 1)
+    ] = 200_000
+    ended_names_max: Annotated[
+        int, About("Free names whose last owner is remembered; beyond it the oldest is forgotten.", "names", 1)
+    ] = 1_000_000
+    history_days: Annotated[int, About("How long history is kept.", "days", 0, 36_500)] = 30
+    history_records_max: Annotated[int, About("The most records of history that are kept.", "records", 0)] = 10_000_000
+    snapshot_records: Annotated[int, About("Records after which a snapshot shortens the journal.", "records", 1)] = (
+        100_000
+    )
+    disk_reserve_mib: Annotated[
+        int,
+        About("Disk space set aside: given up when the disk is full, so that renewals and releases go on.", "MiB", 1),
+    ] = 16
+    disk_hang_seconds: Annotated[
+        int, About("How long the disk may keep a write waiting before the server ends itself.", "seconds", 1)
+    ] = 30
+
+    fast_lane: Annotated[
+        bool, About("Whether the four hot requests skip the general web framework; the answers are the same.")
+    ] = True
+    log_format: Annotated[
+        Literal["auto", "human", "json"],
+        About("How log lines are written: `auto` is `human` on a terminal and `json` elsewhere."),
+    ] = "auto"
+    log_requests: Annotated[bool, About("Whether every request gets a log line; secrets never do.")] = False
+
+    def __repr__(self) -> str:
+        """Show everything but secrets."""
+        shown = (f"{row.name}={'…' if row.secret else repr(getattr(self, row.name))}" for row in TABLE)
+        return f"Settings({', '.join(shown)})"
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table."""
+
+    name: str
+    kind: Literal["number", "switch", "choice", "path", "text"]
+    default: object
+    default_text: str
+    unit: str
+    help: str
+    secret: bool
+    choices: tuple[str, ...]
+    minimum: int
+    maximum: int
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def allowed(self) -> str:
+        """What may stand there, for people."""
+        match self.kind:
+            case "number":
+                return f"a whole number of {self.unit}, {self.minimum} to {self.maximum}"
+            case "switch":
+                return "true or false"
+            case "choice":
+                return ", ".join(self.choices[:-1]) + f" or {self.choices[-1]}"
+            case "path":
+                return "a path"
+            case "text":
+                return self.unit or "text"
+
+    def from_text(self, text: str, origin: str, base: Path, home: Path) -> object:
+        """Read a value of the command line or the environment."""
+        match self.kind:
+            case "number" if _NUMBER.fullmatch(text.strip()):
+                return self._checked(int(text), origin)
+            case "switch" if text.strip().lower() in _SWITCH:
+                return _SWITCH[text.strip().lower()]
+            case "number" | "switch":
+                raise self._wrong(text, origin)
+            case "path":
+                return self._path(text, origin, base, home)
+            case _:
+                return self._checked(text, origin)
+
+    def from_toml(self, value: object, origin: str, base: Path, home: Path) -> object:
+        """Read a value of the file, where 60 and "60" are two different things."""
+        match self.kind, value:
+            case ("switch", bool()):
+                return value
+            case ("number", int()) if not isinstance(value, bool):
+                return self._checked(value, origin)
+            case ("path", str()):
+                return self._path(value, origin, base, home)
+            case ("choice" | "text", str()):
+                return self._checked(value, origin)
+            case _:
+                raise self._wrong(value, origin)
+
+    def _path(self, text: str, origin: str, base: Path, home: Path) -> Path:
+        if not text or "\0" in text:
+            raise self._wrong(text, origin)
+        return base / (home / text[2:] if text.startswith("~/") else text)
+
+    def _checked(self, value: object, origin: str) -> object:
+        fits = True
+        if isinstance(value, int):
+            fits = self.minimum <= value <= self.maximum
+        elif self.choices:
+            fits = value in self.choices
+        elif self.name == "listen":
+            fits = _is_address(str(value))
+        if not fits:
+            raise self._wrong(value, origin)
+        return value
+
+    def _wrong(self, value: object, origin: str) -> SettingsError:
+        shown = "this value" if self.secret else f"{value!r:.200}"
+        return SettingsError(self.name, origin, f"{shown} cannot be used", self.allowed)
+
+
+def _rows() -> Iterable[Setting]:
+    """Read the table off the fields of `Settings`."""
+    hints = typing.get_type_hints(Settings, include_extras=True)
+    for field in msgspec.structs.fields(Settings):
+        kind, about = typing.get_args(hints[field.name])
+        choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+        default = None if field.default is msgspec.NODEFAULT else field.default
+        yield Setting(
+            name=field.name,
+            kind=_kind_of(kind),
+            default=default,
+            default_text=about.default or _as_text(default),
+            unit=about.unit,
+            help=about.help,
+            secret=about.secret,
+            choices=choices,
+            minimum=about.minimum,
+            maximum=about.maximum,
+        )
+
+
+def _kind_of(annotation: object) -> Literal["number", "switch", "choice", "path", "text"]:
+    if typing.get_origin(annotation) is Literal:
+        return "choice"
+    if annotation is Path or isinstance(annotation, types.UnionType):
+        return "path"
+    if annotation is bool:
+        return "switch"
+    return "number" if annotation is int else "text"
+
+
+def _as_text(default: object) -> str:
+    match default:
+        case bool():
+            return f"`{str(default).lower()}`"
+        case "" | None:
+            return "none"
+        case _:
+            return f"`{default}`"
+
+
+TABLE: tuple[Setting, ...] = tuple(_rows())
+NAMES: Mapping[str, Setting] = {row.name: row for row in TABLE}
+
+
+def default_data(environment: Mapping[str, str]) -> Path:
+    """Tell where the data goes when nobody says."""
+    share = environment.get("XDG_DATA_HOME", "")
+    # The XDG specification: a path that is not absolute counts as not set.
+    return (Path(share) if Path(share).is_absolute() else _home(environment) / ".local" / "share") / "holdfast"
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Split `host:port` or `[IPv6]:port`. Raises `ValueError`."""
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([^\s:/\[\]@]+)):([0-9]{1,5})", text)
+    if found is None or int(found[3]) > 65_535:  # noqa: PLR2004 - the largest port there is
+        raise ValueError(f"{text!r} is not host:port or [IPv6]:port")
+    return found[1] or found[2], int(found[3])
+
+
+def load(*, overrides: Mapping[str, str], environment: Mapping[str, str], file: Path | None) -> Settings:
+    """Put the settings together. `overrides` come from the command line, `file` from its `--config`.
+
+    Without `file`, HOLDFAST_CONFIG names it; without that, `holdfast.toml` in the working directory is read if there is
+    one. Raises `SettingsError` for anything that cannot be used, wherever it stands.
+    """
+    home = _home(environment)
+    values = _from_file(_file_of(file, environment), home)
+    for row in TABLE:
+        # An empty variable counts as not set, as a compose file leaves them.
+        if text := environment.get(row.variable):
+            values[row.name] = row.from_text(text, row.variable, Path(), home)
+    for name, text in overrides.items():
+        origin = "command line"
+        values[name] = _row(name, origin).from_text(text, origin, Path(), home)
+    values.setdefault("data", default_data(environment))
+    settings = Settings(**values)
+    if settings.default_ttl_seconds > settings.max_ttl_seconds:
+        if "default_ttl_seconds" in values:
+            most = f"at most max_ttl_seconds, which is {settings.max_ttl_seconds}"
+            raise SettingsError("default_ttl_seconds", "settings", f"{settings.default_ttl_seconds} is too much", most)
+        settings = msgspec.structs.replace(settings, default_ttl_seconds=settings.max_ttl_seconds)
+    return settings
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """One sentence for each HOLDFAST_ variable that means nothing: most likely a typo."""
+    known = {row.variable for row in TABLE} | OTHER_VARIABLES
+    return [
+        f"the environment variable {name} is not known and was ignored{_nearest(name, known)}"
+        for name in sorted(environment)
+        if name.startswith(PREFIX) and name not in known
+    ]
+
+
+def _file_of(file: Path | None, environment: Mapping[str, str]) -> tuple[Path, str] | None:
+    if file is not None:
+        return file, "--config"
+    if named := environment.get(PREFIX + "CONFIG"):
+        return Path(named), PREFIX + "CONFIG"
+    return (Path(FILE_NAME), "working directory") if Path(FILE_NAME).is_file() else None
+
+
+def _from_file(found: tuple[Path, str] | None, home: Path) -> dict[str, Any]:
+    if found is None:
+        return {}
+    file, named_by = found
+    try:
+        lines = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError("configuration file", named_by, f"cannot read {file}: {error.strerror}") from None
+    except ValueError as error:  # Both what is not TOML and what is not UTF-8.
+        raise SettingsError("configuration file", named_by, f"{file} is not TOML: {error}") from None
+    # A path in the file means the same wherever the server is started.
+    return {
+        name: _row(name, str(file)).from_toml(value, str(file), file.absolute().parent, home)
+        for name, value in lines.items()
+    }
+
+
+def _row(name: str, origin: str) -> Setting:
+    if name not in NAMES:
+        raise SettingsError(f"{name!r:.100}", origin, f"there is no such setting{_nearest(name, NAMES)}")
+    return NAMES[name]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _home(environment: Mapping[str, str]) -> Path:
+    return Path(environment["HOME"]) if environment.get("HOME") else Path.home()
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def as_markdown() -> str:
+    """The page `docs/reference/settings.md`: written by `python -m holdfast.settings`, compared by a test."""
+    lines = [_PAGE]
+    for row in TABLE:
+        allowed = row.allowed if row.kind in {"number", "choice", "switch"} else row.unit or row.kind
+        bounded = allowed.replace(f"to {NUMBER_MAX}", "or more")
+        lines.append(f"| `{row.name}` | {row.default_text} | {bounded} | {row.help} |")
+    return "\n".join(lines) + "\n"
+
+
+_PAGE = """\
+# Settings
+
+Every setting can be given in four ways. The first one found wins:
+
+1. on the command line: `holdfast serve --set max_ttl_seconds=3600`; `--listen` and `--data` are short for
+   `--set listen=…` and `--set data=…`
+2. in the environment: `HOLDFAST_MAX_TTL_SECONDS=3600`; an empty variable counts as not set
+3. in a TOML file: `max_ttl_seconds = 3600`, at the top level. The file is the one named by `--config`, else by
+   `HOLDFAST_CONFIG`, else `holdfast.toml` in the working directory. Paths in it are relative to its own folder
+4. the default
+
+A name that does not exist, or a value that is not allowed, stops the server before it starts and says where it stands.
+A `HOLDFAST_` variable that does not exist is reported and ignored. Numbers may be grouped, as in `10_000`, and are at
+most 1_000_000_000 where nothing less is said. A switch is `true` or `false` (outside the file also `on`, `off`, `yes`,
+`no`, `1`, `0`). `~/` at the start of a path is your home.
+
+Other people on the machine can read a command line, so keep `tokens` off it.
+
+This page is written from the program: `python -m holdfast.settings > docs/reference/settings.md`.
+
+| setting | default | allowed | meaning |
+|---|---|---|---|"""
+
+if __name__ == "__main__":
+    sys.stdout.write(as_markdown())

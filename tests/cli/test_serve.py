@@ -1,0 +1,75 @@
+"""`holdfast serve`: how settings reach the server, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.checks import refused
+from tests.support.server import ServerFailed, ServerProcess
+
+
+def ttl_limit(server: ServerProcess) -> int:
+    """Find out which `max_ttl_seconds` the server has, of those the tests use."""
+    api = Api.of(server, callers.ALICE)
+    return max(ttl for ttl in (100, 200, 300) if api.acquire(f"ttl/{ttl}", ttl_seconds=ttl).status == 200)
+
+
+def test_settings_reach_the_server(tmp_path: Path) -> None:
+    """The file, the environment and `--set` reach the server, each before the one before it."""
+    config = tmp_path / "some.toml"
+    config.write_text("max_ttl_seconds = 100\n")
+    variable = {"HOLDFAST_MAX_TTL_SECONDS": "200"}
+    chosen = {"max_ttl_seconds": 300}
+    with ServerProcess.start(tmp_path / "a", tokens=callers.TOKENS, config=config) as server:
+        assert ttl_limit(server) == 100
+    with ServerProcess.start(tmp_path / "b", tokens=callers.TOKENS, config=config, env=variable) as server:
+        assert ttl_limit(server) == 200
+    with ServerProcess.start(
+        tmp_path / "c", tokens=callers.TOKENS, config=config, env=variable, settings=chosen
+    ) as server:
+        assert ttl_limit(server) == 300
+        refused(Api.of(server, callers.ALICE).acquire("ttl/301", ttl_seconds=301), 400, "invalid_ttl")
+
+
+def test_unknown_variable_is_a_warning(tmp_path: Path) -> None:
+    """A HOLDFAST_ variable that means nothing is reported, and the server starts."""
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS, env={"HOLDFAST_MAX_TTL": "5"}) as server:
+        assert "HOLDFAST_MAX_TTL is not known" in server.log
+        assert "did you mean HOLDFAST_MAX_TTL_SECONDS?" in server.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
+    """SIGTERM and Ctrl-C end the server with exit code 0 and without a traceback."""
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
+        server.process.send_signal(number)
+        assert server.process.wait(20) == 0
+        assert "Traceback" not in server.log
+
+
+def test_bad_setting_stops_the_start(holdfast: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    """A setting that cannot be used is exit code 64 and one line, and no directory is made."""
+    done = holdfast("serve", "--data", tmp_path / "data", HOLDFAST_LISTEN="nowhere")
+    assert done.returncode == 64
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("holdfast: listen (HOLDFAST_LISTEN)")
+    assert not (tmp_path / "data").exists()
+
+
+def test_address_in_use_is_one_line(tmp_path: Path) -> None:
+    """An address that somebody else listens on is exit code 69 and a line that says what to do."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ServerFailed) as failed:
+            ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS, listen=f"127.0.0.1:{taken.getsockname()[1]}")
+    assert failed.value.returncode == 69
+    assert "--listen" in failed.value.output and "Traceback" not in failed.value.output

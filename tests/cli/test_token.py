@@ -1,0 +1,115 @@
+"""`holdfast token`, as a process, against a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.checks import unique
+from tests.support.server import ServerProcess
+
+TOKEN = re.compile(r"hold_[0-9A-Za-z]{36}")
+
+
+@pytest.fixture
+def as_operator(server: ServerProcess, holdfast: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., str]:
+    """Runs `holdfast token …` as an operator, insists on success, and returns what it printed."""
+
+    def run(*arguments: object) -> str:
+        done = holdfast("token", *arguments, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.OPERATOR)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_created_token_works(server: ServerProcess, holdfast: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """`create` prints the token alone on standard output, with the hint beside it, and the token is good at once."""
+    name = unique("ci")
+    done = holdfast("token", "create", name, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.OPERATOR)
+    assert done.returncode == 0
+    assert TOKEN.fullmatch(done.stdout.strip())
+    assert name in done.stderr and "read+claim" in done.stderr and "only time" in done.stderr
+    api = Api.of(server, done.stdout.strip())
+    assert api.acquired(unique())["status"] == "acquired"
+    assert api.get("/tokens").status == 403
+
+
+def test_scopes_prefix_and_expiry_arrive(as_operator: Callable[..., str]) -> None:
+    """Every option of `create` is what the server answers and lists."""
+    name = unique("full")
+    options = ("--scope", "admin", "--scope", "read", "--prefix", "team/", "--expires", "30d", "--json")
+    made = json.loads(as_operator("create", name, *options))
+    assert (made["name"], made["scopes"], made["prefix"]) == (name, ["read", "admin"], "team/")
+    assert TOKEN.fullmatch(made["token"])
+    assert made["expires_at"] > made["created_at"]
+    (row,) = [row for row in json.loads(as_operator("list", "--json"))["tokens"] if row["name"] == name]
+    assert row == {key: value for key, value in made.items() if key != "token"} | {"source": "made"}
+
+
+def test_scopes_in_one_word(as_operator: Callable[..., str]) -> None:
+    """`--scopes read+claim` means the same as two `--scope`."""
+    assert json.loads(as_operator("create", unique("one"), "--scopes", "claim+read", "--json"))["scopes"] == [
+        "read",
+        "claim",
+    ]
+
+
+def test_list_is_a_table(as_operator: Callable[..., str]) -> None:
+    """`list` shows every token in a row, uncut in a pipe, and never a token itself."""
+    name, prefix = unique("long"), "a-long-prefix/" * 8
+    token = as_operator("create", name, "--prefix", prefix).strip()
+    shown = as_operator("list")
+    head, *rows = shown.splitlines()
+    assert head.split() == ["NAME", "SCOPES", "PREFIX", "EXPIRES", "CREATED", "SOURCE"]
+    (row,) = [row.split() for row in rows if row.split()[0] == name]
+    assert (row[1], row[2], row[3], row[5]) == ("read+claim", prefix, "never", "made")
+    assert any(row.split()[0] == "operator" and row.split()[-1] == "static" for row in rows)
+    assert token not in shown and callers.OPERATOR not in shown and "\x1b" not in shown
+
+
+def test_revoked_token_is_out(server: ServerProcess, as_operator: Callable[..., str]) -> None:
+    """`revoke` shuts a token out at once."""
+    name = unique("gone")
+    api = Api.of(server, as_operator("create", name).strip())
+    assert api.locks().status == 200
+    assert as_operator("revoke", name) == f"{name} is revoked\n"
+    assert api.locks().status == 401
+
+
+def test_refusals_have_their_exit_codes(
+    server: ServerProcess, holdfast: Callable[..., subprocess.CompletedProcess[str]], as_operator: Callable[..., str]
+) -> None:
+    """No token, a wrong one and too little scope are 77, what cannot be is 64: one line each, without the token."""
+    name = unique("twice")
+    as_operator("create", name)
+    for token, code, said, arguments in (
+        ("", 77, "HOLDFAST_TOKEN", ("list",)),
+        ("not-a-token-at-all", 77, "HOLDFAST_TOKEN", ("list",)),
+        (callers.ALICE, 77, "admin", ("list",)),
+        (callers.ALICE, 77, "admin", ("create", unique())),
+        (callers.OPERATOR, 64, "exists", ("create", name)),
+        (callers.OPERATOR, 64, "No token", ("revoke", unique())),
+        (callers.OPERATOR, 64, "name", ("create", "a name with blanks")),
+    ):
+        done = holdfast("token", *arguments, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=token)
+        assert (done.returncode, done.stdout) == (code, ""), arguments
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("holdfast: ") and said in line
+        assert not token or token not in line
+
+
+def test_first_start_makes_the_next_command_just_work(
+    tmp_path_factory: pytest.TempPathFactory, holdfast: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """After the first start of a server nothing needs to be set: address and token are in the user's configuration."""
+    with ServerProcess.start(tmp_path_factory.mktemp("first") / "data") as server:
+        done = holdfast("token", "list", XDG_CONFIG_HOME=str(server.config_home))
+        assert done.returncode == 0, done.stderr
+        assert "local" in done.stdout

@@ -1,0 +1,243 @@
+"""The command line itself: help, versions, usage errors and exit codes, without any server."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from holdfast import __version__
+from holdfast.cli import _options, _output
+from holdfast.cli.main import cli, exit_code, run
+from holdfast.errors import HoldfastError, NotAllowed, Refused, ServerError, SettingsError, Unreachable
+
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md"
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration of the person who runs the tests takes part."""
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int = 64) -> str:
+    """Run, insist on the exit code and on one line of complaint, and return that line."""
+    assert run(arguments) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    (line,) = shown.err.splitlines()
+    assert line.startswith("holdfast: ")
+    return line
+
+
+def every_command(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
+    children = command.commands.items() if isinstance(command, click.Group) else ()
+    return [(path, command), *(found for name, child in children for found in every_command(child, (*path, name)))]
+
+
+def test_version() -> None:
+    """`--version` says the version."""
+    result = CliRunner().invoke(cli, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"holdfast {__version__}\n")
+
+
+@pytest.mark.parametrize("path", [path for path, _ in every_command(cli)], ids=" ".join)
+def test_every_command_has_help(path: tuple[str, ...]) -> None:
+    """Every command explains itself, and each of its options too."""
+    for flag in ("--help", "-h"):
+        result = CliRunner().invoke(cli, [*path, flag], prog_name="holdfast")
+        assert result.exit_code == 0
+        assert result.output.startswith(f"Usage: {' '.join(('holdfast', *path))} ")
+    command = dict(every_command(cli))[path]
+    assert command.help
+    assert [param.name for param in command.params if isinstance(param, click.Option) and not param.help] == []
+
+
+def test_every_command_is_documented() -> None:
+    """docs/reference/commands.md names every command and every option there is."""
+    page = REFERENCE.read_text(encoding="utf-8")
+    for path, command in every_command(cli):
+        assert f"holdfast {' '.join(path)}".strip() in page
+        for param in command.params:
+            if isinstance(param, click.Option):
+                assert re.search(rf"{param.opts[0]}[ `]", page), (path, param.opts)
+
+
+def test_help_of_serve_lists_every_setting() -> None:
+    """`holdfast serve --help` ends with the table of settings."""
+    from holdfast.settings import TABLE
+
+    shown = CliRunner().invoke(cli, ["serve", "--help"]).output
+    assert [row.name for row in TABLE if f"\n  {row.name} " not in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tokn"], "No such command 'tokn'"),
+        (["serve", "--lisen", "x"], "--lisen"),
+        (["serve", "extra"], "extra"),
+        (["serve", "--set", "max_ttl_seconds"], "--set NAME=VALUE"),
+        (["serve", "--set", "max_ttl_secs=5"], "did you mean max_ttl_seconds?"),
+        (["serve", "--set", "max_ttl_seconds=five"], "a whole number of seconds"),
+        (["serve", "--listen", "7420"], "host:port"),
+        (["serve", "--config", "nowhere.toml"], "nowhere.toml"),
+        (["token", "create"], "Missing argument 'NAME'"),
+        (["token", "create", "x", "--scope", "write"], "'read', 'claim', 'admin'"),
+        (["token", "create", "x", "--scopes", "read,claim"], "read+claim+admin"),
+        (["token", "create", "x", "--expires", "30"], "90s, 15m, 12h, 30d or 2w"),
+        (["token", "create", "x", "--expires", "0d"], "90s, 15m, 12h, 30d or 2w"),
+        (["token", "create", "x", "--expires", "9999999999w"], "90s, 15m, 12h, 30d or 2w"),
+        (["token", "list", "--url", "host:7420"], "http://host:port"),
+        (["token", "list", "--token-file", "nowhere"], "nowhere"),
+        (["doctor", "--dump"], "--dump --data DIR"),
+    ],
+)
+def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+    """A mistake in the command line is one line that says what to write, and exit code 64."""
+    assert said in refused(capsys, arguments)
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """`holdfast` alone shows the help and counts as a mistake."""
+    assert run([]) == 64
+    assert "Usage: holdfast" in capsys.readouterr().err
+
+
+def test_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that is not there is exit code 69 and a line that says how to start one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        line = refused(capsys, ["token", "list", "--url", url], 69)
+        assert url in line and "holdfast serve" in line
+        assert run(["doctor", "--url", url]) == 69
+        assert capsys.readouterr().out.startswith("FAIL  reachable")
+
+
+def test_token_is_not_sent_in_the_clear(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token for another host over plain HTTP is refused before anything is sent."""
+    monkeypatch.setenv("HOLDFAST_TOKEN", "hold_secret")
+    line = refused(capsys, ["token", "list", "--url", "http://192.0.2.1:7420"])
+    assert "https://" in line and "hold_secret" not in line
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SettingsError("a", "b", "c"), 64),
+        (Unreachable("http://a", "b"), 69),
+        (NotAllowed(401, "a", "b"), 77),
+        (NotAllowed(403, "a", "b"), 77),
+        (Refused(404, "a", "b"), 64),
+        (Refused(409, "a", "b"), 64),
+        (Refused(422, "a", "b"), 64),
+        (Refused(429, "a", "b"), 69),
+        (Refused(503, "a", "b"), 69),
+        (Refused(500, "a", "b"), 70),
+        (Refused(302, "a", "b"), 70),
+        (ServerError("a"), 70),
+    ],
+    ids=repr,
+)
+def test_exit_codes(error: HoldfastError, code: int) -> None:
+    """Every error has its exit code."""
+    assert exit_code(error) == code
+
+
+def test_bug_is_a_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error nobody thought of is one line with its place, and exit code 70; no traceback, no tricks."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("\x1b[31mred\nline")
+
+    monkeypatch.setattr("holdfast.cli._options.transport", broken)
+    monkeypatch.setattr("holdfast.cli.token.transport", broken)
+    line = refused(capsys, ["token", "list"], 70)
+    assert "KeyError" in line and "test_usage.py:" in line and "\x1b" not in line
+
+
+def test_durations() -> None:
+    """A time is a number and a unit."""
+    read = _options.Duration().convert
+    assert [read(text, None, None) for text in ("90s", "15m", "12h", "30d", "2w")] == [
+        90,
+        900,
+        43_200,
+        2_592_000,
+        1_209_600,
+    ]
+
+
+def test_foreign_text_does_not_act_on_the_terminal() -> None:
+    """Escape sequences and line breaks of a server's text are shown, not obeyed."""
+    assert _output.plain("a\x1b[2Jb\nc\u202ed") == "a\\x1b[2Jb c\\x202ed"
+
+
+def test_light_start() -> None:
+    """The command line loads neither rich, urllib3 nor any part of the server before a command needs it."""
+    heavy = {
+        "rich",
+        "urllib3",
+        "ssl",
+        "asyncio",
+        "apsw",
+        "uvicorn",
+        "holdfast.core",
+        "holdfast.journal",
+        "holdfast.server",
+    }
+    code = f"import sys, holdfast.cli.main; print(*sorted({heavy} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "\n"
+
+
+def test_missing_extra_is_named(tmp_path: Path) -> None:
+    """Where the server's parts are not installed, a command that needs them says which command installs them."""
+    for missing, command in (("uvicorn", ["serve", "--data", "d"]), ("apsw", ["doctor", "--data", str(tmp_path)])):
+        code = (
+            f"import sys; sys.modules[{missing!r}] = None\nfrom holdfast.cli.main import run; sys.exit(run({command}))"
+        )
+        shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert shown.returncode == 69
+        assert "pip install 'holdfast[server]'" in shown.stderr and len(shown.stderr.splitlines()) == 1
+
+
+def test_interrupt_is_130() -> None:
+    """Ctrl-C ends a command with 130 and without a traceback."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "holdfast", "token", "list", "--url", url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            silent.settimeout(30)
+            connection, _ = silent.accept()
+            with connection:
+                connection.recv(1)
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err.strip()) == (130, "", "")
+
+
+def test_closed_pipe_is_quiet(tmp_path: Path) -> None:
+    """A reader that has seen enough is not an error worth a line."""
+    command = f"{sys.executable} -m holdfast serve --help; echo $? >code"
+    with subprocess.Popen(
+        ["sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert (tmp_path / "code").read_text().strip() == "141"

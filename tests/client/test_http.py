@@ -1,0 +1,212 @@
+"""The transport, against a real HTTP server in a thread."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import msgspec
+import pytest
+
+from holdfast.client import _http
+from holdfast.client._config import Target
+from holdfast.client._http import Transport
+from holdfast.errors import NotAllowed, Refused, ServerError, Unreachable
+
+TOKEN = "hold_secret_0123456789"
+
+
+class Thing(msgspec.Struct):
+    """What the tests ask for."""
+
+    value: int
+
+
+class Peer(ThreadingHTTPServer):
+    """Answers every request with what the test put into `answer`, and remembers what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.answer: tuple[int, dict[str, str], bytes] = (200, {}, b'{"value": 1}')
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Peer
+
+    def do_GET(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.asked.append((self.command, self.path, headers, self.rfile.read(length)))
+        status, extra, body = self.server.answer
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **extra}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_DELETE = do_GET  # noqa: N815 - their names upstream
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name upstream
+        """Keep the tests quiet."""
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    with Peer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def open_to() -> Iterator[Callable[..., Transport]]:
+    opened: list[Transport] = []
+
+    def to(url: str, token: str | None = TOKEN, environment: dict[str, str] | None = None) -> Transport:
+        transport = Transport(
+            Target(url, "test", token, "test"), environment=environment or {}, connect_seconds=2, read_seconds=0.5
+        )
+        opened.append(transport)
+        return transport
+
+    yield to
+    for transport in opened:
+        transport.close()
+
+
+def test_json_goes_and_comes(peer: Peer, open_to: Callable[..., Transport]) -> None:
+    """A request carries the token and the JSON; the reply is decoded into what was promised."""
+    assert open_to(peer.url).call("POST", "/things", Thing, {"a": "ü"}) == Thing(1)
+    ((method, path, headers, body),) = peer.asked
+    assert (method, path, body) == ("POST", "/things", '{"a":"ü"}'.encode())
+    assert headers["authorization"] == f"Bearer {TOKEN}"
+    assert headers["content-type"] == "application/json"
+    assert headers["user-agent"].startswith("holdfast/")
+
+
+def test_no_token_no_header(peer: Peer, open_to: Callable[..., Transport]) -> None:
+    """Without a token there is no Authorization header, and without a body no Content-Type."""
+    open_to(peer.url, None).call("GET", "/things", Thing)
+    (request,) = peer.asked
+    assert {"authorization", "content-type"}.isdisjoint(request[2])
+
+
+def test_empty_success(peer: Peer, open_to: Callable[..., Transport]) -> None:
+    """A 204 is a reply without content."""
+    peer.answer = (204, {}, b"")
+    assert open_to(peer.url).call("DELETE", "/things/1", type(None)) is None
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_are_not_followed(peer: Peer, open_to: Callable[..., Transport], status: int) -> None:
+    """A redirect is an error: the token goes nowhere but where it was meant to."""
+    peer.answer = (status, {"Location": f"{peer.url}/elsewhere"}, b"")
+    with pytest.raises(Refused, match="redirect") as caught:
+        open_to(peer.url).call("GET", "/things", Thing)
+    assert caught.value.status == status
+    assert [path for _, path, _, _ in peer.asked] == ["/things"]
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, NotAllowed), (403, NotAllowed), (404, Refused), (503, Refused)])
+def test_envelope_becomes_an_exception(
+    peer: Peer, open_to: Callable[..., Transport], status: int, kind: type[Refused]
+) -> None:
+    """A refusal carries its status, code, details and request id."""
+    envelope = {"error": "No", "code": "some_code", "details": "Do that.", "request_id": "r-1", "retry_after_ms": 5}
+    peer.answer = (status, {}, msgspec.json.encode(envelope))
+    with pytest.raises(Refused) as caught:
+        open_to(peer.url).call("GET", "/things", Thing)
+    error = caught.value
+    assert type(error) is kind
+    assert (error.status, error.code, error.details, error.request_id) == (status, "some_code", "Do that.", "r-1")
+    assert str(error) == "No: Do that."
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>bad gateway</html>", b"[]", b'{"error": 5}'])
+def test_refusal_of_somebody_else(peer: Peer, open_to: Callable[..., Transport], body: bytes) -> None:
+    """A refusal without our envelope is still one, and says that it is not a Holdfast server's."""
+    peer.answer = (502, {}, body)
+    with pytest.raises(Refused, match="check the address") as caught:
+        open_to(peer.url).call("GET", "/things", Thing)
+    assert (caught.value.status, caught.value.code) == (502, "unexpected")
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b'{"value": "text"}', b"\xff"])
+def test_success_of_somebody_else(peer: Peer, open_to: Callable[..., Transport], body: bytes) -> None:
+    """A success that is not what was promised is an error, not a guess."""
+    peer.answer = (200, {}, body)
+    with pytest.raises(ServerError, match="check the address"):
+        open_to(peer.url).call("GET", "/things", Thing)
+
+
+def test_answer_has_a_limit(peer: Peer, open_to: Callable[..., Transport], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer beyond the limit is an error, and the connection is usable afterwards."""
+    monkeypatch.setattr(_http, "ANSWER_BYTES_MAX", 1_000)
+    transport = open_to(peer.url)
+    peer.answer = (200, {}, b" " * 100_000)
+    with pytest.raises(ServerError, match="more than 1000 bytes"):
+        transport.send("GET", "/things")
+    peer.answer = (200, {}, b'{"value": 2}')
+    assert transport.call("GET", "/things", Thing) == Thing(2)
+
+
+def test_nobody_there(open_to: Callable[..., Transport]) -> None:
+    """A closed port is `Unreachable`, with the address and the reason in plain words."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(Unreachable, match="connection refused") as caught:
+            open_to(url).send("GET", "/things")
+    assert caught.value.url == url
+
+
+def test_silence(open_to: Callable[..., Transport]) -> None:
+    """A server that accepts and says nothing is `Unreachable` once the time is over."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with pytest.raises(Unreachable, match="did not come in time"):
+            open_to(f"http://127.0.0.1:{silent.getsockname()[1]}").send("GET", "/things")
+
+
+def test_half_an_answer(peer: Peer, open_to: Callable[..., Transport]) -> None:
+    """An answer that breaks off is `Unreachable`: half of it is not an answer."""
+    peer.answer = (200, {"Content-Length": "500", "Connection": "close"}, b'{"value": 1}')
+    with pytest.raises(Unreachable):
+        open_to(peer.url).call("GET", "/things", Thing)
+
+
+def test_no_proxy_for_loopback(peer: Peer, open_to: Callable[..., Transport]) -> None:
+    """A proxy in the environment is not asked for a loopback address."""
+    environment = {"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1"}
+    assert open_to(peer.url, TOKEN, environment).call("GET", "/things", Thing) == Thing(1)
+
+
+def test_proxy_for_others(peer: Peer, open_to: Callable[..., Transport]) -> None:
+    """Another host is reached through the proxy, with the proxy's own password, unless no_proxy names it."""
+    environment = {"HTTP_PROXY": peer.url.replace("//", "//ana:pw@")}
+    assert open_to("http://holdfast.invalid", None, environment).call("GET", "/things", Thing) == Thing(1)
+    ((_, path, headers, _),) = peer.asked
+    assert path == "http://holdfast.invalid/things"
+    assert headers["proxy-authorization"] == "Basic YW5hOnB3"
+    with pytest.raises(Unreachable):
+        open_to("http://holdfast.invalid", None, {**environment, "NO_PROXY": "x, .invalid"}).send("GET", "/things")
+    assert len(peer.asked) == 1
+
+
+def test_token_is_not_in_repr(peer: Peer, open_to: Callable[..., Transport]) -> None:
+    """Neither the transport nor what it raises shows the token."""
+    peer.answer = (401, {}, b"")
+    transport = open_to(peer.url)
+    with pytest.raises(NotAllowed) as caught:
+        transport.call("GET", "/things", Thing)
+    assert TOKEN not in f"{transport!r} {caught.value!r} {caught.value}"

@@ -1,0 +1,250 @@
+"""One table feeds the command line, the environment, the file and the docs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import SettingsError
+from holdfast.settings import (
+    TABLE,
+    Setting,
+    Settings,
+    as_markdown,
+    default_data,
+    load,
+    parse_address,
+    unknown_variables,
+)
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "settings.md"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file of the person who runs the tests takes part."""
+    monkeypatch.chdir(tmp_path)
+
+
+def loaded(
+    overrides: dict[str, str] | None = None, environment: dict[str, str] | None = None, file: Path | None = None
+) -> Settings:
+    return load(overrides=overrides or {}, environment={"HOME": "/home/ana", **(environment or {})}, file=file)
+
+
+def refused(
+    overrides: dict[str, str] | None = None, environment: dict[str, str] | None = None, file: Path | None = None
+) -> SettingsError:
+    with pytest.raises(SettingsError) as caught:
+        loaded(overrides, environment, file)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def toml(folder: Path, text: str) -> Path:
+    file = folder / "some.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_docs_page_is_the_table() -> None:
+    """docs/reference/settings.md is exactly what the table says."""
+    renew = "the page is stale; run: .venv/bin/python -m holdfast.settings > docs/reference/settings.md"
+    assert PAGE.read_text(encoding="utf-8") == as_markdown(), renew
+
+
+def test_every_field_is_a_row() -> None:
+    """Every field of `Settings` is a row with a sentence of help, and every number has its unit."""
+    assert [row.name for row in TABLE] == list(Settings.__struct_fields__)
+    for row in TABLE:
+        assert row.help.endswith(".") and row.help[0].isupper(), row.name
+        assert row.kind != "number" or row.unit, row.name
+        assert not row.help.startswith(row.name)
+
+
+def test_defaults_are_allowed() -> None:
+    """Every default, written as text, would be accepted; nothing set gives the defaults."""
+    settings = loaded()
+    for row in TABLE:
+        if row.default not in {None, ""}:
+            again = loaded({row.name: str(row.default)})
+            assert getattr(again, row.name) == getattr(settings, row.name) == row.default
+    assert settings.listen == "127.0.0.1:7420"
+    assert (settings.max_ttl_seconds, settings.default_ttl_seconds) == (86_400, 60)
+    assert settings.tokens_file is None
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_every_setting_can_be_set_everywhere(row: Setting, tmp_path: Path) -> None:
+    """The command line beats the environment, the environment the file, and the file the default: for every setting."""
+    name, kind = row.name, row.kind
+    texts = {
+        "number": ("77", "78", "79"),
+        "switch": ("yes", "off", "true"),
+        "choice": (*row.choices[-1:], *row.choices[:1], *row.choices[-1:]),
+        "path": ("/one", "/two", "/three"),
+        "text": ("1.1.1.1:1", "2.2.2.2:2", "3.3.3.3:3"),
+    }[kind]
+    if name == "header_bytes_max":
+        texts = ("777", "778", "779")
+    first, second, third = (getattr(loaded({name: text}), name) for text in texts)
+    written = third if isinstance(third, int) else f"'{third}'"
+    file = toml(tmp_path, f"{name} = {str(written).lower() if isinstance(written, bool) else written}\n")
+    variable = {row.variable: texts[1]}
+
+    assert getattr(loaded({name: texts[0]}, variable, file), name) == first
+    assert getattr(loaded(None, variable, file), name) == second
+    assert getattr(loaded(None, None, file), name) == third
+
+
+def test_file_is_found(tmp_path: Path) -> None:
+    """`--config` beats HOLDFAST_CONFIG, which beats `holdfast.toml` in the working directory."""
+    (tmp_path / "holdfast.toml").write_text("max_ttl_seconds = 1\n")
+    (tmp_path / "named.toml").write_text("max_ttl_seconds = 2\n")
+    given = toml(tmp_path, "max_ttl_seconds = 3\n")
+    named = {"HOLDFAST_CONFIG": str(tmp_path / "named.toml")}
+
+    assert loaded().max_ttl_seconds == 1
+    assert loaded(None, named).max_ttl_seconds == 2
+    assert loaded(None, named, given).max_ttl_seconds == 3
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    """A file that was named and is not there is an error that says who named it."""
+    assert "--config" in str(refused(file=tmp_path / "nowhere.toml"))
+    error = refused(None, {"HOLDFAST_CONFIG": str(tmp_path / "nowhere.toml")})
+    assert "HOLDFAST_CONFIG" in str(error) and "nowhere.toml" in str(error)
+
+
+@pytest.mark.parametrize("content", [b"max_ttl_seconds =", b"\xff\xfe", b"a = 1\na = 2\n"])
+def test_file_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Neither bad syntax, nor bytes that are not UTF-8, nor a name that stands twice gets past."""
+    file = tmp_path / "bad.toml"
+    file.write_bytes(content)
+    assert "is not TOML" in str(refused(file=file))
+
+
+def test_unknown_name_names_the_nearest(tmp_path: Path) -> None:
+    """A typo is refused with the name that was probably meant, and with the place where it stands."""
+    error = refused({"max_ttl_second": "5"})
+    assert "command line" in str(error) and "did you mean max_ttl_seconds?" in str(error)
+    file = toml(tmp_path, "lisen = '1.2.3.4:5'\n")
+    error = refused(file=file)
+    assert str(file) in str(error) and "did you mean listen?" in str(error)
+    assert "did you mean" not in str(refused({"zzz": "5"}))
+    assert "there is no such setting" in str(refused(file=toml(tmp_path, "[server]\nlisten = '1.2.3.4:5'\n")))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "allowed"),
+    [
+        ("max_ttl_seconds", "abc", "a whole number of seconds, 1 to 1000000000"),
+        ("max_ttl_seconds", "", "a whole number of seconds, 1 to 1000000000"),
+        ("max_ttl_seconds", "0", "a whole number of seconds, 1 to 1000000000"),
+        ("max_ttl_seconds", "-5", "a whole number of seconds, 1 to 1000000000"),
+        ("max_ttl_seconds", "1000000001", "a whole number of seconds, 1 to 1000000000"),
+        ("max_ttl_seconds", "1.5", "a whole number of seconds, 1 to 1000000000"),
+        ("max_ttl_seconds", "٣", "a whole number of seconds, 1 to 1000000000"),
+        ("max_session_ttl_seconds", "9", "a whole number of seconds, 10 to 1000000000"),
+        ("fast_lane", "maybe", "true or false"),
+        ("reentrant", "Resume", "resume or holder"),
+        ("log_format", "xml", "auto, human or json"),
+        ("data", "", "a path"),
+        ("data", "a\0b", "a path"),
+        ("listen", "7420", "host:port or [IPv6]:port"),
+        ("listen", "::1:7420", "host:port or [IPv6]:port"),
+        ("listen", "host:70000", "host:port or [IPv6]:port"),
+        ("listen", "http://host:1", "host:port or [IPv6]:port"),
+    ],
+)
+def test_value_that_is_not_allowed_is_refused(name: str, text: str, allowed: str) -> None:
+    """A bad value is refused with the setting, where it came from, and what is allowed."""
+    error = refused({name: text})
+    assert (error.setting, error.origin, error.allowed) == (name, "command line", allowed)
+    assert all(part in str(error) for part in (name, "command line", allowed))
+    if text:
+        variable = f"HOLDFAST_{name.upper()}"
+        assert refused(None, {variable: text}).origin == variable
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "max_ttl_seconds = '60'",
+        "max_ttl_seconds = 60.0",
+        "max_ttl_seconds = true",
+        "fast_lane = 1",
+        "fast_lane = 'true'",
+        "listen = 7420",
+        "data = 1",
+        "tokens = ['a:0123456789abcdef']",
+        "reentrant = true",
+    ],
+)
+def test_file_has_types(tmp_path: Path, line: str) -> None:
+    """A value of the wrong TOML type is refused with the file's name."""
+    file = toml(tmp_path, line)
+    error = refused(file=file)
+    assert (error.setting, error.origin) == (line.partition(" ")[0], str(file))
+
+
+def test_secret_is_never_shown(tmp_path: Path) -> None:
+    """Neither the settings' repr nor an error shows the tokens."""
+    secret = "ana:0123456789abcdef"
+    settings = loaded({"tokens": secret})
+    assert settings.tokens == secret
+    assert "0123456789abcdef" not in f"{settings!r} {settings}"
+    assert "0123456789abcdef" not in str(refused(file=toml(tmp_path, f"tokens = ['{secret}']")))
+
+
+def test_numbers_may_be_grouped() -> None:
+    """`10_000` is ten thousand, also outside the file."""
+    assert loaded({"tokens_max": "10_000"}).tokens_max == 10_000
+
+
+def test_empty_variable_counts_as_not_set() -> None:
+    """A variable that is there but empty changes nothing."""
+    assert loaded(None, {"HOLDFAST_MAX_TTL_SECONDS": "", "HOLDFAST_DATA": "", "HOLDFAST_CONFIG": ""}) == loaded()
+
+
+def test_data_has_a_home() -> None:
+    """Without a word the data goes to $XDG_DATA_HOME/holdfast, else below the home; a relative XDG path is ignored."""
+    assert loaded().data == Path("/home/ana/.local/share/holdfast")
+    assert loaded(None, {"XDG_DATA_HOME": "/var/x"}).data == Path("/var/x/holdfast")
+    assert default_data({"HOME": "/home/ana", "XDG_DATA_HOME": "x"}) == Path("/home/ana/.local/share/holdfast")
+
+
+def test_paths_are_relative_to_where_they_stand(tmp_path: Path) -> None:
+    """A path in the file starts at the file's folder, one on the command line where we are; `~/` is the home."""
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    file = toml(folder, "data = 'store'\ntokens_file = '~/tokens'\n")
+    assert loaded(file=file).data == folder / "store"
+    assert loaded(file=file).tokens_file == Path("/home/ana/tokens")
+    assert loaded({"data": "store"}).data == Path("store")
+
+
+def test_default_ttl_stays_below_the_maximum() -> None:
+    """A lower maximum lowers the default with it; a default that was set above the maximum is refused."""
+    assert loaded({"max_ttl_seconds": "30"}).default_ttl_seconds == 30
+    assert "max_ttl_seconds" in str(refused({"max_ttl_seconds": "30", "default_ttl_seconds": "60"}))
+
+
+def test_unknown_variables_are_reported() -> None:
+    """A HOLDFAST_ variable that means nothing is reported with the nearest that does; ours and others' are not."""
+    environment = {row.variable: "1" for row in TABLE} | {"HOLDFAST_URL": "x", "HOLDFAST_TOKEN": "x", "HOME": "/"}
+    assert unknown_variables(environment) == []
+    (sentence,) = unknown_variables({**environment, "HOLDFAST_MAX_TTL": "secret value"})
+    assert "HOLDFAST_MAX_TTL is not known" in sentence and "HOLDFAST_MAX_TTL_SECONDS" in sentence
+    assert "secret value" not in sentence
+
+
+def test_addresses() -> None:
+    """An address is a host or a bracketed IPv6 address, and a port."""
+    assert parse_address("127.0.0.1:0") == ("127.0.0.1", 0)
+    assert parse_address("[::1]:7420") == ("::1", 7420)
+    assert parse_address("holdfast.internal:65535") == ("holdfast.internal", 65_535)
+    for text in ("", ":1", "host", "host:", "host:x", "[::1]", "a b:1", "user@host:1"):
+        with pytest.raises(ValueError, match="is not host:port"):
+            parse_address(text)
