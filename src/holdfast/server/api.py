@@ -1,0 +1,126 @@
+"""The API: every route that is one request and one reply. `handle` is all that the two doors know of it.
+
+Each handler reads the request in the wire's order, submits a command, and renders the outcome when it is durable. What
+is refused before anything was decided is answered at once; who may do what rests on the state, so that waits its turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.core.commands import KeepSession
+from holdfast.core.values import BadNameError, parse_name
+from holdfast.server import render
+from holdfast.server.request import BodyReader, Request, read_key
+from holdfast.wire import messages
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.core.state import State
+    from holdfast.core.values import Moment
+    from holdfast.engine.engine import Engine
+    from holdfast.server.auth import Auth, Caller
+    from holdfast.server.request import Reply
+    from holdfast.settings import Settings
+
+    Answered = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
+
+RESERVED_PREFIX = "__election/"
+
+encode = msgspec.json.Encoder().encode
+
+
+class Counters:
+    """What happened since the process started."""
+
+    __slots__ = ("acquires", "releases")
+
+    def __init__(self) -> None:
+        self.acquires = 0
+        self.releases = 0
+
+
+class Api:
+    """What the handlers share."""
+
+    def __init__(self, engine: Engine, auth: Auth, settings: Settings) -> None:
+        self.engine = engine
+        self.auth = auth
+        self.settings = settings
+        self.counters = Counters()
+        self.started_ms = engine.clock.monotonic_ms()
+        ignore = settings.unknown_fields == "ignore"
+        self.acquire_body = BodyReader(messages.AcquireBody, ignore_unknown=ignore)
+        self.renew_body = BodyReader(messages.RenewBody, ignore_unknown=ignore)
+        self.release_body = BodyReader(messages.ReleaseBody, ignore_unknown=ignore)
+        self.session_body = BodyReader(messages.SessionBody, ignore_unknown=ignore)
+        self.token_body = BodyReader(messages.TokenBody, ignore_unknown=ignore)
+
+    def identify(self, request: Request, scope: str) -> Caller:
+        """Return who asks, as of this turn. A call made with a session's secret keeps that session alive (S1)."""
+        engine = self.engine
+        now = engine.turn()
+        if now is None:
+            raise Problem("storage_unavailable", engine.why_not_serving(), retry_after_ms=render.RETRY_LATER_MS)
+        request.late = True
+        caller = self.auth.identify(request.authorization, engine.state, now.wall_ms)
+        caller.may(scope)
+        if caller.via is not None:
+            engine.submit(KeepSession(principal=caller.principal, session_id=caller.via), _ignore)
+        return caller
+
+    def name_for(self, text: str, caller: Caller) -> str:
+        """Return the name if it is one and the caller may touch it."""
+        try:
+            name = parse_name(text)
+        except BadNameError as error:
+            raise Problem("invalid_lock_name", f"Bad name: {error}.") from None
+        if name.startswith(RESERVED_PREFIX):
+            raise Problem("forbidden", f"Names that start with {RESERVED_PREFIX!r} are reserved.")
+        caller.may_touch(name)
+        return name
+
+    def read(self, view: Callable[[State, Moment], Answered], request: Request, reply: Reply) -> None:
+        """Answer from the state, once what it shows is durable."""
+
+        def answer(outcome: object, _: Moment) -> None:
+            if isinstance(outcome, tuple):
+                reply(*outcome)
+            else:
+                refuse(render.problem(outcome), request, reply)
+
+        self.engine.read(view, answer)
+
+    def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
+        """Refuse; if the refusal rests on the state, not before that is durable."""
+        if request.late:
+            self.read(
+                lambda _state, _now: (problem.status, problem.body(request.request_id), problem.headers()),
+                request,
+                reply,
+            )
+        else:
+            refuse(problem, request, reply)
+
+
+def refuse(problem: Problem, request: Request, reply: Reply) -> None:
+    """Refuse at once."""
+    reply(problem.status, problem.body(request.request_id), problem.headers())
+
+
+def fingerprint(request: Request, item: str, body: object) -> tuple[str | None, str]:
+    """Return the idempotency key and what the request comes to: another request may not use the key again (C5)."""
+    key = read_key(request)
+    if key is None:
+        return None, ""
+    content = encode((request.method, item, body))
+    return key, hashlib.blake2b(content, digest_size=12).hexdigest()
+
+
+def _ignore(outcome: object, now: Moment) -> None:
+    """Let the outcome be: it is a side effect of another request."""

@@ -1,0 +1,295 @@
+"""A server from start to stop: puts the parts together, listens, and ends with an exit code that says why.
+
+0 stopped as asked · 64 bad settings · 74 the store failed or is damaged · 75 somebody else uses the data directory
+or the disk hung · 69 the address cannot be listened on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from holdfast import __version__, clientconfig
+from holdfast.core.answers import TokenMade
+from holdfast.core.commands import CreateToken
+from holdfast.core.values import Limits
+from holdfast.engine.build import (
+    JournalError,
+    JournalLockedError,
+    Keeping,
+    arm_failpoints,
+    build,
+)
+from holdfast.server import logs
+from holdfast.server.api import Api
+from holdfast.server.asgi import Door
+from holdfast.server.auth import SCOPES, Auth, BadTokenError, StaticTokens
+from holdfast.server.fastlane import Lane, lane_for, sweep
+from holdfast.server.secrets import AuthorityKey, digest, new_token
+from holdfast.settings import parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import FrameType
+
+    from holdfast.engine.engine import Engine
+    from holdfast.settings import Settings
+
+EX_OK, EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL = 0, 64, 69, 74, 75
+FIRST_TOKEN = "local"  # noqa: S105 - the name of the token
+TOKEN_FILE = "local-token"  # noqa: S105 - the name of the file
+FAREWELL_SECONDS = 0.5
+
+
+class StartError(Exception):
+    """The server cannot start; the text says what to do, the code how the process ends."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def serve(settings: Settings) -> int:
+    """Run a server until it is told to stop; return the exit code."""
+    try:
+        arm_failpoints(os.environ)
+        logs.configure(settings.log_format)
+        with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
+            return runner.run(_serve(settings))
+    except (ValueError, BadTokenError) as error:
+        return _complain(str(error), EX_USAGE)
+    except StartError as error:
+        return _complain(str(error), error.code)
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"holdfast: {text}", file=sys.stderr)
+    return code
+
+
+def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ModuleNotFoundError:
+        return None
+    return uvloop.Loop
+
+
+async def _serve(settings: Settings) -> int:
+    static = _static_tokens(settings)
+    listener = _listen(settings)
+    engine = _engine_for(settings)
+    try:
+        key = await _start(engine, settings)
+        api = Api(engine, Auth(static, key), settings)
+        server = _Server(api, settings)
+        place = listener.getsockname()
+        url = f"http://[{place[0]}]:{place[1]}" if ":" in place[0] else f"http://{place[0]}:{place[1]}"
+        token_path = await _first_token(api, url, settings)
+        _tune_collector()
+        await server.run(listener, lambda: _greet(url, token_path, settings))
+    finally:
+        listener.close()
+        await engine.stop()
+    return EX_OK if engine.failed is None else EX_IOERR
+
+
+def _tune_collector() -> None:
+    """Keep the garbage collector off what was loaded, and let it look less often: our values are not in its care."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+
+
+async def _start(engine: Engine, settings: Settings) -> AuthorityKey:
+    try:
+        await engine.start()
+        return AuthorityKey.load(settings.data)
+    except JournalLockedError as error:
+        raise StartError(str(error), EX_TEMPFAIL) from error
+    except (JournalError, OSError, ValueError) as error:
+        raise StartError(f"the data directory {settings.data} cannot be used: {error}", EX_IOERR) from error
+
+
+def _engine_for(settings: Settings) -> Engine:
+    limits = Limits(
+        ttl_ms_max=settings.max_ttl_seconds * 1000,
+        session_ttl_ms_max=settings.max_session_ttl_seconds * 1000,
+        metadata_chars_max=settings.metadata_chars_max,
+        leases_per_principal_max=settings.leases_per_principal_max,
+        sessions_per_principal_max=settings.sessions_per_principal_max,
+        retry_memory_ms=settings.retry_memory_seconds * 1000,
+        retry_keys_max=settings.retry_keys_max,
+        ended_names_max=settings.ended_names_max,
+        tokens_max=settings.tokens_max,
+        reentrant=settings.reentrant,
+    )
+    return build(
+        settings.data,
+        limits,
+        version=__version__,
+        keeping=Keeping(wall_ms=settings.history_days * 86_400_000, records_max=settings.history_records_max),
+        snapshot_records=settings.snapshot_records,
+        ballast_bytes=settings.disk_reserve_mib * 2**20,
+        disk_hang_ms=settings.disk_hang_seconds * 1000,
+    )
+
+
+def _static_tokens(settings: Settings) -> StaticTokens:
+    text = settings.tokens
+    if settings.tokens_file is not None:
+        try:
+            text += "\n" + settings.tokens_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartError(f"tokens_file {settings.tokens_file} cannot be read: {error}", EX_USAGE) from error
+    return StaticTokens.parse(text)
+
+
+def _listen(settings: Settings) -> socket.socket:
+    host, port = parse_address(settings.listen)
+    listener: socket.socket | None = None
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2_048)
+        listener.setblocking(False)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        text = f"cannot listen on {settings.listen}: {error.strerror or error}. Choose another with --listen HOST:PORT"
+        raise StartError(text, EX_UNAVAILABLE) from error
+    return listener
+
+
+async def _first_token(api: Api, url: str, settings: Settings) -> str | None:
+    """Make the first token on a machine that has none, for its own user alone. Return where it is kept."""
+    if api.auth.static.callers or api.engine.state.tokens:
+        return None
+    if not _is_loopback(parse_address(settings.listen)[0]):
+        text = "there is no token, and this address is open to others: set HOLDFAST_TOKENS or HOLDFAST_TOKENS_FILE"
+        raise StartError(text, EX_USAGE)
+    token = new_token()
+    path = None
+    with contextlib.suppress(OSError):
+        path = clientconfig.remember(url, token, os.environ)
+    if path is None:
+        # The user's configuration is for another server, or cannot be written: it is left alone.
+        path = settings.data / TOKEN_FILE
+        clientconfig.write_private(path, token + "\n")
+    command = CreateToken(principal=FIRST_TOKEN, name=FIRST_TOKEN, digest=digest(token), scopes=SCOPES)
+    outcome, _ = await api.engine.ask(command)
+    if not isinstance(outcome, TokenMade):
+        raise StartError(f"the first token could not be made: {outcome}", EX_IOERR)
+    return str(path)
+
+
+def _is_loopback(host: str) -> bool:
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
+def _greet(url: str, token_path: str | None, settings: Settings) -> None:
+    """Say where things are, and a line that works when pasted."""
+    print(f"Holdfast {__version__} is listening on {url}")
+    print(f"Data is in {settings.data.absolute()}")
+    known = token_path or _token_at_hand(url)
+    if token_path is not None:
+        print(f"The first token, {FIRST_TOKEN!r} with all scopes, is in {token_path}")
+    elif known is not None:
+        print(f"Your token is in {known}")
+    token = "YOUR_TOKEN" if known is None else f"$(cat '{known}')"
+    print(
+        f"\nTry:\n  curl -X POST {url}/locks/github-issue-1842/acquire \\\n"
+        f"    -H \"Authorization: Bearer {token}\" -H 'Content-Type: application/json' \\\n"
+        '    -d \'{"ttl_seconds": 120, "owner": "me"}\'\n',
+        flush=True,
+    )
+
+
+def _token_at_hand(url: str) -> str | None:
+    """Return where the user's own token for this server is kept, if it is."""
+    with contextlib.suppress(Exception):
+        config = clientconfig.read(os.environ)
+        if config.url == url and config.token_file is not None and config.token_file.exists():
+            return str(config.token_file)
+    return None
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with our doors, our signals, and an end to the streams when it stops."""
+
+    def __init__(self, api: Api, settings: Settings) -> None:
+        self._api = api
+        self._lane = lane_for(api)
+        config = uvicorn.Config(
+            Door(api),
+            http=self._lane if settings.fast_lane else "httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=settings.idle_timeout_seconds,
+            timeout_graceful_shutdown=settings.stop_timeout_seconds,
+            backlog=2_048,
+        )
+        super().__init__(config)
+
+    async def run_until_told(self) -> None:
+        """Let the second hand go round, and stop when the engine has failed."""
+        while True:
+            try:
+                await asyncio.wait_for(self._api.engine.ended.wait(), 1)
+            except TimeoutError:
+                sweep(self._lane, self.server_state.connections)
+                continue
+            # What is owed is the news that nobody knows: leave a moment for it to go out.
+            await asyncio.sleep(FAREWELL_SECONDS)
+            self.should_exit = True
+            return
+
+    async def run(self, listener: socket.socket, greet: object) -> None:  # type: ignore[override]
+        """Serve until told to stop."""
+        self._greet = greet
+        watcher = asyncio.create_task(self.run_until_told())
+        try:
+            await self.serve(sockets=[listener])
+        finally:
+            watcher.cancel()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, then say so."""
+        await super().startup(sockets)
+        self._greet()  # type: ignore[operator]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams, answer what is owed, close."""
+        self._api.engine.feed.close()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Stop on SIGTERM and SIGINT, and end with our own exit code instead of the signal's."""
+        before = {number: signal.signal(number, self._told) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _told(self, _number: int, _frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+__all__ = ["Lane", "StartError", "serve"]

@@ -1,0 +1,179 @@
+"""Who asks: bearer tokens from the settings, from the journal, and the secrets of sessions.
+
+What is known of a token is read from the engine's state at each request, so that a revoked one is out at once.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.core.values import SESSION_NAME_CHARS_MAX
+from holdfast.server.secrets import SESSION_PREFIX, AuthorityKey, digest, is_mistyped
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.core.state import State
+    from holdfast.core.values import AccessToken
+
+SCOPES = ("read", "claim", "admin")
+TOKEN_CHARS_MIN = 16
+CACHED_MAX = 10_000
+"""How many digests and callers are kept at hand; what they say is checked against the state each time."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_BEARER = b"Bearer "
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks, and what that one may do."""
+
+    principal: str
+    scopes: frozenset[str]
+    prefix: str | None = None
+    via: str | None = None
+    """The session whose secret was used."""
+
+    def may(self, scope: str) -> None:
+        """Raise unless the caller has the scope."""
+        if scope not in self.scopes:
+            have = "+".join(sorted(self.scopes))
+            raise Problem("forbidden", f"This needs a token with the scope {scope!r}; this one has {have}.")
+
+    def may_touch(self, name: str) -> None:
+        """Raise unless the name lies within the caller's prefix."""
+        if self.prefix is not None and not name.startswith(self.prefix):
+            raise Problem("forbidden", f"This token is confined to names that start with {self.prefix!r}.")
+
+
+class BadTokenError(ValueError):
+    """A static token cannot be used; the text says which and why, without showing it."""
+
+
+class StaticTokens:
+    """The tokens that the settings give: known by digest, like all others."""
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        """Read entries of the form `name:token` or `name:token:scope+scope`."""
+        self.callers: dict[str, Caller] = {}
+        names: set[str] = set()
+        for number, entry in enumerate(entries, 1):
+            name, caller, kept = _read_static(entry, number)
+            if name in names:
+                raise BadTokenError(f"static token {number}: the name {name!r} stands twice")
+            if kept in self.callers:
+                raise BadTokenError(f"static token {number} ({name!r}): the same token stands twice")
+            names.add(name)
+            self.callers[kept] = caller
+
+    @classmethod
+    def parse(cls, text: str) -> StaticTokens:
+        """Read entries separated by commas or newlines; `#` begins a comment line."""
+        entries = [
+            entry.strip()
+            for line in text.splitlines()
+            if not line.lstrip().startswith("#")
+            for entry in line.split(",")
+        ]
+        return cls(entry for entry in entries if entry)
+
+    def of(self, principal: str) -> Caller | None:
+        """Return the static token of a name."""
+        return next((caller for caller in self.callers.values() if caller.principal == principal), None)
+
+
+def _read_static(entry: str, number: int) -> tuple[str, Caller, str]:
+    name, colon, rest = entry.partition(":")
+    token, _, scope_text = rest.partition(":")
+    if not colon or not NAME.fullmatch(name):
+        raise BadTokenError(f"static token {number}: write it as name:token or name:token:read+claim+admin")
+    if len(token) < TOKEN_CHARS_MIN or any(char.isspace() for char in token) or not token.isprintable():
+        raise BadTokenError(
+            f"static token {number} ({name!r}): a token has at least {TOKEN_CHARS_MIN} characters, no blank, ':' or ','"
+        )
+    scopes = frozenset(scope_text.split("+")) if scope_text else frozenset({"read", "claim"})
+    if not scopes <= set(SCOPES):
+        raise BadTokenError(
+            f"static token {number} ({name!r}): the scopes after the second ':' are some of {'+'.join(SCOPES)}"
+        )
+    return name, Caller(name, scopes), digest(token)
+
+
+class Auth:
+    """Finds out who asks."""
+
+    def __init__(self, static: StaticTokens, key: AuthorityKey) -> None:
+        self.static = static
+        self.key = key
+        self._digests: dict[bytes, str] = {}
+        self._callers: dict[str, tuple[AccessToken, Caller]] = {}
+
+    def identify(self, authorization: bytes | None, state: State, wall_ms: int) -> Caller:
+        """Return the caller, or raise why there is none."""
+        kept = self._digests.get(authorization) if authorization is not None else None
+        if kept is not None:
+            caller = self.by_digest(kept, state, wall_ms)
+            if caller is not None:
+                return caller
+        if authorization is None or not authorization.startswith(_BEARER):
+            raise Problem("authentication_required", "Send the header 'Authorization: Bearer TOKEN'.")
+        token = authorization[len(_BEARER) :].decode("latin-1")
+        if token.startswith(SESSION_PREFIX):
+            return self._by_session(token, state, wall_ms)
+        if is_mistyped(token):
+            raise Problem("authentication_failed", "The token is mistyped: its checksum does not match.")
+        kept = digest(token)
+        caller = self.by_digest(kept, state, wall_ms)
+        if caller is None:
+            raise Problem("authentication_failed", "The token is not known, was revoked or has expired.")
+        if len(self._digests) >= CACHED_MAX:
+            self._digests.clear()
+        self._digests[authorization] = kept
+        return caller
+
+    def by_digest(self, kept: str, state: State, wall_ms: int) -> Caller | None:
+        """Return the caller whose token has this digest."""
+        caller = self.static.callers.get(kept)
+        if caller is not None:
+            return caller
+        token = state.token_by_digest.get(kept)
+        if token is None or (token.expires_wall_ms is not None and token.expires_wall_ms <= wall_ms):
+            return None
+        cached = self._callers.get(kept)
+        if cached is None or cached[0] is not token:
+            if len(self._callers) >= CACHED_MAX:
+                self._callers.clear()
+            cached = (token, Caller(token.name, frozenset(token.scopes), token.prefix))
+            self._callers[kept] = cached
+        return cached[1]
+
+    def _by_session(self, secret: str, state: State, wall_ms: int) -> Caller:
+        session_id = self.key.session_of(secret)
+        if session_id is None:
+            raise Problem("authentication_failed", "The session secret is not one of ours.")
+        session = state.sessions.get(session_id)
+        if session is None:
+            raise Problem("session_expired", "The session of this secret is over: open a new one with POST /sessions.")
+        caller = self._by_principal(session.principal, state, wall_ms)
+        if caller is None:
+            raise Problem("authentication_failed", "The token that opened this session was revoked or has expired.")
+        return Caller(caller.principal, caller.scopes & {"read", "claim"}, caller.prefix, session_id)
+
+    def _by_principal(self, principal: str, state: State, wall_ms: int) -> Caller | None:
+        caller = self.static.of(principal)
+        if caller is not None:
+            return caller
+        token = state.tokens.get(principal)
+        return None if token is None else self.by_digest(token.digest, state, wall_ms)
+
+
+def check_token_name(name: str) -> None:
+    """Raise unless a token may be called so."""
+    if not NAME.fullmatch(name) or len(name) > SESSION_NAME_CHARS_MAX:
+        raise Problem(
+            "invalid_input",
+            "A token's name has 1 to 64 letters, digits, '.', '_', '@', '-' and starts with a letter or digit.",
+        )

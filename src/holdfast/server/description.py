@@ -1,0 +1,185 @@
+"""The API as data: every operation with its body, its replies and its problems. The OpenAPI document is made of it.
+
+A reply is a message, a media type, or None for an empty or `null` body.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.wire import messages
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """A method on a path: what it takes, what it may answer. `scope` None: nobody is asked who they are."""
+
+    method: str
+    path: str
+    summary: str
+    scope: str | None = None
+    body: type[Any] | None = None
+    replies: dict[int, Any] = {}
+    problems: tuple[str, ...] = ()
+    query: dict[str, str] = {}
+
+
+_NAME = ("invalid_lock_name",)
+_LEASE = ("lease_not_current", "not_found", "session_expired")
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("GET", "/", "This API, for people", replies={200: "text/html"}),
+    Operation("GET", "/docs", "This API, for people", replies={200: "text/html"}),
+    Operation(
+        "GET",
+        "/health",
+        "How the store is",
+        replies={200: messages.HealthReply, 503: messages.HealthReply},
+    ),
+    Operation("GET", "/healthz", "Whether the process answers", replies={200: messages.ReadyReply}),
+    Operation(
+        "GET",
+        "/locks",
+        "The held names, in order",
+        "read",
+        replies={200: messages.LocksReply},
+        problems=("invalid_input", "forbidden"),
+        query={
+            "prefix": "Only names that start so.",
+            "owner": "Only what this owner holds.",
+            "session": "Only what this session holds.",
+            "limit": "At most so many; 1,000 unless told, 10,000 at most.",
+            "after": "Only names after this one: the next page.",
+        },
+    ),
+    Operation(
+        "GET",
+        "/locks/{name}",
+        "Who owns a name",
+        "read",
+        replies={200: messages.LockReply},
+        problems=(*_NAME, "forbidden"),
+    ),
+    Operation(
+        "POST",
+        "/locks/{name}/acquire",
+        "Claim a name",
+        "claim",
+        messages.AcquireBody,
+        {200: messages.AcquiredReply | messages.HeldReply, 409: messages.DelayedReply | messages.HeldReply},
+        (
+            *_NAME,
+            "invalid_input",
+            "invalid_ttl",
+            "forbidden",
+            "lock_limit_exceeded",
+            "lease_not_current",
+            "not_found",
+            "session_expired",
+            "idempotency_conflict",
+        ),
+        {"on_held": "`409` answers a held name with 409 and Retry-After instead of 200."},
+    ),
+    Operation(
+        "POST",
+        "/locks/{name}/release",
+        "Give a name back",
+        "claim",
+        messages.ReleaseBody,
+        {200: None},
+        (*_NAME, *_LEASE, "invalid_input", "forbidden", "idempotency_conflict"),
+    ),
+    Operation(
+        "POST",
+        "/locks/{name}/renew",
+        "Heartbeat: keep a lease alive",
+        "claim",
+        messages.RenewBody,
+        {200: messages.RenewedReply},
+        (*_NAME, *_LEASE, "invalid_input", "invalid_ttl", "forbidden"),
+    ),
+    Operation(
+        "GET",
+        "/locks/{name}/watch",
+        "What happens to a name, live",
+        "read",
+        replies={200: "text/event-stream"},
+        problems=(*_NAME, "forbidden", "quota_exceeded", "capacity_exceeded"),
+    ),
+    Operation("GET", "/openapi.json", "This document", replies={200: "application/json"}),
+    Operation("GET", "/openapi.yaml", "This document", replies={200: "application/yaml"}),
+    Operation(
+        "GET",
+        "/readyz",
+        "Whether the journal takes writes",
+        replies={200: messages.ReadyReply, 503: messages.ReadyReply},
+    ),
+    Operation(
+        "POST",
+        "/sessions",
+        "Open a session: a group of claims that ends together",
+        "claim",
+        messages.SessionBody,
+        {201: messages.SessionOpenedReply},
+        ("invalid_input", "forbidden", "not_found", "session_expired", "quota_exceeded", "idempotency_conflict"),
+    ),
+    Operation(
+        "DELETE",
+        "/sessions/{id}",
+        "End a session and all that is bound to it",
+        "claim",
+        replies={204: None},
+        problems=("invalid_input", "forbidden", "not_found", "session_expired", "idempotency_conflict"),
+    ),
+    Operation(
+        "GET",
+        "/sessions/{id}",
+        "What is known of a session",
+        "read",
+        replies={200: messages.SessionReply},
+        problems=("invalid_input", "forbidden", "not_found", "session_expired"),
+    ),
+    Operation(
+        "POST",
+        "/sessions/{id}/keepalive",
+        "Keep a session alive",
+        "claim",
+        replies={200: messages.SessionKeptReply},
+        problems=("invalid_input", "forbidden", "not_found", "session_expired"),
+    ),
+    Operation(
+        "POST",
+        "/sessions/{id}/renew-all",
+        "Keep a session and every lease bound to it alive",
+        "claim",
+        replies={200: messages.SessionRenewedReply},
+        problems=("invalid_input", "forbidden", "not_found", "session_expired"),
+    ),
+    Operation("GET", "/status", "Counters since the start", replies={200: messages.StatusReply}),
+    Operation(
+        "GET",
+        "/tokens",
+        "All tokens, without the tokens",
+        "admin",
+        replies={200: messages.TokensReply},
+        problems=("invalid_input", "forbidden"),
+    ),
+    Operation(
+        "POST",
+        "/tokens",
+        "Make a token; shown this once",
+        "admin",
+        messages.TokenBody,
+        {201: messages.TokenMadeReply},
+        ("invalid_input", "forbidden", "not_found", "conflict", "quota_exceeded", "idempotency_conflict"),
+    ),
+    Operation(
+        "DELETE",
+        "/tokens/{name}",
+        "Revoke a token",
+        "admin",
+        replies={204: None},
+        problems=("invalid_input", "forbidden", "not_found", "conflict", "idempotency_conflict"),
+    ),
+)

@@ -1,0 +1,372 @@
+"""The fast lane: requests answered from the parser's callbacks, without an ASGI scope and a task for each.
+
+A subclass of uvicorn's httptools protocol, an accelerator and never a second implementation: what it cannot do
+(streams) it leaves to the parent. It keeps the limits on what a sender may do: the size of its head and body, the time
+it takes for them, how long it idles. Times are looked after by one sweep a second over all connections, not by a timer
+for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import deque
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from holdfast.server.request import Request
+from holdfast.server.routes import find, handle
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from uvicorn._types import ASGI3Application
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+    from holdfast.server.api import Api
+
+PIPELINED_MAX = 32
+IDLE, HEAD, BODY = range(3)
+"""What the sender is doing: nothing, sending a head, sending a body."""
+LINGER_SECONDS = 2
+"""How long what follows a refusal is read and thrown away: closing at once would take the refusal back."""
+
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_JSON_HEADER = b"content-type: application/json\r\n"
+_NO_CONTENT = 204
+_SINGLE = frozenset({b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key"})
+_NOT_ALIKE = frozenset({b"connection", b"expect", b"transfer-encoding", b"upgrade"})
+_STREAMS = b"/watch"
+_PLAIN_LINE = re.compile(rb"(POST|GET) (/[A-Za-z0-9/._~%:-]*) HTTP/1\.1\r\n")
+
+
+class Lane(HttpToolsProtocol):
+    """One connection."""
+
+    api: Api
+    """Set by `lane_for`."""
+    now_seconds = 0
+    """Counted by `sweep`: a clock of whole seconds, good enough for time limits."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
+        super().__init__(*args, **kwargs)
+        settings = self.api.settings
+        self._head_bytes_max = settings.header_bytes_max
+        self._body_bytes_max = settings.body_bytes_max
+        self._phase = IDLE
+        self._since = self.now_seconds
+        self._busy = False
+        """Whether an answer is owed."""
+        self._head_bytes = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._fields: dict[bytes, bytes] = {}
+        self._slow = False
+        self._refused = False
+        self._stopping = False
+        self._waiting: deque[tuple[Request, bool]] = deque()
+        self._keep_alive = True
+        self._chunk = b""
+        self._known_head = b""
+        """The headers of the last request, as they came: the same bytes again need no second parse."""
+        self._known_fields: dict[bytes, bytes] = {}
+
+    # The connection.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, unless there are too many."""
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self._since = self.now_seconds
+        if len(self.connections) > self.api.settings.connections_max:
+            self._refuse(Problem("overloaded", "The server has too many connections: try again.", retry_after_ms=1_000))
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser. A head that does not end in time or size is refused here."""
+        if self._refused or (self._known_head and self._phase == IDLE and not self._busy and self._answer_alike(data)):
+            return
+        if self._phase == IDLE:
+            self._phase, self._since = HEAD, self.now_seconds
+        if self._phase == HEAD:
+            self._head_bytes += len(data)
+        self._chunk = data
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass
+        except httptools.HttpParserError as error:
+            self._refuse(Problem("invalid_input", f"This is not HTTP/1.1: {error}."))
+            return
+        if self._phase == HEAD and self._head_bytes > self._head_bytes_max:
+            self._refuse_head()
+
+    def _answer_alike(self, data: bytes) -> bool:
+        """Answer a request whose headers are, byte for byte, those the parser accepted just before on this connection.
+
+        Only the line before them and the body differ then, so only the line is read, and only in its plainest form;
+        the length that those headers announce is the length the body must have. Anything else is the parser's.
+        """
+        line = _PLAIN_LINE.match(data)
+        if line is None or not data.startswith(self._known_head, line.end()):
+            return False
+        start = line.end() + len(self._known_head)
+        fields = self._known_fields
+        if len(data) - start != int(fields.get(b"content-length", 0)):
+            return False
+        method, path = line.groups()
+        if path.endswith(_STREAMS):
+            return False
+        self._answer(Request(method, path, b"", fields, data[start:]), keep_alive=True)
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget what was not yet begun; what was decided stays decided."""
+        self._waiting.clear()
+        self._refused = True
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Stop after the answers that are owed."""
+        self._stopping = True
+        if not self._busy and not self._waiting and not self._cycle_runs():
+            self.transport.close()
+        elif self._cycle_runs():
+            super().shutdown()
+
+    def check_time(self) -> None:
+        """End a connection that takes too long for what it is doing."""
+        passed = self.now_seconds - self._since
+        settings = self.api.settings
+        if self._refused:
+            if passed > LINGER_SECONDS:
+                self.transport.close()
+        elif self._busy or self._cycle_runs():
+            return
+        elif self._phase == IDLE and passed > settings.idle_timeout_seconds:
+            self.transport.close()
+        elif self._phase == HEAD and passed > settings.header_timeout_seconds:
+            text = f"The head of a request takes at most {settings.header_timeout_seconds} s."
+            self._refuse(Problem("invalid_input", text, status=408))
+        elif self._phase == BODY and passed > settings.body_timeout_seconds:
+            text = f"The body of a request takes at most {settings.body_timeout_seconds} s."
+            self._refuse(Problem("invalid_input", text, status=408))
+
+    # The parser's callbacks.
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self.url = b""
+        self._phase, self._since = HEAD, self.now_seconds
+        self._fields = {}
+        self._body = []
+        self._body_bytes = 0
+        self._slow = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. One that we read may stand only once: two could be read in two ways."""
+        name = name.lower()
+        fields = self._fields
+        if name in fields and name in _SINGLE:
+            text = f"The header {name.decode('latin-1')} stands twice: send it once."
+            self._refuse(Problem("invalid_input", text))
+        fields[name] = value
+
+    def on_headers_complete(self) -> None:
+        """Choose the lane; refuse a head or an announced body that is too large."""
+        if self._refused:
+            return
+        fields = self._fields
+        if b"host" not in fields and self.parser.get_http_version() == "1.1":
+            self._refuse(Problem("invalid_input", "Send a Host header."))
+            return
+        if self._head_bytes > self._head_bytes_max:
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in fields.items())
+            if size > self._head_bytes_max:
+                self._refuse_head()
+                return
+        self._head_bytes = 0
+        announced = fields.get(b"content-length")
+        if announced is not None and int(announced) > self._body_bytes_max:
+            self._refuse_body()
+            return
+        self._phase = BODY
+        self._keep_alive = self.parser.should_keep_alive()
+        if self.url.partition(b"?")[0].endswith(_STREAMS) and self._is_stream(self.parser.get_method()):
+            self._slow = True
+            self._go_slow()
+        elif b"expect" in fields and fields[b"expect"].lower() == b"100-continue":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        if self._slow:
+            super().on_body(body)
+            return
+        self._body_bytes += len(body)
+        if self._body_bytes > self._body_bytes_max:
+            self._refuse_body()
+        else:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Answer the request, or put it behind the one before."""
+        if self._refused:
+            return
+        if self._slow:
+            super().on_message_complete()
+            return
+        path, _, query = self.url.partition(b"?")
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        request = Request(self.parser.get_method(), path, query, self._fields, body)
+        self._remember_head(body)
+        self._phase, self._since = IDLE, self.now_seconds
+        if self._busy or self._waiting or self._cycle_runs():
+            self._waiting.append((request, self._keep_alive))
+            if len(self._waiting) >= PIPELINED_MAX:
+                self.flow.pause_reading()
+            return
+        self._answer(request, keep_alive=self._keep_alive)
+
+    def _remember_head(self, body: bytes) -> None:
+        """Keep the headers if the whole request came in one piece and says nothing that changes how it is read."""
+        self._known_head = b""
+        data = self._chunk
+        line = _PLAIN_LINE.match(data)
+        if line is None or not self._keep_alive or not _NOT_ALIKE.isdisjoint(self._fields):
+            return
+        end = data.find(b"\r\n\r\n", line.end() - 2) + 4
+        if end - 4 >= 0 and data[end:] == body and len(body) == int(self._fields.get(b"content-length", 0)):
+            self._known_head = data[line.end() : end]
+            self._known_fields = self._fields
+
+    # Answers.
+
+    def _answer(self, request: Request, *, keep_alive: bool) -> None:
+        self._busy = True
+
+        def reply(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+            self._write(request, status, body, headers, keep_alive=keep_alive)
+
+        handle(self.api, request, reply)
+
+    def _write(
+        self,
+        request: Request,
+        status: int,
+        body: bytes,
+        headers: tuple[tuple[bytes, bytes], ...],
+        *,
+        keep_alive: bool,
+    ) -> None:
+        transport = self.transport
+        if transport.is_closing():
+            return
+        keep_alive = keep_alive and not self._stopping
+        transport.write(_message(request, status, body, headers, keep_alive=keep_alive))
+        self._busy = False
+        self._since = self.now_seconds
+        if not keep_alive:
+            transport.close()
+        elif self._waiting:
+            self._next()
+        elif self.pipeline:
+            cycle, app = self.pipeline.pop()
+            super()._start_asgi_task(cycle, app)
+
+    def _next(self) -> None:
+        request, keep_alive = self._waiting.popleft()
+        if len(self._waiting) < PIPELINED_MAX // 2:
+            self.flow.resume_reading()
+        self._answer(request, keep_alive=keep_alive)
+
+    # Refusals of the connection itself.
+
+    def _refuse_head(self) -> None:
+        text = f"The head of a request has at most {self._head_bytes_max} bytes."
+        self._refuse(Problem("invalid_input", text, status=431))
+
+    def _refuse_body(self) -> None:
+        self._refuse(Problem("invalid_input", f"A body has at most {self._body_bytes_max} bytes.", status=413))
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer with a problem and end the connection: what follows on it cannot be trusted to be a request."""
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused, self._since = True, self.now_seconds
+        request = Request(b"", b"", b"", {}, b"")
+        body = problem.body(request.request_id)
+        self.transport.write(_message(request, problem.status, body, problem.headers(), keep_alive=False))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    # The slow lane.
+
+    def _is_stream(self, method: bytes) -> bool:
+        with contextlib.suppress(Problem):
+            return find(method, self.url.partition(b"?")[0])[0] is None
+        return False
+
+    def _go_slow(self) -> None:
+        url = self.url
+        super().on_message_begin()
+        self.url = url
+        self.headers.extend(self._fields.items())
+        super().on_headers_complete()
+        self._phase = IDLE
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if self._busy or self._waiting:
+            self.pipeline.appendleft((cycle, app))
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _cycle_runs(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def on_response_complete(self) -> None:
+        """Go on with what was sent behind a stream."""
+        super().on_response_complete()
+        self._unset_keepalive_if_required()
+        self._since = self.now_seconds
+        if self._waiting and not self.transport.is_closing():
+            self._next()
+
+
+def _message(
+    request: Request, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...], *, keep_alive: bool
+) -> bytes:
+    head = _STATUS_LINES[status]
+    extra = b""
+    is_json = True
+    for name, value in headers:
+        extra += name + b": " + value + b"\r\n"
+        is_json = is_json and name != b"content-type"
+    if not keep_alive:
+        extra += b"connection: close\r\n"
+    if status == _NO_CONTENT:
+        return b"%bx-request-id: %b\r\n%b\r\n" % (head, request.request_id.encode(), extra)
+    return b"%b%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n%b" % (
+        head,
+        _JSON_HEADER if is_json else b"",
+        len(body),
+        request.request_id.encode(),
+        extra,
+        b"" if request.method == b"HEAD" else body,
+    )
+
+
+def lane_for(api: Api) -> type[Lane]:
+    """Return the protocol class of one server."""
+    return type("Lane", (Lane,), {"api": api})
+
+
+def sweep(lane: type[Lane], connections: set[Any]) -> None:
+    """Count a second and look at every connection's time."""
+    lane.now_seconds += 1
+    for connection in list(connections):
+        if isinstance(connection, Lane):
+            connection.check_time()

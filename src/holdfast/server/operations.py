@@ -1,0 +1,63 @@
+"""The routes for people and machines that look after the server: health, readiness, status. None asks who you are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast import __version__
+from holdfast.server.api import encode
+from holdfast.server.times import rfc3339
+from holdfast.wire.messages import HealthReply, ReadyReply, StatusReply
+
+if TYPE_CHECKING:
+    from holdfast.core.state import State
+    from holdfast.core.values import Moment
+    from holdfast.server.api import Answered, Api
+    from holdfast.server.request import Reply, Request
+
+_OK, _NOT_READY = 200, 503
+
+
+def health(api: Api, _request: Request, _segment: bytes, reply: Reply) -> None:
+    """GET /health: how the store is."""
+    store = api.engine.journal.health()
+    serving = api.engine.turn() is not None
+    well = serving and store.takes_claims
+    details = store.text if serving else api.engine.why_not_serving()
+    body = HealthReply("ok" if well else "unwell", store.storage, store.size_bytes, details)
+    reply(_OK if well else _NOT_READY, encode(body), ())
+
+
+def alive(_api: Api, _request: Request, _segment: bytes, reply: Reply) -> None:
+    """GET /healthz: the process answers."""
+    reply(_OK, encode(ReadyReply("ok", "alive")), ())
+
+
+def ready(api: Api, _request: Request, _segment: bytes, reply: Reply) -> None:
+    """GET /readyz: the journal takes writes."""
+    if api.engine.turn() is None:
+        reply(_NOT_READY, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ())
+    elif not api.engine.journal.takes_claims:
+        reply(_NOT_READY, encode(ReadyReply("not_ready", api.engine.journal.health().text)), ())
+    else:
+        reply(_OK, encode(ReadyReply("ok", "the journal takes writes")), ())
+
+
+def status(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
+    """GET /status: counters since the start."""
+    uptime = (api.engine.clock.monotonic_ms() - api.started_ms) // 1000
+
+    def view(state: State, now: Moment) -> Answered:
+        counters = StatusReply(
+            "ok",
+            uptime,
+            len(state.held),
+            len(state.tokens) + len(api.auth.static.callers),
+            api.counters.acquires,
+            api.counters.releases,
+            __version__,
+            rfc3339(now.wall_ms),
+        )
+        return _OK, encode(counters), ()
+
+    api.read(view, request, reply)

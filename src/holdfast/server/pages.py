@@ -1,0 +1,189 @@
+"""The API's description as documents: OpenAPI for programs, one page without script for people. Made from the data."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast import __version__
+from holdfast.server.description import OPERATIONS, Operation
+from holdfast.wire.problems import KINDS
+
+if TYPE_CHECKING:
+    from holdfast.server.api import Api
+    from holdfast.server.request import Reply, Request
+
+_OK = 200
+_REF = "#/components/schemas/{name}"
+_PROBLEM_REF = {"$ref": _REF.format(name="Problem")}
+_STATUSES = {"invalid_input": (400, 405, 408, 413, 415, 422, 431), "lease_not_current": (400, 404)}
+_EVERYWHERE = ("storage_unavailable", "outcome_unknown", "invalid_input")
+_PROBLEM = {
+    "type": "object",
+    "required": ["error", "code", "details", "request_id"],
+    "properties": {
+        "error": {"type": "string", "description": "A label for people."},
+        "code": {"type": "string", "enum": sorted(KINDS)},
+        "details": {"type": "string", "description": "What is wrong and what to do next."},
+        "request_id": {"type": "string"},
+        "retry_after_ms": {"type": "integer", "description": "Only when a retry can help."},
+    },
+}
+
+
+def docs(_api: Api, _request: Request, _segment: bytes, reply: Reply) -> None:
+    """GET / and /docs."""
+    reply(_OK, *_page())
+
+
+def openapi_json(_api: Api, _request: Request, _segment: bytes, reply: Reply) -> None:
+    """GET /openapi.json."""
+    reply(_OK, openapi(), ())
+
+
+def openapi_yaml(_api: Api, _request: Request, _segment: bytes, reply: Reply) -> None:
+    """GET /openapi.yaml: the same text, for JSON is YAML."""
+    reply(_OK, openapi(), ((b"content-type", b"application/yaml"),))
+
+
+@cache
+def openapi() -> bytes:
+    """Return the OpenAPI document."""
+    types = [
+        type_
+        for operation in OPERATIONS
+        for type_ in (operation.body, *operation.replies.values())
+        if _is_message(type_)
+    ]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    schema_of = dict(zip(map(repr, types), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, schema_of)
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Holdfast", "version": __version__, "description": "One live owner for every job."},
+        "paths": paths,
+        "components": {
+            "schemas": components | {"Problem": _PROBLEM},
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2)
+
+
+def _is_message(type_: object) -> bool:
+    return type_ is not None and not isinstance(type_, str)
+
+
+def _describe(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "summary": operation.summary,
+        "operationId": _operation_id(operation),
+        "parameters": _parameters(operation),
+        "responses": _responses(operation, schema_of),
+    }
+    if operation.body is not None:
+        content = {"application/json": {"schema": schema_of[repr(operation.body)]}}
+        described["requestBody"] = {"required": True, "content": content}
+    if operation.scope is not None:
+        described["security"] = [{"bearer": []}]
+        described["description"] = f"Needs the scope `{operation.scope}`."
+    return described
+
+
+def _operation_id(operation: Operation) -> str:
+    words = operation.path.replace("{", "by-").replace("}", "").replace(".", "-").strip("/").split("/")
+    return "-".join([operation.method.lower(), *words])
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for part in operation.path.split("/"):
+        if part.startswith("{"):
+            schema = {"type": "string"} if part == "{name}" else {"type": "string", "format": "uuid"}
+            found.append({"name": part.strip("{}"), "in": "path", "required": True, "schema": schema})
+    for name, text in operation.query.items():
+        found.append({"name": name, "in": "query", "description": text, "schema": {"type": "string"}})
+    if operation.method != "GET":
+        text = "The same key has at most one effect, and gets the first answer again."
+        found.append({"name": "Idempotency-Key", "in": "header", "description": text, "schema": {"type": "string"}})
+    return found
+
+
+def _responses(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any]:
+    request_id = {"X-Request-Id": {"schema": {"type": "string"}}}
+    responses: dict[str, Any] = {}
+    for status, type_ in operation.replies.items():
+        response: dict[str, Any] = {"description": operation.summary, "headers": request_id}
+        if isinstance(type_, str):
+            response["content"] = {type_: {"schema": {"type": "string"}}}
+        elif type_ is not None:
+            response["content"] = {"application/json": {"schema": schema_of[repr(type_)]}}
+        elif status == _OK:
+            response["content"] = {"application/json": {"schema": {"type": "null"}}}
+        responses[str(status)] = response
+    for status, codes in sorted(_problems(operation).items()):
+        text = "Refused: " + ", ".join(f"`{code}`" for code in codes)
+        if str(status) in responses:
+            known = responses[str(status)]["content"]["application/json"]
+            known["schema"] = {"anyOf": [known["schema"], _PROBLEM_REF]}
+        else:
+            content = {"application/json": {"schema": _PROBLEM_REF}}
+            responses[str(status)] = {"description": text, "headers": request_id, "content": content}
+    return responses
+
+
+def _problems(operation: Operation) -> dict[int, list[str]]:
+    codes = [*operation.problems, *(code for code in _EVERYWHERE if code not in operation.problems)]
+    if operation.scope is not None:
+        codes += ["authentication_required", "authentication_failed"]
+    by_status: dict[int, list[str]] = {}
+    for code in codes:
+        for status in _STATUSES.get(code, (KINDS[code].status,)):
+            by_status.setdefault(status, []).append(code)
+    return by_status
+
+
+@cache
+def _page() -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
+    """Return the page and its headers. The style is allowed by its hash, script and everything else not at all."""
+    style = files(__package__).joinpath("static/docs.css").read_text(encoding="utf-8")
+    rows = "\n".join(_row(operation) for operation in OPERATIONS)
+    codes = "\n".join(
+        f"<tr><td><code>{code}</code></td><td>{kind.status}</td><td>{html.escape(kind.label)}</td></tr>"
+        for code, kind in KINDS.items()
+    )
+    template = files(__package__).joinpath("static/docs.html").read_text(encoding="utf-8")
+    page = template.replace("{style}", style).replace("{version}", __version__)
+    page = page.replace("{operations}", rows).replace("{codes}", codes)
+    allowed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = (
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-security-policy", policy.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+    )
+    return page.encode(), headers
+
+
+def _row(operation: Operation) -> str:
+    scope = "" if operation.scope is None else f"<code>{operation.scope}</code>"
+    fields = ""
+    if operation.body is not None:
+        names = (field.encode_name for field in msgspec.structs.fields(operation.body) if field.name != "acl")
+        fields = ", ".join(f"<code>{name}</code>" for name in names)
+    query = ", ".join(f"<code>?{name}=</code>" for name in operation.query)
+    return (
+        f"<tr><td><code>{operation.method}</code></td><td><code>{html.escape(operation.path)}</code></td>"
+        f"<td>{html.escape(operation.summary)}</td><td>{scope}</td><td>{fields or query}</td></tr>"
+    )

@@ -1,0 +1,163 @@
+"""Which request goes to which handler. Knows paths and methods, nothing of what they mean.
+
+A name in a path is one percent-encoded segment. Literal slashes are taken too: a known verb as the last segment is the
+verb, whatever the method (N2). Verbs that are not built yet are known too, so that a name never changes meaning.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.server import locks, operations, pages, sessions, tokens
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.server.api import Api
+    from holdfast.server.request import Reply, Request
+
+    Handler = Callable[[Api, Request, bytes, Reply], None]
+    Methods = dict[bytes, Handler | None]
+
+
+HANDLERS: dict[tuple[str, str], Handler | None] = {
+    ("GET", "/"): pages.docs,
+    ("GET", "/docs"): pages.docs,
+    ("GET", "/health"): operations.health,
+    ("GET", "/healthz"): operations.alive,
+    ("GET", "/locks"): locks.list_,
+    ("GET", "/locks/{name}"): locks.status,
+    ("POST", "/locks/{name}/acquire"): locks.acquire,
+    ("POST", "/locks/{name}/release"): locks.release,
+    ("POST", "/locks/{name}/renew"): locks.renew,
+    ("GET", "/locks/{name}/watch"): None,
+    ("GET", "/openapi.json"): pages.openapi_json,
+    ("GET", "/openapi.yaml"): pages.openapi_yaml,
+    ("GET", "/readyz"): operations.ready,
+    ("POST", "/sessions"): sessions.open_,
+    ("DELETE", "/sessions/{id}"): sessions.end,
+    ("GET", "/sessions/{id}"): sessions.look,
+    ("POST", "/sessions/{id}/keepalive"): sessions.keep,
+    ("POST", "/sessions/{id}/renew-all"): sessions.renew_all,
+    ("GET", "/status"): operations.status,
+    ("GET", "/tokens"): tokens.list_,
+    ("POST", "/tokens"): tokens.create,
+    ("DELETE", "/tokens/{name}"): tokens.revoke,
+}
+"""Who answers what. None: it streams, and only the ASGI door has it. A test compares this with the description."""
+
+VERBS = frozenset(
+    {
+        b"acl",
+        b"acquire",
+        b"check",
+        b"history",
+        b"release",
+        b"renew",
+        b"reopen",
+        b"revoke",
+        b"transfer",
+        b"watch",
+        b"why",
+    }
+)
+
+log = logging.getLogger("holdfast.requests")
+
+_LOCKS = b"/locks/"
+_PLAIN: dict[bytes, Methods] = {}
+_LOCK_VERBS: dict[bytes, Methods] = {}
+_ITEMS: dict[tuple[bytes, bytes], Methods] = {}
+
+
+def _enter(method: bytes, path: bytes, handler: Handler | None) -> None:
+    parts = path.split(b"/")
+    if b"{" not in path:
+        _PLAIN.setdefault(path, {})[method] = handler
+    elif path.startswith(_LOCKS):
+        _LOCK_VERBS.setdefault(b"/".join(parts[3:]), {})[method] = handler
+    else:
+        _ITEMS.setdefault((parts[1], b"/".join(parts[3:])), {})[method] = handler
+
+
+for (_method, _path), _handler in HANDLERS.items():
+    _enter(_method.encode(), _path.encode(), _handler)
+
+
+def find(method: bytes, path: bytes) -> tuple[Handler | None, bytes]:
+    """Return the handler and the segment of the path that it is about, or raise 404 or 405."""
+    if path.startswith(_LOCKS):
+        segment, methods = _find_lock(path[len(_LOCKS) :])
+    elif path in _PLAIN:
+        segment, methods = b"", _PLAIN[path]
+    else:
+        segment, methods = _find_item(path)
+    if method == b"HEAD":
+        method = b"GET"
+    if method not in methods:
+        raise _no_method(methods)
+    return methods[method], segment
+
+
+def _find_lock(rest: bytes) -> tuple[bytes, Methods]:
+    name, slash, last = rest.rpartition(b"/")
+    if last in VERBS:
+        if not slash or not name:
+            raise _no_route()
+        verb = last
+    else:
+        name, verb = rest, b""
+    methods = _LOCK_VERBS.get(verb)
+    if not name or methods is None:
+        raise _no_route()
+    return name, methods
+
+
+def _find_item(path: bytes) -> tuple[bytes, Methods]:
+    _, _, rest = path.partition(b"/")
+    kind, _, rest = rest.partition(b"/")
+    item, _, verb = rest.partition(b"/")
+    methods = _ITEMS.get((kind, verb))
+    if not item or methods is None:
+        raise _no_route()
+    return item, methods
+
+
+def _no_route() -> Problem:
+    return Problem("not_found", "No such route. GET /docs lists them.")
+
+
+def _no_method(methods: Methods) -> Problem:
+    allowed = sorted(method.decode() for method in methods)
+    if "GET" in allowed:
+        allowed.insert(1, "HEAD")
+    text = ", ".join(allowed)
+    return Problem("invalid_input", f"This route takes {text}.", status=405, allow=text)
+
+
+def handle(api: Api, request: Request, reply: Reply) -> None:
+    """Answer a request; `reply` is called once, now or later, never twice."""
+    if api.settings.log_requests:
+        reply = _logged(api, request, reply)
+    try:
+        handler, segment = find(request.method, request.path)
+        if handler is None:
+            raise _no_route()
+        handler(api, request, segment, reply)
+    except Problem as problem:
+        api.refuse(problem, request, reply)
+
+
+def _logged(api: Api, request: Request, reply: Reply) -> Reply:
+    """Write one line for the request when it is answered. Not its query, headers or body: secrets live there."""
+    began_ms = api.engine.clock.monotonic_ms()
+
+    def answer(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        took_ms = api.engine.clock.monotonic_ms() - began_ms
+        method, path = request.method.decode("latin-1"), request.path.decode("latin-1")
+        log.info("%s %s %d %d ms %s", method, path, status, took_ms, request.request_id)
+        reply(status, body, headers)
+
+    return answer

@@ -1,0 +1,139 @@
+"""Tokens and secrets: how they look, how they are checked, and what of them is kept.
+
+- A bearer token is `hold_`, 30 random base62 characters and a 6-character checksum: leaked ones can be found by their
+  shape, and a typo is refused without a look-up. Kept as SHA-256: 178 random bits need no salt.
+- A session's secret is derived from its id under the authority's key (S5): it can be said again to a retry and is
+  stored nowhere. So is a token made with an idempotency key.
+- A holder is shown as a pseudonym under the same key: the same for all its claims, and nobody can guess whose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from base64 import urlsafe_b64encode
+from typing import TYPE_CHECKING
+from uuid import UUID
+from zlib import crc32
+
+from holdfast.engine.ids import new_secret
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKEN_PREFIX = "hold_"  # noqa: S105 - a shape, not a token
+SESSION_PREFIX = "holds_"
+KEY_FILE = "authority.key"
+KEY_BYTES = 32
+
+_BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_RANDOM_CHARS = 30
+_CHECK_CHARS = 6
+
+
+def new_token() -> str:
+    """Return a token that nobody can guess."""
+    return token_from(new_secret(KEY_BYTES))
+
+
+def token_from(seed: bytes) -> str:
+    """Return the token that belongs to 32 unguessable bytes."""
+    body = _base62(int.from_bytes(seed), _RANDOM_CHARS)
+    return TOKEN_PREFIX + body + _checksum(body)
+
+
+def is_mistyped(token: str) -> bool:
+    """Tell whether a token has our shape and a wrong checksum, or not even the length."""
+    if not token.startswith(TOKEN_PREFIX):
+        return False
+    body = token[len(TOKEN_PREFIX) :]
+    if len(body) != _RANDOM_CHARS + _CHECK_CHARS:
+        return True
+    return _checksum(body[:_RANDOM_CHARS]) != body[_RANDOM_CHARS:]
+
+
+def digest(token: str) -> str:
+    """Return what is kept of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class AuthorityKey:
+    """The authority's own key, and everything derived from it."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._holders: dict[str, str] = {}
+
+    @classmethod
+    def load(cls, directory: Path) -> AuthorityKey:
+        """Read the key of a data directory, or make it at the first start. Only its owner may read it."""
+        path = directory / KEY_FILE
+        try:
+            key = path.read_bytes()
+        except FileNotFoundError:
+            key = new_secret(KEY_BYTES)
+            _write_private(path, key)
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"{path} is not a key of {KEY_BYTES} bytes: restore it from a backup")
+        return cls(key)
+
+    def session_secret(self, session_id: str) -> str:
+        """Return the secret of a session (S5)."""
+        mac = self._mac("session", session_id)
+        return f"{SESSION_PREFIX}{session_id.replace('-', '')}_{urlsafe_b64encode(mac).rstrip(b'=').decode()}"
+
+    def session_of(self, secret: str) -> str | None:
+        """Return the session whose secret this is, or None."""
+        digits = secret[len(SESSION_PREFIX) :].partition("_")[0]
+        try:
+            session_id = str(UUID(hex=digits))
+        except ValueError:
+            return None
+        same = hmac.compare_digest(self.session_secret(session_id).encode(), secret.encode())
+        return session_id if same else None
+
+    def token_for(self, principal: str, key: str) -> str:
+        """Return the token that an idempotency key makes: the same one for a retry."""
+        return token_from(self._mac("token", f"{principal} {key}"))
+
+    def holder(self, kind: str, who: str) -> str:
+        """Return the pseudonym of a holder: a UUID (version 8) that says nothing."""
+        place = f"{kind} {who}"
+        known = self._holders.get(place)
+        if known is None:
+            digits = self._mac("holder", place).hex()[:32]
+            variant = "89ab"[int(digits[16], 16) & 3]
+            known = f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+            if len(self._holders) >= 10_000:  # noqa: PLR2004 - a cache, emptied now and then
+                self._holders.clear()
+            self._holders[place] = known
+        return known
+
+    def _mac(self, purpose: str, text: str) -> bytes:
+        return hmac.digest(self._key, f"{purpose}:{text}".encode(), "sha256")
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _base62(number: int, length: int) -> str:
+    chars: list[str] = []
+    for _ in range(length):
+        number, digit = divmod(number, 62)
+        chars.append(_BASE62[digit])
+    return "".join(chars)
+
+
+def _checksum(body: str) -> str:
+    return _base62(crc32(body.encode()), _CHECK_CHARS)

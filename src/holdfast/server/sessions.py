@@ -1,0 +1,149 @@
+"""The session routes: open, look, keep alive, end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.core.answers import SessionOpen, SessionOver
+from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
+from holdfast.core.refusals import SessionUnknown
+from holdfast.core.values import EndedSession
+from holdfast.engine.ids import new_uuid
+from holdfast.server import render
+from holdfast.server.api import encode, fingerprint, refuse
+from holdfast.server.request import read_query, read_uuid_segment
+from holdfast.server.times import rfc3339
+from holdfast.wire.messages import SessionKeptReply, SessionOpenedReply, SessionRenewedReply, SessionReply
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.core.state import State
+    from holdfast.core.values import Moment
+    from holdfast.server.api import Answered, Api
+    from holdfast.server.auth import Caller
+    from holdfast.server.request import Reply, Request
+    from holdfast.wire.messages import SessionBody
+
+SESSION_TTL_SECONDS = 60
+_OK, _CREATED, _NO_CONTENT = 200, 201, 204
+
+
+def open_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
+    """POST /sessions."""
+    read_query(request.query, frozenset())
+    body: SessionBody = api.session_body.read(request)
+    key, mark = fingerprint(request, "sessions", body)
+    caller = api.identify(request, "claim")
+    if caller.via is not None:
+        raise Problem("forbidden", "A session's secret cannot open sessions: use the token.")
+    ttl_seconds = SESSION_TTL_SECONDS if body.ttl_seconds is None else body.ttl_seconds
+    command = OpenSession(
+        principal=caller.principal,
+        session_id=new_uuid(),
+        ttl_ms=ttl_seconds * 1000,
+        name=body.name,
+        metadata=body.metadata,
+        key=key,
+        fingerprint=mark,
+    )
+
+    def answer(outcome: object, now: Moment) -> None:
+        if not isinstance(outcome, SessionOpen):
+            refuse(render.problem(outcome), request, reply)
+            return
+        session = outcome.session
+        left_ms = session.until_ms - now.ms
+        opened = SessionOpenedReply(
+            session.session_id,
+            rfc3339(now.wall_ms + left_ms),
+            session.ttl_ms // 2000,
+            api.auth.key.session_secret(session.session_id),
+            left_ms,
+            session.name,
+            session.metadata,
+        )
+        reply(_CREATED, encode(opened), ((b"cache-control", b"no-store"),))
+
+    api.engine.submit(command, answer)
+
+
+def keep(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
+    """POST /sessions/{id}/keepalive."""
+    session_id = read_uuid_segment(segment)
+    caller = _owner_of(api, request, session_id)
+    command = KeepSession(principal=caller.principal, session_id=session_id)
+
+    def answer(outcome: object, now: Moment) -> None:
+        if isinstance(outcome, SessionOpen):
+            left_ms = outcome.session.until_ms - now.ms
+            reply(_OK, encode(SessionKeptReply(session_id, rfc3339(now.wall_ms + left_ms), left_ms)), ())
+        else:
+            refuse(render.problem(outcome), request, reply)
+
+    api.engine.submit(command, answer)
+
+
+def renew_all(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
+    """POST /sessions/{id}/renew-all."""
+    session_id = read_uuid_segment(segment)
+    caller = _owner_of(api, request, session_id)
+    command = RenewSession(principal=caller.principal, session_id=session_id)
+
+    def answer(outcome: object, now: Moment) -> None:
+        if isinstance(outcome, SessionOpen):
+            left_ms = outcome.session.until_ms - now.ms
+            renewed = SessionRenewedReply(session_id, rfc3339(now.wall_ms + left_ms), left_ms, outcome.renewed)
+            reply(_OK, encode(renewed), ())
+        else:
+            refuse(render.problem(outcome), request, reply)
+
+    api.engine.submit(command, answer)
+
+
+def look(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
+    """GET /sessions/{id}."""
+    session_id = read_uuid_segment(segment)
+    read_query(request.query, frozenset())
+    caller = _owner_of(api, request, session_id, scope="read")
+    user_id = api.auth.key.holder("user", caller.principal)
+
+    def view(state: State, now: Moment) -> Answered:
+        session = state.sessions.get(session_id)
+        if session is not None and session.principal == caller.principal:
+            expires_at = rfc3339(now.wall_ms + session.until_ms - now.ms)
+            count = len(state.names_in.get(session_id, ()))
+            found = SessionReply(session_id, user_id, expires_at, count, True, session.name, session.metadata)
+            return _OK, encode(found), ()
+        ended = state.remembered.get(session_id)
+        if isinstance(ended, EndedSession) and ended.principal == caller.principal and ended.how == "expired":
+            lapsed = SessionReply(session_id, user_id, rfc3339(ended.wall_ms), 0, False, None, None)
+            return _OK, encode(lapsed), ()
+        problem = render.problem(SessionUnknown())
+        return problem.status, problem.body(request.request_id), problem.headers()
+
+    api.read(view, request, reply)
+
+
+def end(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
+    """DELETE /sessions/{id}."""
+    session_id = read_uuid_segment(segment)
+    read_query(request.query, frozenset())
+    key, mark = fingerprint(request, session_id, None)
+    caller = _owner_of(api, request, session_id)
+    command = EndSession(principal=caller.principal, session_id=session_id, key=key, fingerprint=mark)
+
+    def answer(outcome: object, _: Moment) -> None:
+        if isinstance(outcome, SessionOver):
+            reply(_NO_CONTENT, b"", ())
+        else:
+            refuse(render.problem(outcome), request, reply)
+
+    api.engine.submit(command, answer)
+
+
+def _owner_of(api: Api, request: Request, session_id: str, scope: str = "claim") -> Caller:
+    """Return who asks; a session's secret knows that session alone (S3)."""
+    caller = api.identify(request, scope)
+    if caller.via is not None and caller.via != session_id:
+        raise render.problem(SessionUnknown())
+    return caller

@@ -1,0 +1,118 @@
+"""The token routes, for operators: make, list, revoke. A token is shown once, when it is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.core.answers import TokenGone, TokenMade
+from holdfast.core.commands import CreateToken, RevokeToken
+from holdfast.server import render
+from holdfast.server.api import encode, fingerprint, refuse
+from holdfast.server.auth import SCOPES, check_token_name
+from holdfast.server.request import read_query, read_segment
+from holdfast.server.secrets import digest, new_token
+from holdfast.server.times import rfc3339
+from holdfast.wire.messages import TokenMadeReply, TokenReply, TokensReply
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.core.state import State
+    from holdfast.core.values import AccessToken, Moment
+    from holdfast.server.api import Answered, Api
+    from holdfast.server.request import Reply, Request
+    from holdfast.wire.messages import TokenBody
+
+PREFIX_BYTES_MAX = 256
+_OK, _CREATED, _NO_CONTENT = 200, 201, 204
+_NO_STORE = ((b"cache-control", b"no-store"),)
+
+
+def create(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
+    """POST /tokens."""
+    read_query(request.query, frozenset())
+    body: TokenBody = api.token_body.read(request)
+    key, mark = fingerprint(request, "tokens", body)
+    caller = api.identify(request, "admin")
+    _check(api, body)
+    token = new_token() if key is None else api.auth.key.token_for(caller.principal, key)
+    lives_ms = None if body.expires_in_seconds is None else body.expires_in_seconds * 1000
+    scopes = frozenset(body.scopes or ("read", "claim"))
+    command = CreateToken(
+        principal=caller.principal,
+        name=body.name,
+        digest=digest(token),
+        scopes=tuple(scope for scope in SCOPES if scope in scopes),
+        prefix=body.prefix,
+        expires_wall_ms=None if lives_ms is None else api.engine.clock.wall_ms() + lives_ms,
+        key=key,
+        fingerprint=mark,
+    )
+
+    def answer(outcome: object, _: Moment) -> None:
+        if not isinstance(outcome, TokenMade):
+            refuse(render.problem(outcome), request, reply)
+            return
+        made = outcome.token
+        shown = TokenMadeReply(
+            made.name, token, list(made.scopes), made.prefix, _expiry(made), rfc3339(made.made_wall_ms)
+        )
+        reply(_CREATED, encode(shown), _NO_STORE)
+
+    api.engine.submit(command, answer)
+
+
+def list_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
+    """GET /tokens."""
+    read_query(request.query, frozenset())
+    api.identify(request, "admin")
+    static = [
+        TokenReply(caller.principal, sorted(caller.scopes), caller.prefix, None, None, "static")
+        for caller in api.auth.static.callers.values()
+    ]
+
+    def view(state: State, _: Moment) -> Answered:
+        made = [
+            TokenReply(
+                token.name, list(token.scopes), token.prefix, _expiry(token), rfc3339(token.made_wall_ms), "made"
+            )
+            for token in state.tokens.values()
+        ]
+        tokens = sorted(made + static, key=lambda token: token.name)
+        return _OK, encode(TokensReply(tokens)), ()
+
+    api.read(view, request, reply)
+
+
+def revoke(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
+    """DELETE /tokens/{name}."""
+    name = read_segment(segment)
+    read_query(request.query, frozenset())
+    key, mark = fingerprint(request, name, None)
+    caller = api.identify(request, "admin")
+    if api.auth.static.of(name) is not None:
+        raise Problem("conflict", f"{name!r} is a static token: take it out of the server's settings and restart.")
+    command = RevokeToken(principal=caller.principal, name=name, key=key, fingerprint=mark)
+
+    def answer(outcome: object, _: Moment) -> None:
+        if isinstance(outcome, TokenGone):
+            reply(_NO_CONTENT, b"", ())
+        else:
+            refuse(render.problem(outcome), request, reply)
+
+    api.engine.submit(command, answer)
+
+
+def _check(api: Api, body: TokenBody) -> None:
+    check_token_name(body.name)
+    if api.auth.static.of(body.name) is not None:
+        raise Problem("conflict", f"A static token is called {body.name!r}: take another name.")
+    if body.scopes is not None and not body.scopes:
+        raise Problem("invalid_input", f"scopes is a list of some of {', '.join(SCOPES)}.")
+    if body.prefix is not None and not 0 < len(body.prefix.encode()) <= PREFIX_BYTES_MAX:
+        raise Problem("invalid_input", f"prefix has 1 to {PREFIX_BYTES_MAX} bytes.")
+    if body.expires_in_seconds == 0:
+        raise Problem("invalid_input", "expires_in_seconds is 1 or more.")
+
+
+def _expiry(token: AccessToken) -> str | None:
+    return None if token.expires_wall_ms is None else rfc3339(token.expires_wall_ms)

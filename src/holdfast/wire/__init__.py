@@ -1,0 +1,1 @@
+"""What client and server agree on: messages and problems. Knows neither side."""

@@ -1,0 +1,286 @@
+"""The bodies of requests and replies, as msgspec structs. The OpenAPI document is made from them, so it cannot drift.
+
+A request refuses fields it does not know; `lenient` makes the forgiving twin for `unknown_fields = "ignore"`.
+Fields that may be absent take `null` as absent. Whole numbers are 32 bits wide, as OctoStore's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Uuid = Annotated[str, Meta(description="A UUID.", extra_json_schema={"format": "uuid"})]
+Time = Annotated[str, Meta(description="RFC 3339, UTC. For people; programs use the *_ms fields.")]
+Millis = Annotated[int, Meta(description="Milliseconds.", ge=0)]
+Token = Annotated[int, Meta(description="Fencing token: rises with every new lease.", ge=0, le=2**53 - 1)]
+
+
+class _Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What every request body has in common."""
+
+
+class AcquireBody(_Body):
+    """Claim a name."""
+
+    ttl_seconds: U32 | None = None
+    """How long the lease lives without a renewal; `default_ttl_seconds` if absent."""
+    metadata: str | None = None
+    """Shown to everybody who asks for the name."""
+    owner: str | None = None
+    """Who claims it, for people: `agent-3`."""
+    resume: bool | None = None
+    """Give the caller its own live lease back."""
+    session_id: str | None = None
+    ephemeral: bool | None = None
+    """End with the session."""
+    lock_delay_seconds: U32 | None = None
+    """Keep the name closed for so long after any end of this lease."""
+    acl: msgspec.Raw | UnsetType = UNSET
+    """Not supported: refused, never ignored."""
+
+
+class RenewBody(_Body):
+    """Heartbeat."""
+
+    lease_id: str
+    ttl_seconds: U32 | None = None
+    """The new ttl, counted from now; 60 if absent."""
+    keep_ttl: bool | None = None
+    """Use the lease's own ttl."""
+    note: str | None = None
+    """Progress; the next owner reads it if this one dies."""
+    metadata: str | None = None
+
+
+class ReleaseBody(_Body):
+    """Give a name back."""
+
+    lease_id: str
+    outcome: Literal["failed"] | None = None
+    """`failed` leaves the attempts counting."""
+
+
+class SessionBody(_Body):
+    """Open a session."""
+
+    ttl_seconds: U32 | None = None
+    """Clamped, never refused; 60 if absent."""
+    name: str | None = None
+    metadata: str | None = None
+
+
+class TokenBody(_Body):
+    """Make a bearer token."""
+
+    name: str
+    scopes: list[Literal["read", "claim", "admin"]] | None = None
+    """`read` and `claim` if absent."""
+    prefix: str | None = None
+    """Confine the token to names that start so."""
+    expires_in_seconds: U32 | None = None
+
+
+def lenient(body: type[Any]) -> type[Any]:
+    """Return a twin of a request body that ignores fields it does not know."""
+    return msgspec.defstruct(body.__name__, [], bases=(body,), forbid_unknown_fields=False, gc=False, kw_only=True)
+
+
+class Previous(msgspec.Struct, gc=False):
+    """Who was there before."""
+
+    owner: str | None
+    fencing_token: Token
+    ended: str
+    """`released`, `expired`, `revoked`, `session_ended` or `transferred`."""
+    at: Time
+    note: str | None
+
+
+class AcquiredReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"):
+    """The caller owns the name."""
+
+    lease_id: Uuid
+    fencing_token: Token
+    expires_at: Time
+    renew_after_ms: Millis
+    metadata: str | None
+    owner: str | None
+    claimed_at: Time
+    expires_in_ms: Millis
+    waited_ms: Millis
+    reacquired: bool
+    previous: Previous | None
+    attempts: int
+    session_id: Uuid | None = None
+
+
+class HeldReply(msgspec.Struct, gc=False, tag_field="status", tag="held"):
+    """Somebody else owns the name."""
+
+    holder_id: Uuid
+    """A pseudonym of the holder, the same for all its claims."""
+    expires_at: Time
+    retry_after_ms: Millis
+    metadata: str | None
+    owner: str | None
+    same_owner: bool
+    claimed_at: Time
+    last_heartbeat_at: Time
+    expires_in_ms: Millis
+    note: str | None
+    waiting: int
+
+
+class DelayedReply(msgspec.Struct, gc=False, tag_field="status", tag="delayed"):
+    """The name is closed for a while after its last end."""
+
+    available_at: Time
+    lock_delay_seconds: int
+    retry_after_ms: Millis
+
+
+class RenewedReply(msgspec.Struct, gc=False):
+    """The lease lives on."""
+
+    lease_id: Uuid
+    expires_at: Time
+    renew_after_ms: Millis
+    expires_in_ms: Millis
+
+
+class LockReply(msgspec.Struct, gc=False, omit_defaults=True):
+    """What is known of a name."""
+
+    name: str
+    status: Literal["free", "held"]
+    holder_id: Uuid | None
+    fencing_token: Token
+    """Of the live lease; for a free name the next one to be given."""
+    expires_at: Time | None
+    metadata: str | None
+    owner: str | None
+    claimed_at: Time | None
+    last_heartbeat_at: Time | None
+    expires_in_ms: Millis | None
+    note: str | None
+    session: Uuid | None
+    waiting: int
+    attempts: int
+    previous: Previous | None
+    available_at: Time | UnsetType = UNSET
+    """Only while a lock delay keeps the name closed."""
+    retry_after_ms: Millis | UnsetType = UNSET
+
+
+class LocksReply(msgspec.Struct, gc=False):
+    """The held names, in order."""
+
+    locks: list[LockReply]
+    total: int
+    """How many match, on all pages."""
+    prefix: str | None
+    next_after: str | None
+    """Ask again with `after` set to this for the next page."""
+
+
+class SessionOpenedReply(msgspec.Struct, gc=False):
+    """A session began."""
+
+    session_id: Uuid
+    expires_at: Time
+    keepalive_interval_secs: int
+    session_secret: str
+    """Usable as a bearer token for this session alone."""
+    expires_in_ms: Millis
+    name: str | None
+    metadata: str | None
+
+
+class SessionKeptReply(msgspec.Struct, gc=False):
+    """The session lives on."""
+
+    session_id: Uuid
+    expires_at: Time
+    expires_in_ms: Millis
+
+
+class SessionRenewedReply(msgspec.Struct, gc=False):
+    """The session and all that is bound to it live on."""
+
+    session_id: Uuid
+    expires_at: Time
+    expires_in_ms: Millis
+    renewed: int
+    """How many leases were renewed."""
+
+
+class SessionReply(msgspec.Struct, gc=False):
+    """What is known of a session."""
+
+    session_id: Uuid
+    user_id: Uuid
+    expires_at: Time
+    lock_count: int
+    active: bool
+    name: str | None
+    metadata: str | None
+
+
+class TokenReply(msgspec.Struct, gc=False):
+    """What is known of a token."""
+
+    name: str
+    scopes: list[str]
+    prefix: str | None
+    expires_at: Time | None
+    created_at: Time | None
+    source: Literal["made", "static"]
+
+
+class TokenMadeReply(msgspec.Struct, gc=False):
+    """A new token: the only time it is shown."""
+
+    name: str
+    token: str
+    scopes: list[str]
+    prefix: str | None
+    expires_at: Time | None
+    created_at: Time
+
+
+class TokensReply(msgspec.Struct, gc=False):
+    """All tokens, without the tokens."""
+
+    tokens: list[TokenReply]
+
+
+class HealthReply(msgspec.Struct, gc=False):
+    """Whether the store takes writes."""
+
+    status: str
+    storage: str
+    db_size_bytes: int
+    details: str
+
+
+class ReadyReply(msgspec.Struct, gc=False):
+    """Alive, or ready."""
+
+    status: str
+    details: str
+
+
+class StatusReply(msgspec.Struct, gc=False):
+    """Counters since the process started."""
+
+    status: str
+    uptime_seconds: int
+    active_locks: int
+    total_users: int
+    total_acquires: int
+    total_releases: int
+    version: str
+    time: Time
