@@ -1,0 +1,1 @@
+"""Our server and its peers, measured in one run on one machine. Start it with `python -m benchmarks`."""

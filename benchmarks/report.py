@@ -1,0 +1,232 @@
+"""What was seen, as a table for people and as JSON for programs, and how it stands against our goals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.load import BUILTIN
+
+if TYPE_CHECKING:
+    from benchmarks.load import Load
+    from benchmarks.machine import Machine
+    from benchmarks.memory import Footprint
+    from benchmarks.syncs import SyncCheck
+
+OURS = "holdfast"
+GOAL_CONNECTIONS = 64
+GOAL_RATIOS = {"redis": 0.4, "etcd": 4.0}
+GOAL_BYTES_PER_LEASE_MAX = 1_500
+
+
+@dataclass
+class Results:
+    """Everything one run of the benchmark found out, in the order it was found."""
+
+    machine: Machine
+    titles: dict[str, str]
+    versions: dict[str, str]
+    missing: dict[str, str]
+    loads: dict[tuple[str, int], list[Load]] = field(default_factory=dict)
+    syncs: dict[str, SyncCheck] = field(default_factory=dict)
+    footprint: Footprint | None = None
+    troubles: list[str] = field(default_factory=list)
+
+    def add(self, key: str, load: Load) -> None:
+        self.loads.setdefault((key, load.connections), []).append(load)
+
+    def rate(self, key: str, connections: int) -> float | None:
+        """The median of the rounds, which one bad round cannot move far."""
+        loads = self.loads.get((key, connections))
+        return median(load.acquires_per_second for load in loads) if loads else None
+
+    def ratio(self, peer: str, connections: int) -> float | None:
+        ours, theirs = self.rate(OURS, connections), self.rate(peer, connections)
+        return ours / theirs if ours is not None and theirs else None
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One promise, what was measured for it, and whether it holds; None when it could not be measured."""
+
+    promise: str
+    measured: str
+    is_met: bool | None
+
+    def __str__(self) -> str:
+        word = {True: "met", False: "MISSED", None: "not measured"}[self.is_met]
+        return f"  {word:<13} {self.promise}: {self.measured}"
+
+
+def goals(results: Results) -> list[Goal]:
+    """Our goals in their order: two rates, one weight, and that every answer was right."""
+    return [
+        *(_ratio_goal(results, peer, least) for peer, least in GOAL_RATIOS.items()),
+        _memory_goal(results),
+        _soundness_goal(results),
+    ]
+
+
+def _ratio_goal(results: Results, peer: str, least: float) -> Goal:
+    ratio = results.ratio(peer, GOAL_CONNECTIONS)
+    title = results.titles.get(peer, peer)
+    promise = f"at least {least:g} x {title} at {GOAL_CONNECTIONS} connections"
+    if ratio is None:
+        return Goal(promise, "-", None)
+    return Goal(promise, f"{ratio:.2f} x", ratio >= least)
+
+
+def _memory_goal(results: Results) -> Goal:
+    promise = f"at most {GOAL_BYTES_PER_LEASE_MAX:,} bytes of memory per live lease"
+    if results.footprint is None:
+        return Goal(promise, "-", None)
+    weight = results.footprint.bytes_per_lease
+    return Goal(promise, f"{weight:,.0f} bytes", weight <= GOAL_BYTES_PER_LEASE_MAX)
+
+
+def _soundness_goal(results: Results) -> Goal:
+    promise = "every answer a grant, every grant durable"
+    wrong = sum(load.wrong for loads in results.loads.values() for load in loads)
+    undurable = [key for key, check in results.syncs.items() if check.is_durable is False]
+    troubles = len(results.troubles) + len(undurable)
+    troubles += results.footprint is not None and not results.footprint.is_sound
+    measured = f"{wrong} wrong answers, {troubles} other troubles"
+    return Goal(promise, measured, wrong == 0 and troubles == 0 if results.loads else None)
+
+
+def as_text(results: Results) -> str:
+    """The whole report."""
+    parts = [
+        _machine_text(results),
+        _systems_text(results),
+        _table_text(results),
+        _answers_text(results),
+        _footprint_text(results.footprint),
+        _verdict_text(results),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _machine_text(results: Results) -> str:
+    machine = results.machine
+    lines = [
+        f"{machine.date} · {machine.cores} cores, {machine.cpu} · {machine.memory_gb} GB",
+        f"{machine.kernel} · Python {machine.python}",
+        f"data on {machine.file_system} ({machine.folder}): {machine.syncs_per_second:,.0f} fdatasync/s",
+    ]
+    return "\n".join(lines + [f"warning: {text}" for text in machine.warnings()])
+
+
+def _systems_text(results: Results) -> str:
+    lines = []
+    for key, title in results.titles.items():
+        if key in results.versions:
+            sync = f" · {results.syncs[key]}" if key in results.syncs else ""
+            lines.append(f"{title} {results.versions[key]}{sync}")
+        elif key in results.missing:
+            lines.append(f"{title}: NOT MEASURED, {results.missing[key]}")
+    return "\n".join(lines)
+
+
+def _table_text(results: Results) -> str:
+    if not results.loads:
+        return ""
+    head = (
+        f"{'connections':>11}  {'system':<28}{'acquires/s':>11}  {'lowest-highest':>16}"
+        f"{'p50 ms':>9}{'p99 ms':>9}  {'Holdfast is':>11}"
+    )
+    lines = ["durable acquires per second (the median of the rounds)", head, "-" * len(head)]
+    for connections in sorted({connections for _, connections in results.loads}):
+        rows = [key for key in results.titles if (key, connections) in results.loads]
+        lines += [_row(results, key, connections) for key in rows]
+    if any(load.tool == BUILTIN for loads in results.loads.values() for load in loads):
+        lines.append("* pressed by the built-in generator, not wrk: the generator may be the limit here")
+    return "\n".join(lines)
+
+
+def _row(results: Results, key: str, connections: int) -> str:
+    loads = results.loads[key, connections]
+    rates = [load.acquires_per_second for load in loads]
+    ratio = results.ratio(key, connections) if key != OURS else None
+    mark = " *" if loads[0].tool == BUILTIN else ""
+    return (
+        f"{connections:>11}  {results.titles[key] + mark:<28}{median(rates):>11,.0f}"
+        f"  {f'{min(rates):,.0f}-{max(rates):,.0f}':>16}"
+        f"{median(load.p50_ms for load in loads):>9.2f}{median(load.p99_ms for load in loads):>9.2f}"
+        f"  {f'{ratio:.2f} x' if ratio is not None else '':>11}"
+    )
+
+
+def _answers_text(results: Results) -> str:
+    lines = []
+    for key, title in results.titles.items():
+        loads = [load for (of, _), found in results.loads.items() if of == key for load in found]
+        if loads:
+            lines.append(_answers_line(title, loads))
+    lines += [f"trouble: {text}" for text in results.troubles]
+    return "\n".join(["answers", *lines]) if lines else ""
+
+
+def _answers_line(title: str, loads: list[Load]) -> str:
+    good, grants = sum(load.answers_2xx for load in loads), sum(load.acquired for load in loads)
+    wrong, twice = sum(load.wrong for load in loads), sum(load.names_drawn_twice for load in loads)
+    line = f"  {title}: {good:,} good answers, {grants:,} grants"
+    line += f", {twice} random names drawn twice" if twice else ""
+    if not wrong:
+        return line
+    sample = next((load.sample for load in loads if load.wrong), "")
+    return f"{line}, {wrong:,} WRONG, such as: {sample or 'a broken connection'}"
+
+
+def _footprint_text(footprint: Footprint | None) -> str:
+    if footprint is None:
+        return ""
+    before, after = footprint.rss_before_bytes / 2**20, footprint.rss_after_bytes / 2**20
+    empty = footprint.empty_start_seconds
+    lines = [
+        f"Holdfast with {footprint.leases:,} live leases",
+        f"  memory    {footprint.bytes_per_lease:,.0f} bytes per lease ({before:.1f} → {after:.1f} MB)",
+        f"  restart   {footprint.restart_seconds:.2f} s from start to ready after kill -9 (empty: {empty:.2f} s)",
+        f"  survived  {footprint.held_after_restart} of {footprint.held_expected} leases asked for",
+    ]
+    if footprint.wrong:
+        lines.append(f"  WRONG     {footprint.wrong} acquires were not granted")
+    return "\n".join(lines)
+
+
+def _verdict_text(results: Results) -> str:
+    found = goals(results)
+    states = [goal.is_met for goal in found]
+    word = "all goals met" if all(states) else f"{states.count(True)} of {len(states)} goals met"
+    if False in states:
+        word += f", {states.count(False)} MISSED"
+    if None in states:
+        word += f", {states.count(None)} not measured"
+    return "\n".join([f"verdict: {word}", *map(str, found)])
+
+
+def as_json(results: Results) -> str:
+    """The same, with every round kept apart."""
+    document: dict[str, Any] = {
+        "machine": asdict(results.machine),
+        "versions": results.versions,
+        "missing": results.missing,
+        "rounds": [
+            {"system": key, "acquires_per_second": load.acquires_per_second, **asdict(load)}
+            for (key, _), loads in results.loads.items()
+            for load in loads
+        ],
+        "syncs": {key: asdict(check) for key, check in results.syncs.items()},
+        "footprint": _footprint_json(results.footprint),
+        "goals": [asdict(goal) for goal in goals(results)],
+        "troubles": results.troubles,
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _footprint_json(footprint: Footprint | None) -> dict[str, Any] | None:
+    if footprint is None:
+        return None
+    return {**asdict(footprint), "bytes_per_lease": footprint.bytes_per_lease}
