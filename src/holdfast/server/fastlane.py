@@ -12,7 +12,7 @@ import contextlib
 import re
 from collections import deque
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -51,6 +51,8 @@ class Lane(HttpToolsProtocol):
     """Set by `lane_for`."""
     now_seconds = 0
     """Counted by `sweep`: a clock of whole seconds, good enough for time limits."""
+    _date: ClassVar[tuple[object, bytes]] = (None, b"")
+    """The Date header as uvicorn keeps it, and as it is written."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
         super().__init__(*args, **kwargs)
@@ -265,7 +267,8 @@ class Lane(HttpToolsProtocol):
         if transport.is_closing():
             return
         keep_alive = keep_alive and not self._stopping
-        transport.write(_message(request, status, body, headers, keep_alive=keep_alive))
+        dated = self._dated()
+        transport.write(_message(request, status, body, headers, dated, keep_alive=keep_alive))
         self._busy = False
         self._since = self.now_seconds
         if not keep_alive:
@@ -275,6 +278,13 @@ class Lane(HttpToolsProtocol):
         elif self.pipeline:
             cycle, app = self.pipeline.pop()
             super()._start_asgi_task(cycle, app)
+
+    def _dated(self) -> bytes:
+        """Return the Date header; uvicorn makes a new one each second."""
+        kept = self.server_state.default_headers
+        if self._date[0] is not kept:
+            type(self)._date = (kept, b"".join(b"%b: %b\r\n" % header for header in kept))
+        return self._date[1]
 
     def _next(self) -> None:
         request, keep_alive = self._waiting.popleft()
@@ -298,7 +308,9 @@ class Lane(HttpToolsProtocol):
         self._refused, self._since = True, self.now_seconds
         request = Request(b"", b"", b"", {}, b"")
         body = problem.body(request.request_id)
-        self.transport.write(_message(request, problem.status, body, problem.headers(), keep_alive=False))
+        self.transport.write(
+            _message(request, problem.status, body, problem.headers(), self._dated(), keep_alive=False)
+        )
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
@@ -337,10 +349,15 @@ class Lane(HttpToolsProtocol):
 
 
 def _message(
-    request: Request, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...], *, keep_alive: bool
+    request: Request,
+    status: int,
+    body: bytes,
+    headers: tuple[tuple[bytes, bytes], ...],
+    dated: bytes,
+    *,
+    keep_alive: bool,
 ) -> bytes:
-    head = _STATUS_LINES[status]
-    extra = b""
+    extra = dated
     is_json = True
     for name, value in headers:
         extra += name + b": " + value + b"\r\n"
@@ -348,9 +365,9 @@ def _message(
     if not keep_alive:
         extra += b"connection: close\r\n"
     if status == _NO_CONTENT:
-        return b"%bx-request-id: %b\r\n%b\r\n" % (head, request.request_id.encode(), extra)
+        return b"%bx-request-id: %b\r\n%b\r\n" % (_STATUS_LINES[status], request.request_id.encode(), extra)
     return b"%b%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n%b" % (
-        head,
+        _STATUS_LINES[status],
         _JSON_HEADER if is_json else b"",
         len(body),
         request.request_id.encode(),
