@@ -177,7 +177,7 @@ def test_description_and_handlers_are_the_same_list() -> None:
 
 
 def test_same_headers_again_are_answered_alike(doors: tuple[ServerProcess, ServerProcess]) -> None:
-    """Requests that repeat the headers of the one before differ in line and body only, and are answered as themselves."""
+    """Requests that repeat the headers of the one before are read anew in line and body, and answered as themselves."""
     lane, _ = doors
     client = Client(lane.host, lane.port, callers.ALICE)
     tokens = [client.post(f"/locks/alike-{number}/acquire", {"ttl_seconds": 60}).json() for number in range(20)]
