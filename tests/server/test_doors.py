@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -189,3 +190,36 @@ def test_same_headers_again_are_answered_alike(doors: tuple[ServerProcess, Serve
     assert client.get("/locks/alike-3").json()["fencing_token"] == rising[3]
     assert client.get("/locks/alike-3", token=callers.BOB).json()["status"] == "held"
     assert client.get("/locks/alike-3", token="nobody-knows-this-one").status == 401
+
+
+def test_a_stream_is_not_written_into(doors: tuple[ServerProcess, ServerProcess]) -> None:
+    """A request behind a watch on the same connection waits for its end, also when its headers were seen before."""
+    lane, _ = doors
+    headers = b"Host: test\r\nAuthorization: Bearer %b\r\n\r\n" % callers.ALICE.encode()
+    with socket.create_connection((lane.host, lane.port), timeout=10) as sock:
+        for path in (b"/locks/quiet", b"/locks/quiet/watch"):
+            sock.sendall(b"GET %b HTTP/1.1\r\n%b" % (path, headers))
+            _read_until(sock, b'"quiet"')
+        sock.sendall(b"GET /locks/quiet HTTP/1.1\r\n%b" % headers)
+        Client(lane.host, lane.port, callers.ALICE).post("/locks/quiet/acquire", {})
+        assert b"HTTP/1.1" not in _read_until(sock, b'"acquired"')
+
+
+def _read_until(sock: socket.socket, wanted: bytes) -> bytes:
+    seen = b""
+    while wanted not in seen:
+        piece = sock.recv(65_536)
+        assert piece, f"the connection ended before {wanted!r}: {seen!r}"
+        seen += piece
+    return seen
+
+
+def test_a_renewal_is_watched_with_its_token(doors: tuple[ServerProcess, ServerProcess]) -> None:
+    """A watch that began after the grant tells a renewal with the token of that grant."""
+    lane, _ = doors
+    client = Client(lane.host, lane.port, callers.ALICE)
+    granted = client.post("/locks/renewed/acquire", {}).json()
+    with EventStream(lane.host, lane.port, "/locks/renewed/watch", token=callers.ALICE) as stream:
+        stream.next_event("acquired")
+        client.post("/locks/renewed/renew", {"lease_id": granted["lease_id"]})
+        assert stream.next_event("renewed")["fencing_token"] == granted["fencing_token"]

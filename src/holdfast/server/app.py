@@ -28,6 +28,7 @@ from holdfast.engine.build import (
     arm_failpoints,
     build,
 )
+from holdfast.errors import SettingsError
 from holdfast.server import logs
 from holdfast.server.api import Api
 from holdfast.server.asgi import Door
@@ -95,7 +96,7 @@ async def _serve(settings: Settings) -> int:
         url = f"http://[{place[0]}]:{place[1]}" if ":" in place[0] else f"http://{place[0]}:{place[1]}"
         token_path = await _first_token(api, url, settings)
         _tune_collector()
-        await server.run(listener, lambda: _greet(url, token_path, settings))
+        await server.run(listener, lambda: _greet(api, url, token_path))
     finally:
         listener.close()
         await engine.stop()
@@ -197,11 +198,11 @@ def _is_loopback(host: str) -> bool:
     return host in {"localhost", "::1"} or host.startswith("127.")
 
 
-def _greet(url: str, token_path: str | None, settings: Settings) -> None:
+def _greet(api: Api, url: str, token_path: str | None) -> None:
     """Say where things are, and a line that works when pasted."""
     print(f"Holdfast {__version__} is listening on {url}")
-    print(f"Data is in {settings.data.absolute()}")
-    known = token_path or _token_at_hand(url)
+    print(f"Data is in {api.settings.data.absolute()}")
+    known = token_path or _token_at_hand(api, url)
     if token_path is not None:
         print(f"The first token, {FIRST_TOKEN!r} with all scopes, is in {token_path}")
     elif known is not None:
@@ -215,12 +216,14 @@ def _greet(url: str, token_path: str | None, settings: Settings) -> None:
     )
 
 
-def _token_at_hand(url: str) -> str | None:
-    """Return where the user's own token for this server is kept, if it is."""
-    with contextlib.suppress(Exception):
+def _token_at_hand(api: Api, url: str) -> str | None:
+    """Return where the user's own token for this server is kept, if it is there and good here."""
+    with contextlib.suppress(OSError, SettingsError):
         config = clientconfig.read(os.environ)
-        if config.url == url and config.token_file is not None and config.token_file.exists():
-            return str(config.token_file)
+        if config.url == url and config.token_file is not None:
+            kept = digest(clientconfig.read_token(config.token_file))
+            if api.auth.by_digest(kept, api.engine.state, api.engine.clock.wall_ms()) is not None:
+                return str(config.token_file)
     return None
 
 

@@ -69,6 +69,10 @@ class Door:
 
     async def _stream(self, request: Request, segment: bytes, receive: Receive, send: Send) -> None:
         watch = self._watches.admit(request, segment)
+        if request.method == b"HEAD":
+            watch.close()
+            await _respond(send, request, (200, b"", ((b"content-type", b"text/event-stream"),)))
+            return
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), *_identity(request)]
         gone = asyncio.create_task(_disconnected(receive))
         try:

@@ -24,6 +24,11 @@ class Operation(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
     query: dict[str, str] = {}
 
+    @property
+    def keyed(self) -> bool:
+        """Whether an idempotency key is read. Keeping a session alive twice is the same as once."""
+        return self.method != "GET" and not self.path.endswith(("/keepalive", "/renew-all"))
+
 
 _NAME = ("invalid_lock_name",)
 _LEASE = ("lease_not_current", "not_found", "session_expired")

@@ -51,7 +51,7 @@ class Lane(HttpToolsProtocol):
     """Set by `lane_for`."""
     now_seconds = 0
     """Counted by `sweep`: a clock of whole seconds, good enough for time limits."""
-    _date: ClassVar[tuple[object, bytes]] = (None, b"")
+    date: ClassVar[tuple[object, bytes]] = (None, b"")
     """The Date header as uvicorn keeps it, and as it is written."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
@@ -112,7 +112,7 @@ class Lane(HttpToolsProtocol):
         the length that those headers announce is the length the body must have. Anything else is the parser's.
         """
         line = _PLAIN_LINE.match(data)
-        if line is None or not data.startswith(self._known_head, line.end()):
+        if line is None or line.end() > self._head_bytes_max or not data.startswith(self._known_head, line.end()):
             return False
         start = line.end() + len(self._known_head)
         fields = self._known_fields
@@ -282,9 +282,9 @@ class Lane(HttpToolsProtocol):
     def _dated(self) -> bytes:
         """Return the Date header; uvicorn makes a new one each second."""
         kept = self.server_state.default_headers
-        if self._date[0] is not kept:
-            type(self)._date = (kept, b"".join(b"%b: %b\r\n" % header for header in kept))
-        return self._date[1]
+        if self.date[0] is not kept:
+            type(self).date = (kept, b"".join(b"%b: %b\r\n" % header for header in kept))
+        return self.date[1]
 
     def _next(self) -> None:
         request, keep_alive = self._waiting.popleft()
@@ -322,6 +322,8 @@ class Lane(HttpToolsProtocol):
         return False
 
     def _go_slow(self) -> None:
+        # What follows on this connection comes behind the stream: it must not be answered into it.
+        self._known_head = b""
         url = self.url
         super().on_message_begin()
         self.url = url

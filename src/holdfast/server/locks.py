@@ -93,7 +93,9 @@ def renew(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     lease_id = read_uuid(body.lease_id, "lease_id")
     key = read_key(request)
     caller = api.identify(request, "claim")
-    ttl_seconds = RENEW_TTL_SECONDS if body.ttl_seconds is None else body.ttl_seconds
+    ttl_seconds = body.ttl_seconds
+    if ttl_seconds is None:
+        ttl_seconds = min(RENEW_TTL_SECONDS, api.settings.max_ttl_seconds)
     command = Renew(
         name=api.name_for(text, caller),
         principal=caller.principal,

@@ -111,7 +111,7 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
             found.append({"name": part.strip("{}"), "in": "path", "required": True, "schema": schema})
     for name, text in operation.query.items():
         found.append({"name": name, "in": "query", "description": text, "schema": {"type": "string"}})
-    if operation.method != "GET":
+    if operation.keyed:
         text = "The same key has at most one effect, and gets the first answer again."
         found.append({"name": "Idempotency-Key", "in": "header", "description": text, "schema": {"type": "string"}})
     return found

@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from holdfast.server import locks, operations, pages, sessions, tokens
+from holdfast.server.api import refuse
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ VERBS = frozenset(
     }
 )
 
-log = logging.getLogger("holdfast.requests")
+log = logging.getLogger("holdfast.server")
 
 _LOCKS = b"/locks/"
 _PLAIN: dict[bytes, Methods] = {}
@@ -148,6 +149,9 @@ def handle(api: Api, request: Request, reply: Reply) -> None:
         handler(api, request, segment, reply)
     except Problem as problem:
         api.refuse(problem, request, reply)
+    except Exception:
+        log.exception("a bug while answering %s", request.request_id)
+        refuse(Problem("internal_error", "This is a bug of ours: report it with the request id."), request, reply)
 
 
 def _logged(api: Api, request: Request, reply: Reply) -> Reply:

@@ -70,6 +70,7 @@ def open_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
 def keep(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     """POST /sessions/{id}/keepalive."""
     session_id = read_uuid_segment(segment)
+    read_query(request.query, frozenset())
     caller = _owner_of(api, request, session_id)
     command = KeepSession(principal=caller.principal, session_id=session_id)
 
@@ -86,6 +87,7 @@ def keep(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
 def renew_all(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     """POST /sessions/{id}/renew-all."""
     session_id = read_uuid_segment(segment)
+    read_query(request.query, frozenset())
     caller = _owner_of(api, request, session_id)
     command = RenewSession(principal=caller.principal, session_id=session_id)
 

@@ -61,20 +61,22 @@ class Watches:
         else:
             del self._by_principal[principal]
 
-    async def snapshot(self, name: str) -> bytes:
-        """Return the first frame: how things are."""
+    async def snapshot(self, name: str) -> tuple[int, bytes]:
+        """Return the token of the live lease, if there is one, and the first frame: how things are."""
 
-        def view(state: State, now: Moment) -> bytes:
+        def view(state: State, now: Moment) -> tuple[int, bytes]:
             lease = state.lease_of(name)
+            token = 0
             body: dict[str, Any] = {"event": "released", "lock_name": name}
             if lease is not None:
+                token = lease.token
                 body = {
                     "event": "acquired",
                     "lock_name": name,
-                    "fencing_token": lease.token,
+                    "fencing_token": token,
                     "expires_at": rfc3339(now.wall_ms + state.until_of(lease) - now.ms),
                 }
-            return _frame(body | {"observed_at": rfc3339(now.wall_ms)})
+            return token, _frame(body | {"observed_at": rfc3339(now.wall_ms)})
 
         return await self._api.engine.look(view)
 
@@ -91,7 +93,8 @@ class Watch:
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Yield frames until the watcher falls behind or the server stops; a comment keeps the line open."""
-        yield await self._watches.snapshot(self._name)
+        self._token, frame = await self._watches.snapshot(self._name)
+        yield frame
         while True:
             try:
                 happening = await asyncio.wait_for(self._listener.next(), KEEPALIVE_SECONDS)
