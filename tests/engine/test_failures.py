@@ -1,0 +1,465 @@
+"""What a failed append means: taken back when it is known to have failed, the end when it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from holdfast.core.answers import Acquired, Extended
+from holdfast.core.refusals import Held, NotCurrent
+from holdfast.engine import engine as engine_module
+from holdfast.engine.engine import Compaction, Unavailable, Unknown
+from holdfast.journal.base import DeposedError, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.failpoints import arm
+from tests.engine.driving import (
+    Asked,
+    FateJournal,
+    GateJournal,
+    SlicedJournal,
+    acquire,
+    events,
+    history,
+    picture,
+    release,
+    renew,
+    run,
+    serving,
+    tail,
+    turns,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.core.events import Record
+    from holdfast.core.state import State
+    from holdfast.journal.base import Recovered
+    from holdfast.testing.clock import ManualClock
+
+REFUSED = JournalUnavailableError("append: no")
+UNKNOWN = OutcomeUnknownError("append: who knows")
+
+
+def _bug(*_: object) -> NoReturn:
+    raise ZeroDivisionError("a bug")
+
+
+def test_a_known_failure_takes_back_all_that_rests_on_it() -> None:
+    """A refused batch and all decided on top of it did not happen: said in order, state reloaded, work goes on (I6)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("old"))
+            before = picture(engine.state)
+            asked = Asked(engine)
+            journal.is_shut = True
+            asked.submit("lost", acquire("job"))
+            asked.submit("lost too", release("old"))
+            await turns()
+            asked.submit("on top", acquire("other"))
+            asked.submit("held by nobody", acquire("job", "second"))
+            asked.read("dirty", lambda state, _: len(state.held))
+            await turns()
+            assert asked.answers == []
+            journal.let_through(REFUSED)
+            await turns()
+            assert asked.labels == ["lost", "lost too", "on top", "held by nobody", "dirty"]
+            assert {type(outcome) for _, outcome in asked.answers} == {Unavailable}
+            assert picture(engine.state) == before
+            journal.is_shut = False
+            answer, _ = await engine.ask(acquire("job", "second"))
+            assert isinstance(answer, Acquired) and answer.lease.token == 2
+            assert isinstance((await engine.ask(renew("old")))[0], Extended)
+            assert engine.failed is None and not engine.ended.is_set()
+
+    run(test)
+
+
+def test_failure_after_failure_is_survived() -> None:
+    """A store that refuses for a while is asked again by each command: reads go on, the first success counts (I6)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = FateJournal()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("old"))
+            journal.fates.extend(["refused"] * 5)
+            for number in range(5):
+                assert isinstance((await engine.ask(acquire(f"job/{number}")))[0], Unavailable)
+                await turns()
+                assert await engine.look(lambda state, _: list(state.held.walk())) == ["old"]
+            assert isinstance((await engine.ask(acquire("job")))[0], Acquired)
+            assert [record.seq for record in await tail(journal.inner)] == [1, 2, 3]
+
+    run(test)
+
+
+def test_expiry_taken_back_comes_again() -> None:
+    """A lease whose end could not be written ends when it can: the timer goes on after a failure (L2)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = FateJournal()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=2_000))
+            journal.fates.extend(["refused"] * 3)
+            await asyncio.sleep(10)
+            assert await engine.look(lambda state, _: len(state.held)) == 0
+            assert not journal.fates
+
+    run(test)
+
+
+def test_what_cannot_be_reloaded_ends_the_engine() -> None:
+    """When the state cannot be read anew after a failure, nobody is served from memory: the engine ends (I6)."""
+
+    class Unreadable(GateJournal):
+        is_broken = False
+
+        async def open(self) -> Recovered:
+            if self.is_broken:
+                raise JournalDamagedError("open: damaged")
+            return await super().open()
+
+    async def test(clock: ManualClock) -> None:
+        journal = Unreadable()
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            journal.is_shut = journal.is_broken = True
+            asked.submit("lost", acquire("job"))
+            await turns()
+            journal.let_through(REFUSED)
+            await asyncio.wait_for(engine.ended.wait(), 1)
+            asked.submit("late", acquire("job"))
+            assert asked.answers == [("lost", Unavailable("append: no")), ("late", Unavailable("open: damaged"))]
+
+    run(test)
+
+
+def test_an_unknown_outcome_ends_the_engine() -> None:
+    """After an unknown append its answers and those on top say so, later ones are refused, nobody hears of it (I6)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            listener = engine.feed.listen("job")
+            asked = Asked(engine)
+            journal.is_shut = True
+            asked.submit("unknown", acquire("job", key="k"))
+            await turns()
+            asked.submit("its retry", acquire("job", "again", key="k"))
+            asked.read("read", lambda state, _: len(state.held))
+            await turns()
+            journal.let_through(UNKNOWN)
+            await asyncio.wait_for(engine.ended.wait(), 1)
+            asked.submit("later", acquire("other"))
+            text = "append: who knows"
+            assert asked.answers == [
+                ("unknown", Unknown(text)),
+                ("its retry", Unknown(text)),
+                ("read", Unknown(text)),
+                ("later", Unavailable(text)),
+            ]
+            assert engine.failed == text
+            assert engine._timer is None
+            with pytest.raises(JournalUnavailableError):
+                await engine.look(lambda state, _: len(state.held))
+            await engine.stop()
+            assert await listener.next() is None
+            assert len(journal.appends) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("error", [DeposedError("append: deposed"), TypeError("a bug")])
+def test_any_other_failure_ends_the_engine(error: Exception) -> None:
+    """A deposed writer, or one that met a bug below it, answers and announces nothing more (I9)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            journal.is_shut = True
+            asked.submit("job", acquire("job"))
+            await turns()
+            journal.let_through(error)
+            await asyncio.wait_for(engine.ended.wait(), 1)
+            assert asked.kinds == ["Unknown"]
+
+    run(test)
+
+
+def test_half_a_change_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug while a decision takes effect ends the engine with nothing of its turn written; what is in flight is."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock, compaction=Compaction(records=1)) as engine:
+            asked = Asked(engine)
+            journal.is_shut = True
+            asked.submit("in flight", acquire("a"))
+            await turns()
+            asked.submit("same turn", acquire("b"))
+            with monkeypatch.context() as patch:
+                patch.setattr(engine_module, "evolve", _bug)
+                with pytest.raises(ZeroDivisionError):
+                    asked.submit("bug", acquire("c"))
+            asked.submit("later", acquire("d"))
+            assert asked.kinds == ["Unknown", "Unavailable"]
+            journal.open_gate()
+            await turns()
+            assert asked.labels == ["same turn", "later", "in flight"]
+            assert isinstance(asked["in flight"], Acquired)
+            await engine.stop()
+            assert [len(batch) for batch in journal.appends] == [1, 1]
+            assert len(await tail(journal)) == 2
+
+    run(test)
+
+
+def test_a_bug_in_flight_with_a_failure_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that has failed stays failed when the append on its way is refused as well: it does not come back."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            journal.is_shut = True
+            asked.submit("in flight", acquire("a"))
+            await turns()
+            with monkeypatch.context() as patch:
+                patch.setattr(engine_module, "evolve", _bug)
+                with pytest.raises(ZeroDivisionError):
+                    asked.submit("bug", acquire("c"))
+            journal.let_through(REFUSED)
+            await turns()
+            asked.submit("later", acquire("d"))
+            assert asked.kinds == ["Unavailable", "Unavailable"]
+            assert engine.ended.is_set()
+
+    run(test)
+
+
+def test_a_bug_in_settling_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What falls due cannot be left half done: a bug there ends the engine before anything is decided (T3)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job"))
+            monkeypatch.setattr(engine_module, "settle", _bug)
+            with pytest.raises(ZeroDivisionError):
+                await engine.ask(acquire("other"))
+            assert engine.ended.is_set()
+            assert len(await tail(journal)) == 2
+
+    run(test)
+
+
+def test_a_cancelled_writer_leaves_nobody_waiting() -> None:
+    """A writer that is cancelled from outside says that the outcome is unknown, and the engine ends (I6)."""
+
+    async def test(clock: ManualClock) -> None:
+        for is_busy in (True, False):
+            journal = GateJournal()
+            async with serving(journal, clock) as engine:
+                asked = Asked(engine)
+                journal.is_shut = True
+                if is_busy:
+                    asked.submit("job", acquire("job"))
+                await turns()
+                assert engine._writer is not None
+                engine._writer.cancel()
+                await asyncio.wait_for(engine.ended.wait(), 1)
+                asked.submit("later", acquire("other"))
+                assert asked.kinds == (["Unknown"] if is_busy else []) + ["Unavailable"]
+
+    run(test)
+
+
+def test_a_failure_while_stopping_is_told() -> None:
+    """An append that is refused while the engine stops is answered as refused, and the engine does not come back."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            journal.is_shut = True
+            asked.submit("job", acquire("job"))
+            await turns()
+            stopping = asyncio.create_task(engine.stop())
+            await turns()
+            journal.let_through(REFUSED)
+            await stopping
+            asked.submit("later", acquire("job"))
+            assert asked.kinds == ["Unavailable", "Unavailable"]
+            assert engine._timer is None
+
+    run(test)
+
+
+def test_a_stop_during_a_reload_stands() -> None:
+    """An engine that is stopped while it reads its state anew does not serve again when it has read it."""
+
+    class SlowToOpen(GateJournal):
+        gate: asyncio.Event | None = None
+
+        async def open(self) -> Recovered:
+            if self.gate is not None:
+                await self.gate.wait()
+            return await super().open()
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlowToOpen()
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            journal.is_shut, journal.gate = True, asyncio.Event()
+            asked.submit("lost", acquire("job"))
+            await turns()
+            journal.let_through(REFUSED)
+            await turns()
+            asked.submit("meanwhile", acquire("job"))
+            stopping = asyncio.create_task(engine.stop())
+            await turns()
+            journal.gate.set()
+            await stopping
+            asked.submit("later", acquire("job"))
+            assert asked.kinds == ["Unavailable"] * 3
+            assert engine.failed is None
+
+    run(test)
+
+
+@pytest.fixture
+def failpoints() -> Iterator[None]:
+    yield
+    arm({})
+
+
+@pytest.mark.usefixtures("failpoints")
+@pytest.mark.parametrize(
+    ("place", "written"),
+    [("before_append", 1), ("after_append_before_publish", 2), ("after_publish_before_answer", 2)],
+)
+def test_every_place_on_the_path_can_fail(place: str, written: int) -> None:
+    """An error at any named place of the commit path is an unknown outcome, whatever the journal has by then (I6)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            arm({"HOLDFAST_FAILPOINTS": f"{place}=error", "HOLDFAST_TESTING": "1"})
+            assert isinstance((await engine.ask(acquire("job")))[0], Unknown)
+            assert engine.ended.is_set()
+            assert len(await tail(journal)) == written
+
+    run(test)
+
+
+def test_a_refused_snapshot_is_tried_again() -> None:
+    """A compaction that is refused costs nothing but space, and is tried again after a tenth more records."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        async with serving(journal, clock, compaction=Compaction(records=20)) as engine:
+            journal.errors.append(JournalUnavailableError("compact: no"))
+            await engine.ask(acquire("job"))
+            for _ in range(30):
+                await engine.ask(renew("job"))
+                await turns(10)
+            assert len(journal.begun) == 2
+            assert journal.counted == [journal.begun[1]]
+            assert 1 <= journal.begun[1] - journal.begun[0] <= 4
+            assert engine.failed is None
+
+    run(test)
+
+
+def test_an_unknown_snapshot_ends_the_engine() -> None:
+    """A compaction whose commit may or may not have counted ends the engine as an append would (I6)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job"))
+            journal.errors.append(UNKNOWN)
+            await engine.compact()
+            assert engine.ended.is_set()
+            assert isinstance((await engine.ask(acquire("other")))[0], Unavailable)
+
+    run(test)
+
+
+def test_a_failure_during_a_compaction_loses_nothing() -> None:
+    """An append refused while a snapshot is being written ends the compaction, and both work again afterwards (I5)."""
+
+    class Both(SlicedJournal):
+        is_refusing = False
+
+        async def append(self, batch: list[Record]) -> None:
+            if self.is_refusing:
+                raise REFUSED
+            await super().append(batch)
+
+    async def test(clock: ManualClock) -> None:
+        journal = Both()
+        async with serving(journal, clock) as engine:
+            for number in range(2_000):
+                engine.submit(acquire(f"job/{number}"), lambda *_: None)
+            await turns()
+            compacting = asyncio.create_task(engine.compact())
+            await turns(4)
+            assert journal.begun and not compacting.done()
+            journal.is_refusing = True
+            assert isinstance((await engine.ask(acquire("lost")))[0], Unavailable)
+            journal.is_refusing = False
+            await compacting
+            assert journal.counted == []
+            assert isinstance((await engine.ask(acquire("job/7", "other")))[0], Held)
+            await engine.compact()
+            assert len(journal.counted) == 1
+            assert isinstance((await engine.ask(release("lost")))[0], NotCurrent)
+            async with serving(journal.fork(), clock) as recovered:
+                assert _durable(recovered.state) == _durable(engine.state)
+
+    run(test)
+
+
+def _durable(state: State) -> list[bytes]:
+    """Return all parts but the first, which counts the starts of engines."""
+    return picture(state)[1:]
+
+
+def test_a_snapshot_is_never_ahead_of_the_journal() -> None:
+    """A compaction asked for while an append is on its way shows whole durable batches, or does not happen (I6)."""
+
+    class Both(GateJournal, SlicedJournal):
+        def __init__(self) -> None:
+            SlicedJournal.__init__(self)
+            self.is_shut, self.appends, self.waiting = False, [], None
+
+    async def test(clock: ManualClock) -> None:
+        for error in (None, REFUSED):
+            journal = Both()
+            async with serving(journal, clock) as engine:
+                journal.is_shut = True
+                asked = Asked(engine)
+                asked.submit("in flight", acquire("a"))
+                await turns()
+                asked.submit("on top", acquire("b"))
+                compacting = asyncio.create_task(engine.compact())
+                await turns()
+                asked.submit("on top too", acquire("c"))
+                await turns(20)
+                assert journal.begun == []
+                journal.let_through(error)
+                await turns()
+                assert journal.begun == []
+                journal.open_gate()
+                await compacting
+                assert journal.begun == ([] if error else [4])
+                names = ["a", "b", "c"] if error is None else []
+                assert [event.name for event in await history(journal) if hasattr(event, "lease")] == names
+                assert len(await events(journal)) == (0 if error is None else 1)
+
+    run(test)

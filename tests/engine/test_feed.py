@@ -1,0 +1,151 @@
+"""What listeners hear: durable records only, all of them, in order, or that they fell behind (I16)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.core.commands import EndSession, OpenSession
+from holdfast.core.events import Ended, Granted, Record, Renewed, SessionEnded, TimePassed
+from holdfast.engine.feed import BACKLOG_MAX, Feed
+from holdfast.journal.base import JournalUnavailableError
+from holdfast.journal.memory import MemoryJournal
+from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
+
+if TYPE_CHECKING:
+    from holdfast.testing.clock import ManualClock
+
+
+def _renewal(seq: int, name: str = "job") -> Record:
+    return Record(seq, seq, seq, Renewed(name, "id", 1_000, 1_000 + seq))
+
+
+def test_listeners_hear_their_name_in_order() -> None:
+    """A listener hears everything of its name once, in the journal's order, and nothing of other names (I16)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", "before"))
+            await engine.ask(release("job", "before"))
+            listeners = [engine.feed.listen("job"), engine.feed.listen("job")]
+            for command in (acquire("job"), acquire("other"), renew("job"), release("job"), acquire("job", "next")):
+                await engine.ask(command)
+            for listener in listeners:
+                heard = [await listener.next() for _ in range(4)]
+                happenings = [happening for happening in heard if happening is not None]
+                assert [type(event) for _, event in happenings] == [Granted, Renewed, Ended, Granted]
+                seqs = [record.seq for record, _ in happenings]
+                assert seqs == sorted(set(seqs))
+
+    run(test)
+
+
+def test_nothing_is_told_before_it_is_durable() -> None:
+    """A listener hears of a change only once it is durable, before the caller does, never of a refused one (I16)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            listener = engine.feed.listen("job")
+            hearing = asyncio.create_task(listener.next())
+            journal.is_shut = True
+            asking = asyncio.create_task(engine.ask(acquire("job", "refused")))
+            await turns()
+            journal.let_through(JournalUnavailableError("no"))
+            await asking
+            await turns()
+            asking = asyncio.create_task(engine.ask(acquire("job", "taken")))
+            await turns(20)
+            assert not hearing.done()
+            journal.let_through()
+            happening = await hearing
+            assert happening is not None
+            event = happening[1]
+            assert isinstance(event, Granted) and event.lease.lease_id == "taken"
+            journal.is_shut = False
+
+    run(test)
+
+
+def test_the_end_of_a_session_is_told_under_each_name() -> None:
+    """A session's end is one record, told to the listeners of every name that ended with it (I10, I16)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
+            for name in ("a", "b"):
+                await engine.ask(acquire(name, session="s", bound=True))
+            listeners = {name: engine.feed.listen(name) for name in ("a", "b", "c")}
+            await engine.ask(EndSession(principal="ana", session_id="s"))
+            heard = {name: await listeners[name].next() for name in ("a", "b")}
+            assert heard["a"] is not None and heard["b"] is not None
+            assert heard["a"][0] is heard["b"][0]
+            assert isinstance(heard["a"][0].event, SessionEnded)
+            for name, happening in heard.items():
+                assert happening is not None
+                event = happening[1]
+                assert isinstance(event, Ended) and (event.name, event.how) == (name, "session_ended")
+            listeners["c"].close()
+            assert await listeners["c"].next() is None
+
+    run(test)
+
+
+def test_a_slow_listener_is_dropped_and_told() -> None:
+    """A listener whose backlog is full is ended and knows why; the others and the feed go on (I16)."""
+
+    async def test(_: ManualClock) -> None:
+        feed = Feed()
+        slow, quick = feed.listen("job"), feed.listen("job")
+        for seq in range(BACKLOG_MAX):
+            feed.publish([_renewal(seq)])
+            assert await quick.next() is not None
+        assert not slow.is_over
+        feed.publish([_renewal(BACKLOG_MAX)])
+        assert slow.is_over and slow.fell_behind
+        assert await slow.next() is None
+        assert not quick.is_over
+        assert (feed.count, feed.names) == (1, 1)
+        assert await quick.next() is not None
+
+    run(test)
+
+
+def test_a_listener_keeps_its_place_when_its_reader_is_cancelled() -> None:
+    """A reader that gives up waiting loses nothing: the next one hears what came meanwhile (I16)."""
+
+    async def test(_: ManualClock) -> None:
+        feed = Feed()
+        listener = feed.listen("job")
+        waiting = asyncio.create_task(listener.next())
+        await turns()
+        feed.publish([_renewal(1), _renewal(2)])
+        waiting.cancel()
+        await turns()
+        assert waiting.cancelled()
+        heard = [await listener.next(), await listener.next()]
+        assert [happening[0].seq for happening in heard if happening is not None] == [1, 2]
+
+    run(test)
+
+
+def test_a_closed_feed_ends_every_listener() -> None:
+    """When the server stops, a listener hears what it still has and then the end; closing twice is harmless."""
+
+    async def test(_: ManualClock) -> None:
+        feed = Feed()
+        with_backlog, waiting = feed.listen("job"), feed.listen("other")
+        hearing = asyncio.create_task(waiting.next())
+        await turns()
+        feed.publish([_renewal(1), Record(2, 2, 2, TimePassed())])
+        feed.close()
+        feed.close()
+        assert await hearing is None
+        assert await with_backlog.next() is not None
+        assert await with_backlog.next() is None
+        assert not with_backlog.fell_behind
+        with_backlog.close()
+        assert (feed.count, feed.names) == (0, 0)
+        assert not feed.is_listened_to("job")
+
+    run(test)

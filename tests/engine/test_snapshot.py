@@ -1,0 +1,159 @@
+"""A snapshot: the state as parts of bytes and back, bit for bit, or not at all (I15)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.commands import CreateToken, OpenSession
+from holdfast.core.state import State
+from holdfast.engine import snapshot
+from holdfast.engine.engine import Compaction
+from holdfast.journal.base import JournalDamagedError
+from holdfast.journal.memory import MemoryJournal
+from tests.engine.driving import GateJournal, SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+    from holdfast.testing.clock import ManualClock
+
+
+async def _fill(engine: Engine, names: int = 1_100) -> None:
+    """Put something of every kind into the state, and more names than one part holds."""
+    commands = [
+        *(acquire(f"job/{number}", key=f"key-{number}", metadata="é") for number in range(names)),
+        *(release(f"job/{number}", key=f"end-{number}") for number in range(0, names, 3)),
+        *(renew(f"job/{number}", ttl_ms=1_000 + number, note="half") for number in range(1, names, 3)),
+        OpenSession(principal="ana", session_id="s", ttl_ms=60_000, key="s"),
+        acquire("bound", session="s", bound=True),
+        CreateToken(principal="ana", name="t", digest="d", scopes=("read",), key="t"),
+    ]
+    for command in commands:
+        engine.submit(command, lambda *_: None)
+    await turns()
+
+
+def _filled_parts() -> list[bytes]:
+    async def test(clock: ManualClock) -> list[bytes]:
+        async with serving(MemoryJournal(), clock) as engine:
+            await _fill(engine)
+            return picture(engine.state)
+
+    return run(test)
+
+
+def test_a_picture_comes_back_bit_for_bit() -> None:
+    """What is read from a snapshot and written again is the same bytes: nothing durable is left out (I15)."""
+    parts = _filled_parts()
+    assert len(parts) > 8
+    assert list(snapshot.encode(snapshot.decode(parts))) == parts
+    assert picture(State.thaw(snapshot.decode(parts))) == parts
+
+
+def test_indexes_are_not_part_of_the_picture() -> None:
+    """When an alarm rings next is an index: two states that differ in it alone have one picture (I15)."""
+    frozen = snapshot.decode(_filled_parts())
+    moved = {name: replace(slot, alarm_ms=7) for name, slot in frozen.slots.items()}
+    assert list(snapshot.encode(replace(frozen, slots=moved))) == list(snapshot.encode(frozen))
+
+
+def test_nothing_is_the_picture_of_an_empty_state() -> None:
+    """A journal without a snapshot is one whose state begins empty; so is the picture of an empty state."""
+    empty = snapshot.decode([])
+    assert picture(State.thaw(empty)) == picture(State())
+    assert snapshot.decode(picture(State())) == empty
+
+
+def test_a_picture_with_a_hole_is_refused() -> None:
+    """A part that is missing, comes twice, or is not one of ours means damage; no state is made from it."""
+    parts = _filled_parts()
+    for number in range(len(parts)):
+        with pytest.raises(JournalDamagedError):
+            snapshot.decode([*parts[:number], *parts[number + 1 :]])
+        with pytest.raises(JournalDamagedError):
+            snapshot.decode([*parts, parts[number]])
+        with pytest.raises(JournalDamagedError):
+            snapshot.decode([*parts[:number], parts[number][:-1], *parts[number + 1 :]])
+    for strange in (b"", b"\x92\xa5slots\x91\x92\xa2\xff\xff\xc0", b"\x92\xa5other\x90"):
+        with pytest.raises(JournalDamagedError):
+            snapshot.decode([*parts[:-1], strange, parts[-1]])
+
+
+def test_a_picture_stands_still_while_the_state_goes_on() -> None:
+    """What was frozen is encoded as it was, however the state changes before the last part (I15)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await _fill(engine)
+            before = picture(engine.state)
+            slowly = snapshot.encode(engine.state.freeze())
+            parts = [next(slowly)]
+            for number in range(1, 1_100, 3):
+                engine.submit(release(f"job/{number}"), lambda *_: None)
+            await turns()
+            assert parts + list(slowly) == before
+            assert picture(engine.state) != before
+
+    run(test)
+
+
+def test_compaction_goes_on_beside_commands() -> None:
+    """Commands are decided and written between the slices of a snapshot, and nothing of either is lost (I5, I15)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        async with serving(journal, clock, compaction=Compaction(records=1_500)) as engine:
+            await _fill(engine)
+            await turns(3)
+            assert len(journal.begun) == 1 and journal.counted == []
+            begun = engine.state.seq
+            for number in range(1, 1_100, 3):
+                await engine.ask(renew(f"job/{number}", ttl_ms=5_000))
+            assert journal.counted == journal.begun == [begun]
+            assert engine.state.seq > begun + 300
+            crashed = journal.fork()
+            async with serving(crashed, clock) as recovered:
+                assert picture(recovered.state)[1:] == picture(engine.state)[1:]
+            assert len((await journal.open()).snapshot) > 8
+
+    run(test)
+
+
+def test_a_compaction_waits_for_the_append_on_its_way() -> None:
+    """A snapshot asked for while an append is on its way is written once that is durable, though nobody asks more."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            journal.is_shut = True
+            engine.submit(release("nothing"), lambda *_: None)
+            engine.submit(acquire("job"), lambda *_: None)
+            await turns()
+            compacting = asyncio.create_task(engine.compact())
+            await turns(20)
+            assert not compacting.done()
+            journal.open_gate()
+            await turns(20)
+            assert compacting.done()
+            assert await tail(journal) == []
+
+    run(test)
+
+
+def test_compactions_do_not_overlap() -> None:
+    """A compaction asked for while one is on its way is that one; one asked for later is a new one."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        async with serving(journal, clock, compaction=Compaction(records=1)) as engine:
+            for number in range(20):
+                await engine.ask(acquire(f"job/{number}"))
+                await engine.compact()
+            assert journal.begun == journal.counted
+            assert journal.counted == sorted(set(journal.counted))
+        await engine.compact()
+
+    run(test)

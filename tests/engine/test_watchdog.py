@@ -1,0 +1,124 @@
+"""The watchdog: says that the disk is slow, ends a process whose disk hangs, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from holdfast.engine.watchdog import EXIT_DISK_HANGS, Watchdog
+from holdfast.testing.clock import ManualClock
+from tests.engine.driving import GateJournal, acquire, run, serving, turns
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    codes: list[int] = []
+    monkeypatch.setattr("os._exit", codes.append)
+    return codes
+
+
+def test_a_quick_commit_is_not_worth_a_word(exits: list[int], caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is said while no commit is on its way, however long, or while one is within its bounds."""
+    clock = ManualClock()
+    dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
+    clock.advance(100_000)
+    dog.look()
+    dog.enter()
+    clock.advance(999)
+    dog.look()
+    dog.leave()
+    clock.advance(100_000)
+    dog.look()
+    assert exits == [] and caplog.messages == []
+
+
+def test_a_slow_commit_is_reported_once(exits: list[int], caplog: pytest.LogCaptureFixture) -> None:
+    """A commit over the first bound is reported once, the next slow one again, and neither ends the process."""
+    clock = ManualClock()
+    dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
+    for said in (1, 2):
+        dog.enter()
+        for _ in range(20):
+            clock.advance(1_000)
+            dog.look()
+        dog.leave()
+        assert len(caplog.messages) == said
+    assert exits == []
+
+
+def test_a_hanging_commit_ends_the_process(exits: list[int]) -> None:
+    """A commit over the second bound ends the process with its own exit code, at the second look that sees it."""
+    clock = ManualClock()
+    dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
+    dog.enter()
+    clock.advance(29_999)
+    dog.look()
+    clock.advance(1)
+    dog.look()
+    assert exits == []
+    clock.advance(250)
+    dog.look()
+    assert exits == [EXIT_DISK_HANGS]
+
+
+@pytest.mark.parametrize("slow_before_ms", [0, 5_000])
+def test_a_paused_process_is_not_a_hanging_disk(slow_before_ms: int, exits: list[int]) -> None:
+    """A pause of an hour in the middle of a commit ends nothing if the commit is over by the next look (T1)."""
+    clock = ManualClock()
+    dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
+    dog.enter()
+    clock.advance(slow_before_ms)
+    dog.look()
+    clock.advance(3_600_000)
+    dog.look()
+    dog.leave()
+    dog.enter()
+    clock.advance(250)
+    dog.look()
+    clock.advance(3_600_000)
+    dog.look()
+    assert exits == []
+
+
+def test_the_thread_looks_by_itself_and_stops(exits: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A started watchdog looks on its own, can be stopped twice, and started again."""
+    monkeypatch.setattr("holdfast.engine.watchdog.LOOK_EVERY_SECONDS", 0.001)
+    clock = ManualClock()
+    dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
+    for _ in range(2):
+        looked = threading.Event()
+        monkeypatch.setattr(dog, "look", looked.set)
+        dog.start()
+        assert looked.wait(10)
+        dog.stop()
+        dog.stop()
+    assert not any(thread.name == "holdfast-watchdog" for thread in threading.enumerate())
+
+
+def test_the_engine_tells_of_every_append() -> None:
+    """The watchdog knows of an append from its first instant to its last, failed or not, and of none in between."""
+
+    class Told(Watchdog):
+        told = ""
+
+        def enter(self) -> None:
+            self.told += "("
+
+        def leave(self) -> None:
+            self.told += ")"
+
+    async def test(clock: ManualClock) -> None:
+        journal, dog = GateJournal(), Told(clock)
+        async with serving(journal, clock, watchdog=dog) as engine:
+            assert dog.told == "()"
+            journal.is_shut = True
+            engine.submit(acquire("job"), lambda *_: None)
+            await turns()
+            assert dog.told == "()("
+            journal.let_through(OSError("no"))
+            await turns()
+            assert dog.told == "()()"
+        assert not any(thread.name == "holdfast-watchdog" for thread in threading.enumerate())
+
+    run(test)
