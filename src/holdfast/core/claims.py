@@ -33,6 +33,9 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     lease = slot.lease
     if lease is None and slot.closed_until_ms > now.ms:
         return refuse(refusals.Delayed(slot.closed_until_ms, slot.last_end))
+    if command.via is not None and (command.session != command.via or not command.bound):
+        # A session's secret claims for that session alone (S3).
+        return refuse(refusals.SessionUnknown())
     if command.session is not None:
         lacking = missing(state, command.session, command.principal)
         if lacking is not None:

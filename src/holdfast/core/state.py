@@ -143,7 +143,7 @@ class State:
 
     @classmethod
     def thaw(cls, frozen: Frozen) -> State:
-        """Make a state from a picture; the indexes are built anew."""
+        """Make a state from a picture, which is used up by it; the indexes are built anew."""
         state = cls()
         head = frozen.head
         state.seq, state.now_ms, state.last_token, state.epoch = head.seq, head.now_ms, head.last_token, head.epoch
@@ -165,7 +165,7 @@ class State:
             self.slots[name] = replace(slot, alarm_ms=lease.until_ms)
             self.lease_alarms.append((lease.until_ms, lease.token, name))
             _count(self.leases_of, lease.principal, 1)
-            if lease.session is not None:
+            if lease.session in self.sessions:
                 self.names_in.setdefault(lease.session, {})[name] = lease.bound
         heapq.heapify(self.lease_alarms)
         for session in self.sessions.values():

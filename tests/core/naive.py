@@ -1,0 +1,402 @@
+"""A second, naive core, written from the rules alone: two lists that only grow, and a scan for every question.
+
+It shares nothing with the real one but the commands and the limits. An answer is a plain tuple. It follows the records
+of the real core in one thing only, when the memory is cut (`forget`), because the rules leave that within a second.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from holdfast.core.commands import (
+    Acquire,
+    Command,
+    EndSession,
+    KeepSession,
+    OpenSession,
+    Release,
+    Renew,
+    RenewSession,
+)
+from holdfast.core.values import Limits
+
+FORGET_LATE_MS = 1_000
+
+
+class Claim(NamedTuple):
+    """One ownership of one name, living or ended (`how`)."""
+
+    name: str
+    lease_id: str
+    token: int
+    principal: str
+    owner: str | None
+    session: str | None
+    bound: bool
+    ttl: int
+    until: int
+    delay: int
+    metadata: str | None
+    since: int
+    beat: int
+    note: str | None = None
+    last_renewal: str | None = None
+    how: str | None = None
+    at: int = 0
+    reason: str | None = None
+    place: int = 0
+    """Its place among all that ended: 1, 2, …"""
+    cut: bool = False
+    """Nothing about the name up to this claim is remembered."""
+
+
+class Run(NamedTuple):
+    session_id: str
+    principal: str
+    ttl: int
+    until: int
+    how: str | None = None
+    at: int = 0
+    place: int = 0
+
+
+class Key(NamedTuple):
+    """A spent key. What it made is remembered as long as that lives; `place` and `at` if it stands for itself."""
+
+    principal: str
+    key: str
+    verb: str
+    asked: str
+    made: str
+    at: int = 0
+    place: int = 0
+
+
+class Naive:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.now = 0
+        self.ends = 0
+        self.claims: list[Claim] = []
+        self.runs: list[Run] = []
+        self.keys: list[Key] = []
+        self.forgotten = 0
+        """How many of all that ended are out of the retry memory: it forgets the oldest end first."""
+
+    def clone(self) -> "Naive":
+        twin = Naive(self.limits)
+        twin.now, twin.ends, twin.forgotten = self.now, self.ends, self.forgotten
+        twin.claims, twin.runs, twin.keys = self.claims[:], self.runs[:], self.keys[:]
+        return twin
+
+    # Questions, each by a scan.
+
+    def live(self, name: str) -> Claim | None:
+        return next((claim for claim in self.claims if claim.name == name and claim.how is None), None)
+
+    def past(self, name: str) -> list[Claim]:
+        """What is remembered of the name, the last end last."""
+        claims = [claim for claim in self.claims if claim.name == name]
+        while any(claim.cut for claim in claims):
+            claims.pop(0)
+        return sorted((claim for claim in claims if claim.how), key=lambda claim: claim.place)
+
+    def attempts(self, name: str) -> int:
+        count = 0
+        for claim in [*self.past(name), *([self.live(name)] if self.live(name) else [])]:
+            count = 0 if claim.how == "released" and claim.reason != "failed" else count + 1
+        return count
+
+    def closed_until(self, name: str) -> int:
+        return max((claim.at + claim.delay for claim in self.past(name) if claim.delay), default=0)
+
+    def until(self, claim: Claim) -> int:
+        ends = [run.until for run in self.runs if claim.bound and run.session_id == claim.session and not run.how]
+        return min([claim.until, *ends])
+
+    def lives(self, run: str | None, principal: str) -> str | None:
+        """Why a session cannot be used, or None."""
+        for found in self.runs:
+            if found.session_id == run and found.principal == principal:
+                if not found.how:
+                    return None
+                if found.how == "expired" and found.place > self.forgotten:
+                    return "session-lapsed"
+        return "session-unknown"
+
+    def free_names(self) -> list[str]:
+        """Names that nobody holds and that are remembered, the oldest end first."""
+        pasts = [self.past(name) for name in {claim.name for claim in self.claims} if not self.live(name)]
+        return [past[-1].name for past in sorted((p for p in pasts if p), key=lambda past: past[-1].place)]
+
+    def memory(self) -> Iterator[tuple[int, int]]:
+        """The place and time of everything in the retry memory, the oldest first."""
+        every = chain(self.claims, self.runs, self.keys)
+        return iter(sorted((thing.place, thing.at) for thing in every if thing.place > self.forgotten))
+
+    # What happens.
+
+    def settle(self, now: int) -> list[tuple[str, ...]]:
+        """End what is due (T3): first sessions, each with all that is bound to it, then leases; the earliest first."""
+        self.now = now
+        late = [run for run in self.runs if not run.how and run.until <= now]
+        late.sort(key=lambda run: (run.until, run.session_id))
+        happened = [("session-expired", run.session_id, *self.end_run(run, "expired")) for run in late]
+        due = [claim for claim in self.claims if not claim.how and claim.until <= now]
+        for claim in sorted(due, key=lambda claim: (claim.until, claim.token)):
+            self.end(claim, "expired")
+            happened.append(("expired", claim.name))
+        return happened
+
+    def end(self, claim: Claim, how: str, reason: str | None = None) -> None:
+        self.ends += 1
+        ended = claim._replace(how=how, at=self.now, reason=reason, place=self.ends)
+        self.claims[self.claims.index(claim)] = ended
+
+    def end_run(self, run: Run, how: str) -> list[str]:
+        bound = [claim for claim in self.claims if claim.bound and not claim.how and claim.session == run.session_id]
+        for claim in sorted(bound):
+            self.end(claim, "session_ended")
+        self.ends += 1
+        self.runs[self.runs.index(run)] = run._replace(how=how, at=self.now, place=self.ends)
+        return sorted(claim.name for claim in bound)
+
+    def forget(self, count: int, names: int) -> None:
+        """Follow a cut of the memory, if the rules allow it: what is old or too many, and open names only (C5, I14)."""
+        for _ in range(count):
+            memory = list(self.memory())
+            place, at = memory[0]
+            assert at + self.limits.retry_memory_ms <= self.now or len(memory) > self.limits.retry_keys_max
+            self.forgotten = place
+        for _ in range(names):
+            free = self.free_names()
+            assert len(free) > self.limits.ended_names_max
+            name = next(name for name in free if self.closed_until(name) <= self.now)
+            last = self.past(name)[-1]
+            self.claims[self.claims.index(last)] = last._replace(cut=True)
+        # A key is free again when all that it stands for is forgotten.
+        self.keys = [key for key in self.keys if self.stands(key)]
+
+    def stands(self, key: Key) -> bool:
+        if key.place:
+            return key.place > self.forgotten
+        things = [(c.lease_id, c.how, c.place) for c in self.claims] + [
+            (r.session_id, r.how, r.place) for r in self.runs
+        ]
+        return any(made == key.made and (not how or place > self.forgotten) for made, how, place in things)
+
+    def overdue(self) -> bool:
+        """Whether the memory holds more or older things than the rules allow."""
+        memory = list(self.memory())
+        old = any(at + self.limits.retry_memory_ms + FORGET_LATE_MS < self.now for _, at in memory)
+        open_names = [name for name in self.free_names() if self.closed_until(name) <= self.now]
+        too_many = len(self.free_names()) > self.limits.ended_names_max and bool(open_names)
+        return old or too_many or len(memory) > self.limits.retry_keys_max
+
+    # Commands.
+
+    def ask(self, command: Command) -> tuple[object, ...]:
+        match command:
+            case Acquire():
+                return self.spent(command, "acquire") or self.acquire(command)
+            case Renew():
+                return self.renew(command)
+            case Release():
+                return self.spent(command, "release") or self.release(command)
+            case OpenSession():
+                return self.spent(command, "open") or self.open(command)
+            case KeepSession():
+                return self.keep(command)
+            case RenewSession():
+                return self.renew_session(command)
+            case EndSession():
+                return self.spent(command, "end") or self.end_session(command)
+        raise AssertionError(command)
+
+    def spent(self, command: Acquire | Release | OpenSession | EndSession, verb: str) -> tuple[object, ...] | None:
+        """The answer to a key that was used before (C5)."""
+        if isinstance(command, Acquire) and (bad := self.bad(command)):
+            return bad
+        for key in self.keys:
+            if (key.principal, key.key) == (command.principal, command.key):
+                if (key.verb, key.asked) != (verb, command.fingerprint):
+                    return ("key-conflict",)
+                if isinstance(command, Acquire):
+                    claim = self.live(command.name)
+                    if claim and claim.lease_id == key.made:
+                        return self.granted(claim, reacquired=bool(key.place))
+                    return self.not_current(command.name, key.made, command.principal)
+                if isinstance(command, OpenSession):
+                    return self.opened(key.made, command.principal)
+                return ("ok",)
+        return None
+
+    def spend(self, command: Acquire | Release | OpenSession | EndSession, verb: str, made: str, *, own: bool) -> None:
+        if command.key is not None:
+            self.ends += own
+            place, at = (self.ends, self.now) if own else (0, 0)
+            self.keys.append(Key(command.principal, command.key, verb, command.fingerprint, made, at, place))
+
+    def bad(self, command: Acquire) -> tuple[object, ...] | None:
+        if not 1 <= command.ttl_ms <= self.limits.ttl_ms_max:
+            return ("bad-ttl", self.limits.ttl_ms_max)
+        return None
+
+    def acquire(self, command: Acquire) -> tuple[object, ...]:
+        name = command.name
+        claim = self.live(name)
+        if claim is None and self.closed_until(name) > self.now:
+            return ("closed", self.closed_until(name), self.previous(name))
+        if command.session is not None and (lacking := self.lives(command.session, command.principal)):
+            return (lacking,)
+        if claim is not None and self.is_own(claim, command):
+            until = max(claim.until, self.now + command.ttl_ms)
+            kept = claim._replace(ttl=command.ttl_ms, until=until, beat=self.now)
+            self.claims[self.claims.index(claim)] = kept
+            self.spend(command, "acquire", claim.lease_id, own=True)
+            return self.granted(kept, reacquired=True)
+        held = [other for other in self.claims if not other.how and other.principal == command.principal]
+        if len(held) >= self.limits.leases_per_principal_max:
+            return ("too-many-leases", self.limits.leases_per_principal_max)
+        if claim is not None:
+            return ("held", *self.shown(claim), claim.owner is not None and claim.owner == command.owner)
+        token = max((other.token for other in self.claims), default=0) + 1
+        self.claims.append(
+            Claim(
+                name,
+                command.lease_id,
+                token,
+                command.principal,
+                command.owner,
+                command.session,
+                command.bound,
+                command.ttl_ms,
+                self.now + command.ttl_ms,
+                command.delay_ms,
+                command.metadata,
+                self.now,
+                self.now,
+            )
+        )
+        self.spend(command, "acquire", command.lease_id, own=False)
+        return self.granted(self.claims[-1], reacquired=False)
+
+    def is_own(self, claim: Claim, command: Acquire) -> bool:
+        """C4: who the holder is, and whether it asked for its lease."""
+        if claim.bound != command.bound:
+            return False
+        same = claim.session == command.session if claim.bound else claim.principal == command.principal
+        if self.limits.reentrant == "holder":
+            return same
+        provable = claim.bound or claim.owner is not None
+        return same and provable and command.resume and claim.owner == command.owner
+
+    def own_claim(self, command: Renew | Release) -> Claim | tuple[object, ...]:
+        """L3, S3: the live claim, if the caller proved that it is its own."""
+        claim = self.live(command.name)
+        if claim is None:
+            refusal = self.not_current(command.name, command.lease_id, command.principal)
+            for old in self.claims:
+                if old.lease_id == command.lease_id and len(refusal) > 2 and old.how == "session_ended":
+                    lacking = self.lives(old.session, command.principal)
+                    return (lacking,) if lacking == "session-lapsed" else refusal
+            return refusal
+        if claim.bound and claim.principal != command.principal:
+            return ("session-unknown",)
+        if claim.lease_id != command.lease_id:
+            return self.not_current(command.name, command.lease_id, command.principal)
+        proved = claim.principal == command.principal
+        if command.via is not None:
+            proved = claim.bound and claim.session == command.via
+        return claim if proved else ("not-current", True)
+
+    def renew(self, command: Renew) -> tuple[object, ...]:
+        if command.ttl_ms is not None and not 1 <= command.ttl_ms <= self.limits.ttl_ms_max:
+            return ("bad-ttl", self.limits.ttl_ms_max)
+        claim = self.own_claim(command)
+        if not isinstance(claim, Claim):
+            return claim
+        if command.key is not None and claim.last_renewal == command.key:
+            return ("renewed", claim.token, self.until(claim))
+        ttl = command.ttl_ms or claim.ttl
+        until = self.now + ttl
+        if command.key is not None and until < claim.until:
+            until = claim.until
+        note = claim.note if command.note is None else command.note
+        metadata = claim.metadata if command.metadata is None else command.metadata
+        kept = claim._replace(ttl=ttl, until=until, note=note, metadata=metadata, beat=self.now)
+        if command.key is not None:
+            kept = kept._replace(last_renewal=command.key)
+        self.claims[self.claims.index(claim)] = kept
+        return ("renewed", kept.token, self.until(kept))
+
+    def release(self, command: Release) -> tuple[object, ...]:
+        claim = self.own_claim(command)
+        if not isinstance(claim, Claim):
+            return claim
+        self.end(claim, "released", "failed" if command.failed else None)
+        self.spend(command, "release", claim.lease_id, own=False)
+        return ("ok",)
+
+    def open(self, command: OpenSession) -> tuple[object, ...]:
+        mine = [run for run in self.runs if not run.how and run.principal == command.principal]
+        if len(mine) >= self.limits.sessions_per_principal_max:
+            return ("too-many-sessions", self.limits.sessions_per_principal_max)
+        ttl = sorted([10_000, command.ttl_ms, self.limits.session_ttl_ms_max])[1]
+        self.runs.append(Run(command.session_id, command.principal, ttl, self.now + ttl))
+        self.spend(command, "open", command.session_id, own=False)
+        return self.opened(command.session_id, command.principal)
+
+    def opened(self, session_id: str, principal: str) -> tuple[object, ...]:
+        if lacking := self.lives(session_id, principal):
+            return (lacking,)
+        return next(("open", run.session_id, run.ttl, run.until) for run in self.runs if run.session_id == session_id)
+
+    def renew_session(self, command: RenewSession) -> tuple[object, ...]:
+        """S4: the session and all that is bound to it, each for another of its own ttl; none is shortened."""
+        answer = self.keep(command)
+        count = 0
+        for place, claim in enumerate(self.claims):
+            if answer[0] == "open" and claim.bound and claim.session == command.session_id and not claim.how:
+                self.claims[place] = claim._replace(until=max(claim.until, self.now + claim.ttl), beat=self.now)
+                count += 1
+        return (*answer, count) if count else answer
+
+    def keep(self, command: KeepSession | RenewSession) -> tuple[object, ...]:
+        for place, run in enumerate(self.runs):
+            if run.session_id == command.session_id and not self.lives(run.session_id, command.principal):
+                self.runs[place] = run._replace(until=self.now + run.ttl)
+        return self.opened(command.session_id, command.principal)
+
+    def end_session(self, command: EndSession) -> tuple[object, ...]:
+        lacking = self.lives(command.session_id, command.principal)
+        if lacking:
+            return ("ok",) if lacking == "session-lapsed" else (lacking,)
+        self.end_run(next(run for run in self.runs if run.session_id == command.session_id), "deleted")
+        self.spend(command, "end", command.session_id, own=False)
+        return ("ok",)
+
+    # Answers.
+
+    def granted(self, claim: Claim, *, reacquired: bool) -> tuple[object, ...]:
+        who = ("reacquired" if reacquired else "granted", claim.lease_id, claim.token, claim.ttl, self.until(claim))
+        return (*who, self.previous(claim.name), self.attempts(claim.name))
+
+    def previous(self, name: str) -> tuple[object, ...] | None:
+        past = self.past(name)
+        return told(past[-1]) if past else None
+
+    def shown(self, claim: Claim) -> tuple[object, ...]:
+        return (claim.owner, self.until(claim), claim.since, claim.beat, claim.note, claim.metadata)
+
+    def not_current(self, name: str, lease_id: str, principal: str) -> tuple[object, ...]:
+        refusal = ("not-current", self.live(name) is not None)
+        for claim in self.claims:
+            if (claim.name, claim.lease_id, claim.principal) == (name, lease_id, principal) and claim.how:
+                return (*refusal, told(claim)) if claim.place > self.forgotten else refusal
+        return refusal
+
+
+def told(claim: Claim) -> tuple[object, ...]:
+    """What is told of an ended claim (C7)."""
+    return (claim.owner, claim.token, claim.how, claim.at, claim.note, claim.reason)

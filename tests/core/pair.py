@@ -1,0 +1,186 @@
+"""The real core and the naive one side by side: every command goes to both, and both must say the same.
+
+After every record the invariants are checked on the records alone, and three states are compared: the one that decided,
+one that was only ever told the records as bytes, and one made from a snapshot (I15).
+"""
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core import answers, refusals
+from holdfast.core.commands import Acquire, Command, EndSession, OpenSession, Release
+from holdfast.core.decide import decide, settle
+from holdfast.core.events import Ended, Event, Forgotten, Granted, Record, Renewed, SessionEnded, SessionRenewed
+from holdfast.core.state import State, event_fits, evolve
+from holdfast.core.values import TOKEN_MAX, LastEnd, Lease, Limits, Moment
+from holdfast.testing.scenarios import durable, fingerprint
+from tests.core.naive import Naive
+
+WALL_MS = 5_000_000
+
+SMALL = Limits(
+    ttl_ms_max=20_000,
+    session_ttl_ms_max=15_000,
+    leases_per_principal_max=3,
+    sessions_per_principal_max=2,
+    retry_memory_ms=4_000,
+    retry_keys_max=5,
+    ended_names_max=3,
+)
+
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+class Pair:
+    def __init__(self, limits: Limits = SMALL) -> None:
+        self.limits = limits
+        self.core = State()
+        self.shadow = State()
+        self.naive = Naive(limits)
+        self.records: list[Record] = []
+        self.now_ms = 0
+        self.held: dict[str, Lease] = {}
+        """Who holds what, from the records alone."""
+        self.open_at_ms: dict[str, int] = {}
+        self.promised_ms: dict[str, int] = {}
+        """Until when each lease was last acknowledged to live."""
+        self.last_token = 0
+
+    def ask(self, command: Command) -> tuple[object, ...]:
+        """Let both decide; return what both answer."""
+        self.settle()
+        if isinstance(command, Acquire | Release | OpenSession | EndSession):
+            command = replace(command, fingerprint=fingerprint(command))
+        decision = decide(self.core, command, Moment(self.now_ms, WALL_MS + self.now_ms), self.limits)
+        assert decide(self.core, command, Moment(self.now_ms, WALL_MS + self.now_ms), self.limits) == decision
+        for event in decision.events:
+            self.record(event)
+        wanted = self.naive.ask(command)
+        assert plain(decision.answer) == wanted, command
+        if isinstance(decision.answer, answers.Acquired | answers.Extended):
+            self.promised_ms[decision.answer.lease.lease_id] = decision.answer.until_ms
+        self.compare()
+        return wanted
+
+    def advance(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+        self.settle()
+        self.compare()
+
+    def settle(self) -> None:
+        """End what is due, in both (T3)."""
+        wanted = self.naive.settle(self.now_ms)
+        ends: list[tuple[object, ...]] = []
+        while (event := settle(self.core, self.now_ms, self.limits)) is not None:
+            self.record(event)
+            match event:
+                case Ended():
+                    ends.append((event.how, event.name))
+                case SessionEnded():
+                    ends.append((f"session-{event.how}", event.session_id, *(ended.name for ended in event.leases)))
+                case Forgotten():
+                    self.naive.forget(event.remembered, event.names)
+        assert ends == wanted
+        assert not self.naive.overdue()
+
+    def record(self, event: Event) -> None:
+        record = Record(self.core.seq + 1, self.now_ms, WALL_MS + self.now_ms, event)
+        read = _decoder.decode(msgspec.msgpack.encode(record))
+        assert read == record
+        assert event_fits(self.core, event)
+        self.judge(event)
+        evolve(self.core, record)
+        evolve(self.shadow, read)
+        self.records.append(record)
+
+    def judge(self, event: Event) -> None:
+        """Check one event against all earlier ones: I1, I2, I3, I10, I11, I14."""
+        match event:
+            case Granted(name=name, lease=lease):
+                assert name not in self.held, "I1: a second holder"
+                assert self.last_token < lease.token <= TOKEN_MAX, "I2: the token did not rise"
+                assert self.open_at_ms.get(name, 0) <= self.now_ms, "I14: granted while closed"
+                self.last_token = lease.token
+                self.held[name] = lease
+            case Renewed(name=name, lease_id=lease_id):
+                assert self.held[name].lease_id == lease_id
+            case SessionRenewed(session_id=session_id, leases=leases):
+                bound = [name for name, lease in self.held.items() if lease.bound and lease.session == session_id]
+                assert [renewed.name for renewed in leases] == sorted(bound), "S4: not all of a session's claims"
+            case Ended():
+                assert event.how in {"released", "expired"}
+                self.judge_end(event)
+            case SessionEnded(session_id=session_id, how=how, leases=leases):
+                bound = {name for name, lease in self.held.items() if lease.bound and lease.session == session_id}
+                assert [ended.name for ended in leases] == sorted(bound), "I10: not all of a session's claims"
+                for ended in leases:
+                    assert ended.how == "session_ended"
+                    self.judge_end(ended, by_time=how == "expired")
+
+    def judge_end(self, event: Ended, *, by_time: bool = False) -> None:
+        lease = self.held.pop(event.name)
+        assert (lease.lease_id, lease.token) == (event.lease_id, event.token)
+        if event.how == "expired" or by_time:
+            assert self.promised_ms[event.lease_id] <= self.now_ms, "I3: ended before its time"
+        else:
+            assert event.by == lease.principal, "I11: ended by a stranger"
+        if lease.delay_ms:
+            self.open_at_ms[event.name] = self.now_ms + lease.delay_ms
+
+    def compare(self) -> None:
+        """I15: what decided, what was replayed and what was thawed are one; and a bound claim has its session."""
+        picture = durable(self.core)
+        assert durable(self.shadow) == picture
+        assert durable(State.thaw(self.core.freeze())) == picture
+        assert {name for name, slot in self.core.slots.items() if slot.lease} == set(self.held)
+        assert all(lease.session in self.core.sessions for lease in self.held.values() if lease.bound), "I10"
+
+    def restart(self) -> None:
+        """Go on with what a snapshot of the replayed journal gives."""
+        self.core = State.thaw(self.shadow.freeze())
+        self.compare()
+
+
+def plain(answer: object) -> tuple[object, ...]:
+    """Write an answer of the core as the naive one would."""
+    match answer:
+        case answers.Acquired(lease=lease):
+            verb = "reacquired" if answer.reacquired else "granted"
+            who = (verb, lease.lease_id, lease.token, lease.ttl_ms, answer.until_ms)
+            return (*who, end(answer.previous), answer.attempts)
+        case answers.Extended(lease=lease, until_ms=until_ms):
+            return ("renewed", lease.token, until_ms)
+        case answers.Released() | answers.SessionOver():
+            return ("ok",)
+        case answers.SessionOpen(session=session):
+            opened = ("open", session.session_id, session.ttl_ms, session.until_ms)
+            return (*opened, answer.renewed) if answer.renewed else opened
+        case refusals.Held(lease=lease, until_ms=until_ms, same_owner=same_owner):
+            since, beat = lease.granted_wall_ms - WALL_MS, lease.beat_wall_ms - WALL_MS
+            return ("held", lease.owner, until_ms, since, beat, lease.note, lease.metadata, same_owner)
+        case refusals.Delayed(until_ms=until_ms, end=last):
+            return ("closed", until_ms, end(last))
+        case refusals.NotCurrent(succeeded=succeeded, ended=None):
+            return ("not-current", succeeded)
+        case refusals.NotCurrent(succeeded=succeeded, ended=ended):
+            return ("not-current", succeeded, end(ended.end))
+        case refusals.TooManyLeases(limit=limit):
+            return ("too-many-leases", limit)
+        case refusals.TooManySessions(limit=limit):
+            return ("too-many-sessions", limit)
+        case refusals.BadTtl(max_ms=max_ms):
+            return ("bad-ttl", max_ms)
+        case refusals.SessionUnknown():
+            return ("session-unknown",)
+        case refusals.SessionLapsed():
+            return ("session-lapsed",)
+        case refusals.KeyConflict():
+            return ("key-conflict",)
+    raise AssertionError(answer)
+
+
+def end(last: LastEnd | None) -> tuple[object, ...] | None:
+    if last is None:
+        return None
+    assert last.wall_ms == WALL_MS + last.at_ms
+    return (last.owner, last.token, last.how, last.at_ms, last.note, last.reason)

@@ -1,0 +1,228 @@
+"""The real core against the naive one under commands drawn by Hypothesis, in both settings of `reentrant`.
+
+`HOLDFAST_PROOF=full` plays 2,000 examples of 100 steps for each setting.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from msgspec.structs import replace
+
+from holdfast.core.commands import Acquire, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
+from holdfast.testing.scenarios import durable, replay
+from tests.core.naive import Claim
+from tests.core.pair import SMALL, Pair
+
+IS_FULL = os.environ.get("HOLDFAST_PROOF") == "full"
+SETTINGS = settings(
+    max_examples=2_000 if IS_FULL else 600,
+    stateful_step_count=100,
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+PRINCIPALS = st.sampled_from(["ana", "ben"])
+OWNERS = st.sampled_from([None, "x", "x", "y"])
+NAMES = st.sampled_from("abcde")
+KEYS = st.sampled_from([None] * 5 + ["k1", "k2", "k3", "k4", "k5"])
+TTLS_MS = st.sampled_from([20_000, 12_000, 5_000, 5_001, 2_500, 1_000, 1])
+DELAYS_MS = st.sampled_from([0, 0, 0, 1, 1_500, 30_000])
+SESSION_TTLS_MS = st.sampled_from([60_000, 11_000, 10_000, 0])
+WHICH = st.sampled_from([0, 0, 0, 1, 1, 2, 3])
+"""Counted back from the newest."""
+NOTES = st.sampled_from([None, None, "n1", ""])
+SELDOM = st.sampled_from([False] * 7 + [True])
+HALF = st.booleans()
+
+
+NEVER = Claim("f", "unknown", 0, "ana", None, None, False, 1, 1, 0, None, 0, 0)
+"""A claim that nobody ever made."""
+
+
+class CoreMachine(RuleBasedStateMachine):
+    reentrant = "resume"
+
+    @initialize()
+    def begin(self) -> None:
+        self.pair = Pair(replace(SMALL, reentrant=self.reentrant))
+        self.made = 0
+        self.last: Acquire | Release | None = None
+
+    def fresh(self, letter: str) -> str:
+        self.made += 1
+        return f"{letter}{self.made}"
+
+    def session(self, principal: str, back: int, stray: bool) -> str:
+        """The principal's newest living session but `back`, made if there is none, or if `stray` any, by anybody."""
+        runs = [run for run in self.pair.naive.runs if stray or (not run.how and run.principal == principal)]
+        if not runs:
+            self.pair.ask(OpenSession(principal=principal, session_id=self.fresh("s"), ttl_ms=11_000))
+            runs = self.pair.naive.runs
+        return runs[-1 - back % len(runs)].session_id
+
+    def proof(self, back: int, stray: bool) -> Claim:
+        """The newest living claim but `back`, made if there is none, or if `stray` any that ever was."""
+        claims = [claim for claim in self.pair.naive.claims if stray or not claim.how]
+        if not claims:
+            lease_id = self.fresh("L")
+            asked = Acquire(name="f", principal="ana", lease_id=lease_id, ttl_ms=9_000, session=None)
+            self.pair.ask(replace(asked, session=self.session("ana", back, stray=False), bound=True) if back else asked)
+            claims = self.pair.naive.claims
+        return claims[-1 - back % len(claims)] if claims else NEVER
+
+    @rule(
+        name=NAMES, principal=PRINCIPALS, owner=OWNERS, ttl_ms=TTLS_MS, delay_ms=DELAYS_MS, resume=SELDOM, key=KEYS,
+        kind=st.sampled_from(["bound", "plain", "counted"]), back=WHICH, stray=SELDOM,
+    )  # fmt: skip
+    def acquire(
+        self, name: str, principal: str, owner: str | None, ttl_ms: int, delay_ms: int, resume: bool, key: str | None,
+        kind: str, back: int, stray: bool,
+    ) -> None:  # fmt: skip
+        session = None if kind == "plain" else self.session(principal, back, stray)
+        self.last = Acquire(
+            name=name,
+            principal=principal,
+            lease_id=self.fresh("L"),
+            ttl_ms=ttl_ms,
+            owner=owner,
+            metadata=owner,
+            session=session,
+            bound=kind == "bound",
+            delay_ms=delay_ms,
+            resume=resume,
+            key=key,
+        )
+        self.pair.ask(self.last)
+
+    @rule(back=WHICH, owner=OWNERS, ttl_ms=TTLS_MS, key=KEYS)
+    def acquire_own(self, back: int, owner: str | None, ttl_ms: int, key: str | None) -> None:
+        """Ask for a lease that lives, as its holder or as somebody who is nearly its holder."""
+        claim = self.proof(back, stray=False)
+        session = self.session(claim.principal, 0, stray=False) if claim.bound and back == 1 else claim.session
+        self.last = Acquire(
+            name=claim.name,
+            principal=claim.principal,
+            lease_id=self.fresh("L"),
+            ttl_ms=ttl_ms,
+            owner=claim.owner if back < 2 else owner,
+            session=session,
+            bound=claim.bound,
+            resume=True,
+            key=key,
+        )
+        self.pair.ask(self.last)
+
+    @rule()
+    def repeat(self) -> None:
+        """Send the last acquire or release again, as after a lost reply (C5)."""
+        if isinstance(self.last, Acquire):
+            self.pair.ask(replace(self.last, lease_id=self.fresh("L")))
+        elif self.last is not None:
+            self.pair.ask(self.last)
+
+    @rule(
+        back=WHICH, stray=SELDOM, ttl_ms=st.none() | TTLS_MS, note=NOTES, metadata=NOTES, key=KEYS,
+        stranger=SELDOM, via=st.sampled_from([None, None, "own", "other"]),
+    )  # fmt: skip
+    def renew(
+        self, back: int, stray: bool, ttl_ms: int | None, note: str | None, metadata: str | None, key: str | None,
+        stranger: bool, via: str | None,
+    ) -> None:  # fmt: skip
+        proof = self.proof(back, stray)
+        self.pair.ask(
+            Renew(
+                name=proof.name,
+                principal=self.asker(proof, stranger),
+                lease_id=proof.lease_id,
+                ttl_ms=ttl_ms,
+                note=note,
+                metadata=metadata,
+                via=self.secret(proof, via),
+                key=key,
+            )
+        )
+
+    @rule(
+        back=WHICH, stray=SELDOM, failed=HALF, key=KEYS, stranger=SELDOM,
+        via=st.sampled_from([None, None, None, "own", "other"]),
+    )  # fmt: skip
+    def release(self, back: int, stray: bool, failed: bool, key: str | None, stranger: bool, via: str | None) -> None:
+        proof = self.proof(back, stray)
+        self.last = Release(
+            name=proof.name,
+            principal=self.asker(proof, stranger),
+            lease_id=proof.lease_id,
+            failed=failed,
+            via=self.secret(proof, via),
+            key=key,
+        )
+        self.pair.ask(self.last)
+
+    def asker(self, proof: Claim, stranger: bool) -> str:
+        return {"ana": "ben", "ben": "ana"}[proof.principal] if stranger else proof.principal
+
+    def secret(self, proof: Claim, via: str | None) -> str | None:
+        return {"own": proof.session, "other": self.session(proof.principal, 0, stray=True)}.get(via or "")
+
+    @rule(principal=PRINCIPALS, ttl_ms=SESSION_TTLS_MS, key=KEYS)
+    def open_session(self, principal: str, ttl_ms: int, key: str | None) -> None:
+        self.pair.ask(OpenSession(principal=principal, session_id=self.fresh("s"), ttl_ms=ttl_ms, key=key))
+
+    @rule(principal=PRINCIPALS, back=WHICH, stray=SELDOM)
+    def keep_session(self, principal: str, back: int, stray: bool) -> None:
+        self.pair.ask(KeepSession(principal=principal, session_id=self.session(principal, back, stray)))
+
+    @rule(principal=PRINCIPALS, back=WHICH, stray=SELDOM)
+    def renew_session(self, principal: str, back: int, stray: bool) -> None:
+        self.pair.ask(RenewSession(principal=principal, session_id=self.session(principal, back, stray)))
+
+    @rule(principal=PRINCIPALS, back=WHICH, stray=SELDOM, key=KEYS)
+    def end_session(self, principal: str, back: int, stray: bool, key: str | None) -> None:
+        self.pair.ask(EndSession(principal=principal, session_id=self.session(principal, back, stray), key=key))
+
+    @rule(by_ms=st.sampled_from([0, 1, 500, 999, 1_000, 1_000, 3_000, 30_000]))
+    def advance(self, by_ms: int) -> None:
+        self.pair.advance(by_ms)
+
+    @rule(which=st.integers(0, 3), off_ms=st.sampled_from([-1, 0, 0, 1]), settle_at_once=HALF)
+    def advance_to_a_deadline(self, which: int, off_ms: int, settle_at_once: bool) -> None:
+        """Go to a moment at which something ends, opens or is forgotten, or just beside it."""
+        naive = self.pair.naive
+        ends = [claim.until for claim in naive.claims if not claim.how] + [
+            run.until for run in naive.runs if not run.how
+        ]
+        opens = [claim.at + claim.delay for claim in naive.claims if claim.how and claim.delay]
+        forgets = [at + self.pair.limits.retry_memory_ms for _, at in naive.memory()]
+        coming = sorted({ms for ms in ends + opens + forgets if ms >= self.pair.now_ms})
+        if which < len(coming):
+            by_ms = max(0, coming[which] + off_ms - self.pair.now_ms)
+            self.pair.now_ms += by_ms
+            if settle_at_once:
+                self.pair.advance(0)
+
+    @rule(seldom=SELDOM)
+    def restart(self, seldom: bool) -> None:
+        if seldom:
+            self.pair.restart()
+
+    def teardown(self) -> None:
+        if hasattr(self, "pair"):
+            assert durable(replay(self.pair.records)) == durable(self.pair.core)
+
+
+class HolderMachine(CoreMachine):
+    reentrant = "holder"
+
+
+def test_core_agrees_with_the_naive_model() -> None:
+    """Whatever is asked, the core answers as the rules say; I1, I2, I3, I8, I10, I11, I14, I15 hold at every step."""
+    run_state_machine_as_test(CoreMachine, settings=SETTINGS)
+
+
+def test_core_agrees_with_the_naive_model_when_holders_reenter() -> None:
+    """The same where an equal holder gets its lease unasked (C4)."""
+    run_state_machine_as_test(HolderMachine, settings=SETTINGS)
