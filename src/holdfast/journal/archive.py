@@ -37,10 +37,9 @@ FOREVER = 2**62
 class Archive:
     """The snapshot and the history of one store."""
 
-    def __init__(self, store: Store, keeping: Keeping, place: str) -> None:
+    def __init__(self, store: Store, keeping: Keeping) -> None:
         self._store = store
         self._keeping = keeping
-        self._place = place
         self.upto = store.meta("upto")
         """How far the snapshot that counts reaches."""
 
@@ -50,14 +49,14 @@ class Archive:
         checksum = 0
         for number, body in self._store.run("read_parts", (self.upto,)):
             if number != len(parts):
-                raise JournalDamagedError(f"{self._place}: part {len(parts)} of the snapshot is missing")
+                raise self._store.damaged(f"part {len(parts)} of the snapshot is missing")
             try:
                 parts.append(unseal(body))
             except JournalDamagedError as error:
-                raise JournalDamagedError(f"{self._place}: part {number} of the snapshot: {error}") from error
+                raise self._store.damaged(f"part {number} of the snapshot: {error}") from error
             checksum = crc32(body, checksum)
         if len(parts) != self._store.meta("parts") or checksum != self._store.meta("checksum"):
-            raise JournalDamagedError(f"{self._place}: the snapshot is not the one that was written")
+            raise self._store.damaged("the snapshot is not the one that was written")
         return parts
 
     # Compaction.
@@ -82,7 +81,7 @@ class Archive:
     def _refuse_unless_durable(self, upto: int) -> None:
         last = next((last for (last,) in self._store.run("read_batch_end", (upto,))), 0)
         if last != upto:
-            raise JournalUnavailableError(f"compact: no durable batch of {self._place} ends with record {upto}")
+            raise JournalUnavailableError(f"compact: no durable batch ends with record {upto}")
 
     async def _write_parts(self, upto: int, snapshot: Iterable[bytes]) -> tuple[int, int]:
         number = checksum = 0
@@ -110,11 +109,7 @@ class Archive:
         await self._keep(records, names)
 
     async def _keep(self, records: list[Record], names: list[Row]) -> None:
-        """Write the names first, in as many slices as they take: a session may end with thousands."""
-        while len(names) > SLICE_ROWS:
-            some, names = names[:SLICE_ROWS], names[SLICE_ROWS:]
-            self._store.slice(lambda some=some: self._store.do("write_history_name", some))  # type: ignore[misc]
-            await asyncio.sleep(0)
+        names = await self._all_but_one_slice("write_history_name", names)
         rows = [(record.seq, record.wall_ms, encode_batch([record])) for record in records]
 
         def write() -> None:
@@ -124,6 +119,14 @@ class Archive:
 
         self._store.slice(write)
         await asyncio.sleep(0)
+
+    async def _all_but_one_slice(self, statement: str, names: list[Row]) -> list[Row]:
+        """Run a statement for names, and return what is left for the last slice: a session may end with thousands."""
+        while len(names) > SLICE_ROWS:
+            some, names = names[:SLICE_ROWS], names[SLICE_ROWS:]
+            self._store.slice(lambda some=some: self._store.do(statement, some))  # type: ignore[misc]
+            await asyncio.sleep(0)
+        return names
 
     def _tail_until(self, upto: int) -> Iterator[Record]:
         """Yield the records a snapshot will stand for; no statement stays open between two batches."""
@@ -152,8 +155,17 @@ class Archive:
             await self._forget(rows)
 
     async def _forget(self, rows: list[tuple[int]]) -> None:
+        """Drop as many of these as fit into a slice, at least one."""
+        names: list[Row] = []
+        for count, (seq,) in enumerate(rows, 1):
+            names.extend((name, seq) for (name,) in self._store.run("read_history_names", (seq,)))
+            if len(names) >= SLICE_ROWS:
+                rows = rows[:count]
+                break
+        names = await self._all_but_one_slice("drop_history_name", names)
+
         def drop() -> None:
-            self._store.do("drop_history_names", rows)
+            self._store.do("drop_history_name", names)
             gone = self._store.do("drop_history", rows)
             self._store.do("add_meta", [("history", -gone)])
 

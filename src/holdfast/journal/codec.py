@@ -66,6 +66,8 @@ def unseal(data: bytes) -> bytes:
 
 
 def _frames(data: bytes) -> Iterator[bytes]:
+    if not isinstance(data, bytes):
+        raise JournalDamagedError(f"there is {type(data).__name__} where bytes were written")
     place = 0
     while place < len(data):
         start = place + _FRAME.size

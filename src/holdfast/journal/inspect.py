@@ -137,7 +137,7 @@ class _Look:
             self._problem(f"the journal has schema {schema}; this version knows {SCHEMA}")
             return found
         with self._noting():
-            Archive(self._store, Keeping(), str(self._path)).read_snapshot()
+            Archive(self._store, Keeping()).read_snapshot()
         self._history(upto)
         self._tail(upto)
         return msgspec.structs.replace(
@@ -207,7 +207,8 @@ def _reading(directory: Path) -> Iterator[Store]:
         raise JournalError(f"{directory} holds no journal: there is no {FILE} in it")
     glasses = _Glasses()
     try:
-        db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=_VFS_NAME)
+        # Resolved, because apsw takes SQLite's word that a path has a symbolic link in it for an error.
+        db = apsw.Connection(str(path.resolve()), flags=apsw.SQLITE_OPEN_READONLY, vfs=_VFS_NAME)
         try:
             # With the whole file locked SQLite keeps its index of the WAL in memory instead of in a file beside it.
             db.execute("PRAGMA locking_mode=exclusive").fetchall()

@@ -4,14 +4,15 @@
 - `append` runs on the event loop: one commit serves the whole turn, and a thread's hand-overs cost more than they save.
 - The one failed COMMIT that does not end the process is a full disk: the same batch is tried once more after a ballast
   file was given up, for nobody has heard of it yet and the second try writes the same rows in the same place.
-- What cannot be read is refused before anything is changed. What can be read is written to the disk again before
-  anything is built on it, for a sync that failed in an earlier process may have left it in the machine's memory only.
+- What cannot be read is refused before anything is changed. After a sync has failed, what can be read may be in the
+  machine's memory only: the next process writes it again before it builds on it.
 - SQLite must be 3.51.3 or later: before, a WAL could be reset at the wrong moment and the file damaged.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import apsw
@@ -30,7 +31,7 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
-from holdfast.journal.store import SQL, DiskFullError, Store
+from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,6 +45,9 @@ SCHEMA = 1
 APPLICATION_ID = 0x486F6C64
 """`Hold`: marks the file as ours, for us and for whoever asks what kind of file it is."""
 SQLITE_MIN = (3, 51, 3)
+CHUNK_BYTES = 64 * 1024
+"""SQLite's own file layer writes less than 128 KiB at once, and takes more for a full disk."""
+LOCK_TRIES = 3
 
 _CREATE = [statement for name, statement in SQL.items() if name.startswith("create_")]
 
@@ -162,7 +166,7 @@ class SqliteJournal:
         try:
             _make_directory(self._directory)
             try:
-                parts = self._open_file()
+                parts = self._open_in_turn()
             except (apsw.FullError, DiskFullError):
                 if not self._ballast.give_up():
                     raise
@@ -181,12 +185,22 @@ class SqliteJournal:
                 f"another server has {self._directory} open: stop it, or give this one its own directory (--data)"
             )
         if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-            return JournalDamagedError(
-                f"{self._path} is damaged: {error}. Restore the directory from a backup; nothing was changed"
-            )
+            return JournalDamagedError(f"{self._path} is damaged: {error}. Restore the directory from a backup")
         return JournalError(
             f"{self._path} cannot be opened: {error}. Check that the directory is writable and has room"
         )
+
+    def _open_in_turn(self) -> list[bytes]:
+        """Open the file, and try again if it is locked: of two that start together each can stand in the other's way.
+
+        Each waits for its own time, so that they do not meet again. A server that runs keeps its lock through it all.
+        """
+        for _ in range(1, LOCK_TRIES):
+            try:
+                return self._open_file()
+            except apsw.BusyError:
+                time.sleep(0.02 * (1 + os.getpid() % 8))
+        return self._open_file()
 
     def _open_file(self) -> list[bytes]:
         """Lock, look, and only then change anything: what is refused stays as it was, byte for byte."""
@@ -237,28 +251,41 @@ class SqliteJournal:
 
     def _look(self, store: Store) -> list[bytes]:
         """Check all that will be replayed, and return the snapshot."""
-        self._archive = Archive(store, self._keeping, str(self._path))
+        for check in ("check_meta", "check_batch", "check_parts"):
+            for (text,) in store.run(check):
+                if text != "ok":
+                    raise store.damaged(str(text))
+        self._archive = Archive(store, self._keeping)
         parts = self._archive.read_snapshot()
         self._last = self._archive.upto
         for first, last, body in store.run("read_batches", (self._last,)):
             if first != self._last + 1:
-                raise self._damaged(f"record {first} stands where {self._last + 1} should")
+                raise store.damaged(f"record {first} stands where {self._last + 1} should")
             try:
                 count = count_records(body)
             except JournalDamagedError as error:
-                raise self._damaged(f"in the batch that begins with record {first}, {error}") from error
-            if count != last - first + 1:
-                raise self._damaged(f"the batch of records {first} to {last} has {count}")
+                raise store.damaged(f"in the batch that begins with record {first}, {error}") from error
+            if last != first + count - 1:
+                raise store.damaged(f"the batch of records {first} to {last} has {count}")
             self._last = last
         return parts
 
     def _begin_tenure(self, store: Store) -> None:
-        """Count the tenure, and write all that the WAL has to the file: a sync that failed may have left it unsafe."""
-        epoch = store.meta("epoch") + 1
-        store.commit("open", lambda: store.do("write_meta", [("epoch", epoch)]))
+        """Make sure of what was found, and count the tenure.
+
+        The WAL is emptied into the file, so that no new write shares a sector with the last ones before a crash.
+        """
+        mark = self._directory / UNSYNCED
+        is_unsynced = mark.exists()
+        if is_unsynced:
+            _write_again(store.db, f"{self._path}-wal")
         busy, _, _ = next(store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
         if busy:
-            raise JournalError(f"{self._path}: the WAL could not be emptied")
+            raise JournalError(f"{self._path}: the WAL cannot be emptied. Stop whatever else has the file open")
+        epoch = store.meta("epoch") + 1
+        store.commit("open", lambda: store.do("write_meta", [("epoch", epoch)]))
+        if is_unsynced:
+            mark.unlink()
         self._epoch = epoch
 
     def _tail(self) -> Iterator[Record]:
@@ -268,14 +295,9 @@ class SqliteJournal:
         for _, _, body in store.run("read_batches", (archive.upto,)):
             for record in decode_batch(body):
                 if record.seq != wanted:
-                    raise self._damaged(f"record {record.seq} stands where {wanted} should")
+                    raise store.damaged(f"record {record.seq} stands where {wanted} should")
                 wanted += 1
                 yield record
-
-    def _damaged(self, text: str) -> JournalDamagedError:
-        return JournalDamagedError(
-            f"{self._path} is damaged: {text}. Restore the directory from a backup; nothing was changed"
-        )
 
 
 def _create(db: apsw.Connection) -> None:
@@ -283,6 +305,23 @@ def _create(db: apsw.Connection) -> None:
     for statement in _CREATE:
         db.execute(statement)
     db.execute(SQL["write_meta"], ("schema", SCHEMA))
+
+
+def _write_again(db: apsw.Connection, path: str) -> None:
+    """Write a file as it is read, byte for byte, and sync it.
+
+    A sync that failed in an earlier process can leave bytes that every program reads, that the system believes written,
+    and that are not on the disk. The next sync would skip them, and what is built on them would be gone with them. The
+    mark that tells of it need not be synced: a power cut takes it away together with those bytes.
+    """
+    file = apsw.VFSFile(db.open_vfs, path, [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE, 0])
+    try:
+        size_bytes = file.xFileSize()
+        for place in range(0, size_bytes, CHUNK_BYTES):
+            file.xWrite(file.xRead(min(CHUNK_BYTES, size_bytes - place), place), place)
+        file.xSync(apsw.SQLITE_SYNC_FULL)
+    finally:
+        file.xClose()
 
 
 def _make_directory(directory: Path) -> None:

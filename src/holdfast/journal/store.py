@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Row = tuple[apsw.SQLiteValue, ...]
 
 SQL = load("sqlite.sql")
+UNSYNCED = "unsynced"
+"""A file that is there after a sync failed, until what was written then has been written again."""
 
 
 class DiskFullError(Exception):
@@ -45,13 +47,18 @@ class Store:
         try:
             yield from self.db.execute(SQL[name], values)
         except (apsw.CorruptError, apsw.NotADBError) as error:
-            raise JournalDamagedError(f"{name}: {self._path} is damaged: {error}. Restore it from a backup") from error
+            raise self.damaged(f"{name}: {error}") from error
+        except UnicodeDecodeError as error:
+            raise self.damaged(f"{name}: a text cannot be read: {error}") from error
         except apsw.Error as error:
             raise JournalUnavailableError(f"{name}: {self._path} cannot be read: {error}") from error
 
     def meta(self, key: str) -> int:
         """Return a scalar; 0 if it was never set."""
-        return next((value for (value,) in self.run("read_meta", (key,))), 0)
+        value = next((value for (value,) in self.run("read_meta", (key,))), 0)
+        if not isinstance(value, int):
+            raise self.damaged(f"the scalar {key!r} is no number")
+        return value
 
     def do(self, name: str, rows: Iterable[Row]) -> int:
         """Run a statement for each row, inside `commit`, and return how many rows of the table changed."""
@@ -87,9 +94,15 @@ class Store:
         except DiskFullError as error:
             raise JournalUnavailableError(f"compact: the disk under {self._path.parent} is full: {error}") from error
 
+    def damaged(self, text: str) -> JournalDamagedError:
+        """Make the error, with where and what to do."""
+        return JournalDamagedError(f"{self._path} is damaged: {text}. Restore the directory from a backup")
+
     def outcome_unknown(self, text: str) -> OutcomeUnknownError:
         """Make the error, and the end of this connection's word: what it showed from now on could be wrong."""
         self._unknown = f"{text}; whether it is on the disk only a restart can tell"
+        with contextlib.suppress(OSError):
+            self._path.with_name(UNSYNCED).touch(0o600)
         return OutcomeUnknownError(self._unknown)
 
     def close(self) -> None:

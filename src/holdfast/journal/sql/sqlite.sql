@@ -2,25 +2,25 @@
 
 -- name: create_meta
 -- One row per scalar: the schema, the tenure, how far the snapshot reaches, its parts and checksum, how long the history is.
-CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID
 
 -- name: create_batch
 -- One row per transaction: the cheapest form, for the loop waits for it.
-CREATE TABLE batch (first_seq INTEGER PRIMARY KEY, last_seq INTEGER NOT NULL, body BLOB NOT NULL)
+CREATE TABLE batch (first_seq INTEGER PRIMARY KEY, last_seq INTEGER NOT NULL, body BLOB NOT NULL) STRICT
 
 -- name: create_snapshot_part
 -- The snapshot, in the order of its parts. Only the one that `meta` names counts.
 CREATE TABLE snapshot_part (
     upto INTEGER NOT NULL, part INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (upto, part)
-) WITHOUT ROWID
+) STRICT, WITHOUT ROWID
 
 -- name: create_history
 -- Records that outlive their snapshot, one row each, by number.
-CREATE TABLE history (seq INTEGER PRIMARY KEY, wall_ms INTEGER NOT NULL, body BLOB NOT NULL)
+CREATE TABLE history (seq INTEGER PRIMARY KEY, wall_ms INTEGER NOT NULL, body BLOB NOT NULL) STRICT
 
 -- name: create_history_name
 -- Which records concern a name; a session's end concerns several.
-CREATE TABLE history_name (name TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (name, seq)) WITHOUT ROWID
+CREATE TABLE history_name (name TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (name, seq)) STRICT, WITHOUT ROWID
 
 -- name: create_history_wall
 -- So that what is too old is found without looking at the rest.
@@ -123,9 +123,21 @@ SELECT seq FROM history WHERE wall_ms < ? ORDER BY wall_ms LIMIT ?
 -- Forget a record.
 DELETE FROM history WHERE seq = ?
 
--- name: drop_history_names
+-- name: drop_history_name
 -- Forget which names it concerned.
-DELETE FROM history_name WHERE seq = ?
+DELETE FROM history_name WHERE name = ? AND seq = ?
+
+-- name: check_meta
+-- Ask SQLite whether a table that is needed to start is sound; the history can be long and is left out.
+PRAGMA integrity_check('meta')
+
+-- name: check_batch
+-- The same.
+PRAGMA integrity_check('batch')
+
+-- name: check_parts
+-- The same.
+PRAGMA integrity_check('snapshot_part')
 
 -- name: check_integrity
 -- Ask SQLite whether the file is sound.

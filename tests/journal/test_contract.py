@@ -1,0 +1,158 @@
+"""One promise, one suite: every journal of ours passes what `holdfast.testing.contract` checks."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from holdfast.journal.base import HistoryQuery, Journal, JournalLockedError, Keeping, Recovered
+from holdfast.journal.memory import MemoryJournal, Shelf
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.testing.contract import CHECKS, BrokenPromiseError, Check, Place, check_journal, run_check
+from tests.journal.records import grants
+
+BACKENDS = ["memory", "sqlite"]
+
+HOLD = """
+import asyncio, sys
+from pathlib import Path
+from holdfast.journal.sqlite import SqliteJournal
+from tests.journal.records import grants
+
+async def hold():
+    journal = SqliteJournal(Path(sys.argv[1]), ballast_bytes=0)
+    await journal.open()
+    await journal.append(grants(1, 3))
+    print("held", flush=True)
+    sys.stdin.read()
+
+asyncio.run(hold())
+"""
+
+
+def a_place(backend: str, directory: Path) -> Place:
+    if backend == "memory":
+        return partial(MemoryJournal, shelf=Shelf())
+    return partial(SqliteJournal, directory, ballast_bytes=0)
+
+
+@contextlib.contextmanager
+def another_process(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has the journal open and three records in it."""
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", HOLD, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_journal_keeps_its_promise(check: Check, backend: str, tmp_path: Path) -> None:
+    """Every journal keeps every promise of the contract (I5, I6, I9)."""
+    asyncio.run(run_check(check, a_place(backend, tmp_path / "data")))
+
+
+def test_suite_runs_without_a_framework(tmp_path: Path) -> None:
+    """The contract is one call for whoever writes a journal, and every promise of it is a sentence of its own."""
+    number = count()
+    names = check_journal(lambda: a_place("memory", tmp_path / str(next(number))))
+    assert names == [check.name for check in CHECKS] and len(set(names)) == len(names) >= 18
+    assert len({check.promise for check in CHECKS}) == len(CHECKS)
+    assert all(check.promise.endswith(".") for check in CHECKS)
+
+
+class LosesTheLast(MemoryJournal):
+    async def close(self) -> None:
+        del self._shelf.batches[-1:]
+        await super().close()
+
+
+class Reorders(MemoryJournal):
+    async def open(self) -> Recovered:
+        found = await super().open()
+        return Recovered(found.epoch, found.snapshot, reversed(list(found.records)))
+
+
+class SharesTheSeat(MemoryJournal):
+    async def open(self) -> Recovered:
+        self._shelf.holder = None
+        return await super().open()
+
+
+class CountsHalfSnapshots(MemoryJournal):
+    async def compact(self, upto: int, snapshot: object, wall_ms: int) -> None:
+        with contextlib.suppress(ZeroDivisionError):
+            await super().compact(upto, snapshot, wall_ms)  # type: ignore[arg-type]
+
+
+class ForgetsHistory(MemoryJournal):
+    async def compact(self, upto: int, snapshot: object, wall_ms: int) -> None:
+        await super().compact(upto, snapshot, wall_ms)  # type: ignore[arg-type]
+        del self._shelf.history[:1]
+
+
+class TellsTwice(MemoryJournal):
+    async def history(self, query: HistoryQuery) -> list:
+        return [record for record in await super().history(query) for _ in range(2)][: query.limit]
+
+
+@pytest.mark.parametrize(
+    "broken", [LosesTheLast, Reorders, SharesTheSeat, CountsHalfSnapshots, ForgetsHistory, TellsTwice]
+)
+def test_suite_finds_broken_journals(broken: Callable[..., Journal]) -> None:
+    """A suite that cannot fail proves nothing: each of these journals breaks one promise and is found out."""
+    with pytest.raises(BrokenPromiseError):
+        check_journal(lambda: partial(broken, shelf=Shelf()))
+
+
+def test_second_process_is_refused(tmp_path: Path) -> None:
+    """A journal that another process has open is refused with what to do, and that process goes on (I9)."""
+    with another_process(tmp_path) as process:
+        with pytest.raises(JournalLockedError, match=r"another server has .* open: stop it"):
+            asyncio.run(SqliteJournal(tmp_path, ballast_bytes=0).open())
+        assert process.poll() is None
+
+
+def test_seat_is_free_after_kill(tmp_path: Path) -> None:
+    """The seat ends with its process: after kill -9 it is free, and what was acknowledged is there (I5)."""
+    with another_process(tmp_path) as process:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+    async def after() -> tuple[int, list]:
+        journal = SqliteJournal(tmp_path, ballast_bytes=0)
+        recovered = await journal.open()
+        found = recovered.epoch, list(recovered.records)
+        await journal.close()
+        return found
+
+    assert asyncio.run(after()) == (2, grants(1, 3))
+
+
+def test_fork_is_what_a_crash_leaves() -> None:
+    """A copy of a journal in memory has its records and a free seat, and then goes its own way."""
+
+    async def scene() -> None:
+        journal = MemoryJournal(Keeping())
+        await journal.open()
+        await journal.append(grants(1, 2))
+        other = journal.fork()
+        await journal.append(grants(3, 3))
+        recovered = await other.open()
+        assert (recovered.epoch, list(recovered.records)) == (2, grants(1, 2))
+        await other.append(grants(3, 5))
+        assert [r.seq for r in (await journal.open()).records] == [1, 2, 3]
+
+    asyncio.run(scene())

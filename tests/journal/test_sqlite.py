@@ -1,0 +1,560 @@
+"""What only the SQLite journal promises: how the file is held, what is refused, how small slices are, the ballast."""
+
+import asyncio
+import errno
+import os
+import random
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.core.events import Ended, Record, SessionEnded
+from holdfast.core.state import Frozen, Head
+from holdfast.core.values import Slot
+from holdfast.engine import snapshot
+from holdfast.journal import archive
+from holdfast.journal.base import (
+    HistoryQuery,
+    JournalDamagedError,
+    JournalError,
+    JournalUnavailableError,
+    Keeping,
+    OutcomeUnknownError,
+)
+from holdfast.journal.codec import encode_batch
+from holdfast.journal.sqlite import BALLAST, FILE, SqliteJournal
+from tests.journal.records import WALL_MS, grant, grants
+
+FLIPS = 20_000 if os.environ.get("HOLDFAST_PROOF") == "full" else 500
+BALLAST_BYTES = 64 * 1024
+
+
+def run(scene: Callable[[SqliteJournal], object], directory: Path, **options: object) -> None:
+    """Open a journal, let the scene play, close it."""
+
+    async def play() -> None:
+        journal = SqliteJournal(directory, **{"ballast_bytes": 0, **options})  # type: ignore[arg-type]
+        await journal.open()
+        try:
+            await scene(journal)  # type: ignore[misc]
+        finally:
+            await journal.close()
+
+    asyncio.run(play())
+
+
+def fill(directory: Path) -> None:
+    """Leave a closed journal: a snapshot of two parts up to record 6, then two batches up to record 10."""
+
+    async def scene(journal: SqliteJournal) -> None:
+        await journal.append(grants(1, 3))
+        await journal.append(grants(4, 6))
+        await journal.compact(6, [b"one" * 100, b"two" * 100], WALL_MS)
+        await journal.append(grants(7, 8))
+        await journal.append(grants(9, 10))
+
+    run(scene, directory)
+
+
+def found_in(directory: Path) -> tuple[list[bytes], list[int]]:
+    async def scene() -> tuple[list[bytes], list[int]]:
+        journal = SqliteJournal(directory, ballast_bytes=0)
+        try:
+            recovered = await journal.open()
+            return list(recovered.snapshot), [record.seq for record in recovered.records]
+        finally:
+            await journal.close()
+
+    return asyncio.run(scene())
+
+
+def change(directory: Path, statement: str, values: tuple[object, ...] = ()) -> None:
+    """Change the file behind the journal's back."""
+    with closing(apsw.Connection(str(directory / FILE))) as db:
+        db.execute(statement, values).fetchall()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def bytes_of(directory: Path) -> dict[str, bytes]:
+    """All that the files hold. SQLite may have made a WAL that is empty."""
+    return {path.name: data for path in directory.iterdir() if (data := path.read_bytes())}
+
+
+# How the file is held.
+
+
+def test_pragmas_hold_after_open(tmp_path: Path) -> None:
+    """The file is locked whole, commits go to a WAL, and each is synced (I5, I9)."""
+
+    async def scene(journal: SqliteJournal) -> None:
+        await journal.append(grants(1, 1))
+        await journal.open()
+        db = journal._seated("test").db
+        pragmas = ("locking_mode", "journal_mode", "synchronous", "fullfsync", "checkpoint_fullfsync")
+        assert [db.execute(f"PRAGMA {pragma}").get for pragma in pragmas] == ["exclusive", "wal", 2, 1, 1]
+
+    run(scene, tmp_path)
+
+
+def test_pragma_that_is_not_taken_is_refused(tmp_path: Path) -> None:
+    """A file system that cannot keep a WAL is refused at the start, not found out at the first power cut (I5)."""
+
+    class NoWal(apsw.Connection):
+        def execute(self, statement: str, *args: object, **kwargs: object) -> apsw.Cursor:
+            return super().execute(statement.replace("journal_mode=wal", "journal_mode=truncate"), *args, **kwargs)
+
+    with pytest.raises(JournalError, match="did not take journal_mode=wal"):
+        asyncio.run(SqliteJournal(tmp_path, ballast_bytes=0, connect=NoWal).open())
+
+
+def test_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SQLite that can damage a WAL is refused with what to install."""
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
+    with pytest.raises(JournalError, match=r"3\.51\.2 can damage a WAL: install apsw 3\.51\.3"):
+        asyncio.run(SqliteJournal(tmp_path).open())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_private(tmp_path: Path) -> None:
+    """Only the server's own user can read what it keeps: the directory has mode 0700, the files 0600."""
+    directory = tmp_path / "some" / "where"
+    previous = os.umask(0o022)
+    try:
+
+        async def scene(journal: SqliteJournal) -> None:
+            await journal.append(grants(1, 1))
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
+            assert modes == {FILE: 0o600, FILE + "-wal": 0o600, BALLAST: 0o600}
+
+        run(scene, directory, ballast_bytes=4096)
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+def test_new_directory_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new directory is synced into its parent, and that into its own: a power cut cannot take all of it away (I5)."""
+    synced: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink()))
+    fill(tmp_path / "a" / "b")
+    assert set(synced) == {tmp_path, tmp_path / "a"}
+    synced.clear()
+    fill(tmp_path / "a" / "c")
+    assert synced == [tmp_path / "a"]
+
+
+# What is refused.
+
+
+def spoil_header(directory: Path) -> None:
+    (directory / FILE).write_bytes(b"not a database at all" * 400)
+
+
+def spoil_pages(directory: Path) -> None:
+    data = bytearray((directory / FILE).read_bytes())
+    data[4096:] = b"\xa5" * (len(data) - 4096)
+    (directory / FILE).write_bytes(data)
+
+
+def flip_batch(directory: Path) -> None:
+    body = bytearray(encode_batch(grants(9, 10)))
+    body[20] ^= 1
+    change(directory, "UPDATE batch SET body = ? WHERE first_seq = 9", (bytes(body),))
+
+
+def shorten_batch(directory: Path) -> None:
+    change(directory, "UPDATE batch SET body = ? WHERE first_seq = 9", (encode_batch(grants(9, 9)),))
+
+
+def flip_part(directory: Path) -> None:
+    change(directory, "UPDATE snapshot_part SET body = CAST(substr(body, 1, 99) || x'00' AS BLOB) WHERE part = 1")
+
+
+def swap_parts(directory: Path) -> None:
+    change(directory, "UPDATE snapshot_part SET part = 5 WHERE part = 0")
+    change(directory, "UPDATE snapshot_part SET part = 0 WHERE part = 1")
+    change(directory, "UPDATE snapshot_part SET part = 1 WHERE part = 5")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "not a database": (spoil_header, "is damaged"),
+    "broken pages": (spoil_pages, "is damaged|malformed"),
+    "a changed batch": (flip_batch, "in the batch that begins with record 9, a record's checksum does not match"),
+    "a short batch": (shorten_batch, "the batch of records 9 to 10 has 1"),
+    "a gap": (lambda d: change(d, "DELETE FROM batch WHERE first_seq = 7"), "record 9 stands where 7 should"),
+    "a changed part": (flip_part, "part 1 of the snapshot: a record's checksum does not match"),
+    "a missing part": (
+        lambda d: change(d, "DELETE FROM snapshot_part WHERE part = 0"),
+        "part 0 of the snapshot is missing",
+    ),
+    "a missing last part": (
+        lambda d: change(d, "DELETE FROM snapshot_part WHERE part = 1"),
+        "not the one that was written",
+    ),
+    "swapped parts": (swap_parts, "not the one that was written"),
+    "no snapshot": (lambda d: change(d, "DELETE FROM snapshot_part"), "not the one that was written"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_refused_and_left_alone(damage: str, tmp_path: Path) -> None:
+    """What cannot be what was written is refused with what to do, and not a byte of it is changed (I5)."""
+    spoil, text = DAMAGES[damage]
+    fill(tmp_path)
+    spoil(tmp_path)
+    before = bytes_of(tmp_path)
+    with pytest.raises(JournalDamagedError, match=text) as refusal:
+        found_in(tmp_path)
+    assert str(tmp_path) in str(refusal.value) and "backup" in str(refusal.value)
+    assert bytes_of(tmp_path) == before
+
+
+def test_no_changed_byte_of_the_file_becomes_a_wrong_state(tmp_path: Path) -> None:
+    """Wherever a byte of the file changed, the journal is refused or is exactly the one that was written (I5)."""
+    fill(tmp_path)
+    whole = (tmp_path / FILE).read_bytes()
+    truth = found_in(tmp_path)
+    seed = int(os.environ.get("HOLDFAST_SEED", "1"))
+    chance = random.Random(seed)
+    refused = 0
+    for _ in range(FLIPS):
+        place = chance.randrange(len(whole))
+        data = bytearray(whole)
+        data[place] ^= chance.randrange(1, 256)
+        (tmp_path / FILE).write_bytes(data)
+        (tmp_path / (FILE + "-wal")).unlink(missing_ok=True)
+        try:
+            found = found_in(tmp_path)
+        except JournalError:
+            refused += 1
+        else:
+            assert found == truth, f"byte {place} of {len(whole)}; again with HOLDFAST_SEED={seed}"
+    assert refused > FLIPS // 20
+
+
+def test_damage_in_the_wal_is_left_alone(tmp_path: Path) -> None:
+    """Also what a crashed server left in the WAL is not moved while something in it cannot be read."""
+    crashed = tmp_path / "crashed"
+
+    async def scene(journal: SqliteJournal) -> None:
+        await journal.append(grants(1, 2))
+        journal._seated("test").db.execute("UPDATE batch SET body = x'0102'")
+        shutil.copytree(tmp_path / "data", crashed)
+
+    run(scene, tmp_path / "data")
+    before = bytes_of(crashed)
+    assert before[FILE + "-wal"]
+    with pytest.raises(JournalDamagedError, match="record 1, a frame is cut short"):
+        found_in(crashed)
+    assert bytes_of(crashed) == before
+
+
+def test_wrong_number_inside_a_batch_is_refused(tmp_path: Path) -> None:
+    """Numbers are checked record by record too: a batch whose records are not its own stops the replay (I5)."""
+    fill(tmp_path)
+    change(tmp_path, "UPDATE batch SET body = ? WHERE first_seq = 9", (encode_batch(grants(10, 11)),))
+    with pytest.raises(JournalDamagedError, match="record 10 stands where 9 should"):
+        found_in(tmp_path)
+
+
+def test_refusal_leaves_the_seat_free(tmp_path: Path) -> None:
+    """Whoever was refused does not keep the file locked: it can be repaired and opened while the refusal is in hand."""
+    fill(tmp_path)
+    flip_batch(tmp_path)
+    with pytest.raises(JournalDamagedError) as refusal:
+        found_in(tmp_path)
+    change(tmp_path, "UPDATE batch SET body = ? WHERE first_seq = 9", (encode_batch(grants(9, 10)),))
+    assert found_in(tmp_path)[1] == [7, 8, 9, 10]
+    assert refusal.value is not None
+
+
+def test_other_schema_is_refused(tmp_path: Path) -> None:
+    """A journal of a newer version is refused with both numbers and is not changed."""
+    fill(tmp_path)
+    change(tmp_path, "UPDATE meta SET value = 2 WHERE key = 'schema'")
+    before = bytes_of(tmp_path)
+    with pytest.raises(JournalError, match="has schema 2; this version knows 1"):
+        found_in(tmp_path)
+    assert bytes_of(tmp_path) == before
+
+
+def test_foreign_database_is_refused(tmp_path: Path) -> None:
+    """A database of another program is refused and not changed, not even into a WAL."""
+    with closing(apsw.Connection(str(tmp_path / FILE))) as db:
+        db.execute("CREATE TABLE meta (key, value)")
+    before = bytes_of(tmp_path)
+    with pytest.raises(JournalError, match="database of another program"):
+        found_in(tmp_path)
+    assert bytes_of(tmp_path) == before
+
+
+def test_file_in_the_way_is_told(tmp_path: Path) -> None:
+    """A directory that cannot be made is an error of the journal that names it."""
+    (tmp_path / "data").write_text("in the way")
+    with pytest.raises(JournalError, match=r"data.* cannot be opened.*Check that the directory is writable"):
+        found_in(tmp_path / "data")
+
+
+def test_read_only_file_is_told(tmp_path: Path) -> None:
+    """A journal that can only be read is refused at the start, not at the first claim."""
+    fill(tmp_path)
+
+    def read_only(path: str) -> apsw.Connection:
+        return apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+
+    with pytest.raises(JournalError, match=r"cannot be opened.*Check that the directory is writable"):
+        asyncio.run(SqliteJournal(tmp_path, ballast_bytes=0, connect=read_only).open())
+    assert found_in(tmp_path)[1] == [7, 8, 9, 10]
+
+
+# How small the slices are.
+
+
+def rows_per_transaction(db: apsw.Connection, seen: list[tuple[int, int]]) -> None:
+    """Note, at every commit, how many rows changed and how many pages went to the WAL."""
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    state = {"rows": db.total_changes(), "pages": 0}
+
+    def committed(_: apsw.Connection, __: str, pages: int) -> int:
+        rows = db.total_changes()
+        seen.append((rows - state["rows"], pages - state["pages"]))
+        state.update(rows=rows, pages=pages)
+        return apsw.SQLITE_OK
+
+    db.set_wal_hook(committed)
+
+
+def test_compaction_goes_in_small_slices(tmp_path: Path) -> None:
+    """However large state and tail are, no transaction of a compaction touches more than a slice of rows or pages."""
+    slots = {f"job/{number}": Slot(grant(1).event.lease) for number in range(20_000)}  # type: ignore[union-attr]
+    frozen = Frozen(head=Head(), slots=slots, sessions={}, remembered={}, memos={}, tokens={})
+    freed = tuple(Ended(f"job/{number}", f"lease-{number}", 1, "session_ended", False) for number in range(3_000))
+    seen: list[tuple[int, int]] = []
+
+    async def scene(journal: SqliteJournal) -> None:
+        seq = 0
+        for size in (*[1] * 300, 64, 64, 3_000):
+            await journal.append(grants(seq + 1, seq + size))
+            seq += size
+        await journal.append([Record(seq + 1, seq + 1, WALL_MS, SessionEnded("s-1", "expired", freed))])
+        for upto, wall_ms in ((seq, WALL_MS), (seq + 1, WALL_MS + 10**12)):
+            rows_per_transaction(journal._seated("test").db, seen)
+            await journal.compact(upto, snapshot.encode(frozen), wall_ms)
+        assert await journal.history(HistoryQuery()) == []
+
+    run(scene, tmp_path)
+    assert len(seen) > 150
+    # Names and records are counted apart, and one row of `meta` goes with them.
+    assert max(rows for rows, _ in seen) <= 2 * archive.SLICE_ROWS + 1
+    assert max(pages for _, pages in seen) <= 256
+
+
+def test_compaction_lets_the_loop_turn_between_slices(tmp_path: Path) -> None:
+    """Between any two transactions of a compaction the loop turns: at most one slice is what anyone waits for."""
+    turns: list[int] = []
+
+    async def scene(journal: SqliteJournal) -> None:
+        for first in range(1, 2_000, 20):
+            await journal.append(grants(first, first + 19))
+        db = journal._seated("test").db
+        count = 0
+
+        def committed(*_: object) -> int:
+            nonlocal count
+            count += 1
+            return apsw.SQLITE_OK
+
+        db.set_wal_hook(committed)
+        compaction = asyncio.create_task(journal.compact(2_000, [b"x"] * 50, WALL_MS + 10**12))
+        while not compaction.done():
+            before = count
+            await asyncio.sleep(0)
+            turns.append(count - before)
+        await compaction
+
+    run(scene, tmp_path)
+    # Twice there are two: the write that lets the snapshot count shares its turn with a slice beside it.
+    assert sum(turns) > 60 and max(turns) <= 2 and turns.count(2) <= 2
+
+
+def test_compaction_leaves_nothing_behind(tmp_path: Path) -> None:
+    """After a compaction only its own snapshot is stored, no batch it stands for, and no part of one cut short."""
+
+    def rows(journal: SqliteJournal, table: str) -> int:
+        count: int = journal._seated("test").db.execute(f"SELECT count(*) FROM {table}").get
+        return count
+
+    async def scene(journal: SqliteJournal) -> None:
+        await journal.append(grants(1, 5))
+        await journal.append(grants(6, 8))
+
+        def breaking() -> Iterator[bytes]:
+            yield from [b"left", b"over"]
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await journal.compact(8, breaking(), WALL_MS)
+        assert (rows(journal, "snapshot_part"), rows(journal, "batch")) == (2, 2)
+        await journal.compact(5, [b"new"], WALL_MS)
+        assert (rows(journal, "snapshot_part"), rows(journal, "batch")) == (1, 1)
+        await journal.compact(8, [b"newer"] * 3, WALL_MS + 10**12)
+        tables = ("snapshot_part", "batch", "history", "history_name")
+        assert [rows(journal, table) for table in tables] == [3, 0, 0, 0]
+
+    run(scene, tmp_path, keeping=Keeping(wall_ms=1000))
+
+
+def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
+    """A crash after the snapshot counted and before the rest was dropped leaves rows that mean nothing and then go."""
+    fill(tmp_path)
+    change(tmp_path, "INSERT INTO batch VALUES (1, 3, ?)", (encode_batch(grants(1, 3)),))
+    change(tmp_path, "INSERT INTO snapshot_part VALUES (3, 0, x'00'), (99, 0, x'00')")
+    assert found_in(tmp_path)[1] == [7, 8, 9, 10]
+
+    async def scene(journal: SqliteJournal) -> None:
+        expected = [r.seq for r in reversed(grants(1, 10)) if r.seq % 3]
+        assert [record.seq for record in await journal.history(HistoryQuery())] == expected
+        await journal.compact(6, [b"not written"], WALL_MS)
+        db = journal._seated("test").db
+        assert db.execute("SELECT count(*) FROM batch").get == 2
+        assert db.execute("SELECT group_concat(DISTINCT upto) FROM snapshot_part").get == "6"
+
+    run(scene, tmp_path)
+
+
+# The ballast.
+
+
+class FullDisk:
+    """A disk without room for one more commit as long as the ballast lies there, or for good."""
+
+    def __init__(self, directory: Path, *, for_good: bool = False, at: str = "COMMIT") -> None:
+        self.is_full = False
+        self.refused = 0
+        self._ballast = directory / BALLAST
+        self._for_good = for_good
+        self._at = at
+
+    def connect(self, path: str) -> apsw.Connection:
+        disk = self
+
+        class OnDisk(apsw.Connection):
+            def execute(self, statement: str, *args: object, **kwargs: object) -> apsw.Cursor:
+                if statement.startswith(disk._at) and disk.has_no_room():
+                    disk.refused += 1
+                    raise apsw.FullError("database or disk is full")
+                return super().execute(statement, *args, **kwargs)
+
+        return OnDisk(path)
+
+    def has_no_room(self) -> bool:
+        return self.is_full and (self._for_good or self._ballast.exists())
+
+
+def test_ballast_is_laid_at_open(tmp_path: Path) -> None:
+    """16 MiB are set aside from the first moment on, as blocks of the disk and not as a promise."""
+    fill_ballast = tmp_path / BALLAST
+
+    async def scene(journal: SqliteJournal) -> None:
+        assert fill_ballast.stat().st_size == 16 * 2**20 == fill_ballast.stat().st_blocks * 512
+        assert journal.takes_claims and journal.health().takes_claims
+
+    run(scene, tmp_path, ballast_bytes=16 * 2**20)
+    assert fill_ballast.exists()
+
+
+def test_half_laid_ballast_is_laid_again(tmp_path: Path) -> None:
+    """A crash while the ballast was laid leaves too little: it is completed at the next start."""
+    (tmp_path / BALLAST).write_bytes(b"")
+
+    async def scene(journal: SqliteJournal) -> None:
+        assert (tmp_path / BALLAST).stat().st_size == BALLAST_BYTES
+
+    run(scene, tmp_path, ballast_bytes=BALLAST_BYTES)
+
+
+@pytest.mark.parametrize("at", ["BEGIN", "COMMIT"])
+def test_ballast_is_given_up_for_a_batch(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk the ballast goes and the same batch is written; claims wait until there is room again (I5)."""
+    disk = FullDisk(tmp_path, at=at)
+    free = {"bytes": 10**12}
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": free["bytes"]})())
+
+    async def scene(journal: SqliteJournal) -> None:
+        await journal.append(grants(1, 2))
+        disk.is_full, free["bytes"] = True, 0
+        await journal.append(grants(3, 4))
+        assert disk.refused == 1 and not (tmp_path / BALLAST).exists()
+        assert not journal.takes_claims
+        await journal.append(grants(5, 6))
+        assert not journal.health().takes_claims and "is full: free some space" in journal.health().text
+        free["bytes"] = 2 * BALLAST_BYTES - 1
+        assert not journal.health().takes_claims
+        disk.is_full, free["bytes"] = False, 2 * BALLAST_BYTES
+        assert journal.health().takes_claims and journal.takes_claims
+        assert (tmp_path / BALLAST).stat().st_size == BALLAST_BYTES
+
+    run(scene, tmp_path, ballast_bytes=BALLAST_BYTES, connect=disk.connect)
+    assert found_in(tmp_path)[1] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("at", "error"), [("INSERT INTO batch", JournalUnavailableError), ("COMMIT", OutcomeUnknownError)]
+)
+@pytest.mark.parametrize("ballast_bytes", [0, BALLAST_BYTES])
+def test_disk_that_stays_full(at: str, error: type[Exception], ballast_bytes: int, tmp_path: Path) -> None:
+    """With the reserve used up, a batch that never reached COMMIT is known to have failed, any other is not (I6)."""
+    disk = FullDisk(tmp_path, for_good=True, at=at)
+
+    async def scene(journal: SqliteJournal) -> None:
+        await journal.append(grants(1, 2))
+        disk.is_full = True
+        with pytest.raises(error, match="is full and the reserve is used up"):
+            await journal.append(grants(3, 4))
+        assert disk.refused == (2 if ballast_bytes else 1)
+        disk.is_full = False
+        if error is OutcomeUnknownError:
+            for asked in (journal.append(grants(3, 4)), journal.open(), journal.history(HistoryQuery())):
+                with pytest.raises(OutcomeUnknownError):
+                    await asked
+        else:
+            await journal.append(grants(3, 4))
+
+    run(scene, tmp_path, ballast_bytes=ballast_bytes, connect=disk.connect)
+    assert found_in(tmp_path)[1][:2] == [1, 2]
+
+
+def test_server_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that starts on a full disk gives up the ballast, so that what it knows can still be released."""
+    run(lambda journal: journal.append(grants(1, 2)), tmp_path, ballast_bytes=BALLAST_BYTES)
+    disk = FullDisk(tmp_path)
+    disk.is_full = True
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 0})())
+
+    async def scene(journal: SqliteJournal) -> None:
+        assert not journal.takes_claims
+        await journal.append(grants(3, 4))
+
+    run(scene, tmp_path, ballast_bytes=BALLAST_BYTES, connect=disk.connect)
+    assert found_in(tmp_path)[1] == [1, 2, 3, 4]
+
+
+def test_ballast_that_cannot_be_laid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the space cannot be had, claims are refused from the start and nothing is left lying about."""
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+
+    async def scene(journal: SqliteJournal) -> None:
+        assert not journal.takes_claims and not (tmp_path / BALLAST).exists()
+        await journal.append(grants(1, 1))
+
+    run(scene, tmp_path, ballast_bytes=BALLAST_BYTES)
