@@ -83,7 +83,7 @@ def wait_until(
         time.sleep(every_seconds)
 
 
-def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
+def at_once(calls: Sequence[Callable[[], T]], *, seconds_max: float = 30) -> list[T]:
     """Make all calls at the same moment, each in a thread of its own, and return their results in order."""
     barrier = threading.Barrier(len(calls))
     results: dict[int, T] = {}
@@ -100,8 +100,8 @@ def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(seconds_max)
     if errors:
         raise errors[0]
-    assert len(results) == len(calls), "a call did not come back within 30 s"
+    assert len(results) == len(calls), f"a call did not come back within {seconds_max} s"
     return [results[index] for index in range(len(calls))]

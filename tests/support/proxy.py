@@ -1,0 +1,99 @@
+"""A way to a server on which every answer is lost: after the server sent it, before the client hears it.
+
+The law of this file: a request is passed on whole and once, its answer is read to the end and kept here, and then the
+client's connection is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+from tests.support.http import Answer, parse_answers
+from tests.support.server import ServerProcess
+
+TIMEOUT_SECONDS = 15.0
+
+
+class LosingProxy:
+    """Listens on a port of its own; `server` may be changed while it runs."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.server = server
+        self.lost: dict[str, Answer] = {}
+        """The answers nobody heard, by the Idempotency-Key of their request."""
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.host, self.port = self._listener.getsockname()[:2]
+        self._acceptor = threading.Thread(target=self._accept, name="proxy", daemon=True)
+        self._acceptor.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._acceptor.join(5)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
+
+    def _pass_on(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            client.settimeout(TIMEOUT_SECONDS)
+            request = _read_request(client)
+            with socket.create_connection((self.server.host, self.server.port), timeout=TIMEOUT_SECONDS) as upstream:
+                upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                upstream.sendall(request)
+                answer = _read_answer(upstream)
+            if answer is not None:
+                self.lost[_header(request, b"idempotency-key")] = answer
+
+
+def _read_request(client: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += _more(client)
+    head, _, body = data.partition(b"\r\n\r\n")
+    missing = int(_header(head, b"content-length") or 0) - len(body)
+    while missing > 0:
+        more = _more(client)
+        data += more
+        missing -= len(more)
+    return data
+
+
+def _read_answer(upstream: socket.socket) -> Answer | None:
+    data = b""
+    while not (answers := parse_answers(data, closed=False)):
+        try:
+            data += _more(upstream)
+        except OSError:
+            return None
+    return answers[0]
+
+
+def _more(sock: socket.socket) -> bytes:
+    data = sock.recv(1 << 16)
+    if not data:
+        raise ConnectionError("closed")
+    return data
+
+
+def _header(data: bytes, name: bytes) -> str:
+    for line in data.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]:
+        field, _, value = line.partition(b":")
+        if field.strip().lower() == name:
+            return value.strip().decode()
+    return ""
