@@ -15,6 +15,8 @@ from itertools import count
 import apsw
 
 SECTOR = 512
+CHECKPOINT_PAGES = 40
+"""Checkpoints come often, so that cuts and errors fall into them."""
 MODES = ("none", "first", "some", "noise")
 
 Part = tuple[int, str, int, bytes | None]
@@ -57,12 +59,10 @@ class Disk:
         self._vfs: _MemoryVfs | None = None
 
     def connect(self, path: str, kind: type[apsw.Connection] = apsw.Connection) -> apsw.Connection:
-        """Open a database on this disk. Checkpoints come often, so that cuts fall into them."""
+        """Open a database on this disk."""
         if self._vfs is None:
             self._vfs = _MemoryVfs(self)
-        db = kind(path, vfs=self._vfs.name)
-        db.wal_autocheckpoint(40)
-        return db
+        return kind(path, vfs=self._vfs.name)
 
     def heal(self) -> None:
         """Call no hook any more."""

@@ -22,7 +22,7 @@ from holdfast.journal import archive
 from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from holdfast.journal.store import UNSYNCED
-from tests.journal.powervfs import Disk
+from tests.journal.powervfs import CHECKPOINT_PAGES, Disk
 from tests.journal.records import WALL_MS, grant
 
 POSITIONS = 500 if os.environ.get("HOLDFAST_PROOF") == "full" else 50
@@ -131,7 +131,9 @@ class Story:
             db.execute("PRAGMA cache_size=4").fetchall()  # So that a large batch is written in part before its COMMIT.
             return db
 
-        return SqliteJournal(self.directory, ballast_bytes=BALLAST_BYTES, connect=connect)
+        return SqliteJournal(
+            self.directory, ballast_bytes=BALLAST_BYTES, checkpoint_pages=CHECKPOINT_PAGES, connect=connect
+        )
 
     async def play(self, journal: SqliteJournal, fault: Fault | None = None) -> None:
         """Append and compact until the fault has struck and some more; stop once an outcome is unknown."""

@@ -19,7 +19,7 @@ from holdfast.journal import archive
 from holdfast.journal.base import HistoryQuery, JournalError, Keeping
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.sqlite import FILE, SqliteJournal
-from tests.journal.powervfs import MODES, Disk
+from tests.journal.powervfs import CHECKPOINT_PAGES, MODES, Disk
 from tests.journal.records import WALL_MS, grant
 
 CUTS = 100_000 if os.environ.get("HOLDFAST_PROOF") == "full" else 8_000
@@ -182,7 +182,12 @@ class Workload:
 
     def _journal(self, disk: Disk) -> SqliteJournal:
         return SqliteJournal(
-            self.directory, keeping=KEEPING, synchronous=self.synchronous, ballast_bytes=0, connect=disk.connect
+            self.directory,
+            keeping=KEEPING,
+            synchronous=self.synchronous,
+            ballast_bytes=0,
+            checkpoint_pages=CHECKPOINT_PAGES,
+            connect=disk.connect,
         )
 
 

@@ -1,7 +1,6 @@
-"""What only the SQLite journal promises: how the file is held, what is refused, how small slices are, the ballast."""
+"""What only the SQLite journal promises: how the file is held, what is refused, how small its slices are."""
 
 import asyncio
-import errno
 import os
 import random
 import shutil
@@ -22,30 +21,15 @@ from holdfast.journal.base import (
     HistoryQuery,
     JournalDamagedError,
     JournalError,
-    JournalUnavailableError,
     Keeping,
-    OutcomeUnknownError,
 )
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.sqlite import BALLAST, FILE, SqliteJournal
+from tests.journal.powervfs import Disk, Image
 from tests.journal.records import WALL_MS, grant, grants
+from tests.journal.running import found_in, run
 
-FLIPS = 20_000 if os.environ.get("HOLDFAST_PROOF") == "full" else 500
-BALLAST_BYTES = 64 * 1024
-
-
-def run(scene: Callable[[SqliteJournal], object], directory: Path, **options: object) -> None:
-    """Open a journal, let the scene play, close it."""
-
-    async def play() -> None:
-        journal = SqliteJournal(directory, **{"ballast_bytes": 0, **options})  # type: ignore[arg-type]
-        await journal.open()
-        try:
-            await scene(journal)  # type: ignore[misc]
-        finally:
-            await journal.close()
-
-    asyncio.run(play())
+FLIPS = 20_000 if os.environ.get("HOLDFAST_PROOF") == "full" else 2_000
 
 
 def fill(directory: Path) -> None:
@@ -59,18 +43,6 @@ def fill(directory: Path) -> None:
         await journal.append(grants(9, 10))
 
     run(scene, directory)
-
-
-def found_in(directory: Path) -> tuple[list[bytes], list[int]]:
-    async def scene() -> tuple[list[bytes], list[int]]:
-        journal = SqliteJournal(directory, ballast_bytes=0)
-        try:
-            recovered = await journal.open()
-            return list(recovered.snapshot), [record.seq for record in recovered.records]
-        finally:
-            await journal.close()
-
-    return asyncio.run(scene())
 
 
 def change(directory: Path, statement: str, values: tuple[object, ...] = ()) -> None:
@@ -227,14 +199,15 @@ def test_no_changed_byte_of_the_file_becomes_a_wrong_state(tmp_path: Path) -> No
         place = chance.randrange(len(whole))
         data = bytearray(whole)
         data[place] ^= chance.randrange(1, 256)
-        (tmp_path / FILE).write_bytes(data)
-        (tmp_path / (FILE + "-wal")).unlink(missing_ok=True)
+        disk = Disk({str(tmp_path / FILE): Image(bytes(data))})
         try:
-            found = found_in(tmp_path)
+            found = found_in(tmp_path, disk.connect)
         except JournalError:
             refused += 1
         else:
             assert found == truth, f"byte {place} of {len(whole)}; again with HOLDFAST_SEED={seed}"
+        finally:
+            disk.unplug()
     assert refused > FLIPS // 20
 
 
@@ -426,135 +399,3 @@ def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
         assert db.execute("SELECT group_concat(DISTINCT upto) FROM snapshot_part").get == "6"
 
     run(scene, tmp_path)
-
-
-# The ballast.
-
-
-class FullDisk:
-    """A disk without room for one more commit as long as the ballast lies there, or for good."""
-
-    def __init__(self, directory: Path, *, for_good: bool = False, at: str = "COMMIT") -> None:
-        self.is_full = False
-        self.refused = 0
-        self._ballast = directory / BALLAST
-        self._for_good = for_good
-        self._at = at
-
-    def connect(self, path: str) -> apsw.Connection:
-        disk = self
-
-        class OnDisk(apsw.Connection):
-            def execute(self, statement: str, *args: object, **kwargs: object) -> apsw.Cursor:
-                if statement.startswith(disk._at) and disk.has_no_room():
-                    disk.refused += 1
-                    raise apsw.FullError("database or disk is full")
-                return super().execute(statement, *args, **kwargs)
-
-        return OnDisk(path)
-
-    def has_no_room(self) -> bool:
-        return self.is_full and (self._for_good or self._ballast.exists())
-
-
-def test_ballast_is_laid_at_open(tmp_path: Path) -> None:
-    """16 MiB are set aside from the first moment on, as blocks of the disk and not as a promise."""
-    fill_ballast = tmp_path / BALLAST
-
-    async def scene(journal: SqliteJournal) -> None:
-        assert fill_ballast.stat().st_size == 16 * 2**20 == fill_ballast.stat().st_blocks * 512
-        assert journal.takes_claims and journal.health().takes_claims
-
-    run(scene, tmp_path, ballast_bytes=16 * 2**20)
-    assert fill_ballast.exists()
-
-
-def test_half_laid_ballast_is_laid_again(tmp_path: Path) -> None:
-    """A crash while the ballast was laid leaves too little: it is completed at the next start."""
-    (tmp_path / BALLAST).write_bytes(b"")
-
-    async def scene(journal: SqliteJournal) -> None:
-        assert (tmp_path / BALLAST).stat().st_size == BALLAST_BYTES
-
-    run(scene, tmp_path, ballast_bytes=BALLAST_BYTES)
-
-
-@pytest.mark.parametrize("at", ["BEGIN", "COMMIT"])
-def test_ballast_is_given_up_for_a_batch(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk the ballast goes and the same batch is written; claims wait until there is room again (I5)."""
-    disk = FullDisk(tmp_path, at=at)
-    free = {"bytes": 10**12}
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": free["bytes"]})())
-
-    async def scene(journal: SqliteJournal) -> None:
-        await journal.append(grants(1, 2))
-        disk.is_full, free["bytes"] = True, 0
-        await journal.append(grants(3, 4))
-        assert disk.refused == 1 and not (tmp_path / BALLAST).exists()
-        assert not journal.takes_claims
-        await journal.append(grants(5, 6))
-        assert not journal.health().takes_claims and "is full: free some space" in journal.health().text
-        free["bytes"] = 2 * BALLAST_BYTES - 1
-        assert not journal.health().takes_claims
-        disk.is_full, free["bytes"] = False, 2 * BALLAST_BYTES
-        assert journal.health().takes_claims and journal.takes_claims
-        assert (tmp_path / BALLAST).stat().st_size == BALLAST_BYTES
-
-    run(scene, tmp_path, ballast_bytes=BALLAST_BYTES, connect=disk.connect)
-    assert found_in(tmp_path)[1] == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize(
-    ("at", "error"), [("INSERT INTO batch", JournalUnavailableError), ("COMMIT", OutcomeUnknownError)]
-)
-@pytest.mark.parametrize("ballast_bytes", [0, BALLAST_BYTES])
-def test_disk_that_stays_full(at: str, error: type[Exception], ballast_bytes: int, tmp_path: Path) -> None:
-    """With the reserve used up, a batch that never reached COMMIT is known to have failed, any other is not (I6)."""
-    disk = FullDisk(tmp_path, for_good=True, at=at)
-
-    async def scene(journal: SqliteJournal) -> None:
-        await journal.append(grants(1, 2))
-        disk.is_full = True
-        with pytest.raises(error, match="is full and the reserve is used up"):
-            await journal.append(grants(3, 4))
-        assert disk.refused == (2 if ballast_bytes else 1)
-        disk.is_full = False
-        if error is OutcomeUnknownError:
-            for asked in (journal.append(grants(3, 4)), journal.open(), journal.history(HistoryQuery())):
-                with pytest.raises(OutcomeUnknownError):
-                    await asked
-        else:
-            await journal.append(grants(3, 4))
-
-    run(scene, tmp_path, ballast_bytes=ballast_bytes, connect=disk.connect)
-    assert found_in(tmp_path)[1][:2] == [1, 2]
-
-
-def test_server_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that starts on a full disk gives up the ballast, so that what it knows can still be released."""
-    run(lambda journal: journal.append(grants(1, 2)), tmp_path, ballast_bytes=BALLAST_BYTES)
-    disk = FullDisk(tmp_path)
-    disk.is_full = True
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 0})())
-
-    async def scene(journal: SqliteJournal) -> None:
-        assert not journal.takes_claims
-        await journal.append(grants(3, 4))
-
-    run(scene, tmp_path, ballast_bytes=BALLAST_BYTES, connect=disk.connect)
-    assert found_in(tmp_path)[1] == [1, 2, 3, 4]
-
-
-def test_ballast_that_cannot_be_laid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the space cannot be had, claims are refused from the start and nothing is left lying about."""
-
-    def no_room(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", no_room)
-
-    async def scene(journal: SqliteJournal) -> None:
-        assert not journal.takes_claims and not (tmp_path / BALLAST).exists()
-        await journal.append(grants(1, 1))
-
-    run(scene, tmp_path, ballast_bytes=BALLAST_BYTES)
