@@ -17,6 +17,39 @@ class Acquired(msgspec.Struct, frozen=True, gc=False):
     reacquired: bool = False
 
 
+class AcquiredMany(msgspec.Struct, frozen=True, gc=False):
+    """The caller owns every name asked for, or the one of several that was free."""
+
+    claims: tuple[tuple[str, Acquired], ...]
+
+
+class Later(msgspec.Struct, frozen=True, gc=False):
+    """The caller stands in line: the answer comes when it is its turn, or when it stops waiting."""
+
+    ticket_id: str
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """The caller stands in line and may come back with its ticket."""
+
+    ticket_id: str
+    position: int
+
+
+class Withdrawn(msgspec.Struct, frozen=True, gc=False):
+    """The place in the line is given up."""
+
+
+class OpenAgain(msgspec.Struct, frozen=True, gc=False):
+    """The name may be claimed again."""
+
+
+class Revoked(msgspec.Struct, frozen=True, gc=False):
+    """The lease was ended."""
+
+    end: LastEnd
+
+
 class Extended(msgspec.Struct, frozen=True, gc=False):
     """The lease lives until `until_ms`."""
 
@@ -49,4 +82,18 @@ class TokenGone(msgspec.Struct, frozen=True, gc=False):
     """The token is shut out."""
 
 
-Answer = Acquired | Extended | Released | SessionOpen | SessionOver | TokenMade | TokenGone
+Answer = (
+    Acquired
+    | AcquiredMany
+    | Later
+    | Waiting
+    | Withdrawn
+    | OpenAgain
+    | Revoked
+    | Extended
+    | Released
+    | SessionOpen
+    | SessionOver
+    | TokenMade
+    | TokenGone
+)

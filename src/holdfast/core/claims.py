@@ -1,4 +1,4 @@
-"""Claiming, keeping and giving back a name: C1–C7, L1–L4, L6. The order of the checks is part of the wire's promise."""
+"""Claiming, keeping and giving back a name: C1–C7, L1–L6. The order of the checks is part of the wire's promise."""
 
 from __future__ import annotations
 
@@ -6,16 +6,33 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.core import refusals
-from holdfast.core.answers import Acquired, Extended, Released
-from holdfast.core.decision import Decision, accept, end_of, recall, refuse
-from holdfast.core.events import Granted, Renewed
+from holdfast.core import line, refusals
+from holdfast.core.answers import Acquired, Extended, OpenAgain, Released
+from holdfast.core.commands import ClaimAny
+from holdfast.core.deadlock import find_circle, holder_of_ticket
+from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse
+from holdfast.core.events import Granted, Renewed, Reopened, Transferred
 from holdfast.core.sessions import missing
 from holdfast.core.state import EMPTY
-from holdfast.core.values import LOCK_DELAY_MS_MAX, OWNER_CHARS_MAX, TOKEN_MAX, EndedLease, Lease, Memo
+from holdfast.core.values import (
+    INTEREST_MS,
+    LOCK_DELAY_MS_MAX,
+    OWNER_CHARS_MAX,
+    REASON_CHARS_MAX,
+    REMEMBER_MS_MAX,
+    TOKEN_MAX,
+    WAIT_MS_MAX,
+    Done,
+    EndedLease,
+    LastEnd,
+    Lease,
+    Memo,
+)
 
 if TYPE_CHECKING:
-    from holdfast.core.commands import Acquire, Release, Renew
+    from holdfast.core.commands import Acquire, ClaimAll, Release, Renew, Reopen, Revoke, Transfer
+    from holdfast.core.decision import Notice
+    from holdfast.core.events import Left
     from holdfast.core.refusals import Refusal
     from holdfast.core.state import State
     from holdfast.core.values import Limits, Moment, Slot
@@ -23,15 +40,20 @@ if TYPE_CHECKING:
 
 def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Decision:
     """Grant the name, give the caller its own lease back, or refuse with all it needs to know."""
-    refusal = _bad_acquire(command, limits)
+    refusal = bad_claim(command, limits)
     if refusal is not None:
         return refuse(refusal)
     memo = recall(state, command, "acquire")
     if memo is not None:
-        return _acquired_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
+        return _acquired_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
+    if command.ticket is not None:
+        return line.return_to(state, command, (command.name,), now)
     slot = state.slots.get(command.name, EMPTY)
     lease = slot.lease
-    if lease is None and slot.closed_until_ms > now.ms:
+    if slot.done is not None and slot.done.until_ms > now.ms and not command.redo:
+        return refuse(refusals.Finished(command.name, slot.done))
+    closed = lease is None and slot.closed_until_ms > now.ms
+    if closed and not command.wait_ms:
         return refuse(refusals.Delayed(slot.closed_until_ms, slot.last_end))
     if command.via is not None and (command.session != command.via or not command.bound):
         # A session's secret claims for that session alone (S3).
@@ -44,13 +66,32 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
         return _reacquire(state, command, slot, lease, now)
     if state.leases_of.get(command.principal, 0) >= limits.leases_per_principal_max:
         return refuse(refusals.TooManyLeases(limits.leases_per_principal_max))
+    if command.wait_ms and (lease is not None or closed):
+        return line.join(state, line.ticket_for(command, state, now), now, limits)
     if lease is not None:
-        same_owner = command.owner is not None and command.owner == lease.owner
-        return refuse(refusals.Held(lease, state.until_of(lease), same_owner))
+        return refuse(_held(state, command, lease, now))
     return _grant(state, command, slot, now)
 
 
-def _bad_acquire(command: Acquire, limits: Limits) -> Refusal | None:
+def held_by(state: State, lease: Lease, owner: str | None) -> refusals.Held:
+    """Say who holds a name, to one who calls itself `owner`."""
+    return refusals.Held(lease, state.until_of(lease), owner is not None and owner == lease.owner)
+
+
+def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Refusal:
+    """Refuse a held name. One that asks without waiting but with interest is told of a circle of interests (D3)."""
+    if not command.interest:
+        return held_by(state, lease, command.owner)
+    holder = holder_of_ticket(line.ticket_for(command, state, now))
+    path = find_circle(state, holder, (command.name,), now.ms, interests=True)
+    if holder[0] != "alone":
+        # Who has no name can hold nothing else, and closes no circle.
+        state.take_interest(holder, command.name, now.ms + INTEREST_MS)
+    return held_by(state, lease, command.owner) if path is None else refusals.Deadlock(path)
+
+
+def bad_claim(command: Acquire | ClaimAny | ClaimAll, limits: Limits) -> Refusal | None:
+    """Return what is wrong with the values of a claim, in the wire's order."""
     if not 0 < command.ttl_ms <= limits.ttl_ms_max:
         return refusals.BadTtl(limits.ttl_ms_max)
     if command.metadata is not None and len(command.metadata) > limits.metadata_chars_max:
@@ -61,17 +102,21 @@ def _bad_acquire(command: Acquire, limits: Limits) -> Refusal | None:
         return refusals.BadField("ephemeral needs a session_id: open one with POST /sessions")
     if command.owner is not None and not 0 < len(command.owner) <= OWNER_CHARS_MAX:
         return refusals.BadField(f"owner has 1 to {OWNER_CHARS_MAX} characters")
+    if not isinstance(command, ClaimAny) and not 0 <= command.wait_ms <= WAIT_MS_MAX:
+        return refusals.BadField(f"wait_seconds is 0 to {WAIT_MS_MAX // 1000}")
     return None
 
 
-def _acquired_before(state: State, command: Acquire, memo: Memo) -> Decision:
-    """Answer a retry: the same lease, or that it has ended. Never a new grant (C5)."""
+def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) -> Decision:
+    """Answer a retry: the same lease, the same place in line, or that it has ended. Never a new grant (C5)."""
     slot = state.slots.get(command.name, EMPTY)
     lease = slot.lease
     if lease is not None and lease.lease_id == memo.made:
         reacquired = lease.key != command.key
         return accept(Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts, reacquired))
-    return refuse(_not_current(state, command.name, memo.made, command.principal))
+    if memo.made in state.ticket_of_lease:
+        return line.come_back(state, state.tickets[state.ticket_of_lease[memo.made]], now)
+    return refuse(not_current(state, command.name, memo.made, command.principal))
 
 
 def _is_own(lease: Lease, command: Acquire, limits: Limits) -> bool:
@@ -122,7 +167,10 @@ def _grant(state: State, command: Acquire, slot: Slot, now: Moment) -> Decision:
         now.wall_ms,
         command.key,
     )
-    event = Granted(command.name, lease, command.fingerprint)
+    # Who gets a name it also stood in line for has no more need of that place.
+    waits = state.lines and command.name in state.lines
+    place = line.own_ticket(state, line.ticket_for(command, state, now)) if waits else None
+    event = Granted(command.name, lease, command.fingerprint, place)
     return Decision((event,), Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts + 1))
 
 
@@ -148,40 +196,132 @@ def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision
     return Decision((event,), Extended(kept, state.until_of(kept)))
 
 
-def release(state: State, command: Release, now: Moment) -> Decision:
-    """End the lease by its holder's wish."""
+def release(state: State, command: Release, now: Moment, limits: Limits) -> Decision:
+    """End the lease by its holder's wish; finished work may be remembered, and answers all in line (L5)."""
+    if command.result is not None and len(command.result) > limits.metadata_chars_max:
+        return refuse(refusals.BadField(f"result has at most {limits.metadata_chars_max} characters"))
+    if not 0 <= command.remember_ms <= REMEMBER_MS_MAX:
+        return refuse(refusals.BadField(f"remember_seconds is 0 to {REMEMBER_MS_MAX // 1000}"))
     memo = recall(state, command, "release")
     if memo is not None:
         return accept(Released()) if isinstance(memo, Memo) else refuse(memo)
     lease = _held_by_caller(state, command)
     if not isinstance(lease, Lease):
         return refuse(lease)
+    done = None
+    answered: tuple[Left, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    if command.done and command.remember_ms:
+        done = Done(lease.owner, lease.token, command.result, now.wall_ms, now.ms + command.remember_ms)
+        finished = refusals.Finished(command.name, done)
+        those = (state.tickets[each] for each in state.lines.get(command.name, ()))
+        answered = tuple(left(ticket, "done") for ticket in those if not ticket.redo)
+        notices = tuple((each.ticket_id, finished) for each in answered)
     event = replace(
         end_of(command.name, lease, "released", now.ms, by=command.principal, well=not command.failed),
         reason="failed" if command.failed else None,
+        key=command.key,
+        fingerprint=command.fingerprint,
+        done=done,
+        left=answered,
+    )
+    return Decision((event,), Released(), notices)
+
+
+def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> Decision:
+    """Hand the claim to another owner of the same principal, in one step (L8)."""
+    if command.ttl_ms is not None and not 0 < command.ttl_ms <= limits.ttl_ms_max:
+        return refuse(refusals.BadTtl(limits.ttl_ms_max))
+    if not 0 < len(command.to_owner) <= OWNER_CHARS_MAX:
+        return refuse(refusals.BadField(f"to_owner has 1 to {OWNER_CHARS_MAX} characters"))
+    memo = recall(state, command, "transfer")
+    if memo is not None:
+        return _transferred_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
+    lease = _held_by_caller(state, command)
+    if not isinstance(lease, Lease):
+        return refuse(lease)
+    if state.last_token >= TOKEN_MAX:
+        return refuse(refusals.TokensExhausted())
+    ttl_ms = lease.ttl_ms if command.ttl_ms is None else command.ttl_ms
+    new = replace(
+        lease,
+        lease_id=command.new_lease_id,
+        token=state.last_token + 1,
+        owner=command.to_owner,
+        ttl_ms=ttl_ms,
+        until_ms=now.ms + ttl_ms,
+        note=None,
+        granted_wall_ms=now.wall_ms,
+        beat_wall_ms=now.wall_ms,
+        key=command.key,
+        renew_key=None,
+    )
+    event = Transferred(command.name, lease.lease_id, new, command.principal, command.key, command.fingerprint)
+    end = LastEnd("transferred", lease.token, lease.owner, lease.note, now.ms, now.wall_ms, command.principal)
+    attempts = state.slots[command.name].attempts
+    return Decision((event,), Acquired(new, state.until_of(new), end, attempts))
+
+
+def _transferred_before(state: State, command: Transfer, memo: Memo) -> Decision:
+    slot = state.slots.get(command.name, EMPTY)
+    if slot.lease is not None and slot.lease.lease_id == memo.made:
+        return accept(Acquired(slot.lease, state.until_of(slot.lease), slot.last_end, slot.attempts))
+    return refuse(not_current(state, command.name, memo.made, command.principal))
+
+
+def revoke(state: State, command: Revoke, now: Moment) -> Decision:
+    """End somebody's lease, as an operator, with a reason that its holder is told (L7)."""
+    if not 0 < len(command.reason) <= REASON_CHARS_MAX:
+        return refuse(refusals.BadField(f"reason has 1 to {REASON_CHARS_MAX} characters"))
+    memo = recall(state, command, "revoke")
+    if memo is not None:
+        return accept(Released()) if isinstance(memo, Memo) else refuse(memo)
+    lease = state.lease_of(command.name)
+    if lease is None:
+        return refuse(refusals.NotHeld())
+    event = replace(
+        end_of(command.name, lease, "revoked", now.ms, by=command.principal),
+        reason=command.reason,
         key=command.key,
         fingerprint=command.fingerprint,
     )
     return Decision((event,), Released())
 
 
-def _held_by_caller(state: State, command: Renew | Release) -> Lease | Refusal:
+def reopen(state: State, command: Reopen, now: Moment) -> Decision:
+    """Let finished work be claimed again, as an operator (L5)."""
+    if command.reason is not None and len(command.reason) > REASON_CHARS_MAX:
+        return refuse(refusals.BadField(f"reason has at most {REASON_CHARS_MAX} characters"))
+    memo = recall(state, command, "reopen")
+    if memo is not None:
+        return accept(OpenAgain()) if isinstance(memo, Memo) else refuse(memo)
+    done = state.slots.get(command.name, EMPTY).done
+    if done is None or done.until_ms <= now.ms:
+        return refuse(refusals.NotHeld())
+    event = Reopened(command.name, command.principal, command.reason, command.key, command.fingerprint)
+    return Decision((event,), OpenAgain())
+
+
+def _held_by_caller(state: State, command: Renew | Release | Transfer) -> Lease | Refusal:
     """Return the live lease if the caller has proved that it is its own (L3, S3), else why not."""
     lease = state.lease_of(command.name)
     if lease is None:
         return _gone(state, command)
+    if lease.lease_id != command.lease_id:
+        refusal = not_current(state, command.name, command.lease_id, command.principal)
+        # What became of one's own lease is told whoever has the name by now (L7).
+        foreign = lease.bound and lease.principal != command.principal and refusal.ended is None
+        return refusals.SessionUnknown() if foreign else refusal
     if lease.bound and lease.principal != command.principal:
         return refusals.SessionUnknown()
-    if lease.lease_id != command.lease_id:
-        return _not_current(state, command.name, command.lease_id, command.principal)
     if command.via is not None:
         return lease if lease.bound and lease.session == command.via else refusals.NotCurrent(succeeded=True)
     return lease if lease.principal == command.principal else refusals.NotCurrent(succeeded=True)
 
 
-def _gone(state: State, command: Renew | Release) -> Refusal:
+def _gone(state: State, command: Renew | Release | Transfer) -> Refusal:
     """Nobody holds the name: say what became of the caller's lease, and that it was the session if it was."""
-    refusal = _not_current(state, command.name, command.lease_id, command.principal)
+    refusal = not_current(state, command.name, command.lease_id, command.principal)
     ended = refusal.ended
     if ended is not None and ended.end.how == "session_ended" and ended.session is not None:
         lacking = missing(state, ended.session, command.principal)
@@ -190,7 +330,7 @@ def _gone(state: State, command: Renew | Release) -> Refusal:
     return refusal
 
 
-def _not_current(state: State, name: str, lease_id: str, principal: str) -> refusals.NotCurrent:
+def not_current(state: State, name: str, lease_id: str, principal: str) -> refusals.NotCurrent:
     """Say that the lease id does not own the name, and what is remembered of it to the one whose lease it was."""
     ended = state.remembered.get(lease_id)
     if not isinstance(ended, EndedLease) or ended.name != name or ended.principal != principal:

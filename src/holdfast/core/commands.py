@@ -22,7 +22,96 @@ class Acquire(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     bound: bool = False
     delay_ms: int = 0
     resume: bool = False
+    redo: bool = False
+    wait_ms: int = 0
+    ticket: str | None = None
+    """Come back to this place in the line."""
+    new_ticket: str = ""
+    """The ticket to get if it has to wait."""
     via: str | None = None
+    key: str | None = None
+    fingerprint: str = ""
+    interest: bool = False
+    """A refusal leaves an interest, and a circle of those is told (D3)."""
+
+
+class ClaimAny(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Claim the first free name of a list (M1)."""
+
+    names: tuple[str, ...]
+    principal: str
+    lease_id: str
+    ttl_ms: int
+    owner: str | None = None
+    metadata: str | None = None
+    session: str | None = None
+    bound: bool = False
+    delay_ms: int = 0
+    redo: bool = False
+    via: str | None = None
+    key: str | None = None
+    fingerprint: str = ""
+
+
+class ClaimAll(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Claim every name of a list or none, in one record (M2)."""
+
+    names: tuple[str, ...]
+    principal: str
+    lease_ids: tuple[str, ...]
+    ttl_ms: int
+    owner: str | None = None
+    metadata: str | None = None
+    session: str | None = None
+    bound: bool = False
+    delay_ms: int = 0
+    redo: bool = False
+    wait_ms: int = 0
+    ticket: str | None = None
+    new_ticket: str = ""
+    via: str | None = None
+    key: str | None = None
+    fingerprint: str = ""
+
+
+class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Give a place in the line up (W2)."""
+
+    ticket_id: str
+    principal: str
+    via: str | None = None
+
+
+class Transfer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Hand a claim to another owner of the same principal, without a gap (L8). `ttl_ms` None keeps the lease's own."""
+
+    name: str
+    principal: str
+    lease_id: str
+    new_lease_id: str
+    to_owner: str
+    ttl_ms: int | None = None
+    via: str | None = None
+    key: str | None = None
+    fingerprint: str = ""
+
+
+class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """End somebody's lease, as an operator (L7)."""
+
+    name: str
+    principal: str
+    reason: str
+    key: str | None = None
+    fingerprint: str = ""
+
+
+class Reopen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Let finished work be claimed again, as an operator (L5)."""
+
+    name: str
+    principal: str
+    reason: str | None = None
     key: str | None = None
     fingerprint: str = ""
 
@@ -41,12 +130,15 @@ class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Give a name back (L3). `failed` leaves the attempts counting (C7)."""
+    """Give a name back (L3). `failed` leaves the attempts counting (C7); `remember_ms` keeps it as done (L5)."""
 
     name: str
     principal: str
     lease_id: str
     failed: bool = False
+    done: bool = False
+    remember_ms: int = 0
+    result: str | None = None
     via: str | None = None
     key: str | None = None
     fingerprint: str = ""
@@ -109,4 +201,20 @@ class RevokeToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fingerprint: str = ""
 
 
-Command = Acquire | Renew | Release | OpenSession | KeepSession | RenewSession | EndSession | CreateToken | RevokeToken
+Command = (
+    Acquire
+    | ClaimAny
+    | ClaimAll
+    | Leave
+    | Renew
+    | Release
+    | Transfer
+    | Revoke
+    | Reopen
+    | OpenSession
+    | KeepSession
+    | RenewSession
+    | EndSession
+    | CreateToken
+    | RevokeToken
+)

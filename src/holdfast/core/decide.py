@@ -8,27 +8,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.core import access, claims, sessions
+from holdfast.core import access, claims, line, sessions, several
 from holdfast.core.commands import (
     Acquire,
+    ClaimAll,
+    ClaimAny,
     Command,
     CreateToken,
     EndSession,
     KeepSession,
+    Leave,
     OpenSession,
     Release,
     Renew,
     RenewSession,
+    Reopen,
+    Revoke,
     RevokeToken,
+    Transfer,
 )
-from holdfast.core.settle import settle
+from holdfast.core.settle import settle, settle_line
 
 if TYPE_CHECKING:
     from holdfast.core.decision import Decision
     from holdfast.core.state import State
     from holdfast.core.values import Limits, Moment
 
-__all__ = ["decide", "settle"]
+__all__ = ["decide", "settle", "settle_line"]
 
 
 def decide(state: State, command: Command, now: Moment, limits: Limits) -> Decision:
@@ -39,7 +45,19 @@ def decide(state: State, command: Command, now: Moment, limits: Limits) -> Decis
         case Renew():
             return claims.renew(state, command, now, limits)
         case Release():
-            return claims.release(state, command, now)
+            return claims.release(state, command, now, limits)
+        case ClaimAny():
+            return several.claim_any(state, command, now, limits)
+        case ClaimAll():
+            return several.claim_all(state, command, now, limits)
+        case Leave():
+            return line.leave(state, command)
+        case Transfer():
+            return claims.transfer(state, command, now, limits)
+        case Revoke():
+            return claims.revoke(state, command, now)
+        case Reopen():
+            return claims.reopen(state, command, now)
         case KeepSession():
             return sessions.keep(state, command, now)
         case RenewSession():

@@ -8,22 +8,60 @@ import msgspec
 
 from holdfast.core import refusals
 from holdfast.core.answers import Answer
-from holdfast.core.events import Ended, Event
+from holdfast.core.events import Ended, Event, Left
 from holdfast.core.refusals import Refusal
 
 if TYPE_CHECKING:
-    from holdfast.core.commands import Acquire, CreateToken, EndSession, OpenSession, Release, RevokeToken
+    from holdfast.core.commands import (
+        Acquire,
+        ClaimAll,
+        ClaimAny,
+        CreateToken,
+        EndSession,
+        OpenSession,
+        Release,
+        Reopen,
+        Revoke,
+        RevokeToken,
+        Transfer,
+    )
     from holdfast.core.state import State
-    from holdfast.core.values import Lease, Memo
+    from holdfast.core.values import Lease, Memo, Ticket
 
-    Keyed = Acquire | Release | OpenSession | EndSession | CreateToken | RevokeToken
+    Keyed = (
+        Acquire
+        | ClaimAll
+        | ClaimAny
+        | CreateToken
+        | EndSession
+        | OpenSession
+        | Release
+        | Reopen
+        | Revoke
+        | RevokeToken
+        | Transfer
+    )
+
+
+Notice = tuple[str, Answer | Refusal]
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a command led to: the events to make durable, and the answer to give once they are."""
+    """What a command led to: the events to make durable, and the answer to give once they are.
+
+    `notices` are the answers to those in line whom it concerns, by ticket.
+    """
 
     events: tuple[Event, ...]
     answer: Answer | Refusal
+    notices: tuple[Notice, ...] = ()
+
+
+class Due(msgspec.Struct, frozen=True):
+    """What fell due: the event, and the answers to those in line whom it concerns."""
+
+    event: Event
+    notices: tuple[Notice, ...] = ()
 
 
 def refuse(refusal: Refusal) -> Decision:
@@ -46,7 +84,12 @@ def recall(state: State, command: Keyed, kind: str) -> Memo | refusals.KeyConfli
     return refusals.KeyConflict()
 
 
+def left(ticket: Ticket, how: str) -> Left:
+    """Make the end of a place in the line."""
+    return Left(ticket.ticket_id, how, ticket.names, ticket.owner)
+
+
 def end_of(name: str, lease: Lease, how: str, now_ms: int, *, by: str | None = None, well: bool = False) -> Ended:
     """Make the end of a lease; a lock delay closes the name from now on, whatever the end (L6)."""
     closed_until_ms = now_ms + lease.delay_ms if lease.delay_ms else 0
-    return Ended(name, lease.lease_id, lease.token, how, well, closed_until_ms, by)
+    return Ended(name, lease.lease_id, lease.token, how, well, closed_until_ms, by, owner=lease.owner, note=lease.note)

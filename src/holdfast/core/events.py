@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.values import AccessToken, Lease, Session
+from holdfast.core.values import AccessToken, Done, Lease, Session, Ticket
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened", gc=False):
@@ -24,6 +24,51 @@ class Granted(msgspec.Struct, frozen=True, array_like=True, tag="granted", gc=Fa
     name: str
     lease: Lease
     fingerprint: str = ""
+    ticket_id: str | None = None
+    """The place in the line that it was granted to."""
+
+
+class GrantedMany(msgspec.Struct, frozen=True, array_like=True, tag="granted_many"):
+    """Several names have a new live lease, all in this one record (M2)."""
+
+    grants: tuple[Granted, ...]
+    ticket_id: str | None = None
+
+
+class Transferred(msgspec.Struct, frozen=True, array_like=True, tag="transferred", gc=False):
+    """A lease went over to another owner: the old one is over, the new one begins (L8)."""
+
+    name: str
+    old_lease_id: str
+    lease: Lease
+    by: str
+    key: str | None = None
+    fingerprint: str = ""
+
+
+class Reopened(msgspec.Struct, frozen=True, array_like=True, tag="reopened", gc=False):
+    """Finished work may be claimed again (L5)."""
+
+    name: str
+    by: str
+    reason: str | None = None
+    key: str | None = None
+    fingerprint: str = ""
+
+
+class Joined(msgspec.Struct, frozen=True, array_like=True, tag="joined", gc=False):
+    """Somebody stands in line."""
+
+    ticket: Ticket
+
+
+class Left(msgspec.Struct, frozen=True, array_like=True, tag="left", gc=False):
+    """Somebody stands in line no more: `gone`, `withdrawn`, `deadlock`, `refused`, `done` or `session_ended`."""
+
+    ticket_id: str
+    how: str
+    names: tuple[str, ...] = ()
+    owner: str | None = None
 
 
 class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed", gc=False):
@@ -56,6 +101,12 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False)
     reason: str | None = None
     key: str | None = None
     fingerprint: str = ""
+    done: Done | None = None
+    """Finished: every ticket in line without `redo` has its answer by this record (L5)."""
+    owner: str | None = None
+    note: str | None = None
+    left: tuple[Left, ...] = ()
+    """Those in line whom finished work answers, in this very record (L5)."""
 
 
 class SessionOpened(msgspec.Struct, frozen=True, array_like=True, tag="session_opened", gc=False):
@@ -89,6 +140,8 @@ class SessionEnded(msgspec.Struct, frozen=True, array_like=True, tag="session_en
     by: str | None = None
     key: str | None = None
     fingerprint: str = ""
+    left: tuple[Left, ...] = ()
+    """The places in line that end with it."""
 
 
 class TokenCreated(msgspec.Struct, frozen=True, array_like=True, tag="token_created", gc=False):
@@ -122,6 +175,11 @@ class TimePassed(msgspec.Struct, frozen=True, array_like=True, tag="time_passed"
 Event = (
     Opened
     | Granted
+    | GrantedMany
+    | Transferred
+    | Reopened
+    | Joined
+    | Left
     | Renewed
     | Ended
     | SessionOpened
@@ -147,12 +205,47 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 def names_of(event: Event) -> tuple[str, ...]:
     """Return the names whose history this event belongs to; none for what has no history value."""
     match event:
-        case Granted() | Ended():
+        case Granted() | Transferred() | Reopened():
             return (event.name,)
+        case Ended():
+            return _names((event.name,), event.left)
+        case GrantedMany():
+            return tuple(grant.name for grant in event.grants)
+        case Joined():
+            return event.ticket.names
+        case Left():
+            return event.names
         case SessionEnded():
-            return tuple(ended.name for ended in event.leases)
+            return _names(tuple(ended.name for ended in event.leases), event.left)
         case _:
             return ()
+
+
+def _names(own: tuple[str, ...], left: tuple[Left, ...]) -> tuple[str, ...]:
+    if not left:
+        return own
+    return tuple(dict.fromkeys((*own, *(name for each in left for name in each.names))))
+
+
+def owners_of(event: Event) -> set[str | None]:
+    """Return the owners that this event speaks of."""
+    match event:
+        case Granted():
+            return {event.lease.owner}
+        case GrantedMany():
+            return {grant.lease.owner for grant in event.grants}
+        case Transferred():
+            return {event.lease.owner}
+        case Left():
+            return {event.owner}
+        case Ended():
+            return {event.owner, *(each.owner for each in event.left)}
+        case SessionEnded():
+            return {each.owner for each in event.leases} | {each.owner for each in event.left}
+        case Joined():
+            return {event.ticket.owner}
+        case _:
+            return set()
 
 
 def is_history(event: Event) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.values import EndedLease, LastEnd, Lease
+from holdfast.core.values import Done, EndedLease, LastEnd, Lease
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
@@ -13,6 +13,50 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     lease: Lease
     until_ms: int
     same_owner: bool
+
+
+class AllHeld(msgspec.Struct, frozen=True, gc=False):
+    """None of the names, or not all of them, can be had (M1, M2). `retry_after_ms`: when the first may open."""
+
+    names: tuple[tuple[str, Held | Delayed], ...]
+    retry_after_ms: int
+
+
+class Finished(msgspec.Struct, frozen=True, gc=False):
+    """The work is done and remembered (L5)."""
+
+    name: str
+    done: Done
+
+
+class Deadlock(msgspec.Struct, frozen=True, gc=False):
+    """The wait would close a circle (D1). `path`: requester, what it wants, who holds that, what that one wants …."""
+
+    path: tuple[str, ...]
+
+
+class TicketGone(msgspec.Struct, frozen=True, gc=False):
+    """No such place in the line of this caller: it lapsed, was used or never was (W2)."""
+
+
+class TooManyTickets(msgspec.Struct, frozen=True, gc=False):
+    """The principal stands in as many lines as it may."""
+
+    limit: int
+
+
+class LineFull(msgspec.Struct, frozen=True, gc=False):
+    """The line for a name is as long as it may be."""
+
+    limit: int
+
+
+class NotHeld(msgspec.Struct, frozen=True, gc=False):
+    """Nobody holds the name, or it is not done: there is nothing to end or reopen."""
+
+
+class NotAllowedAnyMore(msgspec.Struct, frozen=True, gc=False):
+    """The token that stood in line was revoked."""
 
 
 class Delayed(msgspec.Struct, frozen=True, gc=False):
@@ -85,6 +129,14 @@ class TokensExhausted(msgspec.Struct, frozen=True, gc=False):
 
 Refusal = (
     Held
+    | AllHeld
+    | Finished
+    | Deadlock
+    | TicketGone
+    | TooManyTickets
+    | LineFull
+    | NotHeld
+    | NotAllowedAnyMore
     | Delayed
     | NotCurrent
     | SessionUnknown

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from holdfast.core import refusals
 from holdfast.core.answers import SessionOpen, SessionOver
-from holdfast.core.decision import Decision, accept, end_of, recall, refuse
-from holdfast.core.events import Ended, Renewed, SessionEnded, SessionKept, SessionOpened, SessionRenewed
+from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse
+from holdfast.core.events import Ended, Left, Renewed, SessionEnded, SessionKept, SessionOpened, SessionRenewed
 from holdfast.core.values import SESSION_NAME_CHARS_MAX, SESSION_TTL_MS_MIN, EndedSession, Memo, Session
 
 if TYPE_CHECKING:
@@ -101,8 +101,16 @@ def end(state: State, command: EndSession, now: Moment) -> Decision:
     if lacking is not None:
         return refuse(lacking)
     leases = ends_with(state, command.session_id, now.ms, command.principal)
-    event = SessionEnded(command.session_id, "deleted", leases, command.principal, command.key, command.fingerprint)
-    return Decision((event,), SessionOver())
+    gone = places_in(state, command.session_id)
+    event = SessionEnded(
+        command.session_id, "deleted", leases, command.principal, command.key, command.fingerprint, gone
+    )
+    return Decision((event,), SessionOver(), tuple((each.ticket_id, refusals.SessionUnknown()) for each in gone))
+
+
+def places_in(state: State, session_id: str) -> tuple[Left, ...]:
+    """Return the ends of the places in line that end with a session (I10)."""
+    return tuple(left(state.tickets[each], "session_ended") for each in state.tickets_with.get(session_id, ()))
 
 
 def ends_with(state: State, session_id: str, now_ms: int, by: str | None) -> tuple[Ended, ...]:

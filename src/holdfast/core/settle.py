@@ -1,4 +1,4 @@
-"""What falls due by itself: sessions that missed their keepalive, leases past their end, memories past their time.
+"""What falls due by itself: sessions that missed their keepalive, leases past their end, turns in a line, memories.
 
 There is no other expiry check anywhere (T3): what is due is ended by a record before anything else is decided.
 """
@@ -11,22 +11,44 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.core.decision import end_of
-from holdfast.core.events import Event, Forgotten, SessionEnded
-from holdfast.core.sessions import ends_with
-from holdfast.core.state import EMPTY, forgettable
+from holdfast.core.decision import Due, end_of, left
+from holdfast.core.events import Forgotten, SessionEnded
+from holdfast.core.evolve import forgettable
+from holdfast.core.line import circle_at_handover, next_turn
+from holdfast.core.refusals import SessionLapsed, TicketGone
+from holdfast.core.sessions import ends_with, places_in
+from holdfast.core.state import EMPTY
+from holdfast.core.values import ABSENT_MS_MAX
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
-    from holdfast.core.values import Limits
+    from holdfast.core.values import Limits, Moment
 
 FORGET_EVERY_MS = 1_000
 FORGET_MAX = 2_000
 """How many remembered things one record may drop: it bounds the time of one turn."""
 
 
-def settle(state: State, now_ms: int, limits: Limits) -> Event | None:
-    """Return the next event that fell due by `now_ms`, or None. Called again and again until there is none."""
+def settle(state: State, now: Moment, limits: Limits) -> Due | None:
+    """Return the next thing that fell due by `now`, or None. Called again and again until there is none."""
+    return (
+        _lapsed_session(state, now.ms)
+        or _expired_lease(state, now.ms)
+        or _lapsed_ticket(state, now.ms)
+        or settle_line(state, now, limits)
+        or _overdue_memory(state, now.ms, limits)
+    )
+
+
+def settle_line(state: State, now: Moment, limits: Limits) -> Due | None:
+    """Return the next thing that is due in the lines since the last decision: a circle to break, a turn to give."""
+    _open_names(state, now.ms)
+    if state.interests_by_age:
+        state.forget_interests(now.ms)
+    return circle_at_handover(state, now.ms) or next_turn(state, now, limits)
+
+
+def _lapsed_session(state: State, now_ms: int) -> Due | None:
     alarms = state.session_alarms
     while alarms and alarms[0][0] <= now_ms:
         due_ms, session_id = alarms[0]
@@ -37,11 +59,30 @@ def settle(state: State, now_ms: int, limits: Limits) -> Event | None:
             heapq.heapreplace(alarms, (session.until_ms, session_id))
         else:
             heapq.heappop(alarms)
-            return SessionEnded(session_id, "expired", ends_with(state, session_id, now_ms, None))
-    return _expired_lease(state, now_ms) or _overdue_memory(state, now_ms, limits)
+            gone = places_in(state, session_id)
+            event = SessionEnded(session_id, "expired", ends_with(state, session_id, now_ms, None), left=gone)
+            return Due(event, tuple((each.ticket_id, SessionLapsed()) for each in gone))
+    return None
 
 
-def _expired_lease(state: State, now_ms: int) -> Event | None:
+def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
+    """Return the end of the place whose holder has been away for too long (W2)."""
+    for ticket_id, since_ms in state.absent_since.items():
+        is_due = since_ms + ABSENT_MS_MAX <= now_ms
+        return Due(left(state.tickets[ticket_id], "gone"), ((ticket_id, TicketGone()),)) if is_due else None
+    return None
+
+
+def _open_names(state: State, now_ms: int) -> None:
+    """Stir the names whose delay is over, so that whoever stands there gets its turn (L6)."""
+    alarms = state.opening_alarms
+    while alarms and alarms[0][0] <= now_ms:
+        _, name = heapq.heappop(alarms)
+        if name in state.lines:
+            state.stirred[name] = None
+
+
+def _expired_lease(state: State, now_ms: int) -> Due | None:
     alarms = state.lease_alarms
     while alarms and alarms[0][0] <= now_ms:
         due_ms, token, name = alarms[0]
@@ -54,11 +95,11 @@ def _expired_lease(state: State, now_ms: int) -> Event | None:
             state.slots[name] = replace(slot, alarm_ms=lease.until_ms)
         else:
             heapq.heappop(alarms)
-            return end_of(name, lease, "expired", now_ms)
+            return Due(end_of(name, lease, "expired", now_ms))
     return None
 
 
-def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Event | None:
+def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
     """Drop the oldest of what is only remembered, at most once a second unless a limit is passed."""
     over = len(state.remembered) - limits.retry_keys_max
     over_names = state.free_names - limits.ended_names_max
@@ -77,6 +118,6 @@ def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Event | None:
         wanted = over_names + min(limits.ended_names_max // 100, FORGET_MAX)
         names = sum(1 for _ in islice(forgettable(state, now_ms), wanted))
     if due or names:
-        return Forgotten(due, names)
+        return Due(Forgotten(due, names))
     state.forget_at_ms = now_ms + FORGET_EVERY_MS
     return None

@@ -20,10 +20,17 @@ KEY_CHARS_MAX = 256
 SESSION_NAME_CHARS_MAX = 128
 LOCK_DELAY_MS_MAX = 30_000
 SESSION_TTL_MS_MIN = 10_000
+WAIT_MS_MAX = 50_000
+ABSENT_MS_MAX = 60_000
+"""How long a ticket waits for its holder to come back (W2)."""
+INTEREST_MS = 60_000
+INTERESTS_MAX = 100_000
+REMEMBER_MS_MAX = 30 * 86_400_000
+REASON_CHARS_MAX = 1_024
 
 RESERVED_NAMES = frozenset({"list", "status"})
 
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}(?:/[A-Za-z0-9._-]{1,64})*")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
@@ -46,6 +53,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     retry_keys_max: int = 200_000
     ended_names_max: int = 1_000_000
     tokens_max: int = 10_000
+    tickets_per_principal_max: int = 10_000
+    line_max: int = 10_000
+    names_per_call_max: int = 1_000
     reentrant: str = "resume"
     """`resume`: only `resume: true` gives a lease back (C4). `holder`: an equal holder gets it unasked."""
 
@@ -87,6 +97,16 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     renew_key: str | None = None
 
 
+class Done(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Work that is finished and remembered, so that nobody does it again (L5)."""
+
+    owner: str | None
+    token: int
+    result: str | None
+    wall_ms: int
+    until_ms: int
+
+
 class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Everything known of one name."""
 
@@ -95,6 +115,7 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last_end: LastEnd | None = None
     attempts: int = 0
     """Claims since the job last ended well (C7)."""
+    done: Done | None = None
     alarm_ms: int = 0
     """When the one entry of this lease in the alarm heap rings. An index: not part of the durable state."""
 
@@ -110,6 +131,31 @@ class Session(msgspec.Struct, frozen=True, array_like=True, gc=False):
     until_ms: int
     opened_wall_ms: int
     key: str | None = None
+
+
+class Ticket(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A place in the line for a name, or for several at once (W2, M2). Carries the lease ids it will get."""
+
+    ticket_id: str
+    names: tuple[str, ...]
+    lease_ids: tuple[str, ...]
+    principal: str
+    owner: str | None
+    session: str | None
+    bound: bool
+    ttl_ms: int
+    delay_ms: int
+    metadata: str | None
+    redo: bool
+    vouched: bool
+    """The principal's token was one of the journal's when it joined, so that its revocation can be seen."""
+    joined_wall_ms: int
+    key: str | None = None
+    fingerprint: str = ""
+
+
+Holder = tuple[str, str, str | None]
+"""Who waits for whom: a session and its owner, a principal and its owner, or one lease or ticket alone."""
 
 
 class EndedLease(msgspec.Struct, frozen=True, array_like=True, tag="lease", gc=False):
@@ -157,6 +203,8 @@ class Memo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     kind: str
     made: str
     fingerprint: str
+    leases: int = 1
+    """How many leases it made that live or are remembered: a claim of all makes several (M2)."""
 
 
 class AccessToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -177,7 +225,8 @@ class BadNameError(ValueError):
 
 def parse_name(text: str) -> str:
     """Return the name if it keeps N1, else raise `BadNameError` with the reason and the offending character."""
-    if _PLAIN_NAME.fullmatch(text) and text not in RESERVED_NAMES:
+    if len(text) <= NAME_BYTES_MAX and ".." not in text and _PLAIN_NAME.fullmatch(text) and text not in RESERVED_NAMES:
+        # Nearly all names are like this, and need no closer look.
         return text
     if not text:
         raise BadNameError("a name has at least one character")

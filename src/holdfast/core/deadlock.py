@@ -1,0 +1,109 @@
+"""Who waits for whom, and whether a wait would never end (D1–D3).
+
+An edge leads from a holder that stands in line, and is there, to the holder of the live lease it waits for. Ended
+leases, dead sessions and tickets that are not there have no edges, so there is no false alarm; a holder may wait for
+several names, and a claim of all of several for every one of them, so there is no miss. Interests are edges too, for
+those that ask without waiting; they count only when one of those asks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.core.state import State
+    from holdfast.core.values import Holder, Lease, Ticket
+
+
+def holder_of_lease(lease: Lease) -> Holder:
+    """Return who holds a lease, as a knot of the graph."""
+    if lease.bound and lease.session is not None:
+        return ("session", lease.session, lease.owner)
+    if lease.owner is not None:
+        return ("principal", lease.principal, lease.owner)
+    return ("alone", lease.lease_id, None)
+
+
+def holder_of_ticket(ticket: Ticket) -> Holder:
+    """Return who stands in line: the one that its leases will belong to."""
+    if ticket.bound and ticket.session is not None:
+        return ("session", ticket.session, ticket.owner)
+    if ticket.owner is not None:
+        return ("principal", ticket.principal, ticket.owner)
+    return ("alone", ticket.lease_ids[0], None)
+
+
+def find_circle(
+    state: State, requester: Holder, names: Iterable[str], now_ms: int, *, interests: bool = False
+) -> tuple[str, ...] | None:
+    """Return the path of the circle that `requester` waiting for `names` would close, or None.
+
+    The path is requester, what it wants, who holds that, what that one wants, and so on; its last name is one that the
+    requester holds. Breadth first, so that the circle told is a shortest one; in order, so that it is always the same.
+    """
+    came_from: dict[Holder, tuple[Holder, str]] = {}
+    ahead: list[tuple[Holder, str]] = [(requester, name) for name in names]
+    while ahead:
+        following: list[tuple[Holder, str]] = []
+        for waiter, name in ahead:
+            lease = state.lease_of(name)
+            if lease is None:
+                continue
+            blocker = holder_of_lease(lease)
+            if blocker == requester:
+                return _path(state, requester, waiter, name, came_from)
+            if blocker in came_from:
+                continue
+            came_from[blocker] = (waiter, name)
+            following.extend((blocker, wanted) for wanted in _wants(state, blocker, now_ms, interests=interests))
+        ahead = following
+    return None
+
+
+def blockers_of(state: State, holder: Holder, now_ms: int) -> set[Holder]:
+    """Return all whom a holder waits for, directly or through others, and itself."""
+    found = {holder}
+    ahead = [holder]
+    while ahead:
+        for name in _wants(state, ahead.pop(), now_ms, interests=False):
+            lease = state.lease_of(name)
+            blocker = None if lease is None else holder_of_lease(lease)
+            if blocker is not None and blocker not in found:
+                found.add(blocker)
+                ahead.append(blocker)
+    return found
+
+
+def _wants(state: State, holder: Holder, now_ms: int, *, interests: bool) -> Iterator[str]:
+    for ticket_id in state.tickets_of.get(holder, ()):
+        if ticket_id in state.there:
+            yield from state.tickets[ticket_id].names
+    if interests:
+        for name, until_ms in state.interests.get(holder, {}).items():
+            if until_ms > now_ms:
+                yield name
+
+
+def _path(
+    state: State, requester: Holder, last: Holder, name: str, came_from: dict[Holder, tuple[Holder, str]]
+) -> tuple[str, ...]:
+    steps = [name, label(state, last)]
+    while last != requester:
+        last, name = came_from[last]
+        steps += [name, label(state, last)]
+    return tuple(reversed(steps))
+
+
+def label(state: State, holder: Holder) -> str:
+    """Return what people call a holder; never a lease id."""
+    kind, who, owner = holder
+    if owner is not None:
+        return owner
+    if kind == "session":
+        session = state.sessions.get(who)
+        return session.name if session is not None and session.name is not None else f"session {who[:8]}"
+    if kind == "principal":
+        return who
+    return "a claim without an owner"

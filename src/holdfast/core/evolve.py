@@ -1,0 +1,406 @@
+"""How a record changes the state. Each function takes what was decided for granted: the journal says it happened."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from holdfast.core.deadlock import holder_of_lease, holder_of_ticket
+from holdfast.core.events import (
+    Ended,
+    Event,
+    Forgotten,
+    Granted,
+    GrantedMany,
+    Joined,
+    Left,
+    Opened,
+    Record,
+    Renewed,
+    Reopened,
+    SessionEnded,
+    SessionKept,
+    SessionOpened,
+    SessionRenewed,
+    TokenCreated,
+    TokenRevoked,
+    Transferred,
+)
+from holdfast.core.state import EMPTY, State, count
+from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Slot, SpentKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ALARMS_SPARE = 1_000
+"""How many alarms of what is over may stand in a heap before it is cleared of them."""
+
+
+def evolve(state: State, record: Record) -> None:
+    """Let a record take effect. It never refuses: what is in the journal has happened."""
+    event = record.event
+    state.seq = record.seq
+    state.now_ms = record.at_ms
+    match event:
+        case Granted():
+            _granted(state, event)
+        case Renewed():
+            _renewed(state, event, record)
+        case Ended():
+            _ended(state, event, record)
+        case GrantedMany():
+            _granted_many(state, event)
+        case Joined():
+            _joined(state, event)
+        case Left():
+            _leave(state, event.ticket_id)
+        case Transferred():
+            _transferred(state, event, record)
+        case Reopened():
+            _reopened(state, event, record)
+        case SessionOpened():
+            _session_opened(state, event)
+        case SessionKept() | SessionRenewed():
+            _session_kept(state, event, record)
+        case SessionEnded():
+            _session_ended(state, event, record)
+        case TokenCreated():
+            _token_created(state, event, record)
+        case TokenRevoked():
+            _token_revoked(state, event, record)
+        case Forgotten():
+            _forgotten(state, event)
+        case Opened():
+            state.epoch = event.epoch
+
+
+def _granted(state: State, event: Granted) -> None:
+    name, lease = event.name, event.lease
+    before = state.slots.get(name, EMPTY)
+    state.slots[name] = Slot(lease, 0, before.last_end, before.attempts + 1, None, lease.until_ms)
+    state.last_token = lease.token
+    state.held.add(name)
+    _take(state, name, lease)
+    if lease.key is not None:
+        state.memos[lease.principal, lease.key] = Memo("acquire", lease.lease_id, event.fingerprint)
+    if event.ticket_id is not None:
+        _leave(state, event.ticket_id)
+
+
+def _granted_many(state: State, event: GrantedMany) -> None:
+    for grant in event.grants:
+        _granted(state, grant)
+    first = event.grants[0]
+    if first.lease.key is not None:
+        memo = Memo("acquire", first.lease.lease_id, first.fingerprint, len(event.grants))
+        state.memos[first.lease.principal, first.lease.key] = memo
+    if event.ticket_id is not None:
+        _leave(state, event.ticket_id)
+
+
+def _take(state: State, name: str, lease: Lease) -> None:
+    """Enter a new live lease into the indexes."""
+    count(state.leases_of, lease.principal, 1)
+    heapq.heappush(state.lease_alarms, (lease.until_ms, lease.token, name))
+    if lease.session is not None and lease.session in state.sessions:
+        # A plain claim may outlive the session it counts in, and be handed on after that.
+        state.names_in.setdefault(lease.session, {})[name] = lease.bound
+    if state.lines:
+        state.handed[name] = None
+    if state.interests:
+        state.lose_interest(holder_of_lease(lease), name)
+
+
+def _drop(state: State, name: str, lease: Lease) -> None:
+    """Take a lease that is over out of the indexes."""
+    count(state.leases_of, lease.principal, -1)
+    if lease.session is not None:
+        state.names_in.get(lease.session, {}).pop(name, None)
+    if name in state.lines:
+        state.stirred[name] = None
+    if state.interests:
+        # Who gives anything back may be out of every circle, and asks again if it still wants something (D3).
+        state.lose_interest(holder_of_lease(lease))
+
+
+def _joined(state: State, event: Joined) -> None:
+    """Let a ticket stand in line, or let another request of its holder have the place it has."""
+    ticket = event.ticket
+    known = state.tickets.get(ticket.ticket_id)
+    state.tickets[ticket.ticket_id] = ticket
+    if known is None:
+        state.absent_since[ticket.ticket_id] = state.now_ms
+        state.line_up(ticket)
+    elif known.key is not None:
+        # A key leads to a place only while its own request is the one that has it: one lease, one claimer (C3).
+        state.memos.pop((known.principal, known.key), None)
+    if ticket.key is not None:
+        state.memos[ticket.principal, ticket.key] = Memo("acquire", ticket.lease_ids[0], ticket.fingerprint)
+
+
+def _leave(state: State, ticket_id: str) -> None:
+    ticket = state.tickets.pop(ticket_id)
+    state.uncount(ticket)
+    state.absent_since.pop(ticket_id, None)
+    for name in ticket.names:
+        line = state.lines[name]
+        del line[ticket_id]
+        if line:
+            state.stirred[name] = None
+        else:
+            del state.lines[name]
+    del state.number_of[ticket_id]
+    for lease_id in ticket.lease_ids:
+        state.ticket_of_lease.pop(lease_id, None)
+    if ticket.bound and ticket.session is not None:
+        ending = state.tickets_with[ticket.session]
+        del ending[ticket_id]
+        if not ending:
+            del state.tickets_with[ticket.session]
+    holder = holder_of_ticket(ticket)
+    those = state.tickets_of[holder]
+    del those[ticket_id]
+    if not those:
+        del state.tickets_of[holder]
+    count(state.tickets_by, ticket.principal, -1)
+    # A ticket that was granted has handed its key over to the lease; any other leaves nothing (C5).
+    if ticket.key is not None:
+        lease = state.lease_of(ticket.names[0])
+        if lease is None or lease.lease_id != ticket.lease_ids[0]:
+            state.memos.pop((ticket.principal, ticket.key), None)
+
+
+def _renewed(state: State, event: Renewed, record: Record) -> None:
+    slot = state.slots[event.name]
+    lease = slot.lease
+    if lease is None:
+        return
+    lease = replace(
+        lease,
+        ttl_ms=event.ttl_ms,
+        until_ms=event.until_ms,
+        note=lease.note if event.note is None else event.note,
+        metadata=lease.metadata if event.metadata is None else event.metadata,
+        beat_wall_ms=record.wall_ms,
+        renew_key=lease.renew_key if event.key is None else event.key,
+    )
+    # A later deadline keeps its alarm, which looks again when it rings; only an earlier one needs a new alarm.
+    alarm_ms = slot.alarm_ms
+    if event.until_ms < alarm_ms:
+        alarm_ms = event.until_ms
+        heapq.heappush(state.lease_alarms, (alarm_ms, lease.token, event.name))
+    state.slots[event.name] = Slot(lease, slot.closed_until_ms, slot.last_end, slot.attempts, slot.done, alarm_ms)
+    if event.claim_key is not None:
+        memo = Memo("acquire", lease.lease_id, event.fingerprint)
+        _spend_key(state, lease.principal, event.claim_key, memo, record.at_ms)
+
+
+def _ended(state: State, event: Ended, record: Record) -> None:
+    slot = state.slots.pop(event.name)
+    lease = slot.lease
+    if lease is None:
+        return
+    end = LastEnd(
+        event.how,
+        event.token,
+        lease.owner,
+        lease.note,
+        record.at_ms,
+        record.wall_ms,
+        event.by,
+        event.reason,
+        lease.delay_ms,
+    )
+    # Popped and put back, so that the names nobody holds stand in the order in which they ended.
+    attempts = 0 if event.well else slot.attempts
+    state.slots[event.name] = Slot(None, event.closed_until_ms, end, attempts, event.done)
+    if event.closed_until_ms:
+        state.close(event.name, event.closed_until_ms)
+    state.held.remove(event.name)
+    _drop(state, event.name, lease)
+    state.remembered[lease.lease_id] = EndedLease(event.name, lease.principal, lease.session, end, lease.key, event.key)
+    if event.key is not None and event.by is not None:
+        kind = "revoke" if event.how == "revoked" else "release"
+        state.memos[event.by, event.key] = Memo(kind, lease.lease_id, event.fingerprint)
+    for each in event.left:
+        _leave(state, each.ticket_id)
+    _tidy_lease_alarms(state)
+
+
+def _transferred(state: State, event: Transferred, record: Record) -> None:
+    slot = state.slots[event.name]
+    old, new = slot.lease, event.lease
+    if old is None:
+        return
+    end = LastEnd("transferred", old.token, old.owner, old.note, record.at_ms, record.wall_ms, event.by)
+    _drop(state, event.name, old)
+    state.stirred.pop(event.name, None)
+    state.remembered[old.lease_id] = EndedLease(event.name, old.principal, old.session, end, old.key)
+    state.slots[event.name] = Slot(new, 0, end, slot.attempts, None, new.until_ms)
+    state.last_token = new.token
+    _take(state, event.name, new)
+    if event.key is not None:
+        state.memos[event.by, event.key] = Memo("transfer", new.lease_id, event.fingerprint)
+    _tidy_lease_alarms(state)
+
+
+def _reopened(state: State, event: Reopened, record: Record) -> None:
+    slot = state.slots[event.name]
+    state.slots[event.name] = replace(slot, done=None)
+    if event.key is not None:
+        _spend_key(state, event.by, event.key, Memo("reopen", event.name, event.fingerprint), record.at_ms)
+
+
+def _tidy_lease_alarms(state: State) -> None:
+    """A lease of a day that was released at once must not keep its alarm for a day."""
+    if len(state.lease_alarms) <= 2 * len(state.held) + ALARMS_SPARE:
+        return
+    slots = state.slots
+    alive: list[tuple[int, int, str]] = []
+    for alarm in state.lease_alarms:
+        slot = slots.get(alarm[2], EMPTY)
+        if slot.lease is not None and slot.lease.token == alarm[1] and slot.alarm_ms == alarm[0]:
+            alive.append(alarm)
+    heapq.heapify(alive)
+    state.lease_alarms = alive
+
+
+def _session_opened(state: State, event: SessionOpened) -> None:
+    session = event.session
+    state.sessions[session.session_id] = session
+    count(state.sessions_of, session.principal, 1)
+    heapq.heappush(state.session_alarms, (session.until_ms, session.session_id))
+    if session.key is not None:
+        state.memos[session.principal, session.key] = Memo("session", session.session_id, event.fingerprint)
+
+
+def _session_kept(state: State, event: SessionKept | SessionRenewed, record: Record) -> None:
+    session = state.sessions[event.session_id]
+    state.sessions[event.session_id] = replace(session, until_ms=event.until_ms)
+    if isinstance(event, SessionRenewed):
+        for renewed in event.leases:
+            _renewed(state, renewed, record)
+
+
+def _session_ended(state: State, event: SessionEnded, record: Record) -> None:
+    for ended in event.leases:
+        _ended(state, ended, record)
+    for each in event.left:
+        _leave(state, each.ticket_id)
+    session = state.sessions.pop(event.session_id)
+    state.names_in.pop(event.session_id, None)
+    count(state.sessions_of, session.principal, -1)
+    state.remembered[event.session_id] = EndedSession(
+        session.principal, event.how, record.at_ms, record.wall_ms, session.key, event.key
+    )
+    if event.key is not None:
+        state.memos[session.principal, event.key] = Memo("end_session", event.session_id, event.fingerprint)
+    if len(state.session_alarms) > 2 * len(state.sessions) + ALARMS_SPARE:
+        state.session_alarms = [alarm for alarm in state.session_alarms if alarm[1] in state.sessions]
+        heapq.heapify(state.session_alarms)
+
+
+def _token_created(state: State, event: TokenCreated, record: Record) -> None:
+    token = event.token
+    state.tokens[token.name] = token
+    state.token_by_digest[token.digest] = token
+    if event.key is not None:
+        _spend_key(state, token.made_by, event.key, Memo("token", token.name, event.fingerprint), record.at_ms)
+
+
+def _token_revoked(state: State, event: TokenRevoked, record: Record) -> None:
+    token = state.tokens.pop(event.name)
+    state.token_by_digest.pop(token.digest, None)
+    if event.key is not None:
+        _spend_key(state, event.by, event.key, Memo("revoke_token", event.name, event.fingerprint), record.at_ms)
+
+
+def _spend_key(state: State, principal: str, key: str, memo: Memo, at_ms: int) -> None:
+    state.memos[principal, key] = memo
+    state.remembered[f"{principal} {key}"] = SpentKey(principal, key, at_ms)
+
+
+def _forgotten(state: State, event: Forgotten) -> None:
+    for place in list(islice(state.remembered, event.remembered)):
+        match state.remembered.pop(place):
+            case EndedLease(principal=principal, key=key, end=end, end_key=end_key):
+                _forget_claim(state, principal, key)
+                # It was ended by an operator's key, maybe.
+                _forget_memos(state, principal if end.by is None else end.by, end_key)
+            case EndedSession(principal=principal, key=key, end_key=end_key):
+                _forget_memos(state, principal, key, end_key)
+            case SpentKey(principal=principal, key=key):
+                _forget_memos(state, principal, key)
+    if event.names:
+        for name in list(islice(forgettable(state, state.now_ms), event.names)):
+            del state.slots[name]
+
+
+def forgettable(state: State, now_ms: int) -> Iterator[str]:
+    """Yield the names that nobody holds or waits for and nothing keeps closed (I14), in the order of their ends."""
+    for name, slot in state.slots.items():
+        if slot.lease is None and slot.closed_until_ms <= now_ms and name not in state.lines:  # noqa: SIM102 - Cheap.
+            if slot.done is None or slot.done.until_ms <= now_ms:
+                yield name
+
+
+def _forget_claim(state: State, principal: str, key: str | None) -> None:
+    """Forget a key with the last of the leases it made: until then a retry must not make new ones (C5)."""
+    memo = None if key is None else state.memos.get((principal, key))
+    if key is None or memo is None:
+        return
+    if memo.leases > 1:
+        state.memos[principal, key] = replace(memo, leases=memo.leases - 1)
+    else:
+        del state.memos[principal, key]
+
+
+def _forget_memos(state: State, principal: str, *keys: str | None) -> None:
+    for key in keys:
+        if key is not None:
+            state.memos.pop((principal, key), None)
+
+
+def _places_fit(state: State, left: tuple[Left, ...]) -> bool:
+    return all(each.ticket_id in state.tickets for each in left)
+
+
+def event_fits(state: State, event: Event) -> bool:
+    """Tell whether the event speaks of what is there: a journal that does not fit its own past is damaged."""
+    match event:
+        case Granted():
+            free = state.lease_of(event.name) is None and event.lease.token > state.last_token
+            return free and (event.ticket_id is None or event.ticket_id in state.tickets)
+        case GrantedMany():
+            tokens = [state.last_token, *(grant.lease.token for grant in event.grants)]
+            free = all(state.lease_of(grant.name) is None for grant in event.grants)
+            rising = all(one < other for one, other in pairwise(tokens))
+            return free and rising and (event.ticket_id is None or event.ticket_id in state.tickets)
+        case Joined():
+            known = state.tickets.get(event.ticket.ticket_id)
+            return known is None or (known.names, known.lease_ids) == (event.ticket.names, event.ticket.lease_ids)
+        case Transferred():
+            old = state.lease_of(event.name)
+            return old is not None and old.lease_id == event.old_lease_id and event.lease.token > state.last_token
+        case Left():
+            return event.ticket_id in state.tickets
+        case Reopened():
+            return event.name in state.slots
+        case Renewed() | Ended():
+            lease = state.lease_of(event.name)
+            fits = lease is not None and lease.lease_id == event.lease_id
+            return fits and (isinstance(event, Renewed) or _places_fit(state, event.left))
+        case SessionKept():
+            return event.session_id in state.sessions
+        case SessionRenewed():
+            return event.session_id in state.sessions and all(event_fits(state, renewed) for renewed in event.leases)
+        case SessionEnded():
+            fits = event.session_id in state.sessions and all(event_fits(state, ended) for ended in event.leases)
+            return fits and _places_fit(state, event.left)
+        case TokenRevoked():
+            return event.name in state.tokens
+        case _:
+            return True

@@ -1,0 +1,185 @@
+"""Several at once: the first free name of a list, or every name of a list in one record (M1, M2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from holdfast.core import line, refusals
+from holdfast.core.answers import Acquired, AcquiredMany
+from holdfast.core.claims import bad_claim, held_by, not_current
+from holdfast.core.decision import Decision, accept, recall, refuse
+from holdfast.core.events import GrantedMany
+from holdfast.core.sessions import missing
+from holdfast.core.state import EMPTY
+from holdfast.core.values import TOKEN_MAX, EndedLease, Memo, Ticket
+
+if TYPE_CHECKING:
+    from holdfast.core.commands import ClaimAll, ClaimAny
+    from holdfast.core.refusals import Refusal
+    from holdfast.core.state import State
+    from holdfast.core.values import Limits, Moment
+
+RETRY_MS_MIN = 250
+
+
+def claim_any(state: State, command: ClaimAny, now: Moment, limits: Limits) -> Decision:
+    """Grant the first free name, in the caller's order. It does not wait: the refusal says when to ask again."""
+    refusal = _bad(command, limits)
+    if refusal is not None:
+        return refuse(refusal)
+    memo = recall(state, command, "acquire")
+    if memo is not None:
+        return _any_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
+    lacking = _lacking(state, command, limits, 1)
+    if lacking is not None:
+        return refuse(lacking)
+    busy: list[tuple[str, refusals.Held | refusals.Delayed]] = []
+    finished: refusals.Finished | None = None
+    for name in command.names:
+        obstacle = _obstacle(state, name, command, now.ms)
+        if obstacle is None:
+            return _grant_all(state, _ticket(command, name), now)
+        if isinstance(obstacle, refusals.Finished):
+            finished = finished or obstacle
+        else:
+            busy.append((name, obstacle))
+    if not busy and finished is not None:
+        return refuse(finished)
+    return refuse(refusals.AllHeld(tuple(busy), _retry_after(busy, now.ms)))
+
+
+def claim_all(state: State, command: ClaimAll, now: Moment, limits: Limits) -> Decision:
+    """Grant every name or none. With a wait it holds nothing while it waits, so two callers cannot block each other."""
+    refusal = _bad(command, limits)
+    if refusal is not None:
+        return refuse(refusal)
+    memo = recall(state, command, "acquire")
+    if memo is not None:
+        return _all_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
+    if command.ticket is not None:
+        return line.return_to(state, command, command.names, now)
+    lacking = _lacking(state, command, limits, len(command.names))
+    if lacking is not None:
+        return refuse(lacking)
+    busy: list[tuple[str, refusals.Held | refusals.Delayed]] = []
+    for name in command.names:
+        obstacle = _obstacle(state, name, command, now.ms)
+        if isinstance(obstacle, refusals.Finished):
+            return refuse(obstacle)
+        if obstacle is not None:
+            busy.append((name, obstacle))
+    ticket = line.ticket_for(command, state, now)
+    if not busy:
+        return _grant_all(state, ticket, now)
+    if command.wait_ms:
+        return line.join(state, ticket, now, limits)
+    return refuse(refusals.AllHeld(tuple(busy), _retry_after(busy, now.ms)))
+
+
+def _bad(command: ClaimAny | ClaimAll, limits: Limits) -> Refusal | None:
+    if not 0 < len(command.names) <= limits.names_per_call_max:
+        return refusals.BadField(f"a call names 1 to {limits.names_per_call_max} jobs")
+    if len(set(command.names)) != len(command.names):
+        return refusals.BadField("a job stands twice in the list")
+    return bad_claim(command, limits)
+
+
+def _lacking(state: State, command: ClaimAny | ClaimAll, limits: Limits, wanted: int) -> Refusal | None:
+    if command.via is not None and (command.session != command.via or not command.bound):
+        # A session's secret claims for that session alone (S3).
+        return refusals.SessionUnknown()
+    if command.session is not None:
+        lacking = missing(state, command.session, command.principal)
+        if lacking is not None:
+            return lacking
+    if state.leases_of.get(command.principal, 0) + wanted > limits.leases_per_principal_max:
+        return refusals.TooManyLeases(limits.leases_per_principal_max)
+    if state.last_token + wanted > TOKEN_MAX:
+        return refusals.TokensExhausted()
+    return None
+
+
+def _obstacle(
+    state: State, name: str, command: ClaimAny | ClaimAll, now_ms: int
+) -> refusals.Held | refusals.Delayed | refusals.Finished | None:
+    slot = state.slots.get(name, EMPTY)
+    if slot.done is not None and slot.done.until_ms > now_ms and not command.redo:
+        return refusals.Finished(name, slot.done)
+    if slot.lease is not None:
+        return held_by(state, slot.lease, command.owner)
+    if slot.closed_until_ms > now_ms:
+        return refusals.Delayed(slot.closed_until_ms, slot.last_end)
+    return None
+
+
+def _ticket(command: ClaimAny, name: str) -> Ticket:
+    return Ticket(
+        "",
+        (name,),
+        (command.lease_id,),
+        command.principal,
+        command.owner,
+        command.session,
+        command.bound,
+        command.ttl_ms,
+        command.delay_ms,
+        command.metadata,
+        command.redo,
+        False,
+        0,
+        command.key,
+        command.fingerprint,
+    )
+
+
+def _grant_all(state: State, ticket: Ticket, now: Moment) -> Decision:
+    grants, claims = line.grant_each(state, ticket, now)
+    place = line.own_ticket(state, ticket) if ticket.names[0] in state.lines else None
+    if len(grants) == 1:
+        return Decision((replace(grants[0], ticket_id=place),), AcquiredMany(claims))
+    return Decision((GrantedMany(grants, place),), AcquiredMany(claims))
+
+
+def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
+    for name in command.names:
+        slot = state.slots.get(name, EMPTY)
+        if slot.lease is not None and slot.lease.lease_id == memo.made:
+            claim = Acquired(slot.lease, state.until_of(slot.lease), slot.last_end, slot.attempts)
+            return accept(AcquiredMany(((name, claim),)))
+    for name in command.names:
+        refusal = not_current(state, name, memo.made, command.principal)
+        if refusal.ended is not None:
+            return refuse(refusal)
+    return refuse(refusals.NotCurrent(succeeded=False))
+
+
+def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Decision:
+    """Answer a retry of a claim of all: every lease it made, its place in line, or the one that has ended."""
+    if memo.made in state.ticket_of_lease:
+        return line.come_back(state, state.tickets[state.ticket_of_lease[memo.made]], now)
+    claims: list[tuple[str, Acquired]] = []
+    for name in command.names:
+        slot = state.slots.get(name, EMPTY)
+        lease = slot.lease
+        if lease is None or lease.key != command.key or lease.principal != command.principal:
+            return refuse(refusals.NotCurrent(lease is not None, _ended_of(state, name, command, memo)))
+        claims.append((name, Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts)))
+    return accept(AcquiredMany(tuple(claims)))
+
+
+def _ended_of(state: State, name: str, command: ClaimAll, memo: Memo) -> EndedLease | None:
+    """Return what is remembered of the lease that a claim of all had on a name: the key knows the id of the first."""
+    first = state.remembered.get(memo.made)
+    if isinstance(first, EndedLease) and first.name == name:
+        return first
+    wanted = (name, command.principal, command.key)
+    for ended in reversed(state.remembered.values()):
+        if isinstance(ended, EndedLease) and (ended.name, ended.principal, ended.key) == wanted:
+            return ended
+    return None
+
+
+def _retry_after(busy: list[tuple[str, refusals.Held | refusals.Delayed]], now_ms: int) -> int:
+    return max(RETRY_MS_MIN, min((obstacle.until_ms for _, obstacle in busy), default=now_ms) - now_ms)

@@ -1,0 +1,66 @@
+"""Looks at the state that need more than one look-up. They change nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.core.deadlock import holder_of_lease
+from holdfast.core.state import EMPTY
+from holdfast.core.values import Slot
+
+if TYPE_CHECKING:
+    from holdfast.core.state import State
+    from holdfast.core.values import Holder
+
+LINKS_MAX = 100
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One link of the chain: a name, what is known of it, and what its owner waits for itself."""
+
+    name: str
+    slot: Slot
+    waits_for: tuple[str, ...]
+
+
+class Chain(msgspec.Struct, frozen=True):
+    """The chain of waits from a name to the owner everybody waits for. `circle`: it comes back to where it was."""
+
+    links: tuple[Link, ...]
+    circle: bool
+
+
+def why(state: State, name: str, prefix: str = "") -> Chain:
+    """Follow the waits: who holds the name, what that one waits for, who holds that, and so on.
+
+    Names that do not start with `prefix` are not shown: the chain ends before them.
+    """
+    links: list[Link] = []
+    seen: set[Holder] = set()
+    while True:
+        slot = state.slots.get(name, EMPTY)
+        if slot.lease is None:
+            links.append(Link(name, slot, ()))
+            return Chain(tuple(links), circle=False)
+        holder = holder_of_lease(slot.lease)
+        wanted = tuple(each for each in waits_of(state, holder) if each.startswith(prefix))
+        links.append(Link(name, slot, wanted))
+        if not wanted or len(links) >= LINKS_MAX:
+            return Chain(tuple(links), circle=False)
+        if holder in seen:
+            return Chain(tuple(links), circle=True)
+        seen.add(holder)
+        # Of several, the one that somebody holds: a free name is about to be its own.
+        name = next((each for each in wanted if state.lease_of(each) is not None), wanted[0])
+
+
+def waits_of(state: State, holder: Holder) -> tuple[str, ...]:
+    """Return what a holder stands in line for and is there."""
+    return tuple(
+        name
+        for ticket_id in state.tickets_of.get(holder, ())
+        if ticket_id in state.there
+        for name in state.tickets[ticket_id].names
+    )
