@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import chain
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -42,6 +41,8 @@ class Archive:
         self._keeping = keeping
         self.upto = store.meta("upto")
         """How far the snapshot that counts reaches."""
+        self.pruned = store.meta("pruned")
+        """Up to which number history was dropped."""
 
     def read_snapshot(self) -> list[bytes]:
         """Return the parts of the snapshot that counts; a missing or changed one means damage."""
@@ -164,12 +165,16 @@ class Archive:
                 break
         names = await self._all_but_one_slice("drop_history_name", names)
 
+        pruned = max(self.pruned, *(seq for (seq,) in rows))
+
         def drop() -> None:
             self._store.do("drop_history_name", names)
             gone = self._store.do("drop_history", rows)
             self._store.do("add_meta", [("history", -gone)])
+            self._store.do("write_meta", [("pruned", pruned)])
 
         self._store.slice(drop)
+        self.pruned = pruned
         await asyncio.sleep(0)
 
     # History.
@@ -204,15 +209,58 @@ class Archive:
         return found, before
 
     def _search_history(self, query: HistoryQuery, before: int) -> tuple[list[Record], int]:
+        """Search a slice; return the number it reached down to."""
         since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
         until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
         if query.name is None:
-            rows = list(self._store.run("read_history", (self.upto, before, SEARCH_ROWS)))
+            rows = self._store.run("read_history", (self.upto, before, SEARCH_ROWS))
         else:
-            rows = list(self._store.run("read_history_of_name", (query.name, self.upto, before, SEARCH_ROWS)))
-        bodies = [body for _, wall_ms, body in rows if since <= wall_ms <= until]
-        found = list(chain.from_iterable(decode_batch(body) for body in bodies[: query.limit]))
-        return found, rows[-1][0] if rows else before
+            rows = self._store.run("read_history_of_name", (query.name, self.upto, before, SEARCH_ROWS))
+        found: list[Record] = []
+        looked_at = 0
+        for seq, wall_ms, body in rows:
+            before = seq
+            looked_at += len(body)
+            if since <= wall_ms <= until:
+                found.extend(record for record in decode_batch(body) if matches(query, record))
+            if looked_at >= SLICE_BYTES or len(found) >= query.limit:
+                break
+        return found, before
+
+    async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
+        """Walk the history, then the tail, oldest first, a slice at a time.
+
+        Numbers lead on, and each slice begins with the history, so a compaction between two of them loses nothing.
+        """
+        while True:
+            found, reached = self._next_slice(after_seq, limit)
+            if found or reached == after_seq:
+                return found
+            after_seq = reached
+            await asyncio.sleep(0)
+
+    def _next_slice(self, after_seq: int, limit: int) -> tuple[list[Record], int]:
+        """Return what a slice holds, and the number it reached."""
+        found: list[Record] = []
+        looked_at = 0
+        for seq, body in self._store.run("read_history_after", (after_seq, self.upto, limit)):
+            found.extend(decode_batch(body))
+            after_seq = seq
+            looked_at += len(body)
+            if looked_at >= SLICE_BYTES:
+                break
+        if found:
+            return found, after_seq
+        after_seq = max(after_seq, self.upto)
+        while looked_at < SLICE_BYTES and len(found) < limit:
+            batch = next(self._store.run("read_batch_after", (after_seq,)), None)
+            if batch is None:
+                break
+            last, body = batch
+            found.extend(record for record in decode_batch(body) if record.seq > after_seq and is_history(record.event))
+            after_seq = last
+            looked_at += len(body)
+        return found[:limit], after_seq
 
 
 def _first_rows(rows: list[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from holdfast.core.events import Record, names_of
+from holdfast.core.events import Record, names_of, owners_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -57,6 +57,7 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     before_seq: int | None = None
     since_wall_ms: int | None = None
     until_wall_ms: int | None = None
+    owner: str | None = None
     limit: int = 100
 
 
@@ -67,6 +68,8 @@ def matches(query: HistoryQuery, record: Record) -> bool:
     if query.since_wall_ms is not None and record.wall_ms < query.since_wall_ms:
         return False
     if query.until_wall_ms is not None and record.wall_ms > query.until_wall_ms:
+        return False
+    if query.owner is not None and query.owner not in owners_of(record.event):
         return False
     return query.name is None or query.name in names_of(record.event)
 
@@ -119,6 +122,15 @@ class Journal(Protocol):
 
     async def history(self, query: HistoryQuery) -> Sequence[Record]:
         """Return the records asked for, newest first."""
+        ...
+
+    async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
+        """Return the first records with history value after a number, oldest first. None at all: there are no more."""
+        ...
+
+    @property
+    def history_begins_after(self) -> int:
+        """Up to which number history is no longer kept: what follows it is there without a gap."""
         ...
 
     def health(self) -> Health:

@@ -39,13 +39,15 @@ class Shelf:
         self.batches: list[tuple[int, bytes]] = []
         """The last number of each batch after the snapshot, and its bytes."""
         self.history: list[Record] = []
+        self.pruned = 0
+        """The number up to which history was dropped."""
 
     def copy(self) -> Shelf:
         """Return the same things, with nobody in the seat."""
         other = Shelf()
         other.epoch, other.upto = self.epoch, self.upto
         other.snapshot, other.batches = list(self.snapshot), list(self.batches)
-        other.history = list(self.history)
+        other.history, other.pruned = list(self.history), self.pruned
         return other
 
     @property
@@ -104,7 +106,9 @@ class MemoryJournal:
             shelf.batches = [(last, data) for last, data in shelf.batches if last > upto]
         oldest_ms = wall_ms - self._keeping.wall_ms
         young = [record for record in shelf.history if record.wall_ms >= oldest_ms]
-        shelf.history = young[max(0, len(young) - self._keeping.records_max) :]
+        kept_now = young[max(0, len(young) - self._keeping.records_max) :]
+        dropped = {record.seq for record in shelf.history} - {record.seq for record in kept_now}
+        shelf.history, shelf.pruned = kept_now, max(dropped, default=shelf.pruned)
 
     async def history(self, query: HistoryQuery) -> Sequence[Record]:
         """Look through everything, newest first."""
@@ -116,6 +120,17 @@ class MemoryJournal:
             if matches(query, record):
                 found.append(record)
         return found
+
+    async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
+        """Look through everything, oldest first."""
+        shelf = self._seated("follow")
+        everything = [*shelf.history, *(record for record in shelf.tail() if is_history(record.event))]
+        return [record for record in everything if record.seq > after_seq][:limit]
+
+    @property
+    def history_begins_after(self) -> int:
+        """The newest that was dropped."""
+        return self._shelf.pruned
 
     def health(self) -> Health:
         """Memory is always well."""

@@ -119,6 +119,15 @@ class SqliteJournal:
         """Look in the tail first, then in the history."""
         return await self._archived("history").history(query)
 
+    async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
+        """Look in the history first, then in the tail."""
+        return await self._archived("follow").follow(after_seq, limit)
+
+    @property
+    def history_begins_after(self) -> int:
+        """The newest that was pruned."""
+        return self._archived("history").pruned
+
     def health(self) -> Health:
         """Tell how the store is. Once the ballast was given up, claims wait until it could be laid down again."""
         if not self.takes_claims:

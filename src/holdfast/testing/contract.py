@@ -157,6 +157,16 @@ async def _pages(journal: Journal, limit: int, **query: object) -> list[Record]:
     return found
 
 
+async def _followed(journal: Journal, limit: int, after_seq: int = 0) -> list[Record]:
+    """Follow a journal as a reader would: each page goes on after the last number of the one before."""
+    found: list[Record] = []
+    while page := await journal.follow(found[-1].seq if found else after_seq, limit):
+        if len(page) > limit:
+            raise BrokenPromiseError(f"following gave {len(page)} records for a limit of {limit}")
+        found.extend(page)
+    return found
+
+
 def _newest_first(records: Sequence[Record]) -> list[Record]:
     return [record for record in reversed(records) if is_history(record.event)]
 
@@ -436,6 +446,42 @@ async def _history_is_kept_to_a_number(place: Place) -> None:
         await journal.compact(len(records), [b"x"], WALL_MS)
         _expect(await _pages(journal, 5), _newest_first(records[-12:]), f"what is left of {len(records)}")
     _expect(await _pages(journal, 5, name="job/1"), [], "what is left of the oldest name")
+    await journal.close()
+
+
+@_check
+async def _followers_hear_everything_once(place: Place) -> None:
+    """From any number on, all that has history value comes oldest first, before, during and after compaction (I16)."""
+    records = [_grant(seq, name) if seq % 3 else _renewal(seq) for seq, name in enumerate(_names(60), 1)]
+    history = [record for record in records if is_history(record.event)]
+    journal = await _filled(place, [records[start : start + 4] for start in range(0, 60, 4)])
+    for upto in (0, 20, 60):
+        compaction = asyncio.create_task(journal.compact(upto, [b"x"] * 3, WALL_MS))
+        is_over = False
+        while not is_over:
+            is_over = compaction.done()
+            _expect(await _followed(journal, 7), history, f"what is followed at {upto}")
+            await asyncio.sleep(0)
+        await compaction
+        for after in (1, 19, 20, 21, 59, 60, 99):
+            expected = [record for record in history if record.seq > after]
+            _expect(await _followed(journal, 5, after), expected, f"what comes after {after} at {upto}")
+    journal = await _reopened(journal, place)
+    _expect(await _followed(journal, 100), history, "what is followed after a restart")
+    await journal.close()
+
+
+@_check
+async def _a_gap_is_known(place: Place) -> None:
+    """The number up to which history was dropped is known, also after a restart: what follows it is all there (I16)."""
+    keeping = Keeping(records_max=12)
+    journal = await _filled(place, [[_grant(seq, f"job/{seq}") for seq in range(1, 31)]], keeping)
+    _expect(journal.history_begins_after, 0, "where history begins while nothing was dropped")
+    await journal.compact(30, [b"x"], WALL_MS)
+    for _ in range(2):
+        _expect(journal.history_begins_after, 18, "where history begins")
+        _expect([record.seq for record in await _followed(journal, 5)], list(range(19, 31)), "what is followed")
+        journal = await _reopened(journal, place, keeping)
     await journal.close()
 
 

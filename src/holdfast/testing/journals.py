@@ -43,6 +43,15 @@ class FlakyJournal:
     def takes_claims(self, value: bool) -> None:
         self.journal.takes_claims = value
 
+    @property
+    def history_begins_after(self) -> int:
+        """What the journal inside says."""
+        return self.journal.history_begins_after
+
+    async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
+        """Follow the journal inside."""
+        return await self.journal.follow(after_seq, limit)
+
     def release(self) -> None:
         """Let the slow append go on."""
         self._released.set()

@@ -2,75 +2,96 @@
 
     acquire job/7 by=ana ttl=10s      -> granted token=1 until=10s
     acquire job/7 by=ben ttl=10s      -> held by=ana until=10s
-    advance 10s                       -> expired job/7
-    acquire job/7 by=ben ttl=10s      -> granted token=2 until=20s attempts=2 previous=ana/expired
+    acquire job/7 by=cem wait=30s     -> waiting t1 position=1
+    advance 10s                       -> expired job/7; t1: granted token=2 until=70s attempts=2 previous=ana/expired
     renew   job/7 token=1 ttl=10s     -> not-current succeeded ended=ana/expired at=10s
 
-Time is virtual and starts at zero. A session is called s1, s2, … in the order of opening, and a lease is named by its
-fencing token. Everybody shares one bearer token (the principal `main`) unless the line says otherwise. What an answer
-does not say is none, no or zero (`attempts`: one), so nothing can change unseen. A line without an arrow may answer
+Time is virtual and starts at zero. A session is called s1, s2, … in the order of opening, a place in a line t1, t2, …
+in the order of joining, and a lease is named by its fencing token. Everybody shares one bearer token (the principal
+`main`) unless the line says otherwise. What an answer does not say is none, no or zero (`attempts`: one), so nothing
+can change unseen. What those in line hear stands behind the answer of the line that caused it, each after the name of
+its place; a line that begins with `;` goes on with the answer of the one above. A line without an arrow may answer
 anything, and `#` opens a remark.
 
-    acquire NAME [by=OWNER ttl=T metadata=TEXT session=S bound resume delay=T]
+    acquire NAME [by=OWNER ttl=T metadata=TEXT session=S bound resume redo delay=T wait=T ticket=T interest]
+    any NAME,NAME,… [by=OWNER ttl=T … redo]                     the first that is free
+    all NAME,NAME,… [by=OWNER ttl=T … redo wait=T ticket=T]     every one or none
+    away T · back T [wait=T] · leave T                          of a place in a line: its request is gone, comes again
     renew NAME token=N [ttl=T note=TEXT metadata=TEXT]          without ttl: the lease's own
-    release NAME token=N [failed]
+    release NAME token=N [failed] [done remember=T result=TEXT]
+    transfer NAME token=N to=OWNER [ttl=T]
+    revoke NAME reason=TEXT · reopen NAME [reason=TEXT]
     session open [ttl=T name=TEXT metadata=TEXT] · session keep|renew|end|show S
-    token create NAME · token revoke NAME
-    show NAME                  what anybody may see of a name
+    token create NAME [prefix=TEXT expires=T] · token revoke NAME
+    show NAME                  what anybody may see of a name, and who stands in its line
+    why NAME                   the chain of waits
     advance T                  let time pass; the answer is every record that fell due
-    restart                    read the journal anew; what comes of it must be what was there
+    restart                    read the journal anew; what comes of it must be what was there, and nobody is there
     limits FIELD=VALUE …       other limits from here on
 
-Every command but the last four also takes principal=P (who asks), via=S (with which session's secret) and key=K (the
-idempotency key), where the core knows them.
+Every command that changes something also takes principal=P (who asks), via=S (with which session's secret) and key=K
+(the idempotency key), where the core knows them.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import asdict, replace
 
-from holdfast.core import answers, refusals
+from holdfast.core.answers import Later, Waiting
 from holdfast.core.commands import (
     Acquire,
+    ClaimAll,
+    ClaimAny,
     Command,
     CreateToken,
     EndSession,
     KeepSession,
+    Leave,
     OpenSession,
     Release,
     Renew,
     RenewSession,
+    Reopen,
+    Revoke,
     RevokeToken,
+    Transfer,
 )
-from holdfast.core.decide import decide, settle
-from holdfast.core.events import Ended, Event, Forgotten, Record, SessionEnded
-from holdfast.core.state import EMPTY, State, evolve
-from holdfast.core.values import EndedSession, LastEnd, Lease, Limits, Moment
+from holdfast.core.decide import decide, settle, settle_line
+from holdfast.core.events import Event, Granted, GrantedMany, Joined, Record, SessionOpened, Transferred
+from holdfast.core.evolve import evolve
+from holdfast.core.state import EMPTY, State
+from holdfast.core.values import EndedSession, Limits, Moment
+from holdfast.core.views import why
+from holdfast.testing import _words
+from holdfast.testing._words import WALL_MS, read_ms, read_options, time, words
 
 if TYPE_CHECKING:
-    from holdfast.core.answers import Answer
-    from holdfast.core.refusals import Refusal
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.core.decision import Notice
+    from holdfast.testing._words import Fields
 
 __all__ = ["Played", "ScenarioError", "Step", "durable", "fingerprint", "play", "replay"]
 
-WALL_MS = 1_700_000_000_000
-"""The wall time at which every script begins. Answers show wall times as the time since then."""
-
 TTL = "60s"
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _WHO = ("principal", "key")
-_ACQUIRE = (*_WHO, "via", "by", "ttl", "metadata", "session", "bound", "resume", "delay")
+_MAKE = (*_WHO, "via", "by", "ttl", "metadata", "session", "bound", "delay", "redo")
+_ACQUIRE = (*_MAKE, "resume", "wait", "ticket", "interest")
 _RENEW = (*_WHO, "via", "token", "ttl", "note", "metadata")
-_RELEASE = (*_WHO, "via", "token", "failed")
+_RELEASE = (*_WHO, "via", "token", "failed", "done", "remember", "result")
+_TRANSFER = (*_WHO, "via", "token", "to", "ttl")
 _SESSION = (*_WHO, "ttl", "name", "metadata")
+_TOKEN = (*_WHO, "prefix", "expires")
 _REMARK = re.compile(r"(^|\s)#.*$")
-
-Fields = dict[str, str | int | None]
+_NOT_ASKED = frozenset(
+    {"fingerprint", "key", "lease_id", "lease_ids", "new_lease_id", "new_ticket", "ticket", "wait_ms"}
+)
+"""What does not make another request of it (C5): how long and where it waits, and the ids that were made for it."""
 
 
 class ScenarioError(AssertionError):
@@ -98,7 +119,7 @@ def play(text: str, name: str = "scenario") -> Played:
     """Play a script to its end, or raise `ScenarioError` at the first line that is answered otherwise."""
     player = _Player()
     steps: list[Step] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in _lines(text):
         try:
             step = _read(number, line)
             if step is None:
@@ -124,16 +145,29 @@ def durable(state: State) -> tuple[object, ...]:
     """Take the picture that every replay must give again, order included (I15). Alarms are an index and left out."""
     frozen = state.freeze()
     slots = [(name, replace(slot, alarm_ms=0)) for name, slot in frozen.slots.items()]
-    rest = (frozen.sessions, frozen.remembered, frozen.memos, frozen.tokens)
+    rest = (frozen.sessions, frozen.remembered, frozen.memos, frozen.tokens, frozen.tickets)
     return (frozen.head, tuple(slots), *(tuple(part.items()) for part in rest))
 
 
 def fingerprint(command: Command) -> str:
     """Tell one request from another under the same key (C5): all that was asked, without the ids made for it."""
-    fresh = {Acquire: "lease_id", OpenSession: "session_id"}.get(type(command))
-    left_out = {"key", "fingerprint", fresh}
+    left_out = _NOT_ASKED - ({"lease_id"} if isinstance(command, Release | Transfer) else set())
+    if isinstance(command, OpenSession):
+        left_out |= {"session_id"}
     asked = {field: value for field, value in asdict(command).items() if field not in left_out}
     return f"{type(command).__name__} {asked}"
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each line with its number, together with those that go on with its answer."""
+    whole, first = "", 1
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.lstrip().startswith(";"):
+            whole = _REMARK.sub("", whole).rstrip() + line.strip()
+        else:
+            yield first, whole
+            whole, first = line, number
+    yield first, whole
 
 
 def _read(number: int, line: str) -> Step | None:
@@ -146,143 +180,236 @@ def _read(number: int, line: str) -> Step | None:
     return Step(number, tuple(words), wanted.strip() if arrow else None)
 
 
-def _options(words: tuple[str, ...], *allowed: str) -> dict[str, str]:
-    """Read `name=value` words; a bare word is a flag."""
-    options: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name not in allowed:
-            raise ValueError(f"{name!r} is none of {', '.join(sorted(allowed))}")
-        options[name] = value if equals else "yes"
-    return options
-
-
-def _ms(text: str) -> int:
-    found = re.fullmatch(r"(-?\d+)(ms|s|m|h)", text)
-    if found is None:
-        raise ValueError(f"{text!r} is no time: 250ms, 10s, 5m, 2h")
-    return int(found[1]) * _UNIT_MS[found[2]]
-
-
-def _time(ms: int) -> str:
-    return f"{ms}ms" if ms % 1_000 else f"{ms // 1_000}s"
-
-
 class _Player:
-    """One authority in virtual time, driven as the engine drives it: settle, decide, evolve (T3)."""
+    """One authority in virtual time, driven as the engine drives it: settle, decide, evolve, settle the line (T3)."""
 
     def __init__(self) -> None:
         self.state = State()
         self.records: list[Record] = []
         self.limits = Limits()
         self.now_ms = 0
+        self.made = 0
+        self.lease_ids: dict[int, str] = {}
+        """By token."""
         self.sessions_opened = 0
+        self.tickets_taken = 0
+        self.claims: dict[str, Acquire | ClaimAll] = {}
+        """What was asked at each place in a line."""
+        self.waits: dict[str, int] = {}
+        """Where a request waits, and until when."""
 
-    def run(self, verb: str, *words: str) -> str:
+    @property
+    def now(self) -> Moment:
+        return Moment(self.now_ms, WALL_MS + self.now_ms)
+
+    def run(self, verb: str, *rest: str) -> str:
         """Play one line and return its answer."""
-        match verb, words:
-            case "acquire", (name, *rest):
-                return self._ask(self._acquire(name, tuple(rest)))
-            case "renew", (name, *rest):
-                return self._ask(self._renew(name, tuple(rest)))
-            case "release", (name, *rest):
-                return self._ask(self._release(name, tuple(rest)))
-            case "session", ("open", *rest):
-                return self._open_session(tuple(rest))
-            case "session", ("keep" | "renew" | "end" | "show" as what, session_id, *rest):
-                return self._session(what, session_id, tuple(rest))
-            case "token", ("create" | "revoke" as what, name, *rest):
-                return self._ask(self._token(what, name, tuple(rest)))
+        match verb, rest:
+            case "acquire" | "any" | "all" | "renew" | "release" | "transfer" | "revoke" | "reopen", (name, *more):
+                return self._ask(getattr(self, f"_{verb}")(name, tuple(more)))
+            case "away" | "back" | "leave", (ticket_id, *more):
+                return self._place(verb, ticket_id, tuple(more))
+            case "session", ("open", *more):
+                return self._ask(self._open_session(tuple(more)))
+            case "session", ("keep" | "renew" | "end" | "show" as what, session_id, *more):
+                return self._session(what, session_id, tuple(more))
+            case "token", ("create" | "revoke" as what, name, *more):
+                return self._ask(self._token(what, name, tuple(more)))
             case "show", (name,):
                 self._settle()
                 return self._show(name)
-            case "advance", (time,):
-                self.now_ms += _ms(time)
-                return "; ".join(map(_event, self._settle())) or "nothing"
+            case "why", (name,):
+                self._settle()
+                return _words.chain(why(self.state, name))
+            case "advance", (by,):
+                self.now_ms += read_ms(by)
+                return "; ".join(self._settle()) or "nothing"
             case "restart", ():
                 return self._restart()
             case "limits", (_, *_):
-                return self._set_limits(words)
+                return self._set_limits(rest)
             case _:
-                raise ValueError(f"no such command: {' '.join((verb, *words))}")
+                raise ValueError(f"no such command: {' '.join((verb, *rest))}")
+
+    # How the engine would do it.
 
     def _record(self, event: Event) -> None:
         record = Record(self.state.seq + 1, self.now_ms, WALL_MS + self.now_ms, event)
+        match event:
+            case Granted() | Transferred():
+                self.lease_ids[event.lease.token] = event.lease.lease_id
+            case GrantedMany():
+                self.lease_ids |= {grant.lease.token: grant.lease.lease_id for grant in event.grants}
+            case Joined():
+                self.tickets_taken += event.ticket.ticket_id not in self.state.tickets
+            case SessionOpened():
+                self.sessions_opened += 1
         evolve(self.state, record)
         self.records.append(record)
 
-    def _settle(self) -> list[Event]:
-        before = len(self.records)
-        while (event := settle(self.state, self.now_ms, self.limits)) is not None:
-            self._record(event)
-        return [record.event for record in self.records[before:]]
+    def _settle(self) -> list[str]:
+        """Let everything happen that is due, and say it."""
+        said: list[str] = []
+        while (due := settle(self.state, self.now, self.limits)) is not None:
+            self._record(due.event)
+            happened = _words.event(due.event)
+            said += [*([happened] if happened else []), *self._hear(due.notices)]
+        overdue = [ticket_id for ticket_id, until_ms in self.waits.items() if until_ms <= self.now_ms]
+        return said + [f"{ticket_id}: {self._send_away(ticket_id)}" for ticket_id in overdue]
+
+    def _hear(self, notices: Iterable[Notice]) -> list[str]:
+        """Write what those in line hear; who is not there hears nothing."""
+        there = [notice for notice in notices if self.waits.pop(notice[0], None) is not None]
+        return [f"{ticket_id}: {_words.answer(answer)}" for ticket_id, answer in there]
 
     def _ask(self, command: Command) -> str:
         self._settle()
-        decision = decide(self.state, command, Moment(self.now_ms, WALL_MS + self.now_ms), self.limits)
+        said: list[str] = []
+        decision = decide(self.state, command, self.now, self.limits)
         for event in decision.events:
             self._record(event)
-        return _answer(decision.answer)
+        place = decision.answer.ticket_id if isinstance(decision.answer, Later) else None
+        if place is not None and isinstance(command, Acquire | ClaimAll):
+            if place in self.waits:
+                said.append(f"{place}: {self._waiting(place)}")
+            self.waits[place], self.claims[place] = self.now_ms + command.wait_ms, command
+            self.state.arrive(place)
+        said += self._hear(decision.notices)
+        while (due := settle_line(self.state, self.now, self.limits)) is not None:
+            self._record(due.event)
+            said += self._hear(due.notices)
+        if place is None:
+            return "; ".join([_words.answer(decision.answer), *said])
+        own = next((each for each in said if each.startswith(f"{place}: ") and place not in self.waits), None)
+        if own is not None:
+            said.remove(own)
+            return "; ".join([own.removeprefix(f"{place}: "), *said])
+        waiting = self._waiting(place)
+        if self.waits[place] <= self.now_ms:
+            self._send_away(place)
+        return "; ".join([waiting, *said])
 
-    def _acquire(self, name: str, words: tuple[str, ...]) -> Command:
-        told = _options(words, *_ACQUIRE)
-        asked = Acquire(
-            name=name,
-            principal=told.get("principal", "main"),
-            lease_id=_lease_id(self.state.last_token + 1),
-            ttl_ms=_ms(told.get("ttl", TTL)),
-            owner=told.get("by"),
-            metadata=told.get("metadata"),
-            session=told.get("session"),
-            bound="bound" in told,
-            delay_ms=_ms(told.get("delay", "0s")),
-            resume="resume" in told,
-            via=told.get("via"),
-            key=told.get("key"),
-        )
-        return replace(asked, fingerprint=fingerprint(asked))
+    def _waiting(self, ticket_id: str) -> str:
+        return _words.answer(Waiting(ticket_id, self.state.position_of(ticket_id)))
 
-    def _renew(self, name: str, words: tuple[str, ...]) -> Command:
-        told = _options(words, *_RENEW)
-        return Renew(
-            name=name,
-            principal=told.get("principal", "main"),
-            lease_id=_lease_id(told.get("token", "?")),
-            ttl_ms=_ms(told["ttl"]) if "ttl" in told else None,
-            note=told.get("note"),
-            metadata=told.get("metadata"),
-            via=told.get("via"),
-            key=told.get("key"),
-        )
+    def _send_away(self, ticket_id: str) -> str:
+        waiting = self._waiting(ticket_id)
+        self.state.depart(ticket_id, self.now_ms)
+        del self.waits[ticket_id]
+        return waiting
 
-    def _release(self, name: str, words: tuple[str, ...]) -> Command:
-        told = _options(words, *_RELEASE)
+    # Commands.
+
+    def _fresh(self) -> str:
+        self.made += 1
+        return f"lease-{self.made}"
+
+    def _lease_id(self, told: dict[str, str]) -> str:
+        token = told.get("token", "?")
+        return self.lease_ids.get(int(token), "no lease") if token.isdecimal() else "no lease"
+
+    def _claim(self, told: dict[str, str]) -> dict[str, Any]:
+        return {
+            **self._asker(told),
+            "ttl_ms": read_ms(told.get("ttl", TTL)),
+            "owner": told.get("by"),
+            "metadata": told.get("metadata"),
+            "session": told.get("session"),
+            "bound": "bound" in told,
+            "delay_ms": read_ms(told.get("delay", "0s")),
+            "redo": "redo" in told,
+        }
+
+    def _wait(self, told: dict[str, str]) -> dict[str, Any]:
+        wait_ms = read_ms(told.get("wait", "0s"))
+        return {"wait_ms": wait_ms, "ticket": told.get("ticket"), "new_ticket": f"t{self.tickets_taken + 1}"}
+
+    def _asker(self, told: dict[str, str]) -> dict[str, Any]:
+        return {"principal": told.get("principal", "main"), "via": told.get("via"), "key": told.get("key")}
+
+    def _acquire(self, name: str, rest: tuple[str, ...]) -> Command:
+        told = read_options(rest, *_ACQUIRE)
+        flags: dict[str, Any] = {"resume": "resume" in told, "interest": "interest" in told}
+        return _marked(Acquire(name=name, lease_id=self._fresh(), **self._claim(told), **self._wait(told), **flags))
+
+    def _any(self, names: str, rest: tuple[str, ...]) -> Command:
+        told = read_options(rest, *_MAKE)
+        return _marked(ClaimAny(names=tuple(names.split(",")), lease_id=self._fresh(), **self._claim(told)))
+
+    def _all(self, names: str, rest: tuple[str, ...]) -> Command:
+        told = read_options(rest, *_MAKE, "wait", "ticket")
+        each = tuple(names.split(","))
+        lease_ids = tuple(self._fresh() for _ in each)
+        return _marked(ClaimAll(names=each, lease_ids=lease_ids, **self._claim(told), **self._wait(told)))
+
+    def _renew(self, name: str, rest: tuple[str, ...]) -> Command:
+        told = read_options(rest, *_RENEW)
+        ttl_ms = read_ms(told["ttl"]) if "ttl" in told else None
+        rest_of_it: dict[str, Any] = {"note": told.get("note"), "metadata": told.get("metadata"), **self._asker(told)}
+        return Renew(name=name, lease_id=self._lease_id(told), ttl_ms=ttl_ms, **rest_of_it)
+
+    def _release(self, name: str, rest: tuple[str, ...]) -> Command:
+        told = read_options(rest, *_RELEASE)
         asked = Release(
             name=name,
-            principal=told.get("principal", "main"),
-            lease_id=_lease_id(told.get("token", "?")),
+            lease_id=self._lease_id(told),
             failed="failed" in told,
-            via=told.get("via"),
-            key=told.get("key"),
+            done="done" in told,
+            remember_ms=read_ms(told.get("remember", "0s")),
+            result=told.get("result"),
+            **self._asker(told),
         )
-        return replace(asked, fingerprint=fingerprint(asked))
+        return _marked(asked)
 
-    def _open_session(self, words: tuple[str, ...]) -> str:
-        told = _options(words, *_SESSION)
+    def _transfer(self, name: str, rest: tuple[str, ...]) -> Command:
+        told = read_options(rest, *_TRANSFER)
+        asked = Transfer(
+            name=name,
+            lease_id=self._lease_id(told),
+            new_lease_id=self._fresh(),
+            to_owner=told["to"],
+            ttl_ms=read_ms(told["ttl"]) if "ttl" in told else None,
+            **self._asker(told),
+        )
+        return _marked(asked)
+
+    def _revoke(self, name: str, rest: tuple[str, ...]) -> Command:
+        told = read_options(rest, *_WHO, "reason")
+        principal = told.get("principal", "main")
+        return _marked(Revoke(name=name, principal=principal, reason=told.get("reason", ""), key=told.get("key")))
+
+    def _reopen(self, name: str, rest: tuple[str, ...]) -> Command:
+        told = read_options(rest, *_WHO, "reason")
+        principal = told.get("principal", "main")
+        return _marked(Reopen(name=name, principal=principal, reason=told.get("reason"), key=told.get("key")))
+
+    def _place(self, what: str, ticket_id: str, rest: tuple[str, ...]) -> str:
+        told = read_options(rest, "principal", "wait")
+        if what == "leave":
+            return self._ask(Leave(ticket_id=ticket_id, principal=told.get("principal", "main")))
+        if what == "away":
+            if ticket_id not in self.waits:
+                raise ValueError(f"nobody waits at {ticket_id}")
+            self._send_away(ticket_id)
+            return "ok"
+        if ticket_id not in self.claims:
+            raise ValueError(f"nobody ever waited at {ticket_id}")
+        return self._ask(replace(self.claims[ticket_id], **self._wait({"wait": "50s", **told, "ticket": ticket_id})))
+
+    def _open_session(self, rest: tuple[str, ...]) -> Command:
+        told = read_options(rest, *_SESSION)
         asked = OpenSession(
             principal=told.get("principal", "main"),
             session_id=f"s{self.sessions_opened + 1}",
-            ttl_ms=_ms(told.get("ttl", TTL)),
+            ttl_ms=read_ms(told.get("ttl", TTL)),
             name=told.get("name"),
             metadata=told.get("metadata"),
             key=told.get("key"),
         )
-        heard = self._ask(replace(asked, fingerprint=fingerprint(asked)))
-        self.sessions_opened += asked.session_id in self.state.sessions
-        return heard
+        return _marked(asked)
 
-    def _session(self, what: str, session_id: str, words: tuple[str, ...]) -> str:
-        told = _options(words, *_WHO)
+    def _session(self, what: str, session_id: str, rest: tuple[str, ...]) -> str:
+        told = read_options(rest, *_WHO)
         principal = told.get("principal", "main")
         if what == "show":
             self._settle()
@@ -291,39 +418,52 @@ class _Player:
             return self._ask(KeepSession(principal=principal, session_id=session_id))
         if what == "renew":
             return self._ask(RenewSession(principal=principal, session_id=session_id))
-        asked = EndSession(principal=principal, session_id=session_id, key=told.get("key"))
-        return self._ask(replace(asked, fingerprint=fingerprint(asked)))
+        return self._ask(_marked(EndSession(principal=principal, session_id=session_id, key=told.get("key"))))
 
-    def _token(self, what: str, name: str, words: tuple[str, ...]) -> Command:
-        told = _options(words, *_WHO)
+    def _token(self, what: str, name: str, rest: tuple[str, ...]) -> Command:
+        told = read_options(rest, *_TOKEN)
         principal, key = told.get("principal", "main"), told.get("key")
-        asked: CreateToken | RevokeToken
-        if what == "create":
-            asked = CreateToken(principal=principal, name=name, digest=f"digest of {name}", scopes=("claim",), key=key)
-        else:
-            asked = RevokeToken(principal=principal, name=name, key=key)
-        return replace(asked, fingerprint=fingerprint(asked))
+        if what == "revoke":
+            return _marked(RevokeToken(principal=principal, name=name, key=key))
+        expires_wall_ms = WALL_MS + read_ms(told["expires"]) if "expires" in told else None
+        asked = CreateToken(
+            principal=principal,
+            name=name,
+            digest=f"digest of {name}",
+            scopes=("claim",),
+            prefix=told.get("prefix"),
+            expires_wall_ms=expires_wall_ms,
+            key=key,
+        )
+        return _marked(asked)
+
+    # Looks.
 
     def _show(self, name: str) -> str:
-        slot = self.state.slots.get(name, EMPTY)
+        state = self.state
+        slot = state.slots.get(name, EMPTY)
+        line = [each if each in state.there else f"{each}/away" for each in state.lines.get(name, ())]
+        waiting: Fields = {"line": ",".join(line) or None}
         lease = slot.lease
         if lease is not None:
-            told = {"token": lease.token, **_lease(lease, self.state.until_of(lease)), "session": lease.session}
-            return _words("held", {**told, "attempts": _attempts(slot.attempts)})
-        left = {"attempts": slot.attempts, **_previous(slot.last_end)}
+            told = {"token": lease.token, **_words.lease_words(lease, state.until_of(lease)), "session": lease.session}
+            return words("held", {**told, "attempts": _words.attempts(slot.attempts), **waiting})
+        left: Fields = {"attempts": slot.attempts, **_words.previous(slot.last_end), **waiting}
+        if slot.done is not None and slot.done.until_ms > self.now_ms:
+            return words("done", {**_words.finished(slot.done), **left})
         if slot.closed_until_ms > self.now_ms:
-            return _words("closed", {"until": _time(slot.closed_until_ms), **left})
-        return _words("free", left)
+            return words("closed", {"until": time(slot.closed_until_ms), **left})
+        return words("free", left)
 
     def _show_session(self, session_id: str) -> str:
         session = self.state.sessions.get(session_id)
         ended = self.state.remembered.get(session_id)
         if session is not None:
             count = len(self.state.names_in.get(session_id, ()))
-            told: Fields = {"ttl": _time(session.ttl_ms), "until": _time(session.until_ms), "leases": count}
-            return _words("open", {**told, "name": session.name, "metadata": session.metadata})
+            told: Fields = {"ttl": time(session.ttl_ms), "until": time(session.until_ms), "leases": count}
+            return words("open", {**told, "name": session.name, "metadata": session.metadata})
         if isinstance(ended, EndedSession):
-            return _words(ended.how, {"at": _time(ended.at_ms)})
+            return words(ended.how, {"at": time(ended.at_ms)})
         return "no-session"
 
     def _restart(self) -> str:
@@ -332,115 +472,18 @@ class _Player:
             if durable(state) != durable(self.state):
                 raise ValueError(f"the state is not what {how} says (I15)")
         self.state = again
+        self.waits.clear()
         return "ok"
 
-    def _set_limits(self, words: tuple[str, ...]) -> str:
-        told = _options(words, *Limits.__struct_fields__)
+    def _set_limits(self, rest: tuple[str, ...]) -> str:
+        told = read_options(rest, *Limits.__struct_fields__)
         given = {
-            field: _ms(value) if "_ms" in field else int(value) if value.isdecimal() else value
+            field: read_ms(value) if "_ms" in field else int(value) if value.isdecimal() else value
             for field, value in told.items()
         }
         self.limits = msgspec.convert({**asdict(self.limits), **given}, Limits)
         return "ok"
 
 
-def _lease_id(token: int | str) -> str:
-    return f"lease-{token}"
-
-
-def _words(verb: str, fields: Fields) -> str:
-    """Write an answer. What is none, empty or zero is left out; a flag is a bare word."""
-    said = [
-        name if value == "yes" else f"{name}={shlex.quote(str(value))}"
-        for name, value in fields.items()
-        if value not in {None, 0, "0s"}
-    ]
-    return " ".join([verb, *said])
-
-
-def _answer(answer: Answer | Refusal) -> str:
-    """Write what the core answered."""
-    match answer:
-        case answers.Acquired(lease=lease):
-            return _acquired(answer, lease)
-        case answers.Extended(lease=lease, until_ms=until_ms):
-            return _words("renewed", {"until": _time(until_ms)})
-        case answers.SessionOpen(session=session):
-            return _words(f"open {session.session_id}", {"until": _time(session.until_ms), "renewed": answer.renewed})
-        case answers.Released() | answers.SessionOver() | answers.TokenMade() | answers.TokenGone():
-            return "ok"
-        case refusals.Held(lease=lease, until_ms=until_ms, same_owner=same_owner):
-            return _words("held", {**_lease(lease, until_ms), "same-owner": "yes" if same_owner else None})
-        case refusals.Delayed(until_ms=until_ms, end=end):
-            return _words("closed", {"until": _time(until_ms), **_previous(end)})
-        case refusals.NotCurrent():
-            return _not_current(answer)
-        case refusals.TooManyLeases() | refusals.TooManySessions() | refusals.TooManyTokens():
-            return _words(_kebab(answer), {"limit": answer.limit})
-        case refusals.BadTtl(max_ms=max_ms):
-            return f"bad-ttl max={_time(max_ms)}"
-        case refusals.BadField(text=text):
-            return f"bad-field {text}"
-        case _:
-            return _kebab(answer)
-
-
-def _acquired(answer: answers.Acquired, lease: Lease) -> str:
-    if lease.lease_id != _lease_id(lease.token):
-        raise ValueError(f"token {lease.token} came with the lease id {lease.lease_id!r} of another")
-    told: Fields = {"token": lease.token, "until": _time(answer.until_ms), "attempts": _attempts(answer.attempts)}
-    return _words("reacquired" if answer.reacquired else "granted", {**told, **_previous(answer.previous)})
-
-
-def _lease(lease: Lease, until_ms: int) -> Fields:
-    """What anybody may know of a live lease (C2)."""
-    beat_ms = lease.beat_wall_ms - WALL_MS
-    since_ms = lease.granted_wall_ms - WALL_MS
-    return {
-        "by": lease.owner,
-        "until": _time(until_ms),
-        "since": _time(since_ms),
-        "beat": _time(beat_ms) if beat_ms != since_ms else None,
-        "note": lease.note,
-        "metadata": lease.metadata,
-    }
-
-
-def _previous(end: LastEnd | None) -> Fields:
-    """What a successor is told (C7)."""
-    if end is None:
-        return {}
-    return {"previous": _who_and_how(end), "previous-note": end.note}
-
-
-def _who_and_how(end: LastEnd) -> str:
-    return "/".join([end.owner or "-", end.how, *([end.reason] if end.reason else [])])
-
-
-def _not_current(answer: refusals.NotCurrent) -> str:
-    fields: Fields = {"succeeded": "yes" if answer.succeeded else None}
-    if answer.ended is not None:
-        end = answer.ended.end
-        fields |= {"ended": _who_and_how(end), "at": _time(end.at_ms), "note": end.note}
-    return _words("not-current", fields)
-
-
-def _attempts(attempts: int) -> int | None:
-    return attempts if attempts > 1 else None
-
-
-def _event(event: Event) -> str:
-    """Write a record that fell due."""
-    match event:
-        case Ended():
-            return f"{event.how} {event.name}"
-        case SessionEnded(session_id=session_id, how=how, leases=leases):
-            return " ".join([f"session-{how} {session_id}", *(ended.name for ended in leases)])
-        case Forgotten():
-            return _words("forgotten", {"remembered": event.remembered, "names": event.names})
-        case _:
-            return _kebab(event)
-
-
-def _kebab(thing: object) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", type(thing).__name__).lower()
+def _marked(command: Command) -> Command:
+    return replace(command, fingerprint=fingerprint(command))

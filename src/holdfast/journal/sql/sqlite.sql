@@ -142,3 +142,11 @@ PRAGMA integrity_check('snapshot_part')
 -- name: check_integrity
 -- Ask SQLite whether the file is sound.
 PRAGMA integrity_check(10)
+
+-- name: read_history_after
+-- History of all names from a number on, oldest first.
+SELECT seq, body FROM history WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?
+
+-- name: read_batch_after
+-- The batch that holds the first record after a number.
+SELECT last_seq, body FROM batch WHERE last_seq > ? ORDER BY first_seq LIMIT 1

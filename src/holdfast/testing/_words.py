@@ -1,0 +1,192 @@
+"""How scenarios are written: times, options, and every answer and record of the core in words."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from holdfast.core import answers, refusals
+from holdfast.core.events import Ended, Event, Forgotten, Left, SessionEnded
+
+if TYPE_CHECKING:
+    from holdfast.core.answers import Answer
+    from holdfast.core.refusals import Refusal
+    from holdfast.core.values import Done, LastEnd, Lease
+    from holdfast.core.views import Chain
+
+WALL_MS = 1_700_000_000_000
+"""The wall time at which every script begins. Answers show wall times as the time since then."""
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+
+Fields = dict[str, str | int | None]
+
+
+def read_options(words: tuple[str, ...], *allowed: str) -> dict[str, str]:
+    """Read `name=value` words; a bare word is a flag."""
+    options: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in allowed:
+            raise ValueError(f"{name!r} is none of {', '.join(sorted(allowed))}")
+        options[name] = value if equals else "yes"
+    return options
+
+
+def read_ms(text: str) -> int:
+    """Read a time."""
+    found = re.fullmatch(r"(-?\d+)(ms|s|m|h)", text)
+    if found is None:
+        raise ValueError(f"{text!r} is no time: 250ms, 10s, 5m, 2h")
+    return int(found[1]) * _UNIT_MS[found[2]]
+
+
+def time(ms: int) -> str:
+    """Write a time."""
+    return f"{ms}ms" if ms % 1_000 else f"{ms // 1_000}s"
+
+
+def words(verb: str, fields: Fields) -> str:
+    """Write an answer. What is none, empty or zero is left out; a flag is a bare word."""
+    said = [
+        name if value == "yes" else f"{name}={shlex.quote(str(value))}"
+        for name, value in fields.items()
+        if value not in {None, 0, "0s"}
+    ]
+    return " ".join([verb, *said])
+
+
+def answer(said: Answer | Refusal) -> str:
+    """Write what the core answered."""
+    match said:
+        case answers.Acquired():
+            return _acquired("reacquired" if said.reacquired else "granted", said)
+        case answers.AcquiredMany(claims=claims):
+            return "granted " + ", ".join(_acquired(name, claim) for name, claim in claims)
+        case answers.Waiting(ticket_id=ticket_id, position=position):
+            return words(f"waiting {ticket_id}", {"position": position})
+        case answers.Extended(until_ms=until_ms):
+            return words("renewed", {"until": time(until_ms)})
+        case answers.SessionOpen(session=session):
+            return words(f"open {session.session_id}", {"until": time(session.until_ms), "renewed": said.renewed})
+        case answers.Released() | answers.SessionOver() | answers.TokenMade() | answers.TokenGone():
+            return "ok"
+        case answers.OpenAgain() | answers.Withdrawn():
+            return "ok"
+        case _:
+            return _refusal(said)
+
+
+def _refusal(said: Answer | Refusal) -> str:
+    match said:
+        case refusals.Held() | refusals.Delayed():
+            return _obstacle(said)
+        case refusals.AllHeld(names=names, retry_after_ms=retry_after_ms):
+            busy = ", ".join(f"{name} {_obstacle(obstacle)}" for name, obstacle in names)
+            return f"all-held {busy}, retry={time(retry_after_ms)}"
+        case refusals.Finished(name=name, done=done):
+            return words(f"done {name}", finished(done))
+        case refusals.Deadlock(path=path):
+            return f"deadlock {' '.join(path)}"
+        case refusals.NotCurrent():
+            return _not_current(said)
+        case refusals.TooManyLeases() | refusals.TooManySessions() | refusals.TooManyTokens():
+            return words(kebab(said), {"limit": said.limit})
+        case refusals.TooManyTickets() | refusals.LineFull():
+            return words(kebab(said), {"limit": said.limit})
+        case refusals.BadTtl(max_ms=max_ms):
+            return f"bad-ttl max={time(max_ms)}"
+        case refusals.BadField(text=text):
+            return f"bad-field {text}"
+        case _:
+            return kebab(said)
+
+
+def event(happened: Event) -> str | None:
+    """Write a record that fell due; None for what is told by its answer alone."""
+    match happened:
+        case Ended():
+            return f"{happened.how} {happened.name}"
+        case SessionEnded(session_id=session_id, how=how, leases=leases):
+            return " ".join([f"session-{how} {session_id}", *(ended.name for ended in leases)])
+        case Forgotten():
+            return words("forgotten", {"remembered": happened.remembered, "names": happened.names})
+        case Left(how="gone", ticket_id=ticket_id):
+            return f"gone {ticket_id}"
+        case _:
+            return None
+
+
+def chain(waits: Chain) -> str:
+    """Write whom a name waits for, link by link."""
+    links: list[str] = []
+    for link in waits.links:
+        lease = link.slot.lease
+        if lease is None:
+            links.append(f"{link.name} free")
+        else:
+            links.append(words(f"{link.name} held", {"by": lease.owner, "waits": ",".join(link.waits_for) or None}))
+    return "; ".join([*links, *(["circle"] if waits.circle else [])])
+
+
+def lease_words(lease: Lease, until_ms: int) -> Fields:
+    """What anybody may know of a live lease (C2)."""
+    beat_ms = lease.beat_wall_ms - WALL_MS
+    since_ms = lease.granted_wall_ms - WALL_MS
+    return {
+        "by": lease.owner,
+        "until": time(until_ms),
+        "since": time(since_ms),
+        "beat": time(beat_ms) if beat_ms != since_ms else None,
+        "note": lease.note,
+        "metadata": lease.metadata,
+    }
+
+
+def previous(end: LastEnd | None) -> Fields:
+    """What a successor is told (C7)."""
+    if end is None:
+        return {}
+    return {"previous": _who_and_how(end), "previous-note": end.note}
+
+
+def finished(done: Done) -> Fields:
+    """What is told of finished work (L5)."""
+    at = time(done.wall_ms - WALL_MS)
+    return {"by": done.owner, "token": done.token, "at": at, "until": time(done.until_ms), "result": done.result}
+
+
+def attempts(count: int) -> int | None:
+    """One attempt goes without saying."""
+    return count if count > 1 else None
+
+
+def kebab(thing: object) -> str:
+    """Write the name of a thing's kind."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", type(thing).__name__).lower()
+
+
+def _acquired(verb: str, claim: answers.Acquired) -> str:
+    told: Fields = {"token": claim.lease.token, "until": time(claim.until_ms), "attempts": attempts(claim.attempts)}
+    return words(verb, {**told, **previous(claim.previous)})
+
+
+def _obstacle(obstacle: refusals.Held | refusals.Delayed) -> str:
+    if isinstance(obstacle, refusals.Delayed):
+        return words("closed", {"until": time(obstacle.until_ms), **previous(obstacle.end)})
+    same_owner = "yes" if obstacle.same_owner else None
+    return words("held", {**lease_words(obstacle.lease, obstacle.until_ms), "same-owner": same_owner})
+
+
+def _who_and_how(end: LastEnd) -> str:
+    return "/".join([end.owner or "-", end.how, *([end.reason] if end.reason else [])])
+
+
+def _not_current(said: refusals.NotCurrent) -> str:
+    fields: Fields = {"succeeded": "yes" if said.succeeded else None}
+    if said.ended is not None:
+        end = said.ended.end
+        by = end.by if end.how == "revoked" else None
+        fields |= {"ended": _who_and_how(end), "at": time(end.at_ms), "note": end.note, "by": by}
+    return words("not-current", fields)
