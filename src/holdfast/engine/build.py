@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Compaction, Engine
 from holdfast.engine.watchdog import Watchdog
-from holdfast.journal.base import JournalDamagedError, JournalError, JournalLockedError, Keeping
+from holdfast.journal.base import HistoryQuery, JournalDamagedError, JournalError, JournalLockedError, Keeping
 from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite import SqliteJournal
 
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
     from holdfast.core.values import Limits
 
-__all__ = ["JournalDamagedError", "JournalError", "JournalLockedError", "Keeping", "arm_failpoints", "build"]
+__all__ = [
+    "HistoryQuery",
+    "JournalDamagedError",
+    "JournalError",
+    "JournalLockedError",
+    "Keeping",
+    "arm_failpoints",
+    "build",
+]
 
 arm_failpoints = arm
 

@@ -11,53 +11,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.core.commands import Acquire, Command, CreateToken, OpenSession
-from holdfast.core.decide import decide, settle
+from holdfast.core.answers import Later
+from holdfast.core.answers import Waiting as StillWaiting
+from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Command, CreateToken, OpenSession
+from holdfast.core.decide import decide, settle, settle_line
 from holdfast.core.events import Event, Opened, Record, TimePassed
-from holdfast.core.state import State, event_fits, evolve
+from holdfast.core.evolve import event_fits, evolve
+from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
 from holdfast.engine import snapshot
 from holdfast.engine.clock import TURN_MS_MAX, AuthorityTime, Clock
 from holdfast.engine.feed import Feed
+from holdfast.engine.replies import Unavailable, Unknown, answer_all, outcome_or_raise, settle_future
+from holdfast.engine.waiters import Waited, Waiter, Waiters
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.base import Journal, JournalDamagedError, JournalError, JournalUnavailableError
 from holdfast.journal.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.core.answers import Answer
-    from holdfast.core.refusals import Refusal
+    from holdfast.core.decision import Notice
+    from holdfast.engine.replies import Reply, Waiting
+    from holdfast.journal.base import HistoryQuery
 
 TICK_MS = 100
 """How often time moves while anything has a deadline, at least: well under a turn's 250 ms, so that it keeps pace."""
 SILENCE_MS_MAX = 5_000
 """How long authority time may pass without a record: what a crash can give back (T2)."""
 
+NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken)
+"""What is refused when the disk is full; all else ends or keeps what is there."""
+
 log = logging.getLogger("holdfast.engine")
 T = TypeVar("T")
-
-
-class Unavailable(msgspec.Struct, frozen=True):
-    """The store cannot take this: it did not happen and will not."""
-
-    text: str
-
-
-class Unknown(msgspec.Struct, frozen=True):
-    """The store may have taken this: only a retry with the same idempotency key can tell."""
-
-    text: str
-
-
-Outcome: TypeAlias = "Answer | Refusal | Unavailable | Unknown"
-Reply: TypeAlias = "Callable[[Any, Moment], None]"
-Waiting: TypeAlias = "tuple[Reply, Any, Moment]"
-"""Whom to answer, what, and as of when."""
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +85,7 @@ class Engine:
         self._watchdog = watchdog
         self._time = AuthorityTime(clock, 0)
         self._turn: Moment | None = None
+        self._turn_began_ms = 0
         self._batch: list[Record] = []
         self._answers: list[Waiting] = []
         self._serving = False
@@ -106,12 +98,15 @@ class Engine:
         """Where a compaction waits for its picture of the state."""
         self._timer: asyncio.TimerHandle | None = None
         self._since_snapshot = 0
+        self._waiters = Waiters()
+        self._patient = True
+        """Whether anybody may wait."""
 
     # Its life.
 
     async def start(self) -> None:
         """Take the seat, recover, prove that the journal takes writes, and serve. If it raises, nothing runs."""
-        self._stopping = False
+        self._stopping, self._patient = False, True
         if self._watchdog is not None:
             self._watchdog.start()
         try:
@@ -123,6 +118,7 @@ class Engine:
 
     async def stop(self) -> None:
         """Answer what was asked, stop the clock, give the seat back. Calling it again is harmless."""
+        self.end_waits()
         self._stopping = True
         self._serving = False
         self._cancel_timer()
@@ -136,6 +132,13 @@ class Engine:
             self._watchdog.stop()
         await self.journal.close()
 
+    def end_waits(self) -> None:
+        """Answer all who wait with their places, and let nobody wait from now on: the server is about to stop (W2)."""
+        self._patient = False
+        if self._serving and len(self._waiters):
+            now = self._turn or self._begin_turn()
+            self._send_away(self._waiters.take_all(), now)
+
     # What can be asked.
 
     def turn(self) -> Moment | None:
@@ -146,24 +149,42 @@ class Engine:
         """Say why nothing can be asked."""
         return self.failed or "the server is stopping or not yet ready"
 
-    def submit(self, command: Command, reply: Reply) -> None:
+    def submit(self, command: Command, reply: Reply) -> Waiter | None:
         """Decide a command now; `reply(outcome, moment)` is called once everything the outcome rests on is durable.
 
+        If the command has to wait in line, the one who waits is returned, so that it can be said to be gone.
         What a bug in the core raises is raised here, and `reply` is then never called: nothing of the command happened.
         """
         if not self._serving:
             self._turn_away(reply)
-            return
+            return None
         now = self._turn or self._begin_turn()
-        if not self.journal.takes_claims and isinstance(command, Acquire | OpenSession | CreateToken):
+        if not self.journal.takes_claims and isinstance(command, NEEDS_ROOM):
             health = self.journal.health()
             if not health.takes_claims:
                 self._answers.append((reply, Unavailable(health.text), now))
-                return
-        decision = decide(self.state, command, now, self.limits)
+                return None
+        state = self.state
+        decision = decide(state, command, now, self.limits)
         for event in decision.events:
             self._apply(event, now)
-        self._answers.append((reply, decision.answer, now))
+        waiter: Waiter | None = None
+        if isinstance(decision.answer, Later):
+            waiter = self._wait(decision.answer.ticket_id, command.wait_ms, reply, now)  # type: ignore[union-attr]
+        else:
+            self._answers.append((reply, decision.answer, now))
+        if decision.notices:
+            self._notify(decision.notices, now)
+        if state.stirred or state.handed:
+            self._settle_line(now)
+        if waiter is not None and waiter.deadline_ms <= now.ms:
+            self._end_waits(now)
+        return waiter
+
+    def step_away(self, waiter: Waiter) -> None:
+        """Say that the one who waits is gone: its place keeps its order for a while and blocks nobody (W2)."""
+        if self._waiters.drop(waiter):
+            self.state.depart(waiter.ticket_id, self._time.now_ms)
 
     def read(self, view: Callable[[State, Moment], T], reply: Reply) -> None:
         """Look at the state now; the answer waits for whatever it may rest on, like every other."""
@@ -176,14 +197,23 @@ class Engine:
     async def ask(self, command: Command) -> tuple[Any, Moment]:
         """Submit a command and wait for the outcome."""
         answered: asyncio.Future[tuple[Any, Moment]] = asyncio.get_running_loop().create_future()
-        self.submit(command, lambda outcome, now: _settle_future(answered, (outcome, now)))
+        self.submit(command, lambda outcome, now: settle_future(answered, (outcome, now)))
         return await answered
 
     async def look(self, view: Callable[[State, Moment], T]) -> T:
         """Read and wait for the answer. Raises `JournalUnavailableError` when there can be none."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.read(view, lambda outcome, _: _settle_future(answered, outcome))
-        return _outcome(await answered)  # type: ignore[no-any-return]
+        self.read(view, lambda outcome, _: settle_future(answered, outcome))
+        return outcome_or_raise(await answered)  # type: ignore[no-any-return]
+
+    async def history(self, query: HistoryQuery) -> Sequence[Record]:
+        """Return what happened, newest first; all that is decided by now is durable and part of it."""
+        await self.look(lambda _state, _now: None)
+        return await self.journal.history(query)
+
+    async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
+        """Return what happened after a record, oldest first."""
+        return await self.journal.follow(after_seq, limit)
 
     def _turn_away(self, reply: Reply) -> None:
         text = self.failed or "the server is stopping or not yet ready"
@@ -196,10 +226,13 @@ class Engine:
 
         How much can fall due at once is bounded by the time a turn can move: what has its deadline in the same 250 ms.
         """
+        self._turn_began_ms = self.clock.monotonic_ms()
         now = self._turn = Moment(self._time.advance(), self.clock.wall_ms())
         try:
-            while (event := settle(self.state, now.ms, self.limits)) is not None:
-                self._apply(event, now)
+            while (due := settle(self.state, now, self.limits)) is not None:
+                self._apply(due.event, now)
+                self._notify(due.notices, now)
+            self._end_waits(now)
         except Exception as error:
             self._fail(error)
             raise
@@ -215,6 +248,45 @@ class Engine:
         self._turn = None
         if self._timer is None:
             self._set_timer()
+
+    def _settle_line(self, now: Moment) -> None:
+        """Let those have their turn whom the last command made room for, before anything else is decided (W1)."""
+        while (due := settle_line(self.state, now, self.limits)) is not None:
+            self._apply(due.event, now)
+            self._notify(due.notices, now)
+
+    def _wait(self, ticket_id: str, wait_ms: int, reply: Reply, now: Moment) -> Waiter:
+        deadline_ms = now.ms + wait_ms if self._patient else now.ms
+        waiter = Waiter(ticket_id, reply, received_ms=self.clock.monotonic_ms(), deadline_ms=deadline_ms)
+        self.state.arrive(ticket_id)
+        before = self._waiters.put(waiter)
+        if wait_ms < TICK_MS:
+            # Sooner than the next tick may come: the timer is set anew when the turn ends.
+            self._cancel_timer()
+        if before is not None:
+            self._tell(before, StillWaiting(ticket_id, self.state.position_of(ticket_id)), now)
+        return waiter
+
+    def _notify(self, notices: Iterable[Notice], now: Moment) -> None:
+        for ticket_id, outcome in notices:
+            waiter = self._waiters.take(ticket_id)
+            if waiter is not None:
+                self._tell(waiter, outcome, now)
+
+    def _end_waits(self, now: Moment) -> None:
+        """Send those away who have waited for as long as they wanted; their place stays theirs for a while (W2)."""
+        self._send_away(self._waiters.overdue(now.ms), now)
+
+    def _send_away(self, waiters: Iterable[Waiter], now: Moment) -> None:
+        for waiter in waiters:
+            position = self.state.position_of(waiter.ticket_id)
+            self.state.depart(waiter.ticket_id, now.ms)
+            self._tell(waiter, StillWaiting(waiter.ticket_id, position), now)
+
+    def _tell(self, waiter: Waiter, outcome: object, now: Moment) -> None:
+        # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
+        waited_ms = max(0, self._turn_began_ms - waiter.received_ms - 1)
+        self._answers.append((waiter.reply, Waited(outcome, waited_ms), now))
 
     def _apply(self, event: Event, now: Moment) -> None:
         record = Record(self.state.seq + 1, now.ms, now.wall_ms, event)
@@ -266,7 +338,7 @@ class Engine:
             if not isinstance(error, Exception):
                 raise
         else:
-            _answer(answers)
+            answer_all(answers)
             self._compact_if_due(len(batch))
 
     async def _append(self, batch: list[Record]) -> None:
@@ -284,9 +356,10 @@ class Engine:
         """Nothing of the batch happened, nor of what was decided on top of it: say so and read the state anew."""
         log.error("%s; the state is read anew", why)
         answers += self._answers
+        answers += ((waiter.reply, None, Moment(self._time.now_ms, 0)) for waiter in self._waiters.take_all())
         self._batch, self._answers, self._turn = [], [], None
         self._serving = False
-        _answer((reply, Unavailable(why), now) for reply, _, now in answers)
+        answer_all((reply, Unavailable(why), now) for reply, _, now in answers)
         # What a snapshot in the making shows is durable; but a journal is not asked to read and compact at once.
         await self._end_compaction()
         if not self._stopping and self.failed is None:
@@ -304,8 +377,9 @@ class Engine:
         self._cancel_timer()
         self._cancel_compaction()
         unanswered = [*answers, *self._answers]
+        unanswered += ((waiter.reply, None, Moment(self._time.now_ms, 0)) for waiter in self._waiters.take_all())
         self._batch, self._answers, self._turn = [], [], None
-        _answer((reply, Unknown(self.failed), now) for reply, _, now in unanswered)
+        answer_all((reply, Unknown(self.failed), now) for reply, _, now in unanswered)
         self._wake_writer()
         self.ended.set()
 
@@ -332,6 +406,8 @@ class Engine:
             opened = Record(state.seq + 1, state.now_ms, self.clock.wall_ms(), Opened(recovered.epoch, self._version))
             evolve(state, opened)
             await self._append([opened])
+        # Whoever stood in line has its full minute to come back from now on, however long ago it joined (W2).
+        state.absent_since = dict.fromkeys(state.tickets, state.now_ms)
         self.state = state
         self._since_snapshot = count
         self._time = AuthorityTime(self.clock, state.now_ms)
@@ -362,7 +438,7 @@ class Engine:
         self._picture = asyncio.get_running_loop().create_future()
         self._wake_writer()
         try:
-            frozen = _outcome(await self._picture)
+            frozen = outcome_or_raise(await self._picture)
             await self.journal.compact(frozen.head.seq, snapshot.encode(frozen), self.clock.wall_ms())
         except JournalUnavailableError as error:
             # Not at once: what refused a snapshot now would most likely do so again after every batch.
@@ -379,7 +455,7 @@ class Engine:
         """
         self._picture = None
         now = Moment(self._time.now_ms, self.clock.wall_ms())
-        self._answers.append((lambda outcome, _: _settle_future(wanted, outcome), self.state.freeze(), now))
+        self._answers.append((lambda outcome, _: settle_future(wanted, outcome), self.state.freeze(), now))
 
     def _cancel_compaction(self) -> None:
         self._picture = None
@@ -397,7 +473,8 @@ class Engine:
         self._cancel_timer()
         if not self._serving or not self.state.has_deadlines():
             return
-        alarm_ms = self.state.next_alarm_ms()
+        alarms = (self.state.next_alarm_ms(), self._waiters.next_deadline_ms())
+        alarm_ms = min((alarm for alarm in alarms if alarm is not None), default=None)
         wait_ms = TICK_MS if alarm_ms is None else min(TICK_MS, max(1, alarm_ms - self._time.now_ms))
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._tick)
 
@@ -417,23 +494,3 @@ class Engine:
             self._apply(TimePassed(), now)
             if not self.journal.takes_claims:
                 self.journal.health()
-
-
-def _answer(answers: Iterable[Waiting]) -> None:
-    """Call every reply. One that raises is logged: it must cost nobody else an answer."""
-    for reply, outcome, now in answers:
-        try:
-            reply(outcome, now)
-        except Exception:
-            log.exception("a reply could not be delivered")
-
-
-def _outcome(outcome: Any) -> Any:  # noqa: ANN401 - It is whatever was asked for.
-    if isinstance(outcome, Unavailable | Unknown):
-        raise JournalUnavailableError(outcome.text)
-    return outcome
-
-
-def _settle_future(future: asyncio.Future[Any], value: object) -> None:
-    if not future.done():
-        future.set_result(value)

@@ -9,7 +9,18 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from holdfast.core.events import Ended, Granted, Renewed, SessionEnded, SessionRenewed
+from holdfast.core.events import (
+    Ended,
+    Granted,
+    GrantedMany,
+    Joined,
+    Left,
+    Renewed,
+    SessionEnded,
+    SessionRenewed,
+    Transferred,
+    is_history,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,15 +28,23 @@ if TYPE_CHECKING:
     from holdfast.core.events import Event, Record
 
 BACKLOG_MAX = 100
+ALL_BACKLOG_MAX = 10_000
+"""For one who listens to everything: what a turn can bring at once must fit."""
+NAMES_BACKLOG_MAX = 100_000
+"""How many names the records in a backlog may speak of: one record may grant a thousand."""
+EVERYTHING = ""
+"""Not a name: who listens to it hears every record with history value."""
 
 
 class Listener:
-    """One who listens to one name. Ends when closed, or when it fell behind."""
+    """One who listens to one name, or to everything. Ends when closed, or when it fell behind."""
 
     def __init__(self, feed: Feed, name: str) -> None:
         self._feed = feed
         self._name = name
+        self._backlog_max = ALL_BACKLOG_MAX if name == EVERYTHING else BACKLOG_MAX
         self._backlog: deque[tuple[Record, Event]] = deque()
+        self._backlog_names = 0
         self._stirred = asyncio.Event()
         self.is_over = False
         self.fell_behind = False
@@ -38,16 +57,26 @@ class Listener:
                 return None
             self._stirred.clear()
             await self._stirred.wait()
-        return self._backlog.popleft()
+        return self.at_hand()
+
+    def at_hand(self) -> tuple[Record, Event] | None:
+        """Return the next happening if it is there already."""
+        if not self._backlog:
+            return None
+        happening = self._backlog.popleft()
+        self._backlog_names -= _size_of(happening[1])
+        return happening
 
     def put(self, record: Record, event: Event) -> None:
         """Add to the backlog, or end a listener whose backlog is full."""
-        if len(self._backlog) >= BACKLOG_MAX:
+        size = _size_of(event)
+        if len(self._backlog) >= self._backlog_max or self._backlog_names + size > NAMES_BACKLOG_MAX:
             self._backlog.clear()
             self.fell_behind = True
             self.close()
             return
         self._backlog.append((record, event))
+        self._backlog_names += size
         self._stirred.set()
 
     def close(self) -> None:
@@ -55,6 +84,23 @@ class Listener:
         self.is_over = True
         self._stirred.set()
         self._feed.forget(self._name, self)
+
+
+def _size_of(event: Event) -> int:
+    """Return how many names an event speaks of: what it weighs in a backlog."""
+    match event:
+        case GrantedMany():
+            return len(event.grants)
+        case Ended():
+            return 1 + len(event.left)
+        case SessionEnded():
+            return len(event.leases) + len(event.left)
+        case Joined():
+            return len(event.ticket.names)
+        case Left():
+            return len(event.names)
+        case _:
+            return 1
 
 
 class Feed:
@@ -96,13 +142,18 @@ class Feed:
         for record in records:
             event = record.event
             match event:
-                case Granted() | Renewed() | Ended():
+                case Granted() | Renewed() | Ended() | Transferred():
                     self._tell(event.name, record, event)
+                case GrantedMany():
+                    for grant in event.grants:
+                        self._tell(grant.name, record, grant)
                 case SessionEnded() | SessionRenewed():
                     for each in event.leases:
                         self._tell(each.name, record, each)
                 case _:
                     pass
+            if EVERYTHING in self._listeners and is_history(event):
+                self._tell(EVERYTHING, record, event)
 
     def close(self) -> None:
         """End every listener: the server stops."""

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.state import Frozen, Head
-from holdfast.core.values import AccessToken, Memo, Remembered, Session, Slot
+from holdfast.core.values import AccessToken, Memo, Remembered, Session, Slot, Ticket
 from holdfast.journal.base import JournalDamagedError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _row_types: dict[str, Any] = {
     "remembered": list[tuple[str, Remembered]],
     "memos": list[tuple[tuple[str, str], Memo]],
     "tokens": list[tuple[str, AccessToken]],
+    "tickets": list[tuple[str, Ticket]],
     "end": list[tuple[str, int]],
 }
 _decoders = {kind: msgspec.msgpack.Decoder(type_).decode for kind, type_ in _row_types.items()}
@@ -78,6 +79,7 @@ def _tables(frozen: Frozen) -> Iterator[bytes]:
     yield from _parts("remembered", frozen.remembered.items())
     yield from _parts("memos", frozen.memos.items())
     yield from _parts("tokens", frozen.tokens.items())
+    yield from _parts("tickets", frozen.tickets.items())
 
 
 def _parts(kind: str, rows: Iterable[tuple[Any, Any]]) -> Iterator[bytes]:

@@ -1,0 +1,98 @@
+"""Who waits at which place in the line, until when. Soft: a place outlives the request that waits at it (W2)."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.core.values import Moment
+
+
+SPENT_MAX = 1_000
+"""How many who wait no more may stand among the deadlines before they are cleared out: each keeps its request alive."""
+
+
+class Waited(msgspec.Struct, frozen=True):
+    """An outcome that came after a wait, and how long that was, by a clock that only rises (W4)."""
+
+    outcome: Any
+    waited_ms: int
+
+
+def after_wait(outcome: object) -> tuple[object, int]:
+    """Return an outcome and how long it was waited for: not at all, if it came at once."""
+    return (outcome.outcome, outcome.waited_ms) if isinstance(outcome, Waited) else (outcome, 0)
+
+
+class Waiter:
+    """One request that waits at one place."""
+
+    __slots__ = ("deadline_ms", "received_ms", "reply", "ticket_id")
+
+    def __init__(
+        self, ticket_id: str, reply: Callable[[Any, Moment], None], *, received_ms: int, deadline_ms: int
+    ) -> None:
+        self.ticket_id = ticket_id
+        self.reply = reply
+        self.received_ms = received_ms
+        self.deadline_ms = deadline_ms
+
+
+class Waiters:
+    """All who wait, by ticket and by deadline."""
+
+    def __init__(self) -> None:
+        self._by_ticket: dict[str, Waiter] = {}
+        self._deadlines: list[tuple[int, int, Waiter]] = []
+        self._number = count()
+
+    def __len__(self) -> int:
+        return len(self._by_ticket)
+
+    def put(self, waiter: Waiter) -> Waiter | None:
+        """Let a request wait at its place; return the one that waited there before, if one did (W3)."""
+        before = self._by_ticket.get(waiter.ticket_id)
+        self._by_ticket[waiter.ticket_id] = waiter
+        if len(self._deadlines) > 2 * len(self._by_ticket) + SPENT_MAX:
+            self._deadlines = [entry for entry in self._deadlines if self._waits(entry[2])]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (waiter.deadline_ms, next(self._number), waiter))
+        return before
+
+    def take(self, ticket_id: str) -> Waiter | None:
+        """Return the request that waits at a place, and let it wait no more."""
+        return self._by_ticket.pop(ticket_id, None)
+
+    def drop(self, waiter: Waiter) -> bool:
+        """Let this very request wait no more; False if it does not wait (any more)."""
+        if not self._waits(waiter):
+            return False
+        del self._by_ticket[waiter.ticket_id]
+        return True
+
+    def _waits(self, waiter: Waiter) -> bool:
+        return self._by_ticket.get(waiter.ticket_id) is waiter
+
+    def take_all(self) -> list[Waiter]:
+        """Return everybody, and let nobody wait any more."""
+        everybody = list(self._by_ticket.values())
+        self._by_ticket.clear()
+        self._deadlines.clear()
+        return everybody
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when the next one stops waiting; it may be one that waits no more."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def overdue(self, now_ms: int) -> Iterator[Waiter]:
+        """Yield those who have waited for as long as they wanted, and let them wait no more."""
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            waiter = heapq.heappop(self._deadlines)[2]
+            if self.drop(waiter):
+                yield waiter
