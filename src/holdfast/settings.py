@@ -97,6 +97,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "refuse"
 
     leases_per_principal_max: Annotated[int, About("Live leases one token may hold.", "leases", 1)] = 10_000
+    tickets_per_principal_max: Annotated[int, About("The most places in lines one token may have.", "tickets", 1)] = (
+        10_000
+    )
+    line_max: Annotated[int, About("The longest line for one name.", "tickets", 1)] = 10_000
+    names_per_call_max: Annotated[int, About("The most names one call may claim.", "names", 1)] = 1_000
     sessions_per_principal_max: Annotated[int, About("Open sessions one token may have.", "sessions", 1)] = 10_000
     watches_per_principal_max: Annotated[int, About("Watches one token may have open.", "watches", 1)] = 100
     watched_names_max: Annotated[int, About("Names that may be watched at the same time.", "names", 1)] = 16_384

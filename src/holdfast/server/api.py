@@ -6,24 +6,28 @@ is refused before anything was decided is answered at once; who may do what rest
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.core.commands import KeepSession
 from holdfast.core.values import BadNameError, parse_name
+from holdfast.engine.build import JournalError
 from holdfast.server import render
 from holdfast.server.request import BodyReader, Request, read_key
 from holdfast.wire import messages
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
+    from holdfast.engine.waiters import Waiter
     from holdfast.server.auth import Auth, Caller
     from holdfast.server.request import Reply
     from holdfast.settings import Settings
@@ -31,6 +35,10 @@ if TYPE_CHECKING:
     Answered = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
 
 RESERVED_PREFIX = "__election/"
+
+BUG = "This is a bug of ours: report it with the request id."
+
+log = logging.getLogger("holdfast.server")
 
 encode = msgspec.json.Encoder().encode
 
@@ -53,6 +61,7 @@ class Api:
         self.auth = auth
         self.settings = settings
         self.counters = Counters()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.started_ms = engine.clock.monotonic_ms()
         ignore = settings.unknown_fields == "ignore"
         self.acquire_body = BodyReader(messages.AcquireBody, ignore_unknown=ignore)
@@ -60,6 +69,11 @@ class Api:
         self.release_body = BodyReader(messages.ReleaseBody, ignore_unknown=ignore)
         self.session_body = BodyReader(messages.SessionBody, ignore_unknown=ignore)
         self.token_body = BodyReader(messages.TokenBody, ignore_unknown=ignore)
+        self.claims_body = BodyReader(messages.ClaimsBody, ignore_unknown=ignore)
+        self.transfer_body = BodyReader(messages.TransferBody, ignore_unknown=ignore)
+        self.check_body = BodyReader(messages.CheckBody, ignore_unknown=ignore)
+        self.revoke_body = BodyReader(messages.RevokeBody, ignore_unknown=ignore)
+        self.reopen_body = BodyReader(messages.ReopenBody, ignore_unknown=ignore)
 
     def identify(self, request: Request, scope: str) -> Caller:
         """Return who asks, as of this turn. A call made with a session's secret keeps that session alive (S1)."""
@@ -73,6 +87,14 @@ class Api:
         if caller.via is not None:
             engine.submit(KeepSession(principal=caller.principal, session_id=caller.via), _ignore)
         return caller
+
+    def is_still_let_in(self, authorization: bytes | None) -> bool:
+        """Tell whether one who was let in before would be again: a stream outlives the token that opened it."""
+        try:
+            self.auth.identify(authorization, self.engine.state, self.engine.clock.wall_ms())
+        except Problem:
+            return False
+        return True
 
     def name_for(self, text: str, caller: Caller) -> str:
         """Return the name if it is one and the caller may touch it."""
@@ -95,6 +117,29 @@ class Api:
                 refuse(render.problem(outcome), request, reply)
 
         self.engine.read(view, answer)
+
+    def wait(self, waiter: Waiter, request: Request) -> None:
+        """Let the door say when the one who waits is gone."""
+        request.gone = lambda: self.engine.step_away(waiter)
+
+    def answer_later(self, look: Callable[[], Coroutine[Any, Any, Answered]], request: Request, reply: Reply) -> None:
+        """Answer with what a look at the journal finds, which takes its time."""
+
+        async def answer() -> None:
+            try:
+                answered = await look()
+            except JournalError as error:
+                problem = Problem("storage_unavailable", f"{error}. Try again.", retry_after_ms=render.RETRY_LATER_MS)
+                refuse(problem, request, reply)
+            except Exception:
+                log.exception("a bug while answering %s", request.request_id)
+                refuse(Problem("internal_error", BUG), request, reply)
+            else:
+                reply(*answered)
+
+        task = asyncio.get_running_loop().create_task(answer())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
         """Refuse; if the refusal rests on the state, not before that is durable."""

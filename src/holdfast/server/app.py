@@ -48,6 +48,9 @@ EX_OK, EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL = 0, 64, 69, 74, 75
 FIRST_TOKEN = "local"  # noqa: S105 - the name of the token
 TOKEN_FILE = "local-token"  # noqa: S105 - the name of the file
 FAREWELL_SECONDS = 0.5
+ACCEPTS_PER_TURN = 16
+"""The loop accepts one connection per socket and turn. With one socket, callers that open a connection for each request
+would be served one per commit; so the loop listens on several descriptors of the same socket."""
 
 
 class StartError(Exception):
@@ -131,6 +134,9 @@ def _engine_for(settings: Settings) -> Engine:
         retry_keys_max=settings.retry_keys_max,
         ended_names_max=settings.ended_names_max,
         tokens_max=settings.tokens_max,
+        tickets_per_principal_max=settings.tickets_per_principal_max,
+        line_max=settings.line_max,
+        names_per_call_max=settings.names_per_call_max,
         reentrant=settings.reentrant,
     )
     return build(
@@ -266,7 +272,7 @@ class _Server(uvicorn.Server):
         self._greet = greet
         watcher = asyncio.create_task(self.run_until_told())
         try:
-            await self.serve(sockets=[listener])
+            await self.serve(sockets=[listener, *(listener.dup() for _ in range(ACCEPTS_PER_TURN - 1))])
         finally:
             watcher.cancel()
 
@@ -276,8 +282,9 @@ class _Server(uvicorn.Server):
         self._greet()  # type: ignore[operator]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the streams, answer what is owed, close."""
+        """End the streams and the waits, answer what is owed, close."""
         self._api.engine.feed.close()
+        self._api.engine.end_waits()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from holdfast.server import events
 from holdfast.server.request import Request
 from holdfast.server.routes import find, handle
 from holdfast.server.watch import Watches
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.server.api import Api
+    from holdfast.server.events import Events
+    from holdfast.server.watch import Watch
 
     Scope = dict[str, Any]
     Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     Answered = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
 
 _NO_CONTENT = 204
+EVENTS = b"/events"
 
 
 class Door:
@@ -54,10 +58,10 @@ class Door:
         except Problem as problem:
             answered = (problem.status, problem.body(request.request_id), problem.headers())
         else:
-            answered = await self._answer(request)
+            answered = await self._answer(request, receive)
         await _respond(send, request, answered)
 
-    async def _answer(self, request: Request) -> Answered:
+    async def _answer(self, request: Request, receive: Receive) -> Answered:
         answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
 
         def reply(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
@@ -65,19 +69,31 @@ class Door:
                 answered.set_result((status, body, headers))
 
         handle(self._api, request, reply)
+        if request.gone is not None and not answered.done():
+            gone = asyncio.create_task(_disconnected(receive))
+            both: set[asyncio.Future[Any]] = {answered, gone}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not answered.done():
+                request.gone()
+                return 200, b"", ()
+            gone.cancel()
         return await answered
 
     async def _stream(self, request: Request, segment: bytes, receive: Receive, send: Send) -> None:
-        watch = self._watches.admit(request, segment)
+        stream: Watch | Events
+        if request.path == EVENTS:
+            stream = events.admit(self._api, self._watches, request)
+        else:
+            stream = self._watches.admit(request, segment)
         if request.method == b"HEAD":
-            watch.close()
+            stream.close()
             await _respond(send, request, (200, b"", ((b"content-type", b"text/event-stream"),)))
             return
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), *_identity(request)]
         gone = asyncio.create_task(_disconnected(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            frames = watch.frames()
+            frames = stream.frames()
             while not gone.done():
                 frame = asyncio.ensure_future(anext(frames, None))
                 await asyncio.wait({frame, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -93,7 +109,7 @@ class Door:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             gone.cancel()
-            watch.close()
+            stream.close()
 
 
 async def _live(receive: Receive, send: Send) -> None:

@@ -27,15 +27,55 @@ class Operation(msgspec.Struct, frozen=True):
     @property
     def keyed(self) -> bool:
         """Whether an idempotency key is read. Keeping a session alive twice is the same as once."""
-        return self.method != "GET" and not self.path.endswith(("/keepalive", "/renew-all"))
+        return self.method != "GET" and not self.path.endswith(("/keepalive", "/renew-all", "/check", "/tickets/{id}"))
 
 
 _NAME = ("invalid_lock_name",)
-_LEASE = ("lease_not_current", "not_found", "session_expired")
+_LEASE = ("lease_not_current", "revoked", "not_found", "session_expired")
+
+_CLAIM = (
+    "invalid_input",
+    "invalid_ttl",
+    "forbidden",
+    "lock_limit_exceeded",
+    "lease_not_current",
+    "revoked",
+    "not_found",
+    "ticket_gone",
+    "session_expired",
+    "deadlock",
+    "quota_exceeded",
+    "idempotency_conflict",
+)
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/", "This API, for people", replies={200: "text/html"}),
     Operation("GET", "/docs", "This API, for people", replies={200: "text/html"}),
+    Operation(
+        "POST",
+        "/claims",
+        "Claim the first free one of several names, or all of them",
+        "claim",
+        messages.ClaimsBody,
+        {
+            200: messages.ClaimsReply | messages.HeldManyReply | messages.WaitingReply | messages.DoneReply,
+            409: messages.HeldManyReply | messages.WaitingReply | messages.DoneReply,
+        },
+        (*_NAME, *_CLAIM),
+        {"on_held": "`409` answers held names with 409 and Retry-After instead of 200."},
+    ),
+    Operation(
+        "GET",
+        "/events",
+        "Everything that happens but renewals, in order; resumable",
+        "read",
+        replies={200: "text/event-stream"},
+        problems=("invalid_input", "forbidden", "quota_exceeded"),
+        query={
+            "prefix": "Only names that start so.",
+            "after": "From after this record on; `Last-Event-ID` says the same.",
+        },
+    ),
     Operation(
         "GET",
         "/health",
@@ -72,19 +112,71 @@ OPERATIONS: tuple[Operation, ...] = (
         "Claim a name",
         "claim",
         messages.AcquireBody,
-        {200: messages.AcquiredReply | messages.HeldReply, 409: messages.DelayedReply | messages.HeldReply},
-        (
-            *_NAME,
-            "invalid_input",
-            "invalid_ttl",
-            "forbidden",
-            "lock_limit_exceeded",
-            "lease_not_current",
-            "not_found",
-            "session_expired",
-            "idempotency_conflict",
-        ),
+        {
+            200: messages.AcquiredReply | messages.HeldReply | messages.WaitingReply | messages.DoneReply,
+            409: messages.DelayedReply | messages.HeldReply | messages.WaitingReply | messages.DoneReply,
+        },
+        (*_NAME, *_CLAIM),
         {"on_held": "`409` answers a held name with 409 and Retry-After instead of 200."},
+    ),
+    Operation(
+        "POST",
+        "/locks/{name}/check",
+        "Whether a fencing token is the current one",
+        "read",
+        messages.CheckBody,
+        {200: messages.CheckReply},
+        (*_NAME, "invalid_input", "forbidden"),
+    ),
+    Operation(
+        "POST",
+        "/locks/{name}/reopen",
+        "Let finished work be claimed again",
+        "admin",
+        messages.ReopenBody,
+        {204: None},
+        (*_NAME, "invalid_input", "forbidden", "not_found", "idempotency_conflict"),
+    ),
+    Operation(
+        "POST",
+        "/locks/{name}/revoke",
+        "End somebody's lease, with a reason",
+        "admin",
+        messages.RevokeBody,
+        {204: None},
+        (*_NAME, "invalid_input", "forbidden", "not_found", "idempotency_conflict"),
+    ),
+    Operation(
+        "POST",
+        "/locks/{name}/transfer",
+        "Hand a claim to another owner, without a gap",
+        "claim",
+        messages.TransferBody,
+        {200: messages.AcquiredReply},
+        (*_NAME, *_LEASE, "invalid_input", "invalid_ttl", "forbidden", "idempotency_conflict"),
+    ),
+    Operation(
+        "GET",
+        "/locks/{name}/history",
+        "Who owned a name, when, and how that ended; newest first",
+        "read",
+        replies={200: messages.HistoryReply},
+        problems=(*_NAME, "invalid_input", "forbidden"),
+        query={
+            "before": "Only records before this number: the next page.",
+            "limit": "At most so many records; 100 unless told, 1,000 at most.",
+            "owner": "Only what concerns this owner.",
+            "since": "Only from this time on (RFC 3339).",
+            "until": "Only up to this time (RFC 3339).",
+        },
+    ),
+    Operation(
+        "GET",
+        "/locks/{name}/why",
+        "Why a name cannot be had: the chain of waits",
+        "read",
+        replies={200: messages.WhyReply},
+        problems=(*_NAME, "forbidden"),
     ),
     Operation(
         "POST",
@@ -119,6 +211,14 @@ OPERATIONS: tuple[Operation, ...] = (
         "/readyz",
         "Whether the journal takes writes",
         replies={200: messages.ReadyReply, 503: messages.ReadyReply},
+    ),
+    Operation(
+        "GET",
+        "/sessions",
+        "The caller's sessions",
+        "read",
+        replies={200: messages.SessionsReply},
+        problems=("forbidden",),
     ),
     Operation(
         "POST",
@@ -162,6 +262,14 @@ OPERATIONS: tuple[Operation, ...] = (
         problems=("invalid_input", "forbidden", "not_found", "session_expired"),
     ),
     Operation("GET", "/status", "Counters since the start", replies={200: messages.StatusReply}),
+    Operation(
+        "DELETE",
+        "/tickets/{id}",
+        "Give up a place in a line",
+        "claim",
+        replies={204: None},
+        problems=("invalid_input", "forbidden", "ticket_gone"),
+    ),
     Operation(
         "GET",
         "/tokens",

@@ -40,7 +40,7 @@ _JSON_HEADER = b"content-type: application/json\r\n"
 _NO_CONTENT = 204
 _SINGLE = frozenset({b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key"})
 _NOT_ALIKE = frozenset({b"connection", b"expect", b"transfer-encoding", b"upgrade"})
-_STREAMS = b"/watch"
+_STREAMS = (b"/watch", b"/events")
 _PLAIN_LINE = re.compile(rb"(POST|GET) (/[A-Za-z0-9/._~%:-]*) HTTP/1\.1\r\n")
 
 
@@ -63,6 +63,8 @@ class Lane(HttpToolsProtocol):
         self._since = self.now_seconds
         self._busy = False
         """Whether an answer is owed."""
+        self._asked: Request | None = None
+        """What the answer is owed to."""
         self._head_bytes = 0
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -73,6 +75,8 @@ class Lane(HttpToolsProtocol):
         self._waiting: deque[tuple[Request, bool]] = deque()
         self._keep_alive = True
         self._chunk = b""
+        self._unsent_bytes = 0
+        """What a stream had not yet taken when it was last looked at."""
         self._known_head = b""
         """The headers of the last request, as they came: the same bytes again need no second parse."""
         self._known_fields: dict[bytes, bytes] = {}
@@ -128,6 +132,8 @@ class Lane(HttpToolsProtocol):
         """Forget what was not yet begun; what was decided stays decided."""
         self._waiting.clear()
         self._refused = True
+        if self._busy and self._asked is not None and self._asked.gone is not None:
+            self._asked.gone()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -145,16 +151,33 @@ class Lane(HttpToolsProtocol):
         if self._refused:
             if passed > LINGER_SECONDS:
                 self.transport.close()
-        elif self._busy or self._cycle_runs():
+        elif self._cycle_runs():
+            self._check_reader(passed)
+        elif self._busy:
             return
         elif self._phase == IDLE and passed > settings.idle_timeout_seconds:
-            self.transport.close()
+            self._hang_up()
         elif self._phase == HEAD and passed > settings.header_timeout_seconds:
             text = f"The head of a request takes at most {settings.header_timeout_seconds} s."
             self._refuse(Problem("invalid_input", text, status=408))
         elif self._phase == BODY and passed > settings.body_timeout_seconds:
             text = f"The body of a request takes at most {settings.body_timeout_seconds} s."
             self._refuse(Problem("invalid_input", text, status=408))
+
+    def _check_reader(self, passed: int) -> None:
+        """End a stream whose reader takes nothing of what is ready for it: it would be kept for it forever."""
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if not unsent_bytes or unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes, self._since = unsent_bytes, self.now_seconds
+        elif passed > self.api.settings.idle_timeout_seconds:
+            self.transport.abort()
+
+    def _hang_up(self) -> None:
+        """Close; what the other side does not read must not keep the connection open."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
 
     # The parser's callbacks.
 
@@ -248,6 +271,7 @@ class Lane(HttpToolsProtocol):
 
     def _answer(self, request: Request, *, keep_alive: bool) -> None:
         self._busy = True
+        self._asked = request
 
         def reply(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
             self._write(request, status, body, headers, keep_alive=keep_alive)

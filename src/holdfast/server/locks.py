@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import UNSET
 
-from holdfast.core.answers import Acquired, Extended, Released
+from holdfast.core.answers import Acquired, Extended, Released, Waiting
 from holdfast.core.commands import Acquire, Release, Renew
-from holdfast.core.refusals import Delayed, Held
+from holdfast.core.refusals import Delayed, Finished, Held
 from holdfast.engine.ids import new_uuid
+from holdfast.engine.waiters import after_wait
 from holdfast.server import render
 from holdfast.server.api import encode, fingerprint, refuse
 from holdfast.server.request import read_key, read_query, read_segment, read_uuid
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 NULL = b"null"
 RENEW_TTL_SECONDS = 60
 """What a renewal without a ttl means, as OctoStore has it (L3)."""
+SECONDS_MAX = 1e9
+"""More than any limit, and still a number after it is multiplied."""
 LIST_LIMIT = 1_000
 LIST_LIMIT_MAX = 10_000
 _OK, _CONFLICT = 200, 409
@@ -42,16 +46,18 @@ _LIST = frozenset({"after", "limit", "owner", "prefix", "session"})
 def acquire(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     """POST /locks/{name}/acquire."""
     text = read_segment(segment)
-    held_status = _held_status(request.query) if request.query else _OK
+    status_if_held = held_status(request.query) if request.query else _OK
     body: AcquireBody = api.acquire_body.read(request)
     if body.acl is not UNSET:
         raise Problem("invalid_input", "acl is not supported: leave it out.", status=422)
     session = None if body.session_id is None else read_uuid(body.session_id, "session_id")
-    key, mark = (None, "") if request.key is None else fingerprint(request, text, body)
+    ticket = None if body.ticket is None else read_uuid(body.ticket, "ticket")
+    wait_ms = 0 if body.wait_seconds is None else in_ms(body.wait_seconds)
+    key, mark = (None, "") if request.key is None else fingerprint(request, text, unwaited(body))
     caller = api.identify(request, "claim")
     bound = bool(body.ephemeral)
     if caller.via is not None:
-        session, bound = _own_session(caller, session), True
+        session, bound = own_session(caller, session), True
     ttl_seconds = api.settings.default_ttl_seconds if body.ttl_seconds is None else body.ttl_seconds
     command = Acquire(
         name=api.name_for(text, caller),
@@ -68,21 +74,45 @@ def acquire(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
         key=key,
         fingerprint=mark,
     )
+    if wait_ms or ticket is not None or body.redo:
+        # Most claims do none of this, and do not pay for it.
+        command = msgspec.structs.replace(
+            command, redo=bool(body.redo), wait_ms=wait_ms, ticket=ticket, new_ticket=new_uuid()
+        )
 
     def answer(outcome: object, now: Moment) -> None:
+        waited_ms = 0
+        if not isinstance(outcome, Acquired):
+            outcome, waited_ms = after_wait(outcome)
         if isinstance(outcome, Acquired):
             api.counters.acquires += 1
-            reply(_OK, encode(render.acquired(outcome, now)), ())
+            reply(_OK, encode(render.acquired(outcome, now, waited_ms)), ())
         elif isinstance(outcome, Held):
-            body = render.held(outcome, now, api.auth.key)
-            reply(held_status, encode(body), _retry_after(held_status, body.retry_after_ms))
+            body = render.held(outcome, now, api.auth.key, api.engine.state.there_at.get(command.name, 0))
+            reply(status_if_held, encode(body), retry_after(status_if_held, body.retry_after_ms))
+        elif isinstance(outcome, Waiting):
+            reply(status_if_held, encode(render.waiting(outcome, waited_ms)), ())
+        elif isinstance(outcome, Finished):
+            reply(status_if_held, encode(render.done(outcome, now)), ())
         elif isinstance(outcome, Delayed):
             delayed = render.delayed(outcome, now)
-            reply(_CONFLICT, encode(delayed), _retry_after(held_status, delayed.retry_after_ms))
+            reply(_CONFLICT, encode(delayed), retry_after(status_if_held, delayed.retry_after_ms))
         else:
             refuse(render.problem(outcome), request, reply)
 
-    api.engine.submit(command, answer)
+    waiter = api.engine.submit(command, answer)
+    if waiter is not None:
+        api.wait(waiter, request)
+
+
+def in_ms(seconds: float) -> int:
+    """Return a time in milliseconds; one beyond all limits stays one."""
+    return int(min(seconds, SECONDS_MAX) * 1000)
+
+
+def unwaited(body: Any) -> Any:  # noqa: ANN401 - any claim's body
+    """Return a claim without what may differ between tries: how long it waits, and at which place (C5)."""
+    return msgspec.structs.replace(body, wait_seconds=None, ticket=None)
 
 
 def renew(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
@@ -123,12 +153,17 @@ def release(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     body: ReleaseBody = api.release_body.read(request)
     lease_id = read_uuid(body.lease_id, "lease_id")
     key, mark = (None, "") if request.key is None else fingerprint(request, text, body)
+    if body.outcome != "done" and (body.result is not None or body.remember_seconds is not None):
+        raise Problem("invalid_input", 'result and remember_seconds go with "outcome": "done".', status=422)
     caller = api.identify(request, "claim")
     command = Release(
         name=api.name_for(text, caller),
         principal=caller.principal,
         lease_id=lease_id,
         failed=body.outcome == "failed",
+        done=body.outcome == "done",
+        remember_ms=(body.remember_seconds or 0) * 1000,
+        result=body.result,
         via=caller.via,
         key=key,
         fingerprint=mark,
@@ -205,21 +240,23 @@ def _limit(text: str | None) -> int:
     return int(text)
 
 
-def _held_status(query: bytes) -> int:
+def held_status(query: bytes) -> int:
+    """Return the status that the caller wants for a name it cannot have."""
     wanted = read_query(query, _ON_HELD).get("on_held", "200")
     if wanted not in {"200", "409"}:
         raise Problem("invalid_input", "on_held is 200 or 409.")
     return int(wanted)
 
 
-def _own_session(caller: Caller, session: str | None) -> str:
+def own_session(caller: Caller, session: str | None) -> str:
     """Return the session of the secret; it cannot claim for another."""
     if caller.via is None or session not in {None, caller.via}:
         raise Problem("not_found", "A session's secret claims for that session alone.", label="Session not found")
     return caller.via
 
 
-def _retry_after(held_status: int, retry_after_ms: int) -> tuple[tuple[bytes, bytes], ...]:
-    if held_status == _OK:
+def retry_after(status: int, retry_after_ms: int) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the header that goes with a refusal that is not a 200."""
+    if status == _OK:
         return ()
     return ((b"retry-after", str(max(1, -(-retry_after_ms // 1000))).encode()),)

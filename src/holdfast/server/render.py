@@ -5,22 +5,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.core import refusals
-from holdfast.engine.engine import Unavailable, Unknown
+from holdfast.core.state import EMPTY
+from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.server.times import rfc3339
-from holdfast.wire.messages import AcquiredReply, DelayedReply, HeldReply, LockReply, Previous, RenewedReply
+from holdfast.wire.messages import (
+    AcquiredReply,
+    ClaimReply,
+    ClaimsReply,
+    DelayedReply,
+    DoneReply,
+    HeldManyReply,
+    HeldName,
+    HeldReply,
+    LockReply,
+    Previous,
+    RenewedReply,
+    WaitingReply,
+)
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from holdfast.core.answers import Acquired, Extended
+    from holdfast.core.answers import Acquired, AcquiredMany, Extended, Waiting
     from holdfast.core.state import State
-    from holdfast.core.values import EndedLease, LastEnd, Lease, Moment
+    from holdfast.core.values import EndedLease, LastEnd, Lease, Moment, Slot
     from holdfast.server.secrets import AuthorityKey
 
 _NOT_CURRENT_LIVE = 400
 RETRY_LATER_MS = 1_000
 
 
-def acquired(answer: Acquired, now: Moment) -> AcquiredReply:
+def acquired(answer: Acquired, now: Moment, waited_ms: int = 0) -> AcquiredReply:
     """Say that the caller owns the name."""
     lease = answer.lease
     left_ms = answer.until_ms - now.ms
@@ -33,7 +47,7 @@ def acquired(answer: Acquired, now: Moment) -> AcquiredReply:
         lease.owner,
         rfc3339(lease.granted_wall_ms),
         left_ms,
-        0,
+        waited_ms,
         answer.reacquired,
         None if answer.previous is None else previous(answer.previous),
         answer.attempts,
@@ -41,7 +55,7 @@ def acquired(answer: Acquired, now: Moment) -> AcquiredReply:
     )
 
 
-def held(answer: refusals.Held, now: Moment, key: AuthorityKey) -> HeldReply:
+def held(answer: refusals.Held, now: Moment, key: AuthorityKey, waiting: int) -> HeldReply:
     """Say who owns the name; never the lease id (C2)."""
     lease = answer.lease
     left_ms = answer.until_ms - now.ms
@@ -56,7 +70,7 @@ def held(answer: refusals.Held, now: Moment, key: AuthorityKey) -> HeldReply:
         rfc3339(lease.beat_wall_ms),
         left_ms,
         lease.note,
-        0,
+        waiting,
     )
 
 
@@ -73,6 +87,51 @@ def renewed(answer: Extended, now: Moment) -> RenewedReply:
     return RenewedReply(answer.lease.lease_id, rfc3339(now.wall_ms + left_ms), left_ms // 2, left_ms)
 
 
+def waiting(answer: Waiting, waited_ms: int) -> WaitingReply:
+    """Say at which place the caller stands."""
+    return WaitingReply(answer.ticket_id, answer.position, waited_ms)
+
+
+def done(answer: refusals.Finished, now: Moment) -> DoneReply:
+    """Say that the work is finished, by whom, and what came of it."""
+    known = answer.done
+    at = rfc3339(known.wall_ms)
+    return DoneReply(answer.name, known.owner, known.token, at, known.result, known.until_ms - now.ms)
+
+
+def claims(answer: AcquiredMany, now: Moment, waited_ms: int) -> ClaimsReply:
+    """Say which names are the caller's."""
+    claimed: list[ClaimReply] = []
+    for name, claim in answer.claims:
+        left_ms = claim.until_ms - now.ms
+        claimed.append(
+            ClaimReply(
+                name,
+                claim.lease.lease_id,
+                claim.lease.token,
+                rfc3339(now.wall_ms + left_ms),
+                left_ms // 2,
+                left_ms,
+                None if claim.previous is None else previous(claim.previous),
+                claim.attempts,
+            )
+        )
+    return ClaimsReply(claimed, answer.claims[0][1].lease.owner, waited_ms)
+
+
+def held_many(answer: refusals.AllHeld, now: Moment, key: AuthorityKey) -> HeldManyReply:
+    """Say who is in the way."""
+    held: list[HeldName] = []
+    for name, obstacle in answer.names:
+        left_ms = obstacle.until_ms - now.ms
+        if isinstance(obstacle, refusals.Held):
+            lease = obstacle.lease
+            held.append(HeldName(name, lease.owner, holder_id(lease, key), left_ms, lease.metadata, lease.note))
+        else:
+            held.append(HeldName(name, None, None, left_ms, None, None))
+    return HeldManyReply(held, answer.retry_after_ms)
+
+
 def previous(end: LastEnd) -> Previous:
     """Say who was there before."""
     return Previous(end.owner, end.token, end.how, rfc3339(end.wall_ms), end.note)
@@ -87,32 +146,12 @@ def holder_id(lease: Lease, key: AuthorityKey) -> str:
 
 def lock(name: str, state: State, now: Moment, key: AuthorityKey) -> LockReply:
     """Say what is known of a name. Never fails: a name that nobody ever claimed is free."""
-    slot = state.slots.get(name)
-    lease = None if slot is None else slot.lease
-    before = None if slot is None or slot.last_end is None else previous(slot.last_end)
-    attempts = 0 if slot is None else slot.attempts
+    slot = state.slots.get(name, EMPTY)
+    lease = slot.lease
+    before = None if slot.last_end is None else previous(slot.last_end)
+    waits = state.there_at.get(name, 0)
     if lease is None:
-        free = LockReply(
-            name,
-            "free",
-            None,
-            state.last_token + 1,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            0,
-            attempts,
-            before,
-        )
-        if slot is not None and slot.closed_until_ms > now.ms:
-            free.retry_after_ms = slot.closed_until_ms - now.ms
-            free.available_at = rfc3339(now.wall_ms + free.retry_after_ms)
-        return free
+        return _free(name, slot, state, now, before=before, waits=waits)
     left_ms = state.until_of(lease) - now.ms
     return LockReply(
         name,
@@ -127,39 +166,92 @@ def lock(name: str, state: State, now: Moment, key: AuthorityKey) -> LockReply:
         left_ms,
         lease.note,
         lease.session,
-        0,
-        attempts,
+        waits,
+        slot.attempts,
         before,
     )
 
 
+def _free(name: str, slot: Slot, state: State, now: Moment, *, before: Previous | None, waits: int) -> LockReply:
+    free = LockReply(
+        name,
+        "free",
+        None,
+        state.last_token + 1,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        waits,
+        slot.attempts,
+        before,
+    )
+    if slot.done is not None and slot.done.until_ms > now.ms:
+        free.status, free.owner, free.fencing_token = "done", slot.done.owner, slot.done.token
+        free.completed_at, free.result = rfc3339(slot.done.wall_ms), slot.done.result
+    elif slot.closed_until_ms > now.ms:
+        free.retry_after_ms = slot.closed_until_ms - now.ms
+        free.available_at = rfc3339(now.wall_ms + free.retry_after_ms)
+    return free
+
+
+_PLAIN: dict[type[object], tuple[str, str]] = {
+    refusals.SessionLapsed: (
+        "session_expired",
+        "The session missed its keepalive; all that was bound to it has ended.",
+    ),
+    refusals.KeyConflict: (
+        "idempotency_conflict",
+        "This Idempotency-Key was used for another request: take a new one.",
+    ),
+    refusals.TicketGone: (
+        "ticket_gone",
+        "No such place in this line is yours (any more): claim again without the ticket.",
+    ),
+    refusals.NotHeld: ("not_found", "Nobody holds this name, or it is not done: there is nothing to change."),
+    refusals.NotAllowedAnyMore: (
+        "authentication_failed",
+        "The token that stood in line was revoked or has expired.",
+    ),
+    refusals.TokenExists: ("conflict", "A token of that name exists: revoke it first, or take another name."),
+    refusals.TokenUnknown: ("not_found", "No token has that name."),
+    refusals.TokensExhausted: ("capacity_exceeded", "The fencing counter is at its end."),
+}
+"""Refusals that always say the same: code and details."""
+
+
 def problem(outcome: object) -> Problem:
     """Put a refusal into the words of the wire."""
+    if type(outcome) in _PLAIN:
+        return Problem(*_PLAIN[type(outcome)])
     match outcome:
         case refusals.NotCurrent():
             return _not_current(outcome)
         case refusals.BadTtl(max_ms=max_ms):
             return Problem("invalid_ttl", f"ttl_seconds is 1 to {max_ms // 1000}.")
         case refusals.BadField(text=text):
-            return Problem("invalid_input", f"{text[:1].upper()}{text[1:]}.")
+            return Problem("invalid_input", f"{text}.")
+        case refusals.SessionUnknown():
+            return Problem("not_found", "No such session of this token.", label="Session not found")
+        case refusals.Deadlock(path=path):
+            shown = " → ".join([*path, path[0]])
+            text = f"Waiting would never end: {shown}. Release what you hold, or do not wait."
+            return Problem("deadlock", text, fields={"cycle": list(path)})
         case refusals.TooManyLeases(limit=limit):
             return Problem("lock_limit_exceeded", f"This token holds {limit} leases, the most it may: release some.")
         case refusals.TooManySessions(limit=limit):
             return Problem("quota_exceeded", f"This token has {limit} sessions, the most it may: end some.")
         case refusals.TooManyTokens(limit=limit):
             return Problem("quota_exceeded", f"There are {limit} tokens, the most there may be: revoke some.")
-        case refusals.SessionUnknown():
-            return Problem("not_found", "No such session of this token.", label="Session not found")
-        case refusals.SessionLapsed():
-            return Problem("session_expired", "The session missed its keepalive; all that was bound to it has ended.")
-        case refusals.KeyConflict():
-            return Problem("idempotency_conflict", "This Idempotency-Key was used for another request: take a new one.")
-        case refusals.TokenExists():
-            return Problem("conflict", "A token of that name exists: revoke it first, or take another name.")
-        case refusals.TokenUnknown():
-            return Problem("not_found", "No token has that name.")
-        case refusals.TokensExhausted():
-            return Problem("capacity_exceeded", "The fencing counter is at its end.")
+        case refusals.TooManyTickets(limit=limit):
+            return Problem("quota_exceeded", f"This token stands in {limit} lines, the most it may: leave some.")
+        case refusals.LineFull(limit=limit):
+            text = f"{limit} stand in this line, the most there may be: try again."
+            return Problem("quota_exceeded", text, retry_after_ms=RETRY_LATER_MS)
         case Unavailable(text=text):
             return Problem(
                 "storage_unavailable", f"Nothing was changed: {text}. Try again.", retry_after_ms=RETRY_LATER_MS
@@ -177,6 +269,9 @@ def problem(outcome: object) -> Problem:
 def _not_current(outcome: refusals.NotCurrent) -> Problem:
     ended = outcome.ended
     fields = None if ended is None else _ended(ended)
+    if ended is not None and ended.end.how == "revoked":
+        text = f"This lease was revoked by {ended.end.by}: {ended.end.reason}. Stop working on it."
+        return Problem("revoked", text, fields=fields)
     if outcome.succeeded:
         text = "Somebody else holds this name, or another lease does: stop working on it."
         return Problem("lease_not_current", text, status=_NOT_CURRENT_LIVE, fields=fields)

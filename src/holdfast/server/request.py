@@ -35,7 +35,19 @@ SHOWN_CHARS = 64
 class Request:
     """One request: bytes as they came, nothing interpreted. `request_id` is always ours."""
 
-    __slots__ = ("authorization", "body", "content_type", "key", "late", "method", "path", "query", "request_id")
+    __slots__ = (
+        "authorization",
+        "body",
+        "content_type",
+        "gone",
+        "headers",
+        "key",
+        "late",
+        "method",
+        "path",
+        "query",
+        "request_id",
+    )
 
     def __init__(
         self,
@@ -52,7 +64,10 @@ class Request:
         self.authorization = headers.get(b"authorization")
         self.content_type = headers.get(b"content-type")
         self.key = headers.get(b"idempotency-key")
+        self.headers = headers
         self.body = body
+        self.gone: Callable[[], None] | None = None
+        """To be called when the caller is gone while it waits."""
         self.late = False
         """Whether a refusal may rest on the state, and so must wait until that is durable."""
         self.request_id = new_request_id()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from holdfast.server import locks, operations, pages, sessions, tokens
-from holdfast.server.api import refuse
+from holdfast.server import claims, history, locks, operations, pages, sessions, tokens, verbs
+from holdfast.server.api import BUG, refuse
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -26,23 +26,33 @@ if TYPE_CHECKING:
 HANDLERS: dict[tuple[str, str], Handler | None] = {
     ("GET", "/"): pages.docs,
     ("GET", "/docs"): pages.docs,
+    ("POST", "/claims"): claims.claim,
+    ("GET", "/events"): None,
     ("GET", "/health"): operations.health,
     ("GET", "/healthz"): operations.alive,
     ("GET", "/locks"): locks.list_,
     ("GET", "/locks/{name}"): locks.status,
     ("POST", "/locks/{name}/acquire"): locks.acquire,
+    ("POST", "/locks/{name}/check"): verbs.check,
     ("POST", "/locks/{name}/release"): locks.release,
     ("POST", "/locks/{name}/renew"): locks.renew,
+    ("POST", "/locks/{name}/reopen"): verbs.reopen,
+    ("POST", "/locks/{name}/revoke"): verbs.revoke,
+    ("POST", "/locks/{name}/transfer"): verbs.transfer,
+    ("GET", "/locks/{name}/history"): history.history,
     ("GET", "/locks/{name}/watch"): None,
+    ("GET", "/locks/{name}/why"): verbs.why,
     ("GET", "/openapi.json"): pages.openapi_json,
     ("GET", "/openapi.yaml"): pages.openapi_yaml,
     ("GET", "/readyz"): operations.ready,
+    ("GET", "/sessions"): sessions.list_,
     ("POST", "/sessions"): sessions.open_,
     ("DELETE", "/sessions/{id}"): sessions.end,
     ("GET", "/sessions/{id}"): sessions.look,
     ("POST", "/sessions/{id}/keepalive"): sessions.keep,
     ("POST", "/sessions/{id}/renew-all"): sessions.renew_all,
     ("GET", "/status"): operations.status,
+    ("DELETE", "/tickets/{id}"): claims.leave,
     ("GET", "/tokens"): tokens.list_,
     ("POST", "/tokens"): tokens.create,
     ("DELETE", "/tokens/{name}"): tokens.revoke,
@@ -151,7 +161,7 @@ def handle(api: Api, request: Request, reply: Reply) -> None:
         api.refuse(problem, request, reply)
     except Exception:
         log.exception("a bug while answering %s", request.request_id)
-        refuse(Problem("internal_error", "This is a bug of ours: report it with the request id."), request, reply)
+        refuse(Problem("internal_error", BUG), request, reply)
 
 
 def _logged(api: Api, request: Request, reply: Reply) -> Reply:

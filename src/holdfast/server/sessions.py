@@ -13,12 +13,18 @@ from holdfast.server import render
 from holdfast.server.api import encode, fingerprint, refuse
 from holdfast.server.request import read_query, read_uuid_segment
 from holdfast.server.times import rfc3339
-from holdfast.wire.messages import SessionKeptReply, SessionOpenedReply, SessionRenewedReply, SessionReply
+from holdfast.wire.messages import (
+    SessionKeptReply,
+    SessionOpenedReply,
+    SessionRenewedReply,
+    SessionReply,
+    SessionsReply,
+)
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Moment, Session
     from holdfast.server.api import Answered, Api
     from holdfast.server.auth import Caller
     from holdfast.server.request import Reply, Request
@@ -102,6 +108,29 @@ def renew_all(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     api.engine.submit(command, answer)
 
 
+def list_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
+    """GET /sessions: the caller's own; with a session's secret, that one."""
+    read_query(request.query, frozenset())
+    caller = api.identify(request, "read")
+    user_id = api.auth.key.holder("user", caller.principal)
+
+    def view(state: State, now: Moment) -> Answered:
+        found = [
+            _shown(session, state, now, user_id)
+            for session in state.sessions.values()
+            if session.principal == caller.principal and caller.via in {None, session.session_id}
+        ]
+        return _OK, encode(SessionsReply(found, len(found))), ()
+
+    api.read(view, request, reply)
+
+
+def _shown(session: Session, state: State, now: Moment, user_id: str) -> SessionReply:
+    expires_at = rfc3339(now.wall_ms + session.until_ms - now.ms)
+    count = len(state.names_in.get(session.session_id, ()))
+    return SessionReply(session.session_id, user_id, expires_at, count, True, session.name, session.metadata)
+
+
 def look(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     """GET /sessions/{id}."""
     session_id = read_uuid_segment(segment)
@@ -112,10 +141,7 @@ def look(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     def view(state: State, now: Moment) -> Answered:
         session = state.sessions.get(session_id)
         if session is not None and session.principal == caller.principal:
-            expires_at = rfc3339(now.wall_ms + session.until_ms - now.ms)
-            count = len(state.names_in.get(session_id, ()))
-            found = SessionReply(session_id, user_id, expires_at, count, True, session.name, session.metadata)
-            return _OK, encode(found), ()
+            return _OK, encode(_shown(session, state, now, user_id)), ()
         ended = state.remembered.get(session_id)
         if isinstance(ended, EndedSession) and ended.principal == caller.principal and ended.how == "expired":
             lapsed = SessionReply(session_id, user_id, rfc3339(ended.wall_ms), 0, False, None, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.events import Ended, Granted, Renewed
+from holdfast.core.events import Ended, Granted, Renewed, Transferred
 from holdfast.server.api import encode
 from holdfast.server.request import read_query, read_segment
 from holdfast.server.times import rfc3339
@@ -45,13 +45,21 @@ class Watches:
         caller = api.identify(request, "read")
         name = api.name_for(text, caller)
         feed, settings = api.engine.feed, api.settings
-        if self._by_principal.get(caller.principal, 0) >= settings.watches_per_principal_max:
-            limit = settings.watches_per_principal_max
-            raise Problem("quota_exceeded", f"This token has {limit} watches open, the most it may: close some.")
         if feed.names >= settings.watched_names_max and not feed.is_listened_to(name):
             raise Problem("capacity_exceeded", "Too many names are watched: try again.", retry_after_ms=RETRY_MS)
-        self._by_principal[caller.principal] = self._by_principal.get(caller.principal, 0) + 1
-        return Watch(self, name, caller.principal, feed.listen(name))
+        self.count_in(caller.principal)
+        return Watch(self, request, name, caller.principal, feed.listen(name))
+
+    def is_still_let_in(self, authorization: bytes | None) -> bool:
+        """Tell whether a watcher's token is good yet."""
+        return self._api.is_still_let_in(authorization)
+
+    def count_in(self, principal: str) -> None:
+        """Count a watcher in, or raise that there are too many of one principal's."""
+        count, limit = self._by_principal.get(principal, 0), self._api.settings.watches_per_principal_max
+        if count >= limit:
+            raise Problem("quota_exceeded", f"This token has {limit} watches open, the most it may: close some.")
+        self._by_principal[principal] = count + 1
 
     def leave(self, principal: str) -> None:
         """Count a watcher out."""
@@ -84,8 +92,9 @@ class Watches:
 class Watch:
     """One who watches one name."""
 
-    def __init__(self, watches: Watches, name: str, principal: str, listener: Listener) -> None:
+    def __init__(self, watches: Watches, request: Request, name: str, principal: str, listener: Listener) -> None:
         self._watches = watches
+        self._authorization = request.authorization
         self._name = name
         self._principal = principal
         self._listener = listener
@@ -101,7 +110,7 @@ class Watch:
             except TimeoutError:
                 yield KEEPALIVE
                 continue
-            if happening is None:
+            if happening is None or not self._watches.is_still_let_in(self._authorization):
                 return
             yield self._describe(*happening)
 
@@ -113,7 +122,7 @@ class Watch:
     def _describe(self, record: Record, event: Event) -> bytes:
         body: dict[str, Any] = {"event": "renewed", "lock_name": self._name}
         match event:
-            case Granted():
+            case Granted() | Transferred():
                 self._token = event.lease.token
                 body |= {"event": "acquired"} | self._until(record, event.lease.until_ms)
             case Renewed():

@@ -15,6 +15,7 @@ U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Uuid = Annotated[str, Meta(description="A UUID.", extra_json_schema={"format": "uuid"})]
 Time = Annotated[str, Meta(description="RFC 3339, UTC. For people; programs use the *_ms fields.")]
 Millis = Annotated[int, Meta(description="Milliseconds.", ge=0)]
+Seconds = Annotated[float, Meta(ge=0)]
 Token = Annotated[int, Meta(description="Fencing token: rises with every new lease.", ge=0, le=2**53 - 1)]
 
 
@@ -38,6 +39,12 @@ class AcquireBody(_Body):
     """End with the session."""
     lock_delay_seconds: U32 | None = None
     """Keep the name closed for so long after any end of this lease."""
+    wait_seconds: Seconds | None = None
+    """Stand in line for so long, 50 at most."""
+    ticket: str | None = None
+    """Come back to a place in the line."""
+    redo: bool | None = None
+    """Claim it although it is done."""
     acl: msgspec.Raw | UnsetType = UNSET
     """Not supported: refused, never ignored."""
 
@@ -59,8 +66,59 @@ class ReleaseBody(_Body):
     """Give a name back."""
 
     lease_id: str
-    outcome: Literal["failed"] | None = None
-    """`failed` leaves the attempts counting."""
+    outcome: Literal["done", "failed"] | None = None
+    """`done` may be remembered; `failed` leaves the attempts counting."""
+    remember_seconds: U32 | None = None
+    """Answer `done` to whoever claims the name within so long; only with `done`."""
+    result: str | None = None
+    """What came of it; only with `done`."""
+
+
+class TransferBody(_Body):
+    """Hand a claim to another owner."""
+
+    lease_id: str
+    to_owner: str
+    ttl_seconds: U32 | None = None
+    """The new lease's ttl; the old one's if absent."""
+
+
+class CheckBody(_Body):
+    """Ask whether a fencing token is the current one."""
+
+    fencing_token: Token
+
+
+class RevokeBody(_Body):
+    """End somebody's lease."""
+
+    reason: str
+    """The holder is told."""
+
+
+class ReopenBody(_Body):
+    """Let finished work be claimed again."""
+
+    reason: str | None = None
+
+
+class ClaimsBody(_Body):
+    """Claim one of several names, or all of them."""
+
+    any: list[str] | None = None
+    """The first free one, in this order."""
+    all: list[str] | None = None
+    """Every one or none."""
+    ttl_seconds: U32 | None = None
+    metadata: str | None = None
+    owner: str | None = None
+    session_id: str | None = None
+    ephemeral: bool | None = None
+    lock_delay_seconds: U32 | None = None
+    wait_seconds: Seconds | None = None
+    """Only with `all`."""
+    ticket: str | None = None
+    redo: bool | None = None
 
 
 class SessionBody(_Body):
@@ -142,6 +200,126 @@ class DelayedReply(msgspec.Struct, gc=False, tag_field="status", tag="delayed"):
     retry_after_ms: Millis
 
 
+class WaitingReply(msgspec.Struct, gc=False, tag_field="status", tag="waiting"):
+    """The caller stands in line: ask again with the ticket within a minute to keep the place."""
+
+    ticket: Uuid
+    position: int
+    waited_ms: Millis
+
+
+class DoneReply(msgspec.Struct, gc=False, tag_field="status", tag="done"):
+    """The work is finished: do not do it again."""
+
+    name: str
+    owner: str | None
+    fencing_token: Token
+    completed_at: Time
+    result: str | None
+    remembered_for_ms: Millis
+
+
+class ClaimReply(msgspec.Struct, gc=False):
+    """One of the names that were claimed."""
+
+    name: str
+    lease_id: Uuid
+    fencing_token: Token
+    expires_at: Time
+    renew_after_ms: Millis
+    expires_in_ms: Millis
+    previous: Previous | None
+    attempts: int
+
+
+class ClaimsReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"):
+    """The names are the caller's."""
+
+    claims: list[ClaimReply]
+    owner: str | None
+    waited_ms: Millis
+
+
+class HeldName(msgspec.Struct, gc=False):
+    """One of the names that could not be had."""
+
+    name: str
+    owner: str | None
+    holder_id: Uuid | None
+    retry_after_ms: Millis
+    metadata: str | None
+    note: str | None
+
+
+class HeldManyReply(msgspec.Struct, gc=False, tag_field="status", tag="held"):
+    """None of the names, or not all of them, can be had now."""
+
+    held: list[HeldName]
+    retry_after_ms: Millis
+
+
+class CheckReply(msgspec.Struct, gc=False):
+    """Whether the token is that of the live lease."""
+
+    current: bool
+    fencing_token: Token | None
+    """That of the live lease, if there is one."""
+
+
+class HappenedReply(msgspec.Struct, gc=False):
+    """Something that happened to a name."""
+
+    seq: int
+    at: Time
+    event: str
+    name: str
+    owner: str | None
+    fencing_token: Token | None
+    by: str | None
+    reason: str | None
+
+
+class HistoryReply(msgspec.Struct, gc=False):
+    """What happened, newest first."""
+
+    history: list[HappenedReply]
+    next_before: int | None
+    """Ask again with `before` set to this for the next page."""
+
+
+class WhyLink(msgspec.Struct, gc=False):
+    """One link of the chain: a name, who holds it, how alive that one looks, what it waits for itself."""
+
+    name: str
+    status: Literal["held", "free", "closed", "done"]
+    owner: str | None
+    claimed_at: Time | None
+    last_heartbeat_at: Time | None
+    expires_in_ms: Millis | None
+    note: str | None
+    waits_for: list[str]
+    """What the owner itself stands in line for."""
+
+
+class WhyWaiter(msgspec.Struct, gc=False):
+    """One who stands in line."""
+
+    owner: str | None
+    since: Time
+    there: bool
+
+
+class WhyReply(msgspec.Struct, gc=False):
+    """Why a name cannot be had: the chain of waits from it to the owner everybody waits for."""
+
+    name: str
+    chain: list[WhyLink]
+    waiting: list[WhyWaiter]
+    """The first hundred in line."""
+    circle: bool
+    """The chain comes back to where it was: nobody in it can go on."""
+
+
 class RenewedReply(msgspec.Struct, gc=False):
     """The lease lives on."""
 
@@ -155,7 +333,7 @@ class LockReply(msgspec.Struct, gc=False, omit_defaults=True):
     """What is known of a name."""
 
     name: str
-    status: Literal["free", "held"]
+    status: Literal["free", "held", "done"]
     holder_id: Uuid | None
     fencing_token: Token
     """Of the live lease; for a free name the next one to be given."""
@@ -173,6 +351,9 @@ class LockReply(msgspec.Struct, gc=False, omit_defaults=True):
     available_at: Time | UnsetType = UNSET
     """Only while a lock delay keeps the name closed."""
     retry_after_ms: Millis | UnsetType = UNSET
+    completed_at: Time | UnsetType = UNSET
+    """Only while the work is remembered as done."""
+    result: str | UnsetType | None = UNSET
 
 
 class LocksReply(msgspec.Struct, gc=False):
@@ -215,6 +396,13 @@ class SessionRenewedReply(msgspec.Struct, gc=False):
     expires_in_ms: Millis
     renewed: int
     """How many leases were renewed."""
+
+
+class SessionsReply(msgspec.Struct, gc=False):
+    """The caller's sessions."""
+
+    sessions: list[SessionReply]
+    total: int
 
 
 class SessionReply(msgspec.Struct, gc=False):

@@ -1,0 +1,72 @@
+"""Records told to people and programs: what happened to which name, by whom. Never a lease id, a ticket or a digest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.core.events import Ended, Granted, GrantedMany, Joined, Left, Reopened, SessionEnded, Transferred
+from holdfast.server.times import rfc3339
+from holdfast.wire.messages import HappenedReply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.core.events import Record
+
+
+def changes(record: Record) -> Iterator[HappenedReply]:
+    """Yield what a record means for each name it concerns; nothing for what concerns none."""
+    event = record.event
+    match event:
+        case Granted():
+            yield _granted(record, event)
+        case GrantedMany():
+            for grant in event.grants:
+                yield _granted(record, grant)
+        case Ended():
+            yield _ended(record, event)
+            yield from _left(record, event.left)
+        case SessionEnded():
+            for ended in event.leases:
+                yield _ended(record, ended)
+            yield from _left(record, event.left)
+        case Transferred():
+            yield _said(record, "transferred", event.name, event.lease.owner, event.lease.token, by=event.by)
+        case Reopened():
+            yield _said(record, "reopened", event.name, None, by=event.by, reason=event.reason)
+        case Joined():
+            for name in event.ticket.names:
+                yield _said(record, "waiting", name, event.ticket.owner, by=event.ticket.principal)
+        case Left():
+            yield from _left(record, (event,))
+        case _:
+            return
+
+
+def _left(record: Record, those: tuple[Left, ...]) -> Iterator[HappenedReply]:
+    for each in those:
+        for name in each.names:
+            yield _said(record, "left", name, each.owner, reason=each.how)
+
+
+def _granted(record: Record, event: Granted) -> HappenedReply:
+    lease = event.lease
+    return _said(record, "granted", event.name, lease.owner, lease.token, by=lease.principal)
+
+
+def _ended(record: Record, event: Ended) -> HappenedReply:
+    how = "done" if event.done is not None else event.how
+    return _said(record, how, event.name, event.owner, event.token, by=event.by, reason=event.reason)
+
+
+def _said(
+    record: Record,
+    what: str,
+    name: str,
+    owner: str | None,
+    token: int | None = None,
+    *,
+    by: str | None = None,
+    reason: str | None = None,
+) -> HappenedReply:
+    return HappenedReply(record.seq, rfc3339(record.wall_ms), what, name, owner, token, by, reason)
