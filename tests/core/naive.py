@@ -1,4 +1,4 @@
-"""A second, naive core, written from the rules alone: two lists that only grow, and a scan for every question.
+"""A second, naive core, written from the rules alone: lists that only grow, one line, and a scan for every question.
 
 It shares nothing with the real one but the commands and the limits. An answer is a plain tuple. It follows the records
 of the real core in one thing only, when the memory is cut (`forget`), because the rules leave that within a second.
@@ -10,15 +10,22 @@ from typing import NamedTuple
 
 from holdfast.core.commands import (
     Acquire,
+    ClaimAll,
+    ClaimAny,
     Command,
     EndSession,
     KeepSession,
+    Leave,
     OpenSession,
     Release,
     Renew,
     RenewSession,
+    Reopen,
+    Revoke,
+    Transfer,
 )
 from holdfast.core.values import Limits
+from tests.core.naive_line import ABSENT_MS, Line, Place, place_for, who
 
 FORGET_LATE_MS = 1_000
 
@@ -48,6 +55,9 @@ class Claim(NamedTuple):
     """Its place among all that ended: 1, 2, …"""
     cut: bool = False
     """Nothing about the name up to this claim is remembered."""
+    done_until: int = 0
+    """Until when its work is remembered as done, with this result."""
+    result: str | None = None
 
 
 class Run(NamedTuple):
@@ -70,6 +80,11 @@ class Key(NamedTuple):
     made: str
     at: int = 0
     place: int = 0
+    more: tuple[str, ...] = ()
+    """The other leases that it made (M2)."""
+
+
+Keyed = Acquire | ClaimAll | ClaimAny | EndSession | OpenSession | Release | Reopen | Revoke | Transfer
 
 
 class Naive:
@@ -80,6 +95,9 @@ class Naive:
         self.claims: list[Claim] = []
         self.runs: list[Run] = []
         self.keys: list[Key] = []
+        self.line = Line()
+        self.notices: list[tuple[str, tuple[object, ...]]] = []
+        """What those in line were told, whether they were there or not."""
         self.forgotten = 0
         """How many of all that ended are out of the retry memory: it forgets the oldest end first."""
 
@@ -87,6 +105,7 @@ class Naive:
         twin = Naive(self.limits)
         twin.now, twin.ends, twin.forgotten = self.now, self.ends, self.forgotten
         twin.claims, twin.runs, twin.keys = self.claims[:], self.runs[:], self.keys[:]
+        twin.line = self.line.clone()
         return twin
 
     # Questions, each by a scan.
@@ -104,11 +123,24 @@ class Naive:
     def attempts(self, name: str) -> int:
         count = 0
         for claim in [*self.past(name), *([self.live(name)] if self.live(name) else [])]:
-            count = 0 if claim.how == "released" and claim.reason != "failed" else count + 1
+            if claim.how != "transferred":
+                count = 0 if claim.how == "released" and claim.reason != "failed" else count + 1
         return count
 
     def closed_until(self, name: str) -> int:
         return max((claim.at + claim.delay for claim in self.past(name) if claim.delay), default=0)
+
+    def done(self, name: str) -> tuple[object, ...] | None:
+        """The answer that finished work gives, if it was the last end of the name and is remembered (L5)."""
+        past = self.past(name)
+        if self.live(name) or not past or past[-1].done_until <= self.now:
+            return None
+        last = past[-1]
+        return ("done", name, last.owner, last.token, last.at, last.done_until, last.result)
+
+    def is_idle(self, name: str) -> bool:
+        """Nothing keeps the name but memory."""
+        return self.closed_until(name) <= self.now and not self.done(name) and not self.line.at(name)
 
     def until(self, claim: Claim) -> int:
         ends = [run.until for run in self.runs if claim.bound and run.session_id == claim.session and not run.how]
@@ -146,6 +178,10 @@ class Naive:
         for claim in sorted(due, key=lambda claim: (claim.until, claim.token)):
             self.end(claim, "expired")
             happened.append(("expired", claim.name))
+        gone = [place for place in self.line.places if place.away is not None and place.away + ABSENT_MS <= now]
+        for place in sorted(gone, key=lambda place: place.away or 0):
+            self.leave_line(place, ("ticket-gone",))
+        self.settle_line()
         return happened
 
     def end(self, claim: Claim, how: str, reason: str | None = None) -> None:
@@ -157,6 +193,8 @@ class Naive:
         bound = [claim for claim in self.claims if claim.bound and not claim.how and claim.session == run.session_id]
         for claim in sorted(bound):
             self.end(claim, "session_ended")
+        for place in [place for place in self.line.places if place.bound and place.session == run.session_id]:
+            self.leave_line(place, ("session-lapsed",) if how == "expired" else ("session-unknown",))
         self.ends += 1
         self.runs[self.runs.index(run)] = run._replace(how=how, at=self.now, place=self.ends)
         return sorted(claim.name for claim in bound)
@@ -171,7 +209,7 @@ class Naive:
         for _ in range(names):
             free = self.free_names()
             assert len(free) > self.limits.ended_names_max
-            name = next(name for name in free if self.closed_until(name) <= self.now)
+            name = next(name for name in free if self.is_idle(name))
             last = self.past(name)[-1]
             self.claims[self.claims.index(last)] = last._replace(cut=True)
         # A key is free again when all that it stands for is forgotten.
@@ -183,13 +221,15 @@ class Naive:
         things = [(c.lease_id, c.how, c.place) for c in self.claims] + [
             (r.session_id, r.how, r.place) for r in self.runs
         ]
-        return any(made == key.made and (not how or place > self.forgotten) for made, how, place in things)
+        wanted = {key.made, *key.more}
+        in_line = any(key.made in place.lease_ids for place in self.line.places)
+        return in_line or any(made in wanted and (not how or place > self.forgotten) for made, how, place in things)
 
     def overdue(self) -> bool:
         """Whether the memory holds more or older things than the rules allow."""
         memory = list(self.memory())
         old = any(at + self.limits.retry_memory_ms + FORGET_LATE_MS < self.now for _, at in memory)
-        open_names = [name for name in self.free_names() if self.closed_until(name) <= self.now]
+        open_names = [name for name in self.free_names() if self.is_idle(name)]
         too_many = len(self.free_names()) > self.limits.ended_names_max and bool(open_names)
         return old or too_many or len(memory) > self.limits.retry_keys_max
 
@@ -199,6 +239,18 @@ class Naive:
         match command:
             case Acquire():
                 return self.spent(command, "acquire") or self.acquire(command)
+            case ClaimAny():
+                return self.spent(command, "acquire") or self.claim_any(command)
+            case ClaimAll():
+                return self.spent(command, "acquire") or self.claim_all(command)
+            case Leave():
+                return self.leave(command)
+            case Transfer():
+                return self.spent(command, "transfer") or self.transfer(command)
+            case Revoke():
+                return self.spent(command, "revoke") or self.revoke(command)
+            case Reopen():
+                return self.spent(command, "reopen") or self.reopen(command)
             case Renew():
                 return self.renew(command)
             case Release():
@@ -213,31 +265,46 @@ class Naive:
                 return self.spent(command, "end") or self.end_session(command)
         raise AssertionError(command)
 
-    def spent(self, command: Acquire | Release | OpenSession | EndSession, verb: str) -> tuple[object, ...] | None:
+    def spent(self, command: Keyed, verb: str) -> tuple[object, ...] | None:
         """The answer to a key that was used before (C5)."""
-        if isinstance(command, Acquire) and (bad := self.bad(command)):
+        if isinstance(command, Acquire | ClaimAny | ClaimAll) and (bad := self.bad(command)):
             return bad
         for key in self.keys:
             if (key.principal, key.key) == (command.principal, command.key):
                 if (key.verb, key.asked) != (verb, command.fingerprint):
                     return ("key-conflict",)
-                if isinstance(command, Acquire):
-                    claim = self.live(command.name)
-                    if claim and claim.lease_id == key.made:
-                        return self.granted(claim, reacquired=bool(key.place))
-                    return self.not_current(command.name, key.made, command.principal)
-                if isinstance(command, OpenSession):
-                    return self.opened(key.made, command.principal)
-                return ("ok",)
+                return self.again(command, key)
         return None
 
-    def spend(self, command: Acquire | Release | OpenSession | EndSession, verb: str, made: str, *, own: bool) -> None:
+    def again(self, command: Keyed, key: Key) -> tuple[object, ...]:
+        place = next((place for place in self.line.places if key.made in place.lease_ids), None)
+        if place is not None:
+            return self.come_back(place, place)
+        if isinstance(command, Acquire | Transfer):
+            claim = self.live(command.name)
+            if claim and claim.lease_id == key.made:
+                return self.granted(claim, reacquired=isinstance(command, Acquire) and bool(key.place))
+            return self.not_current(command.name, key.made, command.principal)
+        if isinstance(command, ClaimAny | ClaimAll):
+            made = [c for c in self.claims if c.lease_id in {key.made, *key.more}]
+            made.sort(key=lambda claim: command.names.index(claim.name))
+            for claim in made:
+                if claim.how:
+                    told_of = self.not_current(claim.name, claim.lease_id, command.principal)
+                    # Of one that is forgotten while others live, only that is told; `any` made one and forgets with it.
+                    return told_of
+            return ("all", *((c.name, *self.granted(c, reacquired=False)) for c in made))
+        if isinstance(command, OpenSession):
+            return self.opened(key.made, command.principal)
+        return ("ok",)
+
+    def spend(self, command: Keyed, verb: str, made: str, *more: str, own: bool) -> None:
         if command.key is not None:
             self.ends += own
             place, at = (self.ends, self.now) if own else (0, 0)
-            self.keys.append(Key(command.principal, command.key, verb, command.fingerprint, made, at, place))
+            self.keys.append(Key(command.principal, command.key, verb, command.fingerprint, made, at, place, more))
 
-    def bad(self, command: Acquire) -> tuple[object, ...] | None:
+    def bad(self, command: Acquire | ClaimAny | ClaimAll) -> tuple[object, ...] | None:
         if not 1 <= command.ttl_ms <= self.limits.ttl_ms_max:
             return ("bad-ttl", self.limits.ttl_ms_max)
         return None
@@ -245,7 +312,12 @@ class Naive:
     def acquire(self, command: Acquire) -> tuple[object, ...]:
         name = command.name
         claim = self.live(name)
-        if claim is None and self.closed_until(name) > self.now:
+        if command.ticket is not None:
+            return self.return_to(command)
+        if (done := self.done(name)) and not command.redo:
+            return done
+        closed = claim is None and self.closed_until(name) > self.now
+        if closed and not command.wait_ms:
             return ("closed", self.closed_until(name), self.previous(name))
         if command.session is not None and (lacking := self.lives(command.session, command.principal)):
             return (lacking,)
@@ -258,28 +330,219 @@ class Naive:
         held = [other for other in self.claims if not other.how and other.principal == command.principal]
         if len(held) >= self.limits.leases_per_principal_max:
             return ("too-many-leases", self.limits.leases_per_principal_max)
+        if command.wait_ms and (claim is not None or closed):
+            return self.join(command)
         if claim is not None:
-            return ("held", *self.shown(claim), claim.owner is not None and claim.owner == command.owner)
-        token = max((other.token for other in self.claims), default=0) + 1
-        self.claims.append(
-            Claim(
-                name,
-                command.lease_id,
-                token,
-                command.principal,
-                command.owner,
-                command.session,
-                command.bound,
-                command.ttl_ms,
-                self.now + command.ttl_ms,
-                command.delay_ms,
-                command.metadata,
-                self.now,
-                self.now,
-            )
-        )
+            return self.held_by(claim, command.owner)
+        self.grant(place_for(command, self.now), taken=self.line.own(place_for(command, self.now)))
         self.spend(command, "acquire", command.lease_id, own=False)
         return self.granted(self.claims[-1], reacquired=False)
+
+    def held_by(self, claim: Claim, owner: str | None) -> tuple[object, ...]:
+        return ("held", *self.shown(claim), claim.owner is not None and claim.owner == owner)
+
+    def grant(self, place: Place, taken: Place | None) -> None:
+        """Make a claim of every name, with rising tokens; the place it came from, or that its holder had, is gone."""
+        for name, lease_id in zip(place.names, place.lease_ids, strict=True):
+            token = max((other.token for other in self.claims), default=0) + 1
+            self.claims.append(
+                Claim(
+                    name,
+                    lease_id,
+                    token,
+                    place.principal,
+                    place.owner,
+                    place.session,
+                    place.bound,
+                    place.ttl,
+                    self.now + place.ttl,
+                    place.delay,
+                    place.metadata,
+                    self.now,
+                    self.now,
+                )
+            )
+            self.line.handed.append(name)
+        if taken is not None:
+            self.line.places.remove(taken)
+            if taken.lease_ids != place.lease_ids:
+                self.drop_key(taken)
+
+    def claim_any(self, command: ClaimAny) -> tuple[object, ...]:
+        if lacking := self.lacking(command, 1):
+            return lacking
+        busy: list[tuple[object, ...]] = []
+        finished: tuple[object, ...] | None = None
+        for name in command.names:
+            obstacle = self.obstacle(name, command)
+            if obstacle is None:
+                one = ClaimAll(
+                    names=(name,),
+                    lease_ids=(command.lease_id,),
+                    principal=command.principal,
+                    ttl_ms=command.ttl_ms,
+                    owner=command.owner,
+                    metadata=command.metadata,
+                    session=command.session,
+                    bound=command.bound,
+                    delay_ms=command.delay_ms,
+                )
+                place = place_for(one, self.now)
+                self.grant(place, taken=self.line.own(place))
+                self.spend(command, "acquire", command.lease_id, own=False)
+                return ("all", (name, *self.granted(self.claims[-1], reacquired=False)))
+            if obstacle[0] == "done":
+                finished = finished or obstacle
+            else:
+                busy.append((name, *obstacle))
+        return finished if finished and not busy else self.all_held(busy)
+
+    def claim_all(self, command: ClaimAll) -> tuple[object, ...]:
+        if command.ticket is not None:
+            return self.return_to(command)
+        if lacking := self.lacking(command, len(command.names)):
+            return lacking
+        obstacles = [(name, self.obstacle(name, command)) for name in command.names]
+        for _, obstacle in obstacles:
+            if obstacle and obstacle[0] == "done":
+                return obstacle
+        busy = [(name, *obstacle) for name, obstacle in obstacles if obstacle]
+        if busy:
+            return self.join(command) if command.wait_ms else self.all_held(busy)
+        place = place_for(command, self.now)
+        self.grant(place, taken=self.line.own(place))
+        self.spend(command, "acquire", *command.lease_ids, own=False)
+        made = self.claims[-len(command.names) :]
+        return ("all", *((claim.name, *self.granted(claim, reacquired=False)) for claim in made))
+
+    def all_held(self, busy: list[tuple[object, ...]]) -> tuple[object, ...]:
+        opens = [one[3] if one[1] == "held" else one[2] for one in busy]
+        return ("all-held", max(250, min(opens, default=self.now) - self.now), *busy)
+
+    def lacking(self, command: ClaimAny | ClaimAll, count: int) -> tuple[object, ...] | None:
+        if command.session is not None and (lacking := self.lives(command.session, command.principal)):
+            return (lacking,)
+        return self.no_room(command.principal, count)
+
+    def no_room(self, principal: str, count: int) -> tuple[object, ...] | None:
+        held = [claim for claim in self.claims if not claim.how and claim.principal == principal]
+        if len(held) + count > self.limits.leases_per_principal_max:
+            return ("too-many-leases", self.limits.leases_per_principal_max)
+        return None
+
+    def obstacle(self, name: str, command: ClaimAny | ClaimAll) -> tuple[object, ...] | None:
+        if (done := self.done(name)) and not command.redo:
+            return done
+        claim = self.live(name)
+        if claim is not None:
+            return self.held_by(claim, command.owner)
+        if self.closed_until(name) > self.now:
+            return ("closed", self.closed_until(name), self.previous(name))
+        return None
+
+    # The line.
+
+    def holders(self) -> dict[str, tuple[object, ...]]:
+        living = [c for c in self.claims if not c.how]
+        return {c.name: who(c.bound, c.session, c.principal, c.owner, c.lease_id) for c in living}
+
+    def join(self, command: Acquire | ClaimAll) -> tuple[object, ...]:
+        wanted = place_for(command, self.now)
+        known = self.line.own(wanted)
+        if known is not None:
+            taken = wanted._replace(ticket_id=known.ticket_id, lease_ids=known.lease_ids, away=known.away)
+            return self.come_back(known, taken)
+        mine = [place for place in self.line.places if place.principal == command.principal]
+        if len(mine) >= self.limits.tickets_per_principal_max:
+            return ("too-many-tickets", self.limits.tickets_per_principal_max)
+        if any(len(self.line.at(name)) >= self.limits.line_max for name in wanted.names):
+            return ("line-full", self.limits.line_max)
+        if circle := self.line.shortest_circle(wanted, self.holders()):
+            return ("deadlock", circle)
+        self.line.places.append(wanted)
+        self.spend(command, "acquire", *wanted.lease_ids, own=False)
+        return ("later", wanted.ticket_id)
+
+    def come_back(self, known: Place, taken: Place) -> tuple[object, ...]:
+        """D1, W3: wait at a place one has, as whoever asked last."""
+        if circle := self.line.shortest_circle(taken, self.holders()):
+            self.leave_line(known, ("deadlock", circle))
+            return ("deadlock", circle)
+        if known != taken:
+            self.drop_key(known)
+            if taken.key is not None:
+                key = Key(taken.principal, taken.key, "acquire", taken.asked, *taken.lease_ids[:1])
+                self.keys.append(key._replace(more=taken.lease_ids[1:]))
+            self.line.swap(known, taken)
+        return ("later", taken.ticket_id)
+
+    def return_to(self, command: Acquire | ClaimAll) -> tuple[object, ...]:
+        wanted = place_for(command, self.now)
+        place = self.line.find(command.ticket)
+        if place is None:
+            done = [self.done(name) for name in wanted.names if not command.redo]
+            return next((each for each in done if each), ("ticket-gone",))
+        whose = (place.names, place.principal, place.owner, place.bound)
+        same = whose == (wanted.names, wanted.principal, wanted.owner, wanted.bound)
+        if not same or (place.bound and place.session != wanted.session):
+            return ("ticket-gone",)
+        return self.come_back(place, place._replace(key=wanted.key, asked=wanted.asked))
+
+    def leave(self, command: Leave) -> tuple[object, ...]:
+        place = self.line.find(command.ticket_id)
+        if place is None or place.principal != command.principal:
+            return ("ticket-gone",)
+        self.leave_line(place, ("ticket-gone",))
+        return ("ok",)
+
+    def leave_line(self, place: Place, answer: tuple[object, ...]) -> None:
+        self.line.places.remove(place)
+        self.drop_key(place)
+        self.notices.append((place.ticket_id, answer))
+
+    def drop_key(self, place: Place) -> None:
+        """A place that is given up or taken over leaves no memory of its key (C5)."""
+        gone = (place.principal, place.key)
+        self.keys = [key for key in self.keys if (key.principal, key.key) != gone or place.key is None]
+
+    def settle_line(self) -> None:
+        """Break the circles that a handover closed, then give the first who can be met its turn; again and again."""
+        while self.break_circle() or self.give_turn():
+            pass
+
+    def break_circle(self) -> bool:
+        while self.line.handed:
+            name = self.line.handed[0]
+            for place in self.line.at(name):
+                circle = None
+                if place.away is None and self.live(name):
+                    circle = self.line.shortest_circle(place, self.holders())
+                if circle:
+                    self.leave_line(place, ("deadlock", circle))
+                    return True
+            self.line.handed.pop(0)
+        return False
+
+    def give_turn(self) -> bool:
+        free = (
+            place
+            for place in self.line.there()
+            if all(not self.live(n) and self.closed_until(n) <= self.now for n in place.names)
+            and (place.redo or not any(self.done(n) for n in place.names))
+        )
+        place = next(free, None)
+        if place is None:
+            return False
+        lacking = self.lives(place.session, place.principal) if place.session is not None else None
+        refusal = (lacking,) if lacking else self.no_room(place.principal, len(place.names))
+        if refusal is not None:
+            self.leave_line(place, refusal)
+            return True
+        self.grant(place, taken=place)
+        made = self.claims[-len(place.names) :]
+        told = [(claim.name, *self.granted(claim, reacquired=False)) for claim in made]
+        self.notices.append((place.ticket_id, told[0][1:] if len(told) == 1 else ("all", *told)))
+        return True
 
     def is_own(self, claim: Claim, command: Acquire) -> bool:
         """C4: who the holder is, and whether it asked for its lease."""
@@ -291,7 +554,7 @@ class Naive:
         provable = claim.bound or claim.owner is not None
         return same and provable and command.resume and claim.owner == command.owner
 
-    def own_claim(self, command: Renew | Release) -> Claim | tuple[object, ...]:
+    def own_claim(self, command: Renew | Release | Transfer) -> Claim | tuple[object, ...]:
         """L3, S3: the live claim, if the caller proved that it is its own."""
         claim = self.live(command.name)
         if claim is None:
@@ -301,10 +564,12 @@ class Naive:
                     lacking = self.lives(old.session, command.principal)
                     return (lacking,) if lacking == "session-lapsed" else refusal
             return refusal
-        if claim.bound and claim.principal != command.principal:
-            return ("session-unknown",)
+        foreign = claim.bound and claim.principal != command.principal
         if claim.lease_id != command.lease_id:
-            return self.not_current(command.name, command.lease_id, command.principal)
+            refusal = self.not_current(command.name, command.lease_id, command.principal)
+            return ("session-unknown",) if foreign and len(refusal) == 2 else refusal
+        if foreign:
+            return ("session-unknown",)
         proved = claim.principal == command.principal
         if command.via is not None:
             proved = claim.bound and claim.session == command.via
@@ -336,6 +601,48 @@ class Naive:
             return claim
         self.end(claim, "released", "failed" if command.failed else None)
         self.spend(command, "release", claim.lease_id, own=False)
+        if command.done and command.remember_ms:
+            last = self.past(command.name)[-1]
+            done = last._replace(done_until=self.now + command.remember_ms, result=command.result)
+            self.claims[self.claims.index(last)] = done
+            answer = self.done(command.name)
+            for place in [place for place in self.line.at(command.name) if not place.redo]:
+                self.leave_line(place, answer or ())
+        return ("ok",)
+
+    def transfer(self, command: Transfer) -> tuple[object, ...]:
+        """L8: the claim ends and begins in one step, with no delay between."""
+        claim = self.own_claim(command)
+        if not isinstance(claim, Claim):
+            return claim
+        place = self.claims.index(claim)
+        self.end(claim, "transferred")
+        self.claims[place] = self.claims[place]._replace(delay=0)
+        ttl = command.ttl_ms or claim.ttl
+        token = max(other.token for other in self.claims) + 1
+        new = claim._replace(
+            lease_id=command.new_lease_id, token=token, owner=command.to_owner, ttl=ttl, until=self.now + ttl,
+            since=self.now, beat=self.now, note=None, last_renewal=None,
+        )  # fmt: skip
+        self.claims.append(new)
+        self.line.handed.append(command.name)
+        self.spend(command, "transfer", new.lease_id, own=False)
+        return self.granted(new, reacquired=False)
+
+    def revoke(self, command: Revoke) -> tuple[object, ...]:
+        claim = self.live(command.name)
+        if claim is None:
+            return ("not-held",)
+        self.end(claim, "revoked", command.reason)
+        self.spend(command, "revoke", claim.lease_id, own=False)
+        return ("ok",)
+
+    def reopen(self, command: Reopen) -> tuple[object, ...]:
+        if not self.done(command.name):
+            return ("not-held",)
+        last = self.past(command.name)[-1]
+        self.claims[self.claims.index(last)] = last._replace(done_until=0)
+        self.spend(command, "reopen", command.name, own=True)
         return ("ok",)
 
     def open(self, command: OpenSession) -> tuple[object, ...]:

@@ -8,12 +8,26 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import answers, refusals
-from holdfast.core.commands import Acquire, Command, EndSession, OpenSession, Release
-from holdfast.core.decide import decide, settle
-from holdfast.core.events import Ended, Event, Forgotten, Granted, Record, Renewed, SessionEnded, SessionRenewed
-from holdfast.core.state import State, event_fits, evolve
+from holdfast.core.commands import Command, KeepSession, Leave, Renew, RenewSession
+from holdfast.core.decide import decide, settle, settle_line
+from holdfast.core.decision import Notice
+from holdfast.core.events import (
+    Ended,
+    Event,
+    Forgotten,
+    Granted,
+    GrantedMany,
+    Record,
+    Renewed,
+    SessionEnded,
+    SessionRenewed,
+    Transferred,
+)
+from holdfast.core.evolve import event_fits, evolve
+from holdfast.core.state import State
 from holdfast.core.values import TOKEN_MAX, LastEnd, Lease, Limits, Moment
 from holdfast.testing.scenarios import durable, fingerprint
+from tests.core.crowd import check_lines
 from tests.core.naive import Naive
 
 WALL_MS = 5_000_000
@@ -26,6 +40,8 @@ SMALL = Limits(
     retry_memory_ms=4_000,
     retry_keys_max=5,
     ended_names_max=3,
+    tickets_per_principal_max=4,
+    line_max=3,
 )
 
 _decoder = msgspec.msgpack.Decoder(Record)
@@ -45,11 +61,13 @@ class Pair:
         self.promised_ms: dict[str, int] = {}
         """Until when each lease was last acknowledged to live."""
         self.last_token = 0
+        self.told: list[tuple[str, tuple[object, ...]]] = []
+        """What the core said to those in line since they were last compared."""
 
     def ask(self, command: Command) -> tuple[object, ...]:
         """Let both decide; return what both answer."""
         self.settle()
-        if isinstance(command, Acquire | Release | OpenSession | EndSession):
+        if not isinstance(command, Renew | KeepSession | RenewSession | Leave):
             command = replace(command, fingerprint=fingerprint(command))
         decision = decide(self.core, command, Moment(self.now_ms, WALL_MS + self.now_ms), self.limits)
         assert decide(self.core, command, Moment(self.now_ms, WALL_MS + self.now_ms), self.limits) == decision
@@ -57,10 +75,52 @@ class Pair:
             self.record(event)
         wanted = self.naive.ask(command)
         assert plain(decision.answer) == wanted, command
-        if isinstance(decision.answer, answers.Acquired | answers.Extended):
-            self.promised_ms[decision.answer.lease.lease_id] = decision.answer.until_ms
+        self.promise(decision.answer)
+        self.hear(decision.notices)
+        if isinstance(decision.answer, answers.Later):
+            self.arrive(decision.answer.ticket_id)
+        self.settle_line()
         self.compare()
         return wanted
+
+    def settle_line(self) -> None:
+        """Let those have their turn for whom there is room, in both (W1)."""
+        now = Moment(self.now_ms, WALL_MS + self.now_ms)
+        while (due := settle_line(self.core, now, self.limits)) is not None:
+            self.record(due.event)
+            self.hear(due.notices)
+        self.naive.settle_line()
+        self.compare_told()
+
+    def hear(self, notices: tuple[Notice, ...]) -> None:
+        for ticket_id, answer in notices:
+            self.told.append((ticket_id, plain(answer)))
+            self.promise(answer)
+
+    def promise(self, answer: object) -> None:
+        match answer:
+            case answers.Acquired(lease=lease, until_ms=until_ms) | answers.Extended(lease=lease, until_ms=until_ms):
+                self.promised_ms[lease.lease_id] = until_ms
+            case answers.AcquiredMany(claims=claims):
+                for _, claim in claims:
+                    self.promise(claim)
+
+    def compare_told(self) -> None:
+        assert self.told == self.naive.notices
+        self.told, self.naive.notices = [], []
+
+    def arrive(self, ticket_id: str) -> None:
+        self.core.arrive(ticket_id)
+        place = self.naive.line.find(ticket_id)
+        assert place is not None
+        self.naive.line.swap(place, place._replace(away=None))
+
+    def depart(self, ticket_id: str) -> None:
+        """The request that waits at a place is gone, in both (W2)."""
+        place = self.naive.line.find(ticket_id)
+        if place is not None and place.away is None:
+            self.core.depart(ticket_id, self.now_ms)
+            self.naive.line.swap(place, place._replace(away=self.now_ms))
 
     def advance(self, by_ms: int) -> None:
         self.now_ms += by_ms
@@ -71,8 +131,11 @@ class Pair:
         """End what is due, in both (T3)."""
         wanted = self.naive.settle(self.now_ms)
         ends: list[tuple[object, ...]] = []
-        while (event := settle(self.core, self.now_ms, self.limits)) is not None:
+        now = Moment(self.now_ms, WALL_MS + self.now_ms)
+        while (due := settle(self.core, now, self.limits)) is not None:
+            event = due.event
             self.record(event)
+            self.hear(due.notices)
             match event:
                 case Ended():
                     ends.append((event.how, event.name))
@@ -81,6 +144,7 @@ class Pair:
                 case Forgotten():
                     self.naive.forget(event.remembered, event.names)
         assert ends == wanted
+        self.compare_told()
         assert not self.naive.overdue()
 
     def record(self, event: Event) -> None:
@@ -98,17 +162,24 @@ class Pair:
         match event:
             case Granted(name=name, lease=lease):
                 assert name not in self.held, "I1: a second holder"
-                assert self.last_token < lease.token <= TOKEN_MAX, "I2: the token did not rise"
                 assert self.open_at_ms.get(name, 0) <= self.now_ms, "I14: granted while closed"
-                self.last_token = lease.token
-                self.held[name] = lease
+                self.judge_grant(name, lease)
+            case GrantedMany(grants=grants):
+                assert len({grant.name for grant in grants}) == len(grants) > 1, "M2: one record for every name"
+                for grant in grants:
+                    self.judge(grant)
+            case Transferred(name=name, lease=lease, old_lease_id=old_lease_id):
+                old = self.held[name]
+                assert old.lease_id == old_lease_id
+                assert old.principal == lease.principal == event.by, "I11: handed over by a stranger"
+                self.judge_grant(name, lease)
             case Renewed(name=name, lease_id=lease_id):
                 assert self.held[name].lease_id == lease_id
             case SessionRenewed(session_id=session_id, leases=leases):
                 bound = [name for name, lease in self.held.items() if lease.bound and lease.session == session_id]
                 assert [renewed.name for renewed in leases] == sorted(bound), "S4: not all of a session's claims"
             case Ended():
-                assert event.how in {"released", "expired"}
+                assert event.how in {"released", "expired", "revoked"}
                 self.judge_end(event)
             case SessionEnded(session_id=session_id, how=how, leases=leases):
                 bound = {name for name, lease in self.held.items() if lease.bound and lease.session == session_id}
@@ -117,11 +188,18 @@ class Pair:
                     assert ended.how == "session_ended"
                     self.judge_end(ended, by_time=how == "expired")
 
+    def judge_grant(self, name: str, lease: Lease) -> None:
+        assert self.last_token < lease.token <= TOKEN_MAX, "I2: the token did not rise"
+        self.last_token = lease.token
+        self.held[name] = lease
+
     def judge_end(self, event: Ended, *, by_time: bool = False) -> None:
         lease = self.held.pop(event.name)
         assert (lease.lease_id, lease.token) == (event.lease_id, event.token)
         if event.how == "expired" or by_time:
             assert self.promised_ms[event.lease_id] <= self.now_ms, "I3: ended before its time"
+        elif event.how == "revoked":
+            assert event.by == "op" and event.reason, "I11: revoked by nobody, or for nothing"
         else:
             assert event.by == lease.principal, "I11: ended by a stranger"
         if lease.delay_ms:
@@ -134,10 +212,13 @@ class Pair:
         assert durable(State.thaw(self.core.freeze())) == picture
         assert {name for name, slot in self.core.slots.items() if slot.lease} == set(self.held)
         assert all(lease.session in self.core.sessions for lease in self.held.values() if lease.bound), "I10"
+        check_lines(self.core)
 
     def restart(self) -> None:
         """Go on with what a snapshot of the replayed journal gives."""
         self.core = State.thaw(self.shadow.freeze())
+        line = self.naive.line
+        line.places = [place._replace(away=self.core.now_ms) for place in line.places]
         self.compare()
 
 
@@ -148,13 +229,37 @@ def plain(answer: object) -> tuple[object, ...]:
             verb = "reacquired" if answer.reacquired else "granted"
             who = (verb, lease.lease_id, lease.token, lease.ttl_ms, answer.until_ms)
             return (*who, end(answer.previous), answer.attempts)
+        case answers.AcquiredMany(claims=claims):
+            return ("all", *((name, *plain(claim)) for name, claim in claims))
+        case answers.Later(ticket_id=ticket_id):
+            return ("later", ticket_id)
         case answers.Extended(lease=lease, until_ms=until_ms):
             return ("renewed", lease.token, until_ms)
-        case answers.Released() | answers.SessionOver():
+        case answers.Released() | answers.SessionOver() | answers.Withdrawn() | answers.OpenAgain():
             return ("ok",)
         case answers.SessionOpen(session=session):
             opened = ("open", session.session_id, session.ttl_ms, session.until_ms)
             return (*opened, answer.renewed) if answer.renewed else opened
+        case _:
+            return refused(answer)
+
+
+def refused(answer: object) -> tuple[object, ...]:
+    match answer:
+        case refusals.AllHeld(names=names, retry_after_ms=retry_after_ms):
+            return ("all-held", retry_after_ms, *((name, *plain(obstacle)) for name, obstacle in names))
+        case refusals.Finished(name=name, done=done):
+            return ("done", name, done.owner, done.token, done.wall_ms - WALL_MS, done.until_ms, done.result)
+        case refusals.Deadlock(path=path):
+            return ("deadlock", len(path))
+        case refusals.TicketGone():
+            return ("ticket-gone",)
+        case refusals.TooManyTickets(limit=limit):
+            return ("too-many-tickets", limit)
+        case refusals.LineFull(limit=limit):
+            return ("line-full", limit)
+        case refusals.NotHeld():
+            return ("not-held",)
         case refusals.Held(lease=lease, until_ms=until_ms, same_owner=same_owner):
             since, beat = lease.granted_wall_ms - WALL_MS, lease.beat_wall_ms - WALL_MS
             return ("held", lease.owner, until_ms, since, beat, lease.note, lease.metadata, same_owner)

@@ -12,16 +12,17 @@ from holdfast.core import answers, refusals
 from holdfast.core.commands import Acquire, Command, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
 from holdfast.core.decide import decide, settle
 from holdfast.core.events import Record
+from holdfast.core.evolve import ALARMS_SPARE, evolve
 from holdfast.core.ordered import OrderedNames
-from holdfast.core.state import ALARMS_SPARE, State, evolve
+from holdfast.core.state import State
 from holdfast.core.values import TOKEN_MAX, Limits, Moment
 from holdfast.testing.scenarios import durable
 from tests.core.pair import SMALL
 
 
 def ask(state: State, command: Command, now_ms: int, limits: Limits = SMALL) -> object:
-    while (event := settle(state, now_ms, limits)) is not None:
-        evolve(state, Record(state.seq + 1, now_ms, now_ms, event))
+    while (due := settle(state, Moment(now_ms, now_ms), limits)) is not None:
+        evolve(state, Record(state.seq + 1, now_ms, now_ms, due.event))
     before = durable(state)
     decision = decide(state, command, Moment(now_ms, now_ms), limits)
     assert durable(state) == before, "a decision changes nothing by itself"

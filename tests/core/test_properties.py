@@ -10,7 +10,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
-from holdfast.core.commands import Acquire, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
+from holdfast.core.commands import (
+    Acquire,
+    ClaimAll,
+    ClaimAny,
+    EndSession,
+    KeepSession,
+    Leave,
+    OpenSession,
+    Release,
+    Renew,
+    RenewSession,
+    Reopen,
+    Revoke,
+    Transfer,
+)
 from holdfast.testing.scenarios import durable, replay
 from tests.core.naive import Claim
 from tests.core.pair import SMALL, Pair
@@ -37,6 +51,9 @@ WHICH = st.sampled_from([0, 0, 0, 1, 1, 2, 3])
 NOTES = st.sampled_from([None, None, "n1", ""])
 SELDOM = st.sampled_from([False] * 7 + [True])
 HALF = st.booleans()
+SEVERAL = st.lists(NAMES, min_size=1, max_size=3, unique=True).map(tuple)
+WAITS_MS = st.sampled_from([50_000, 50_000, 50_000, 0])
+REMEMBER_MS = st.sampled_from([0, 0, 0, 2_000, 100_000])
 
 
 NEVER = Claim("f", "unknown", 0, "ana", None, None, False, 1, 1, 0, None, 0, 0)
@@ -51,6 +68,8 @@ class CoreMachine(RuleBasedStateMachine):
         self.pair = Pair(replace(SMALL, reentrant=self.reentrant))
         self.made = 0
         self.last: Acquire | Release | None = None
+        self.waits: dict[str, Acquire | ClaimAll] = {}
+        """What was asked at each place."""
 
     def fresh(self, letter: str) -> str:
         self.made += 1
@@ -125,6 +144,100 @@ class CoreMachine(RuleBasedStateMachine):
             self.pair.ask(self.last)
 
     @rule(
+        name=NAMES, names=st.none() | SEVERAL, principal=PRINCIPALS, owner=OWNERS, ttl_ms=TTLS_MS, delay_ms=DELAYS_MS,
+        wait_ms=WAITS_MS, redo=SELDOM, key=KEYS, kind=st.sampled_from(["plain", "plain", "bound", "counted"]),
+        back=WHICH,
+    )  # fmt: skip
+    def wait(
+        self, name: str, names: tuple[str, ...] | None, principal: str, owner: str | None, ttl_ms: int, delay_ms: int,
+        wait_ms: int, redo: bool, key: str | None, kind: str, back: int,
+    ) -> None:  # fmt: skip
+        """Wait for one name, or for all of several."""
+        more = {
+            "principal": principal,
+            "owner": owner,
+            "ttl_ms": ttl_ms,
+            "delay_ms": delay_ms,
+            "wait_ms": wait_ms,
+            "redo": redo,
+            "key": key,
+            "session": None if kind == "plain" else self.session(principal, back, stray=False),
+            "bound": kind == "bound",
+            "new_ticket": self.fresh("t"),
+        }
+        if names is None:
+            self.stand(Acquire(name=name, lease_id=self.fresh("L"), **more))
+        else:
+            self.stand(ClaimAll(names=names, lease_ids=tuple(self.fresh("L") for _ in names), **more))
+
+    def stand(self, asked: Acquire | ClaimAll) -> None:
+        answer = self.pair.ask(asked)
+        if answer[0] == "later":
+            self.waits[str(answer[1])] = asked
+
+    @rule(back=WHICH, with_key=HALF, stray=SELDOM, owner=OWNERS)
+    def come_back(self, back: int, with_key: bool, stray: bool, owner: str | None) -> None:
+        """Ask again for a place one has, with its ticket, with its key, or as somebody else."""
+        if not self.waits:
+            return
+        known = [ticket_id for ticket_id in self.waits if stray or self.pair.naive.line.find(ticket_id)]
+        if known:
+            ticket_id = known[-1 - back % len(known)]
+            asked = self.waits[ticket_id]
+            fresh = {"new_ticket": self.fresh("t"), "ticket": None if with_key else ticket_id}
+            if stray:
+                fresh["owner"] = owner
+            if isinstance(asked, Acquire):
+                self.stand(replace(asked, lease_id=self.fresh("L"), **fresh))
+            else:
+                self.stand(replace(asked, lease_ids=tuple(self.fresh("L") for _ in asked.names), **fresh))
+
+    @rule(back=WHICH, leave=SELDOM)
+    def go(self, back: int, leave: bool) -> None:
+        """Stop waiting: by the wire, or for good."""
+        places = self.pair.naive.line.places
+        if places:
+            place = places[-1 - back % len(places)]
+            if leave:
+                self.pair.ask(Leave(ticket_id=place.ticket_id, principal="ana"))
+            else:
+                self.pair.depart(place.ticket_id)
+
+    @rule(names=SEVERAL, principal=PRINCIPALS, owner=OWNERS, ttl_ms=TTLS_MS, redo=SELDOM, key=KEYS)
+    def claim_any(
+        self, names: tuple[str, ...], principal: str, owner: str | None, ttl_ms: int, redo: bool, key: str | None
+    ) -> None:
+        lease_id = self.fresh("L")
+        self.pair.ask(
+            ClaimAny(
+                names=names, principal=principal, lease_id=lease_id, ttl_ms=ttl_ms, owner=owner, redo=redo, key=key
+            )
+        )
+
+    @rule(back=WHICH, stray=SELDOM, stranger=SELDOM, to=st.sampled_from("xyz"), ttl_ms=st.none() | TTLS_MS, key=KEYS)
+    def transfer(self, back: int, stray: bool, stranger: bool, to: str, ttl_ms: int | None, key: str | None) -> None:
+        proof = self.proof(back, stray)
+        self.pair.ask(
+            Transfer(
+                name=proof.name,
+                principal=self.asker(proof, stranger),
+                lease_id=proof.lease_id,
+                new_lease_id=self.fresh("L"),
+                to_owner=to,
+                ttl_ms=ttl_ms,
+                key=key,
+            )
+        )
+
+    @rule(name=NAMES, reopen=HALF, key=KEYS)
+    def operate(self, name: str, reopen: bool, key: str | None) -> None:
+        """What an operator does: end a lease, or let finished work be done again."""
+        if reopen:
+            self.pair.ask(Reopen(name=name, principal="op", key=key))
+        else:
+            self.pair.ask(Revoke(name=name, principal="op", reason="r", key=key))
+
+    @rule(
         back=WHICH, stray=SELDOM, ttl_ms=st.none() | TTLS_MS, note=NOTES, metadata=NOTES, key=KEYS,
         stranger=SELDOM, via=st.sampled_from([None, None, "own", "other"]),
     )  # fmt: skip
@@ -147,16 +260,21 @@ class CoreMachine(RuleBasedStateMachine):
         )
 
     @rule(
-        back=WHICH, stray=SELDOM, failed=HALF, key=KEYS, stranger=SELDOM,
+        back=WHICH, stray=SELDOM, failed=HALF, remember_ms=REMEMBER_MS, key=KEYS, stranger=SELDOM,
         via=st.sampled_from([None, None, None, "own", "other"]),
     )  # fmt: skip
-    def release(self, back: int, stray: bool, failed: bool, key: str | None, stranger: bool, via: str | None) -> None:
+    def release(
+        self, back: int, stray: bool, failed: bool, remember_ms: int, key: str | None, stranger: bool, via: str | None
+    ) -> None:
         proof = self.proof(back, stray)
         self.last = Release(
             name=proof.name,
             principal=self.asker(proof, stranger),
             lease_id=proof.lease_id,
-            failed=failed,
+            failed=failed and not remember_ms,
+            done=bool(remember_ms),
+            remember_ms=remember_ms,
+            result="r" if remember_ms else None,
             via=self.secret(proof, via),
             key=key,
         )
@@ -219,7 +337,8 @@ class HolderMachine(CoreMachine):
 
 
 def test_core_agrees_with_the_naive_model() -> None:
-    """Whatever is asked, the core answers as the rules say; I1, I2, I3, I8, I10, I11, I14, I15 hold at every step."""
+    """Whatever is asked, the core answers as the rules say, also those in line; I1, I2, I3, I8, I10–I15 hold at every
+    step, and so do L5, L7, L8, W1–W5, D1, D2, M1 and M2."""
     run_state_machine_as_test(CoreMachine, settings=SETTINGS)
 
 

@@ -10,8 +10,9 @@ from holdfast.testing.scenarios import ScenarioError, play
 HERE = Path(__file__).parent
 SCRIPTS = sorted(HERE.glob("scenarios/*.txt"))
 
-RULES = ["T3", "N1", *(f"C{n}" for n in range(1, 8)), "L1", "L2", "L3", "L4", "L6", "S1", "S2", "S3", "S4"]
-INVARIANTS = ["I1", "I2", "I3", "I8", "I10", "I11", "I14", "I15"]
+CLAIMS = ["T3", "N1", *(f"C{n}" for n in range(1, 8)), *(f"L{n}" for n in range(1, 9)), "S1", "S2", "S3", "S4"]
+WAITS = [*(f"W{n}" for n in range(1, 6)), "D1", "D2", "D3", "M1", "M2"]
+INVARIANTS = ["I1", "I2", "I3", "I8", *(f"I{n}" for n in range(10, 16))]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
@@ -22,7 +23,7 @@ def test_scenario(script: Path) -> None:
     assert any(step.wanted for step in played.steps)
 
 
-@pytest.mark.parametrize("rule", RULES + INVARIANTS)
+@pytest.mark.parametrize("rule", CLAIMS + WAITS + INVARIANTS)
 def test_every_rule_is_named(rule: str) -> None:
     """Each rule of the core is named by a scenario or by the sentence of a test."""
     texts = [path.read_text(encoding="utf-8") for path in SCRIPTS]
@@ -48,12 +49,23 @@ def test_a_wrong_answer_is_told_with_its_line() -> None:
         ("limits patience=3", "'patience' is none of"),
         ("limits leases_per_principal_max=few", "Expected `int`"),
         ('acquire "a', "No closing quotation"),
+        ("away t1", "nobody waits at t1"),
+        ("back t1", "nobody ever waited at t1"),
+        ("; t1: granted", "no such command"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_told(line: str, why: str) -> None:
     """A line that is no command is refused with its place, never passed over."""
     with pytest.raises(ScenarioError, match=rf"(?s)scenario, line 1: .*{re.escape(why)}"):
         play(line)
+
+
+def test_an_answer_may_go_on_in_the_next_line() -> None:
+    """What those in line hear may stand in lines of its own, and belongs to the line that caused it."""
+    joined = "acquire a by=ana\nacquire a by=ben wait=9s ttl=9s\n"
+    play(joined + "release a token=1 -> ok  # so\n  ; t1: granted token=2 until=9s previous=ana/released")
+    with pytest.raises(ScenarioError, match=r"(?s)scenario, line 3: .*wanted: ok; t1: held\n *got: ok; t1: granted"):
+        play(joined + "release a token=1 -> ok\n  ; t1: held")
 
 
 def test_play_returns_what_happened() -> None:

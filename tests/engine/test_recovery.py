@@ -21,7 +21,7 @@ from holdfast.core.commands import (
     RevokeToken,
 )
 from holdfast.core.events import Ended, Granted, Opened, Record, Renewed, SessionEnded
-from holdfast.core.state import evolve
+from holdfast.core.evolve import evolve
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Compaction, Engine, Unavailable
 from holdfast.journal.base import JournalDamagedError

@@ -154,8 +154,8 @@ def test_unknown_event_is_refused() -> None:
 def test_added_field_has_its_default_in_old_records() -> None:
     """A record that was written before a field was added is read with the field's default."""
     short = [7, 70, 700, ["ended", "job", "lease-1", 3, "released", True]]
-    long = [*short[:3], [*short[3], 0, None, None, None, "", "from the future"]]
     expected = Record(7, 70, 700, Ended("job", "lease-1", 3, "released", True))
+    long = [*short[:3], ["ended", *msgspec.structs.astuple(expected.event), "from the future"]]
     assert list(decode_batch(seal(msgspec.msgpack.encode(short)))) == [expected]
     assert list(decode_batch(seal(msgspec.msgpack.encode(long)))) == [expected]
 

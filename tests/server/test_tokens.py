@@ -355,7 +355,7 @@ def test_first_start_makes_a_token(tmp_path: Path) -> None:
         token = file.read_text().strip()
         assert TOKEN.fullmatch(token)
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert str(file) in server.log
+        wait_until(lambda: str(file) in server.log)
         assert token not in server.log
         assert (server.config_home / "holdfast" / "client.toml").is_file()
         local = Api.of(server, token)

@@ -42,6 +42,53 @@ class Api(Client):
         """GET /locks/{name}/watch."""
         return self.watch(f"{lock_path(name)}/watch")
 
+    def claims(self, *, key: str | None = None, on_held: str | None = None, **fields: object) -> Answer:
+        """POST /claims."""
+        query = f"?on_held={on_held}" if on_held else ""
+        return self.post(f"/claims{query}", fields, headers=_keyed(key))
+
+    def leave(self, ticket: str) -> Answer:
+        """DELETE /tickets/{id}."""
+        return self.delete(f"/tickets/{ticket}")
+
+    def transfer(self, name: str, lease_id: object, *, key: str | None = None, **fields: object) -> Answer:
+        """POST /locks/{name}/transfer."""
+        return self.post(f"{lock_path(name)}/transfer", {"lease_id": lease_id, **fields}, headers=_keyed(key))
+
+    def check(self, name: str, fencing_token: object) -> Answer:
+        """POST /locks/{name}/check."""
+        return self.post(f"{lock_path(name)}/check", {"fencing_token": fencing_token})
+
+    def revoke(self, name: str, *, key: str | None = None, **fields: object) -> Answer:
+        """POST /locks/{name}/revoke."""
+        return self.post(f"{lock_path(name)}/revoke", fields, headers=_keyed(key))
+
+    def reopen(self, name: str, *, key: str | None = None, **fields: object) -> Answer:
+        """POST /locks/{name}/reopen."""
+        return self.post(f"{lock_path(name)}/reopen", fields, headers=_keyed(key))
+
+    def why(self, name: str) -> Answer:
+        """GET /locks/{name}/why."""
+        return self.get(f"{lock_path(name)}/why")
+
+    def history(self, name: str, **query: object) -> Answer:
+        """GET /locks/{name}/history."""
+        return self.get(f"{lock_path(name)}/history" + (f"?{urlencode(query)}" if query else ""))
+
+    def events(self, *, last_event_id: str | None = None, **query: object) -> EventStream:
+        """GET /events."""
+        path = "/events" + (f"?{urlencode(query)}" if query else "")
+        headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+        return EventStream(self.host, self.port, path, token=self.token, headers=headers)
+
+    def sessions(self) -> Answer:
+        """GET /sessions."""
+        return self.get("/sessions")
+
+    def renew_all(self, session_id: str) -> Answer:
+        """POST /sessions/{id}/renew-all."""
+        return self.post(f"/sessions/{session_id}/renew-all")
+
     def create_session(self, *, key: str | None = None, **fields: object) -> Answer:
         """POST /sessions."""
         return self.post("/sessions", fields, headers=_keyed(key))

@@ -306,6 +306,10 @@ class Frame:
         """The data lines, joined."""
         return "\n".join(line[5:].removeprefix(" ") for line in self.lines if line.startswith("data:"))
 
+    def field(self, name: str) -> str | None:
+        """The value of a line: `id`, `event`."""
+        return next((line.partition(":")[2].strip() for line in self.lines if line.startswith(f"{name}:")), None)
+
     def json(self) -> Any:  # noqa: ANN401 - JSON is whatever the server sent
         """The data, decoded."""
         return json.loads(self.data)
@@ -314,10 +318,18 @@ class Frame:
 class EventStream:
     """A stream of server-sent events, read by a thread so that waiting for a frame can time out without losing any."""
 
-    def __init__(self, host: str, port: int, path: str, *, token: str | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        path: str,
+        *,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self._http = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
-        _, headers = _encoded(None, token, {"Accept": "text/event-stream"})
-        self._http.request("GET", path, headers=headers)
+        _, sent = _encoded(None, token, {"Accept": "text/event-stream", **(headers or {})})
+        self._http.request("GET", path, headers=sent)
         self._sock = self._http.sock
         self._response = self._http.getresponse()
         self.status = self._response.status

@@ -1,0 +1,337 @@
+"""A crowd at one authority: the core driven as the engine drives it, and every step of it judged by the rules alone.
+
+The judge has its own books, kept from the records: who holds what, who stands in line since when. Who is *there* it is
+told, as the core is. Before a record takes effect it must be what the rules say, and after every step nothing may be
+left to do: nobody who is there and could be met waits (W1, I12), and no circle of waits stands (D1, I13).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from holdfast.core import answers, refusals
+from holdfast.core.commands import Acquire, ClaimAll, Command, EndSession, Release
+from holdfast.core.decide import decide, settle, settle_line
+from holdfast.core.events import (
+    Ended,
+    Event,
+    Granted,
+    GrantedMany,
+    Joined,
+    Left,
+    Record,
+    SessionEnded,
+    SessionOpened,
+    Transferred,
+)
+from holdfast.core.evolve import event_fits, evolve
+from holdfast.core.state import State
+from holdfast.core.values import Lease, Limits, Moment, Ticket
+from holdfast.testing.scenarios import durable
+
+WALL_MS = 7_000_000
+ABSENT_MS = 60_000
+
+Who = tuple[object, ...]
+
+
+def who_holds(lease: Lease) -> Who:
+    if lease.bound:
+        return ("run", lease.session, lease.owner)
+    return ("lease", lease.lease_id) if lease.owner is None else ("owner", lease.principal, lease.owner)
+
+
+def who_waits(ticket: Ticket) -> Who:
+    if ticket.bound:
+        return ("run", ticket.session, ticket.owner)
+    return ("lease", ticket.lease_ids[0]) if ticket.owner is None else ("owner", ticket.principal, ticket.owner)
+
+
+def label(who: Who) -> str | None:
+    return who[2] if len(who) == 3 else None
+
+
+class Crowd:
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.state = State()
+        self.shadow = State()
+        self.now_ms = 0
+        self.held: dict[str, Lease] = {}
+        self.open_at_ms: dict[str, int] = {}
+        self.done_until_ms: dict[str, int] = {}
+        self.sessions: set[str] = set()
+        self.line: dict[str, Ticket] = {}
+        """Everybody in line, in the order of joining."""
+        self.away_since: dict[str, int] = {}
+        self.granted: Counter[str] = Counter()
+        """How often each ticket was granted."""
+        self.lease_ids: set[str] = set()
+        self.circles = 0
+        """How many graphs of waits were judged, with or without a circle."""
+        self.refused = 0
+        """How many of them had one."""
+
+    # How the engine would do it.
+
+    @property
+    def now(self) -> Moment:
+        return Moment(self.now_ms, WALL_MS + self.now_ms)
+
+    def ask(self, command: Command) -> object:
+        """Let the core decide a command, with all that comes of it; return its answer, which is `Later` for a wait."""
+        self.settle()
+        decision = decide(self.state, command, self.now, self.limits)
+        self.judge_wait(command, decision.answer)
+        for event in decision.events:
+            self.record(event)
+        told = dict(decision.notices)
+        assert len(told) == len(decision.notices), "W5: told twice"
+        if isinstance(decision.answer, answers.Later):
+            self.arrive(decision.answer.ticket_id)
+        while (due := settle_line(self.state, self.now, self.limits)) is not None:
+            self.record(due.event, dict(due.notices))
+        self.check()
+        return decision.answer
+
+    def settle(self) -> None:
+        while (due := settle(self.state, self.now, self.limits)) is not None:
+            self.record(due.event, dict(due.notices))
+
+    def advance(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+        self.settle()
+        self.check()
+
+    def arrive(self, ticket_id: str) -> None:
+        self.state.arrive(ticket_id)
+        self.away_since.pop(ticket_id, None)
+
+    def depart(self, ticket_id: str) -> None:
+        """The request at a place is gone, by its time or by the wire."""
+        if ticket_id in self.line and ticket_id not in self.away_since:
+            self.state.depart(ticket_id, self.now_ms)
+            self.away_since[ticket_id] = self.now_ms
+        self.check()
+
+    def restart(self) -> None:
+        self.state = State.thaw(self.shadow.freeze())
+        self.away_since = dict.fromkeys(self.line, self.shadow.now_ms)
+        self.state.absent_since = self.away_since.copy()
+        self.check()
+
+    def record(self, event: Event, told: dict[str, object] | None = None) -> None:
+        record = Record(self.state.seq + 1, self.now_ms, WALL_MS + self.now_ms, event)
+        assert event_fits(self.state, event)
+        self.judge(event, {} if told is None else told)
+        evolve(self.state, record)
+        evolve(self.shadow, record)
+
+    # The books.
+
+    def is_there(self, ticket_id: str) -> bool:
+        return ticket_id not in self.away_since
+
+    def is_free(self, name: str) -> bool:
+        return name not in self.held and self.open_at_ms.get(name, 0) <= self.now_ms
+
+    def ready(self) -> Iterator[Ticket]:
+        """Who is there and finds all it wants free, the one that joined first first."""
+        for ticket_id, ticket in self.line.items():
+            if self.is_there(ticket_id) and all(self.is_free(name) for name in ticket.names):
+                yield ticket
+
+    def edges(self, more: Ticket | None = None) -> dict[Who, set[Who]]:
+        """The whole graph of waits, from nothing: every wait of one who is there, to every holder in its way."""
+        graph: dict[Who, set[Who]] = {}
+        waits = [ticket for ticket_id, ticket in self.line.items() if self.is_there(ticket_id)]
+        for ticket in [*waits, *([] if more is None else [more])]:
+            ways = {who_holds(self.held[name]) for name in ticket.names if name in self.held}
+            graph.setdefault(who_waits(ticket), set()).update(ways)
+        return graph
+
+    def judge_wait(self, command: Command, answer: object) -> None:
+        """I13: a wait is refused for a circle if and only if there is one through it."""
+        if not isinstance(command, Acquire | ClaimAll) or not isinstance(answer, answers.Later | refusals.Deadlock):
+            return
+        names = (command.name,) if isinstance(command, Acquire) else command.names
+        lease_ids = (command.lease_id,) if isinstance(command, Acquire) else command.lease_ids
+        wanted = Ticket(
+            "", names, lease_ids, command.principal, command.owner, command.session, command.bound,
+            0, 0, None, False, False, 0,
+        )  # fmt: skip
+        me = who_waits(wanted)
+        in_the_way = {who_holds(self.held[name]) for name in names if name in self.held}
+        closes = any(me in reach(self.edges(), blocker) for blocker in in_the_way)
+        assert isinstance(answer, refusals.Deadlock) == closes, (command, answer)
+        self.circles += 1
+        if isinstance(answer, refusals.Deadlock):
+            self.refused += 1
+            self.judge_path(answer.path, me, names)
+
+    def judge_path(self, path: tuple[str, ...], me: Who, names: tuple[str, ...]) -> None:
+        """The path told is a real circle: each waits, is there, and is held up by the next."""
+        assert len(path) % 2 == 0
+        assert path[1] in names
+        if label(me) is not None:
+            assert path[0] == label(me)
+        holders = [me, *(who_holds(self.held[name]) for name in path[1::2])]
+        assert holders[-1] == me
+        assert len(set(holders[1:])) == len(holders) - 1, "a shortest circle meets nobody twice"
+        for place, holder in enumerate(holders[1:-1], 1):
+            waits = [t for i, t in self.line.items() if self.is_there(i) and who_waits(t) == holder]
+            assert any(path[2 * place + 1] in ticket.names for ticket in waits)
+            if label(holder) is not None:
+                assert path[2 * place] == label(holder)
+
+    def judge(self, event: Event, told: dict[str, object]) -> None:
+        """Check a record against all earlier ones, and enter it into the books."""
+        match event:
+            case Granted():
+                self.judge_turn(event.ticket_id, (event.lease,), (event.name,), told)
+            case GrantedMany():
+                leases = tuple(grant.lease for grant in event.grants)
+                self.judge_turn(event.ticket_id, leases, tuple(grant.name for grant in event.grants), told)
+            case Joined(ticket=ticket):
+                if ticket.ticket_id not in self.line:
+                    self.away_since[ticket.ticket_id] = self.now_ms
+                self.line[ticket.ticket_id] = ticket
+            case Left():
+                self.judge_left(event, told)
+            case Ended():
+                self.end(event)
+            case Transferred():
+                assert self.held[event.name].lease_id == event.old_lease_id
+                self.take(event.name, event.lease)
+            case SessionOpened(session=session):
+                self.sessions.add(session.session_id)
+            case SessionEnded(session_id=session_id):
+                self.sessions.discard(session_id)
+                for ended in event.leases:
+                    self.end(ended)
+                bound = [i for i, t in self.line.items() if t.bound and t.session == session_id]
+                self.leave_with(event.left, bound, "session_ended")
+
+    def judge_turn(
+        self, place: str | None, leases: tuple[Lease, ...], names: tuple[str, ...], told: dict[str, object]
+    ) -> None:
+        """I12: of all who are there and can be met the one that joined first is met, and a plain try overtakes none."""
+        assert all(self.is_free(name) for name in names), "I1, I14: granted what is not free"
+        ready = list(self.ready())
+        if place is not None and self.is_there(place):
+            ticket = self.line[place]
+            assert ready and ready[0].ticket_id == place, "I12: somebody joined before"
+            assert (ticket.names, ticket.lease_ids) == (names, tuple(lease.lease_id for lease in leases))
+            assert place in told, "granted, and not told"
+            until_ms = {lease.until_ms for lease in leases}
+            assert until_ms == {self.now_ms + ticket.ttl_ms}, "W4: the ttl counts from the instant of the grant"
+        else:
+            assert not any(set(names) & set(other.names) for other in ready), "W1: a plain try overtook"
+        if place is not None:
+            self.granted[place] += 1
+            assert self.granted[place] == 1, "granted twice"
+            self.drop(place)
+        for name, lease in zip(names, leases, strict=True):
+            self.take(name, lease)
+
+    def judge_left(self, event: Left, told: dict[str, object]) -> None:
+        ticket = self.line[event.ticket_id]
+        if event.how == "gone":
+            assert self.away_since[event.ticket_id] + ABSENT_MS <= self.now_ms, "W2: gone too early"
+        elif event.how == "deadlock" and event.ticket_id in told:
+            answer = told[event.ticket_id]
+            assert isinstance(answer, refusals.Deadlock)
+            self.judge_path(answer.path, who_waits(ticket), ticket.names)
+            self.refused += 1
+        elif event.how == "refused":
+            assert next(self.ready()).ticket_id == event.ticket_id, "W5: judged before its turn"
+        self.drop(event.ticket_id)
+
+    def drop(self, ticket_id: str) -> None:
+        del self.line[ticket_id]
+        self.away_since.pop(ticket_id, None)
+
+    def take(self, name: str, lease: Lease) -> None:
+        assert lease.lease_id not in self.lease_ids, "a lease id was given twice"
+        self.lease_ids.add(lease.lease_id)
+        self.held[name] = lease
+        self.done_until_ms.pop(name, None)
+
+    def end(self, event: Ended) -> None:
+        lease = self.held.pop(event.name)
+        assert lease.lease_id == event.lease_id
+        if lease.delay_ms:
+            self.open_at_ms[event.name] = self.now_ms + lease.delay_ms
+        if event.done is not None:
+            self.done_until_ms[event.name] = event.done.until_ms
+        done = [i for i, t in self.line.items() if event.done is not None and event.name in t.names and not t.redo]
+        self.leave_with(event.left, done, "done")
+
+    def leave_with(self, left: tuple[Left, ...], wanted: list[str], how: str) -> None:
+        """All places that a record ends, and no other, are in it (I10, L5)."""
+        assert [(each.ticket_id, each.how) for each in left] == [(ticket_id, how) for ticket_id in wanted]
+        for ticket_id in wanted:
+            self.drop(ticket_id)
+
+    # What must be so after every step.
+
+    def check(self) -> None:
+        assert not list(self.ready()), "somebody who could be met waits"
+        graph = self.edges()
+        assert not any(who in reach(graph, next_) for who, after in graph.items() for next_ in after), "D1: a circle"
+        self.circles += 1
+        assert list(self.state.tickets.values()) == list(self.line.values())
+        assert all(since + ABSENT_MS > self.now_ms for since in self.away_since.values()), "W2: a place outlived"
+        assert all(not t.bound or t.session in self.sessions for t in self.line.values()), "I10"
+        assert durable(self.state) == durable(self.shadow)
+        check_lines(self.state)
+
+
+def reach(graph: dict[Who, set[Who]], start: Who) -> set[Who]:
+    """Everybody that can be reached from one, itself included."""
+    found, ahead = {start}, [start]
+    while ahead:
+        new = graph.get(ahead.pop(), set()) - found
+        found |= new
+        ahead += new
+    return found
+
+
+def check_lines(state: State) -> None:
+    """Every index of the lines is what the tickets and those who are there say, and nothing is left over."""
+    tickets = state.tickets
+    names = dict.fromkeys(name for ticket in tickets.values() for name in ticket.names)
+    assert {name: list(line) for name, line in state.lines.items()} == {
+        name: [i for i, t in tickets.items() if name in t.names] for name in names
+    }
+    assert state.there <= set(tickets)
+    assert set(state.absent_since) == set(tickets) - state.there
+    assert list(state.absent_since.values()) == sorted(state.absent_since.values())
+    there = Counter(name for i in state.there for name in tickets[i].names)
+    assert state.there_at == there
+    numbers = [state.number_of[i] for i in tickets]
+    assert numbers == sorted(set(numbers)) and len(state.number_of) == len(tickets)
+    assert {name: [i for _, i in those] for name, those in state.there_in.items()} == {
+        name: [i for i in state.lines[name] if i in state.there] for name in there
+    }
+    assert Counter(len(those) > 0 for those in state.tickets_of.values())[False] == 0
+    assert {i: who for who, those in state.tickets_of.items() for i in those}.keys() == tickets.keys()
+    assert state.tickets_by == Counter(ticket.principal for ticket in tickets.values())
+    assert state.ticket_of_lease == {lease_id: i for i, ticket in tickets.items() for lease_id in ticket.lease_ids}
+    assert {i for those in state.tickets_with.values() for i in those} == {i for i, t in tickets.items() if t.bound}
+    assert all(tickets[i].session == session for session, those in state.tickets_with.items() for i in those)
+    assert not state.stirred and not state.handed and not state.turns
+    assert set(state.interests_by_age) == {(who, name) for who, wanted in state.interests.items() for name in wanted}
+    assert all(state.interests.values())
+
+
+def release_all(crowd: Crowd) -> None:
+    """Let everybody go: the holders release, the runs end, nobody comes back."""
+    for ticket_id in list(crowd.line):
+        crowd.depart(ticket_id)
+    for session_id in sorted(crowd.sessions):
+        session = crowd.state.sessions[session_id]
+        crowd.ask(EndSession(principal=session.principal, session_id=session_id))
+    for name, lease in list(crowd.held.items()):
+        if crowd.held.get(name) is lease:
+            crowd.ask(Release(name=name, principal=lease.principal, lease_id=lease.lease_id))
+    crowd.advance(ABSENT_MS)

@@ -1,0 +1,405 @@
+"""Who waits in line: told once, when it is durable, in time; a place outlives the request and the process (W2–W5)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
+from holdfast.core.commands import ClaimAll, Leave
+from holdfast.core.events import Granted, Joined
+from holdfast.core.refusals import TicketGone
+from holdfast.engine.engine import Compaction, Unavailable, Unknown
+from holdfast.engine.waiters import SPENT_MAX, Waited, Waiter, Waiters, after_wait
+from holdfast.journal.base import JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.memory import MemoryJournal
+from tests.engine.driving import GateJournal, acquire, events, release, run, serving, turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from holdfast.core.commands import Acquire
+    from holdfast.engine.engine import Engine
+    from holdfast.testing.clock import ManualClock
+
+    Test = Callable[[ManualClock], Coroutine[Any, Any, None]]
+
+MINUTE_MS = 60_000
+
+
+def wait_for(name: str, owner: str, *, wait_ms: int = 30_000, **more: Any) -> Acquire:  # noqa: ANN401 - passed on
+    """A claim that waits."""
+    fields: dict[str, Any] = {"owner": owner, "wait_ms": wait_ms, "new_ticket": f"ticket-of-{owner}", **more}
+    return acquire(name, f"id-of-{owner}", ttl_ms=fields.pop("ttl_ms", 3_600_000), **fields)
+
+
+class Asking:
+    """A command that was submitted, the one who waits for it, and the answers that came: one at most."""
+
+    def __init__(self, engine: Engine, command: Any) -> None:  # noqa: ANN401 - any command
+        self.answers: list[Any] = []
+        self.is_answered = asyncio.Event()
+        self.engine = engine
+        self.waiter = engine.submit(command, self._hear)
+
+    def _hear(self, outcome: object, _: object) -> None:
+        self.answers.append(outcome)
+        self.is_answered.set()
+
+    @property
+    def answer(self) -> object:
+        (outcome,) = self.answers
+        return after_wait(outcome)[0]
+
+    @property
+    def waited_ms(self) -> int:
+        return after_wait(self.answers[0])[1]
+
+    def go(self) -> None:
+        """Be gone."""
+        assert self.waiter is not None
+        self.engine.step_away(self.waiter)
+
+
+def test_one_release_wakes_exactly_one() -> None:
+    """On release exactly one is told, and nobody else hears anything (W5)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            line = [Asking(engine, wait_for("job", f"o-{number}")) for number in range(100)]
+            await engine.ask(release("job"))
+            for number, asking in enumerate(line):
+                assert isinstance(asking.answer, Acquired)
+                assert not any(later.answers for later in line[number + 1 :])
+                await engine.ask(release("job", f"id-of-o-{number}"))
+
+    run(test)
+
+
+def test_a_grant_is_told_once_it_is_durable() -> None:
+    """Nobody in line hears of its turn before the record of it is durable (C1)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            asking = Asking(engine, wait_for("job", "ben"))
+            await turns(20)
+            journal.is_shut = True
+            engine.submit(release("job"), lambda *_: None)
+            await turns(20)
+            assert asking.answers == []
+            journal.open_gate()
+            await turns(20)
+            assert isinstance(asking.answer, Acquired)
+
+    run(test)
+
+
+@pytest.mark.parametrize("fate", ["refused", "unknown"])
+def test_a_failed_append_answers_all_who_wait(fate: str) -> None:
+    """When the store fails, those who wait are told, each once; what was durable of the line is there after (I6)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            early = Asking(engine, wait_for("job", "early"))
+            await turns(20)
+            journal.is_shut = True
+            late = Asking(engine, wait_for("job", "late"))
+            await turns(20)
+            error = JournalUnavailableError("no") if fate == "refused" else OutcomeUnknownError("who knows")
+            journal.let_through(error)
+            await turns(20)
+            expected = Unavailable if fate == "refused" else Unknown
+            assert isinstance(early.answer, expected)
+            assert isinstance(late.answer, expected)
+            journal.is_shut = False
+            if fate == "refused":
+                assert list(engine.state.tickets) == ["ticket-of-early"]
+                assert engine.state.there == set()
+                back = Asking(engine, wait_for("job", "early", ticket="ticket-of-early"))
+                await engine.ask(release("job"))
+                assert isinstance(back.answer, Acquired)
+
+    run(test)
+
+
+def test_a_wait_ends_in_time() -> None:
+    """A wait ends when it should, a short one too although the clock ticks more slowly, and says how long it was."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            for wait_ms in (1, 5, 99, 250, 50_000):
+                began_ms = clock.monotonic_ms()
+                asking = Asking(engine, wait_for("job", "ben", wait_ms=wait_ms))
+                await asking.is_answered.wait()
+                passed_ms = clock.monotonic_ms() - began_ms
+                assert asking.answer == Waiting("ticket-of-ben", 1)
+                assert wait_ms <= passed_ms <= wait_ms + 110
+                assert wait_ms - 2 <= asking.waited_ms <= passed_ms
+
+    run(test)
+
+
+def test_waited_is_never_more_than_the_truth() -> None:
+    """The time of a wait is as of the turn that decided it, so that a client's deadline is never late (W4, I4)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            asking = Asking(engine, wait_for("job", "ben", ttl_ms=10_000))
+            await turns()
+            clock.advance(200)
+            moment = engine.turn()
+            # The turn takes its time before the release is decided in it: the lease counts from its beginning.
+            clock.advance(150)
+            engine.submit(release("job"), lambda *_: None)
+            await turns()
+            answer = asking.answer
+            assert isinstance(answer, Acquired) and moment is not None
+            assert answer.until_ms == moment.ms + 10_000
+            assert asking.waited_ms <= 200
+
+    run(test)
+
+
+def test_a_place_lasts_a_minute() -> None:
+    """Who is away comes back within a minute to its place; after that it is gone, and the record says so (W2)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = MemoryJournal()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            asking = Asking(engine, wait_for("job", "ben"))
+            asking.go()
+            await asyncio.sleep(MINUTE_MS / 1000 - 1)
+            back = Asking(engine, wait_for("job", "ben", ticket="ticket-of-ben", wait_ms=10))
+            await asyncio.sleep(1)
+            assert back.answer == Waiting("ticket-of-ben", 1)
+            await asyncio.sleep(MINUTE_MS / 1000 + 1)
+            gone = Asking(engine, wait_for("job", "ben", ticket="ticket-of-ben"))
+            await turns()
+            assert gone.answer == TicketGone()
+            assert engine.state.tickets == {}
+            assert [event.how for event in await events(journal) if type(event).__name__ == "Left"] == ["gone"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_restart_gives_everybody_a_full_minute(snapshot: bool) -> None:
+    """A place is kept for a minute after a restart however long ago it was taken, from records and snapshots (W2)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = MemoryJournal()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=24 * 3_600_000))
+            for _ in range(10):
+                asking = Asking(engine, wait_for("job", "ben", wait_ms=50_000))
+                await asyncio.sleep(50.5)
+                assert asking.answer == Waiting("ticket-of-ben", 1)
+            if snapshot:
+                await engine.compact()
+            Asking(engine, wait_for("job", "ben", wait_ms=50_000))
+            await asyncio.sleep(40)
+        crashed = journal.fork()
+        async with serving(crashed, clock) as engine:
+            await asyncio.sleep(MINUTE_MS / 1000 - 2)
+            back = Asking(engine, wait_for("job", "ben", ticket="ticket-of-ben"))
+            await engine.ask(release("job"))
+            assert isinstance(back.answer, Acquired)
+
+    run(test)
+
+
+def test_a_restart_keeps_the_order() -> None:
+    """After a restart from a snapshot and records the line is in the order of joining (I12, I15)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = MemoryJournal()
+        async with serving(journal, clock, compaction=Compaction(records=1_000)) as engine:
+            await engine.ask(acquire("job", ttl_ms=24 * 3_600_000))
+            for number in range(20):
+                Asking(engine, wait_for("job", f"o-{number:02}"))
+                await turns()
+                if number == 12:
+                    await engine.compact()
+        async with serving(journal.fork(), clock) as engine:
+            back = {
+                number: Asking(engine, wait_for("job", f"o-{number:02}", ticket=f"ticket-of-o-{number:02}"))
+                for number in (19, 3, 0, 13, 12, 7)
+            }
+            lease_id = "id-of-job"
+            for number in sorted(back):
+                await engine.ask(release("job", lease_id))
+                assert isinstance(back[number].answer, Acquired)
+                lease_id = f"id-of-o-{number:02}"
+
+    run(test)
+
+
+def test_a_stopping_engine_answers_who_waits() -> None:
+    """All who wait hear their place when the engine is about to stop; who comes after does not wait (W2)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            line = [Asking(engine, wait_for("job", f"o-{number}")) for number in range(3)]
+            await turns()
+            engine.end_waits()
+            late = Asking(engine, wait_for("job", "late"))
+            await turns()
+            for asking in (*line, late):
+                assert isinstance(asking.answer, Waiting)
+            assert engine.state.there == set()
+            free = Asking(engine, wait_for("other", "late"))
+            await turns()
+            assert isinstance(free.answer, Acquired)
+
+    run(test)
+
+
+def test_stopping_answers_who_waits() -> None:
+    """`stop` leaves nobody without an answer."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            asking = Asking(engine, wait_for("job", "ben"))
+            await turns()
+        assert asking.answer == Waiting("ticket-of-ben", 1)
+
+    run(test)
+
+
+def test_attaching_moves_the_wait() -> None:
+    """Asking again takes the place over: the first is told `waiting`, and its going away later changes nothing (W3)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            first = Asking(engine, wait_for("job", "ben"))
+            second = Asking(engine, wait_for("job", "ben", new_ticket="another"))
+            await turns()
+            assert first.answer == Waiting("ticket-of-ben", 1)
+            first.go()
+            assert engine.state.there == {"ticket-of-ben"}
+            await engine.ask(release("job"))
+            assert isinstance(second.answer, Acquired)
+            second.go()
+            assert engine.state.lease_of("job") is not None
+
+    run(test)
+
+
+def test_going_away_twice_is_harmless() -> None:
+    """Who is gone is gone once; who was told meanwhile was told."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            asking = Asking(engine, wait_for("job", "ben"))
+            asking.go()
+            asking.go()
+            assert engine.state.there_at == {}
+            await engine.ask(release("job"))
+            assert asking.answers == []
+            assert engine.state.lease_of("job") is None
+
+    run(test)
+
+
+def test_a_withdrawn_wait_is_answered() -> None:
+    """Giving a place up answers the one who waits at it."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            asking = Asking(engine, wait_for("job", "ben"))
+            outcome, _ = await engine.ask(Leave(ticket_id="ticket-of-ben", principal="ana"))
+            assert outcome == Withdrawn()
+            assert asking.answer == TicketGone()
+
+    run(test)
+
+
+def test_waits_for_all_end_and_come_back() -> None:
+    """A claim of all waits, comes back and is granted in one record (M2)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = MemoryJournal()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("b", ttl_ms=3_600_000))
+            fields: dict[str, Any] = {"names": ("a", "b"), "lease_ids": ("ia", "ib"), "owner": "ben"}
+            command = ClaimAll(principal="ana", ttl_ms=60_000, wait_ms=20, new_ticket="t", **fields)
+            asking = Asking(engine, command)
+            await asyncio.sleep(0.2)
+            assert asking.answer == Waiting("t", 1)
+            back = Asking(engine, ClaimAll(principal="ana", ttl_ms=60_000, wait_ms=9_000, ticket="t", **fields))
+            await engine.ask(release("b"))
+            answer = back.answer
+            assert isinstance(answer, AcquiredMany)
+            assert [name for name, _ in answer.claims] == ["a", "b"]
+            kinds = [type(event) for event in await events(journal)]
+            assert kinds.count(Joined) == 1 and kinds.count(Granted) == 1
+
+    run(test)
+
+
+# The list of those who wait.
+
+
+def _waiter(ticket_id: str, deadline_ms: int) -> Waiter:
+    return Waiter(ticket_id, lambda *_: None, received_ms=0, deadline_ms=deadline_ms)
+
+
+def test_the_overdue_come_in_order() -> None:
+    """Those who have waited long enough come in the order of their deadlines, each once, and wait no more."""
+    waiters = Waiters()
+    for number in (3, 1, 2):
+        assert waiters.put(_waiter(f"t-{number}", number)) is None
+    assert waiters.next_deadline_ms() == 1
+    assert [waiter.ticket_id for waiter in waiters.overdue(2)] == ["t-1", "t-2"]
+    assert list(waiters.overdue(2)) == []
+    assert len(waiters) == 1
+
+
+def test_who_waits_no_more_is_not_overdue() -> None:
+    """Who was told, gone or replaced does not come up when its time is over."""
+    waiters = Waiters()
+    told, gone, first = (_waiter(ticket, 5) for ticket in ("told", "gone", "place"))
+    for waiter in (told, gone, first):
+        waiters.put(waiter)
+    assert waiters.take("told") is told
+    assert waiters.drop(gone)
+    assert not waiters.drop(gone)
+    second = _waiter("place", 7)
+    assert waiters.put(second) is first
+    assert not waiters.drop(first)
+    assert list(waiters.overdue(6)) == []
+    assert waiters.take_all() == [second]
+    assert waiters.next_deadline_ms() is None
+
+
+def test_the_spent_are_cleared_out() -> None:
+    """Many who come and are served at once leave nothing behind until their deadlines: their number is bounded."""
+    waiters = Waiters()
+    stays = _waiter("stays", 50_000)
+    waiters.put(stays)
+    for number in range(20 * SPENT_MAX):
+        waiters.put(_waiter(f"t-{number}", 40_000 + number))
+        waiters.take(f"t-{number}")
+        assert len(waiters._deadlines) <= SPENT_MAX + 5
+    assert list(waiters.overdue(60_000)) == [stays]
+
+
+def test_an_outcome_without_a_wait() -> None:
+    """What came at once was waited for for no time."""
+    assert after_wait("x") == ("x", 0)
+    assert after_wait(Waited("x", 7)) == ("x", 7)
