@@ -26,9 +26,9 @@ WORKERS_MAX = 4
 try:
     import uvloop
 
-    _new_loop: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
+    new_loop: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
 except ImportError:
-    _new_loop = None
+    new_loop = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._pending += data
-        answer = _split_answer(self._pending)
+        answer = split_answer(self._pending)
         if answer is None:
             return
         status, body = answer
@@ -204,7 +204,7 @@ class _Crew:
 
 def run_plan(plan: Plan) -> Tally:
     """Do one worker's share, in this process."""
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(_Crew(plan).work())
 
 
@@ -257,7 +257,7 @@ def _tally_of(process: subprocess.Popen[str], seconds_max: float) -> Tally:
     return Tally(**json.loads(out))
 
 
-def _split_answer(data: bytes) -> tuple[int, bytes] | None:
+def split_answer(data: bytes) -> tuple[int, bytes] | None:
     """The status and body once they are complete. Every system here sends a Content-Length."""
     end = data.find(b"\r\n\r\n")
     if end < 0:

@@ -26,12 +26,13 @@ from benchmarks.load import RedisPress
 from benchmarks.process import Child, StartError, free_port, output_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from benchmarks.load import Load
 
 ROOT = Path(__file__).resolve().parent.parent
 TTL_SECONDS = 3600
+CLAIMS_PER_CALL = 100
 COUNT_SECONDS_MAX = 120.0
 _TOKEN = "0123456789abcdefbench"
 _USERS_PER_RUN = 1_000
@@ -114,10 +115,13 @@ class HttpSystem(System):
     def target(self) -> Target: ...
 
     def press(self, *, connections: int, seconds: int) -> Load:
+        return self._press(self.target(), connections=connections, seconds=seconds)
+
+    def _press(self, target: Target, *, connections: int, seconds: int) -> Load:
         names = self.next_names()
         if self.tools.wrk is None:
-            return load.by_builtin(self.target(), names, connections=connections, seconds=seconds)
-        return load.by_wrk(self.tools.wrk, self.target(), names, connections=connections, seconds=seconds)
+            return load.by_builtin(target, names, connections=connections, seconds=seconds)
+        return load.by_wrk(self.tools.wrk, target, names, connections=connections, seconds=seconds)
 
     def press_exactly(self, count: int, *, connections: int = 1) -> Load:
         return self.press_names(self.next_names(), count, connections=connections)
@@ -140,12 +144,19 @@ class HttpSystem(System):
 
 
 class Holdfast(HttpSystem):
-    """Our own server as `holdfast serve` starts it, with the limit on leases of one caller out of the way."""
+    """Our own server as `holdfast serve` starts it, with the limit on leases of one caller out of the way.
+
+    `settings` are other limits that a measurement needs out of its way.
+    """
 
     key = "holdfast"
     title = "Holdfast"
     how_to_get = "run `make install`, then `make bench`"
     health_path = "/readyz"
+
+    def __init__(self, tools: Tools, settings: Mapping[str, int] | None = None) -> None:
+        super().__init__(tools)
+        self._settings = {"leases_per_principal_max": 100_000_000, **(settings or {})}
 
     def missing(self) -> str | None:
         there = (ROOT / "src/holdfast/__main__.py").exists() or importlib.util.find_spec("holdfast")
@@ -162,7 +173,7 @@ class Holdfast(HttpSystem):
     def _launch(self, folder: Path) -> Child:
         command = [sys.executable, "-m", "holdfast", "serve"]
         command += ["--listen", f"127.0.0.1:{self.port}", "--data", str(folder / "data")]
-        command += ["--set", "leases_per_principal_max=100000000"]
+        command += [word for name, value in self._settings.items() for word in ("--set", f"{name}={value}")]
         env = {
             "HOLDFAST_TOKENS": f"bench:{_TOKEN}",
             "XDG_CONFIG_HOME": str(folder / "config"),
@@ -171,7 +182,22 @@ class Holdfast(HttpSystem):
         return Child(command, log=folder / "log", env=env)
 
     def target(self) -> Target:
-        return _lock_target(self.port, f"Bearer {_TOKEN}")
+        return _lock_target(self.port, self.authorization)
+
+    @property
+    def authorization(self) -> str:
+        return f"Bearer {_TOKEN}"
+
+    def press_claims(self, *, connections: int, seconds: int) -> Load:
+        """Claim new names for so many seconds, a hundred with every call: each name or none, in one record."""
+        return self._press(self._claims_target(), connections=connections, seconds=seconds)
+
+    def _claims_target(self) -> Target:
+        names = ",".join(f'"{{name}}-{number:02d}"' for number in range(CLAIMS_PER_CALL))
+        body = f'{{"ttl_seconds":{TTL_SECONDS},"all":[{names}]}}'
+        template = raw_post(self.port, "/claims", body, {"Authorization": self.authorization})
+        # The last name with a lease of its own: only a grant of them all has it.
+        return Target(self.port, template, f'-{CLAIMS_PER_CALL - 1:02d}","lease_id":"')
 
 
 class OctoStore(HttpSystem):

@@ -8,17 +8,22 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.load import BUILTIN
+from benchmarks.peers import CLAIMS_PER_CALL
 
 if TYPE_CHECKING:
     from benchmarks.load import Load
     from benchmarks.machine import Machine
     from benchmarks.memory import Footprint
     from benchmarks.syncs import SyncCheck
+    from benchmarks.waiters import Line
 
 OURS = "holdfast"
 GOAL_CONNECTIONS = 64
 GOAL_RATIOS = {"redis": 0.4, "etcd": 4.0}
 GOAL_BYTES_PER_LEASE_MAX = 1_500
+GOAL_CLAIMS_PER_SECOND = 100_000
+GOAL_BYTES_PER_WAITER_MAX = 40_000
+GOAL_WAKE_MS_MAX = 20
 
 
 @dataclass
@@ -31,11 +36,23 @@ class Results:
     missing: dict[str, str]
     loads: dict[tuple[str, int], list[Load]] = field(default_factory=dict)
     syncs: dict[str, SyncCheck] = field(default_factory=dict)
+    claims: dict[int, list[Load]] = field(default_factory=dict)
+    """Calls of many claims, by connections. What a load calls an acquire is such a call."""
+    lines: list[Line] = field(default_factory=list)
     footprint: Footprint | None = None
     troubles: list[str] = field(default_factory=list)
 
     def add(self, key: str, load: Load) -> None:
         self.loads.setdefault((key, load.connections), []).append(load)
+
+    def add_claims(self, load: Load) -> None:
+        self.claims.setdefault(load.connections, []).append(load)
+
+    def claims_rate(self, connections: int) -> float:
+        return CLAIMS_PER_CALL * median(load.acquires_per_second for load in self.claims[connections])
+
+    def all_loads(self) -> list[Load]:
+        return [load for loads in (*self.loads.values(), *self.claims.values()) for load in loads]
 
     def rate(self, key: str, connections: int) -> float | None:
         """The median of the rounds, which one bad round cannot move far."""
@@ -61,9 +78,12 @@ class Goal:
 
 
 def goals(results: Results) -> list[Goal]:
-    """Our goals in their order: two rates, one weight, and that every answer was right."""
+    """Our goals in their order: rates, waits, weights, and that every answer was right."""
     return [
         *(_ratio_goal(results, peer, least) for peer, least in GOAL_RATIOS.items()),
+        _claims_goal(results),
+        _wake_goal(results),
+        _waiter_goal(results),
         _memory_goal(results),
         _soundness_goal(results),
     ]
@@ -78,6 +98,31 @@ def _ratio_goal(results: Results, peer: str, least: float) -> Goal:
     return Goal(promise, f"{ratio:.2f} x", ratio >= least)
 
 
+def _claims_goal(results: Results) -> Goal:
+    promise = f"at least {GOAL_CLAIMS_PER_SECOND:,} claims per second in calls of {CLAIMS_PER_CALL}"
+    if not results.claims:
+        return Goal(promise, "-", None)
+    best = max(results.claims, key=results.claims_rate)
+    rate = results.claims_rate(best)
+    return Goal(promise, f"{rate:,.0f} at {best} connections", rate >= GOAL_CLAIMS_PER_SECOND)
+
+
+def _wake_goal(results: Results) -> Goal:
+    promise = f"the next in line woken within {GOAL_WAKE_MS_MAX} ms of a release (p99)"
+    if not results.lines:
+        return Goal(promise, "-", None)
+    worst = max(line.p99_ms for line in results.lines)
+    return Goal(promise, f"{worst:.1f} ms", worst <= GOAL_WAKE_MS_MAX)
+
+
+def _waiter_goal(results: Results) -> Goal:
+    promise = f"at most {GOAL_BYTES_PER_WAITER_MAX:,} bytes of memory per waiter"
+    if not results.lines:
+        return Goal(promise, "-", None)
+    weight = max(line.bytes_per_waiter for line in results.lines)
+    return Goal(promise, f"{weight:,.0f} bytes", weight <= GOAL_BYTES_PER_WAITER_MAX)
+
+
 def _memory_goal(results: Results) -> Goal:
     promise = f"at most {GOAL_BYTES_PER_LEASE_MAX:,} bytes of memory per live lease"
     if results.footprint is None:
@@ -88,12 +133,14 @@ def _memory_goal(results: Results) -> Goal:
 
 def _soundness_goal(results: Results) -> Goal:
     promise = "every answer a grant, every grant durable"
-    wrong = sum(load.wrong for loads in results.loads.values() for load in loads)
+    loads = results.all_loads()
+    wrong = sum(load.wrong for load in loads) + sum(line.wrong for line in results.lines)
     undurable = [key for key, check in results.syncs.items() if check.is_durable is False]
     troubles = len(results.troubles) + len(undurable)
     troubles += results.footprint is not None and not results.footprint.is_sound
+    troubles += any(not line.latencies_us for line in results.lines)
     measured = f"{wrong} wrong answers, {troubles} other troubles"
-    return Goal(promise, measured, wrong == 0 and troubles == 0 if results.loads else None)
+    return Goal(promise, measured, wrong == 0 and troubles == 0 if loads or results.lines else None)
 
 
 def as_text(results: Results) -> str:
@@ -102,7 +149,9 @@ def as_text(results: Results) -> str:
         _machine_text(results),
         _systems_text(results),
         _table_text(results),
+        _claims_text(results),
         _answers_text(results),
+        _lines_text(results),
         _footprint_text(results.footprint),
         _verdict_text(results),
     ]
@@ -159,12 +208,46 @@ def _row(results: Results, key: str, connections: int) -> str:
     )
 
 
+def _claims_text(results: Results) -> str:
+    if not results.claims:
+        return ""
+    head = f"{'connections':>11}  {'calls/s':>9}{'claims/s':>11}  {'lowest-highest':>18}{'p50 ms':>9}{'p99 ms':>9}"
+    title = f"Holdfast, durable claims per second in calls of {CLAIMS_PER_CALL} (POST /claims, all or none, one record)"
+    lines = [title, head, "-" * len(head)]
+    for connections, loads in sorted(results.claims.items()):
+        rates = [CLAIMS_PER_CALL * load.acquires_per_second for load in loads]
+        mark = " *" if loads[0].tool == BUILTIN else ""
+        lines.append(
+            f"{connections:>11}  {median(rates) / CLAIMS_PER_CALL:>9,.0f}{median(rates):>11,.0f}"
+            f"  {f'{min(rates):,.0f}-{max(rates):,.0f}':>18}"
+            f"{median(load.p50_ms for load in loads):>9.1f}{median(load.p99_ms for load in loads):>9.1f}{mark}"
+        )
+    return "\n".join(lines)
+
+
+def _lines_text(results: Results) -> str:
+    lines = []
+    for line in results.lines:
+        lines.append(f"Holdfast with {line.waiters:,} waiters {line.title}")
+        lines.append(f"  memory    {line.bytes_per_waiter:,.0f} bytes per waiter, its connection included")
+        lines.append(
+            f"  woken     p50 {line.p50_ms:.2f} ms, p99 {line.p99_ms:.2f} ms after the release was sent"
+            f" ({len(line.latencies_us):,} hand-overs)"
+        )
+        if line.wrong:
+            lines.append(f"  WRONG     {line.wrong} answers, such as: {line.sample}")
+    return "\n".join(lines)
+
+
 def _answers_text(results: Results) -> str:
     lines = []
     for key, title in results.titles.items():
         loads = [load for (of, _), found in results.loads.items() if of == key for load in found]
         if loads:
             lines.append(_answers_line(title, loads))
+    calls = [load for found in results.claims.values() for load in found]
+    if calls:
+        lines.append(_answers_line(f"Holdfast, calls of {CLAIMS_PER_CALL}", calls))
     lines += [f"trouble: {text}" for text in results.troubles]
     return "\n".join(["answers", *lines]) if lines else ""
 
@@ -218,6 +301,12 @@ def as_json(results: Results) -> str:
             for (key, _), loads in results.loads.items()
             for load in loads
         ],
+        "claims_in_calls": [
+            {"claims_per_second": CLAIMS_PER_CALL * load.acquires_per_second, **asdict(load)}
+            for loads in results.claims.values()
+            for load in loads
+        ],
+        "waiters": [{"p50_ms": line.p50_ms, "p99_ms": line.p99_ms, **asdict(line)} for line in results.lines],
         "syncs": {key: asdict(check) for key, check in results.syncs.items()},
         "footprint": _footprint_json(results.footprint),
         "goals": [asdict(goal) for goal in goals(results)],

@@ -1,4 +1,4 @@
-"""The order of events: look around, prove the syncs, press every system in turn, weigh ours, report."""
+"""The order of events: look around, prove the syncs, press every system in turn, then ours alone, report."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import memory, report
+from benchmarks import memory, report, waiters
 from benchmarks.load import LoadError
 from benchmarks.machine import describe_machine
-from benchmarks.peers import SYSTEMS, Holdfast, System, Tools
+from benchmarks.peers import CLAIMS_PER_CALL, SYSTEMS, Holdfast, System, Tools
 from benchmarks.process import StartError
 from benchmarks.syncs import check_syncs
 
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
     from benchmarks.report import Results
 
-MEMORY = "memory"
+CLAIMS, WAITERS, MEMORY = "claims", "waiters", "memory"
+CLAIMS_CONNECTIONS = (1, 8, 64)
 SECONDS_MAX = 60
 ROUNDS_MAX = 20
 CONNECTIONS_MAX = 1_000
 LEASES_MAX = 1_000_000
+WAITERS_MAX = 100_000
 _WARM_CONNECTIONS = 64
 _WARM_SECONDS = 1
 _INTERRUPTED = 130
@@ -43,6 +45,7 @@ class Options:
     rounds: int
     connections: tuple[int, ...]
     leases: int
+    waiters: int
     only: frozenset[str]
     json: Path | None
     builtin_load: bool
@@ -83,9 +86,19 @@ def run(options: Options) -> Results:
         _tell_what_is_missing(results, tools)
         _prove_syncs(systems, folder, results)
         _press_all(systems, options, folder, results)
-        if MEMORY in options.only and Holdfast.key not in missing:
-            _weigh(Holdfast(tools), options, folder, results)
+        if Holdfast.key not in missing:
+            _ours_alone(tools, options, folder, results)
         return results
+
+
+def _ours_alone(tools: Tools, options: Options, folder: Path, results: Results) -> None:
+    """What no peer can be asked for in the same way."""
+    if CLAIMS in options.only:
+        _press_claims(Holdfast(tools), options, folder, results)
+    if WAITERS in options.only:
+        _line_up(tools, options, folder, results)
+    if MEMORY in options.only:
+        _weigh(Holdfast(tools), options, folder, results)
 
 
 def choose(options: Options, tools: Tools) -> tuple[list[System], dict[str, str]]:
@@ -147,6 +160,32 @@ def _press(system: System, options: Options, folder: Path, label: str, results: 
             )
 
 
+def _press_claims(server: Holdfast, options: Options, folder: Path, results: Results) -> None:
+    """Calls of a hundred claims. Each count gets a fresh server: millions of leases in one would measure memory."""
+    for number in range(options.rounds):
+        for connections in CLAIMS_CONNECTIONS:
+            label = f"round {number + 1}/{options.rounds}, calls of {CLAIMS_PER_CALL} claims, {connections} connections"
+            try:
+                with server.running(folder / f"claims-{number}-{connections}"):
+                    server.press_claims(connections=connections, seconds=_WARM_SECONDS)
+                    seen = server.press_claims(connections=connections, seconds=options.seconds)
+            except (StartError, LoadError, OSError) as error:
+                _trouble(results, f"{label}: {error}")
+                continue
+            results.add_claims(seen)
+            wrong = f", {seen.wrong:,} WRONG: {seen.sample}" if seen.wrong else ""
+            rate = seen.acquires_per_second * CLAIMS_PER_CALL
+            say(f"{label}: {rate:,.0f} claims/s p50 {seen.p50_ms:.1f} ms p99 {seen.p99_ms:.1f} ms{wrong}")
+
+
+def _line_up(tools: Tools, options: Options, folder: Path, results: Results) -> None:
+    say(f"letting {options.waiters:,} stand in line")
+    try:
+        results.lines = waiters.measure(tools, folder / "waiters", options.waiters, say)
+    except (StartError, LoadError, OSError) as error:
+        _trouble(results, f"waiters: {error}")
+
+
 def _weigh(server: Holdfast, options: Options, folder: Path, results: Results) -> None:
     say(f"filling a fresh server with {options.leases:,} leases")
     try:
@@ -178,14 +217,16 @@ def parse_options(argv: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Our server and the peers it finds, in one run."
     )
-    known = [*(kind.key for kind in SYSTEMS), MEMORY]
+    known = [*(kind.key for kind in SYSTEMS), CLAIMS, WAITERS, MEMORY]
     add = parser.add_argument
-    add("--quick", action="store_true", help="one round of one second, 20,000 leases: a look, not a result")
+    add("--quick", action="store_true", help="one round of one second, few leases and waiters: a look, not a result")
     add("--seconds", type=_between(1, SECONDS_MAX), help="per system and connection count (default 3)")
     add("--rounds", type=_between(1, ROUNDS_MAX), help="the report takes their median (default 3)")
     add("--connections", type=_numbers, default=(1, 64, 256), help="such as 1,64,256 (default)")
     add("--leases", type=_between(1, LEASES_MAX), help="live leases for memory and restart (default 100000)")
+    add("--waiters", type=_between(1, WAITERS_MAX), help="how many stand in line (default 10000)")
     add("--only", type=_words(known), default=frozenset(known), help=f"some of {','.join(known)}")
+    add("--skip", type=_words(known), default=frozenset(), help="the others")
     add("--json", type=Path, metavar="FILE", help="write every round to FILE as well")
     add(
         "--builtin-load",
@@ -199,7 +240,8 @@ def parse_options(argv: Sequence[str] | None = None) -> Options:
         rounds=args.rounds or (1 if args.quick else 3),
         connections=args.connections,
         leases=args.leases or (20_000 if args.quick else 100_000),
-        only=args.only,
+        waiters=args.waiters or (1_000 if args.quick else waiters.WAITERS),
+        only=args.only - args.skip,
         json=args.json,
         builtin_load=args.builtin_load,
         must_meet_goals=args.must,
