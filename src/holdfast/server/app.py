@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -48,6 +49,7 @@ EX_OK, EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL = 0, 64, 69, 74, 75
 FIRST_TOKEN = "local"  # noqa: S105 - the name of the token
 TOKEN_FILE = "local-token"  # noqa: S105 - the name of the file
 FAREWELL_SECONDS = 0.5
+SPARE_FILES = 256
 ACCEPTS_PER_TURN = 16
 """The loop accepts one connection per socket and turn. With one socket, callers that open a connection for each request
 would be served one per commit; so the loop listens on several descriptors of the same socket."""
@@ -66,6 +68,7 @@ def serve(settings: Settings) -> int:
     try:
         arm_failpoints(os.environ)
         logs.configure(settings.log_format)
+        _allow_files(settings.connections_max + SPARE_FILES)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
             return runner.run(_serve(settings))
     except (ValueError, BadTokenError) as error:
@@ -85,6 +88,14 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     except ModuleNotFoundError:
         return None
     return uvloop.Loop
+
+
+def _allow_files(wanted: int) -> None:
+    """Let the process have a descriptor for every connection, as far as the machine allows; it may start with few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
 async def _serve(settings: Settings) -> int:
