@@ -472,21 +472,6 @@ def test_waits_one_after_the_other_on_one_connection(alice: Api, bob: Api, name:
             assert connection.answers(number)[-1].json()["status"] == "waiting"
 
 
-def test_a_broken_connection_forgets_what_was_behind(
-    alice: Api, bob: Api, name: str, server_settings: dict[str, object]
-) -> None:
-    """What was sent behind a wait and not yet begun does not happen when the connection breaks."""
-    if not server_settings["fast_lane"]:
-        pytest.skip("uvicorn stops reading behind the first request, and so hears of the break only after the wait")
-    alice.acquired(name)
-    other = unique()
-    request = waiting(bob, name, owner="ben")
-    request.send(payload(f"{lock_path(other)}/acquire", callers.BOB, {}))
-    request.close(reset=True)
-    wait_until(lambda: waiters(alice, name) == 0)
-    assert alice.status(other).json()["status"] == "free"
-
-
 def test_ids_of_tickets_are_shown_to_nobody_else(alice: Api, bob: Api, name: str) -> None:
     """A ticket and the lease id it carries appear in no answer to anybody but its holder."""
     alice.acquired(name)
