@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -23,7 +23,9 @@ from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from types import UnionType
 
+    from holdfast.core.commands import Command
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from holdfast.settings import Settings
 
     Answered = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
+
+T = TypeVar("T")
 
 RESERVED_PREFIX = "__election/"
 
@@ -107,6 +111,24 @@ class Api:
         caller.may_touch(name)
         return name
 
+    def ask(
+        self,
+        command: Command,
+        request: Request,
+        reply: Reply,
+        wanted: type[T] | UnionType,
+        shown: Callable[[T, Moment], Answered],
+    ) -> None:
+        """Submit a command; show the answer that is wanted, and refuse with any other."""
+
+        def answer(outcome: Any, now: Moment) -> None:  # noqa: ANN401 - narrowed by `wanted`
+            if isinstance(outcome, wanted):
+                reply(*shown(outcome, now))
+            else:
+                refuse(render.problem(outcome), request, reply)
+
+        self.engine.submit(command, answer)
+
     def read(self, view: Callable[[State, Moment], Answered], request: Request, reply: Reply) -> None:
         """Answer from the state, once what it shows is durable."""
 
@@ -151,6 +173,11 @@ class Api:
             )
         else:
             refuse(problem, request, reply)
+
+
+def nothing(_outcome: object, _now: Moment) -> Answered:
+    """Show that it is done, and nothing else."""
+    return 204, b"", ()
 
 
 def refuse(problem: Problem, request: Request, reply: Reply) -> None:

@@ -10,7 +10,7 @@ from holdfast.core.refusals import AllHeld, Finished, TicketGone
 from holdfast.engine.ids import new_uuid
 from holdfast.engine.waiters import after_wait
 from holdfast.server import render
-from holdfast.server.api import encode, fingerprint, refuse
+from holdfast.server.api import encode, fingerprint, nothing, refuse
 from holdfast.server.locks import held_status, in_ms, own_session, retry_after, unwaited
 from holdfast.server.request import read_query, read_uuid, read_uuid_segment
 from holdfast.wire.problems import Problem
@@ -122,10 +122,4 @@ def leave(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
         # One run cannot give up another's place (S3).
         raise render.problem(TicketGone())
 
-    def answer(outcome: object, _: Moment) -> None:
-        if isinstance(outcome, Withdrawn):
-            reply(_NO_CONTENT, b"", ())
-        else:
-            refuse(render.problem(outcome), request, reply)
-
-    api.engine.submit(Leave(ticket_id=ticket_id, principal=caller.principal, via=caller.via), answer)
+    api.ask(Leave(ticket_id=ticket_id, principal=caller.principal, via=caller.via), request, reply, Withdrawn, nothing)

@@ -137,13 +137,10 @@ def renew(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
         key=key,
     )
 
-    def answer(outcome: object, now: Moment) -> None:
-        if isinstance(outcome, Extended):
-            reply(_OK, encode(render.renewed(outcome, now)), ())
-        else:
-            refuse(render.problem(outcome), request, reply)
+    def shown(outcome: Extended, now: Moment) -> Answered:
+        return _OK, encode(render.renewed(outcome, now)), ()
 
-    api.engine.submit(command, answer)
+    api.ask(command, request, reply, Extended, shown)
 
 
 def release(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
@@ -169,14 +166,11 @@ def release(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
         fingerprint=mark,
     )
 
-    def answer(outcome: object, _: Moment) -> None:
-        if isinstance(outcome, Released):
-            api.counters.releases += 1
-            reply(_OK, NULL, ())
-        else:
-            refuse(render.problem(outcome), request, reply)
+    def shown(_outcome: Released, _now: Moment) -> Answered:
+        api.counters.releases += 1
+        return _OK, NULL, ()
 
-    api.engine.submit(command, answer)
+    api.ask(command, request, reply, Released, shown)
 
 
 def status(api: Api, request: Request, segment: bytes, reply: Reply) -> None:

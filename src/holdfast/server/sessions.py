@@ -10,7 +10,7 @@ from holdfast.core.refusals import SessionUnknown
 from holdfast.core.values import EndedSession
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
-from holdfast.server.api import encode, fingerprint, refuse
+from holdfast.server.api import encode, fingerprint, nothing
 from holdfast.server.request import read_query, read_uuid_segment
 from holdfast.server.times import rfc3339
 from holdfast.wire.messages import (
@@ -53,10 +53,7 @@ def open_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
         fingerprint=mark,
     )
 
-    def answer(outcome: object, now: Moment) -> None:
-        if not isinstance(outcome, SessionOpen):
-            refuse(render.problem(outcome), request, reply)
-            return
+    def shown(outcome: SessionOpen, now: Moment) -> Answered:
         session = outcome.session
         left_ms = session.until_ms - now.ms
         opened = SessionOpenedReply(
@@ -68,9 +65,9 @@ def open_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
             session.name,
             session.metadata,
         )
-        reply(_CREATED, encode(opened), ((b"cache-control", b"no-store"),))
+        return _CREATED, encode(opened), ((b"cache-control", b"no-store"),)
 
-    api.engine.submit(command, answer)
+    api.ask(command, request, reply, SessionOpen, shown)
 
 
 def keep(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
@@ -80,14 +77,11 @@ def keep(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     caller = _owner_of(api, request, session_id)
     command = KeepSession(principal=caller.principal, session_id=session_id)
 
-    def answer(outcome: object, now: Moment) -> None:
-        if isinstance(outcome, SessionOpen):
-            left_ms = outcome.session.until_ms - now.ms
-            reply(_OK, encode(SessionKeptReply(session_id, rfc3339(now.wall_ms + left_ms), left_ms)), ())
-        else:
-            refuse(render.problem(outcome), request, reply)
+    def shown(outcome: SessionOpen, now: Moment) -> Answered:
+        left_ms = outcome.session.until_ms - now.ms
+        return _OK, encode(SessionKeptReply(session_id, rfc3339(now.wall_ms + left_ms), left_ms)), ()
 
-    api.engine.submit(command, answer)
+    api.ask(command, request, reply, SessionOpen, shown)
 
 
 def renew_all(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
@@ -97,15 +91,12 @@ def renew_all(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     caller = _owner_of(api, request, session_id)
     command = RenewSession(principal=caller.principal, session_id=session_id)
 
-    def answer(outcome: object, now: Moment) -> None:
-        if isinstance(outcome, SessionOpen):
-            left_ms = outcome.session.until_ms - now.ms
-            renewed = SessionRenewedReply(session_id, rfc3339(now.wall_ms + left_ms), left_ms, outcome.renewed)
-            reply(_OK, encode(renewed), ())
-        else:
-            refuse(render.problem(outcome), request, reply)
+    def shown(outcome: SessionOpen, now: Moment) -> Answered:
+        left_ms = outcome.session.until_ms - now.ms
+        renewed = SessionRenewedReply(session_id, rfc3339(now.wall_ms + left_ms), left_ms, outcome.renewed)
+        return _OK, encode(renewed), ()
 
-    api.engine.submit(command, answer)
+    api.ask(command, request, reply, SessionOpen, shown)
 
 
 def list_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
@@ -160,13 +151,7 @@ def end(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     caller = _owner_of(api, request, session_id)
     command = EndSession(principal=caller.principal, session_id=session_id, key=key, fingerprint=mark)
 
-    def answer(outcome: object, _: Moment) -> None:
-        if isinstance(outcome, SessionOver):
-            reply(_NO_CONTENT, b"", ())
-        else:
-            refuse(render.problem(outcome), request, reply)
-
-    api.engine.submit(command, answer)
+    api.ask(command, request, reply, SessionOver, nothing)
 
 
 def _owner_of(api: Api, request: Request, session_id: str, scope: str = "claim") -> Caller:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.answers import TokenGone, TokenMade
 from holdfast.core.commands import CreateToken, RevokeToken
-from holdfast.server import render
-from holdfast.server.api import encode, fingerprint, refuse
+from holdfast.server.api import encode, fingerprint, nothing
 from holdfast.server.auth import SCOPES, check_token_name
 from holdfast.server.request import read_query, read_segment
 from holdfast.server.secrets import digest, new_token
@@ -48,17 +47,14 @@ def create(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
         fingerprint=mark,
     )
 
-    def answer(outcome: object, _: Moment) -> None:
-        if not isinstance(outcome, TokenMade):
-            refuse(render.problem(outcome), request, reply)
-            return
+    def shown(outcome: TokenMade, _: Moment) -> Answered:
         made = outcome.token
         shown = TokenMadeReply(
             made.name, token, list(made.scopes), made.prefix, _expiry(made), rfc3339(made.made_wall_ms)
         )
-        reply(_CREATED, encode(shown), _NO_STORE)
+        return _CREATED, encode(shown), _NO_STORE
 
-    api.engine.submit(command, answer)
+    api.ask(command, request, reply, TokenMade, shown)
 
 
 def list_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
@@ -93,13 +89,7 @@ def revoke(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
         raise Problem("conflict", f"{name!r} is a static token: take it out of the server's settings and restart.")
     command = RevokeToken(principal=caller.principal, name=name, key=key, fingerprint=mark)
 
-    def answer(outcome: object, _: Moment) -> None:
-        if isinstance(outcome, TokenGone):
-            reply(_NO_CONTENT, b"", ())
-        else:
-            refuse(render.problem(outcome), request, reply)
-
-    api.engine.submit(command, answer)
+    api.ask(command, request, reply, TokenGone, nothing)
 
 
 def _check(api: Api, body: TokenBody) -> None:

@@ -10,7 +10,7 @@ from holdfast.core.commands import Reopen, Revoke, Transfer
 from holdfast.core.views import why as follow
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
-from holdfast.server.api import encode, fingerprint, refuse
+from holdfast.server.api import encode, fingerprint, nothing
 from holdfast.server.request import read_query, read_segment, read_uuid
 from holdfast.server.times import rfc3339
 from holdfast.wire.messages import CheckReply, WhyLink, WhyReply, WhyWaiter
@@ -47,13 +47,10 @@ def transfer(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
         fingerprint=mark,
     )
 
-    def answer(outcome: object, now: Moment) -> None:
-        if isinstance(outcome, Acquired):
-            reply(_OK, encode(render.acquired(outcome, now)), ())
-        else:
-            refuse(render.problem(outcome), request, reply)
+    def shown(outcome: Acquired, now: Moment) -> Answered:
+        return _OK, encode(render.acquired(outcome, now)), ()
 
-    api.engine.submit(command, answer)
+    api.ask(command, request, reply, Acquired, shown)
 
 
 def check(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
@@ -98,13 +95,7 @@ def reopen(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
 
 
 def _change(api: Api, command: Revoke | Reopen, request: Request, reply: Reply) -> None:
-    def answer(outcome: object, _: Moment) -> None:
-        if isinstance(outcome, Released | OpenAgain):
-            reply(_NO_CONTENT, b"", ())
-        else:
-            refuse(render.problem(outcome), request, reply)
-
-    api.engine.submit(command, answer)
+    api.ask(command, request, reply, Released | OpenAgain, nothing)
 
 
 def why(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
