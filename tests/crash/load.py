@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from tests.crash.history import OPERATIONS_PER_NAME_MAX, History, Kind, Operation, Outcome
 from tests.support.api import lock_path
@@ -333,6 +333,16 @@ class Keeper:
         self.tokens[name] = (self.tokens[name][0], True)
 
 
+class Client(Protocol):
+    """One of a crowd: works until it is over or the server is gone, asks again what broke off, looks for the rest."""
+
+    def run(self, connection: Connection, is_over: Callable[[], bool]) -> None: ...
+
+    def settle(self, connection: Connection) -> None: ...
+
+    def look_after(self, connection: Connection) -> None: ...
+
+
 class Crowd:
     """Several workers and one keeper, with tokens that no other server knows."""
 
@@ -353,7 +363,7 @@ class Crowd:
             for index in range(workers)
         ]
         keeper = Keeper(f"keeper-{secret}", f"operator-{secret}", chance.getrandbits(64))
-        self._everybody: list[Worker | Keeper] = [*clients, keeper]
+        self._everybody: list[Client] = [*clients, keeper]
         self._errors: list[BaseException] = []
 
     def work(self, server: ServerProcess, is_over: Callable[[], bool]) -> list[threading.Thread]:
@@ -386,7 +396,7 @@ class Crowd:
                 return False
         return True
 
-    def _run(self, one: Worker | Keeper, server: ServerProcess, is_over: Callable[[], bool]) -> None:
+    def _run(self, one: Client, server: ServerProcess, is_over: Callable[[], bool]) -> None:
         try:
             with Connection(server.host, server.port) as connection:
                 one.run(connection, is_over)
