@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.core.commands import Acquire, ClaimAll
+from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Leave
 
 ABSENT_MS = 60_000
 
@@ -100,3 +100,176 @@ class Line:
             edge = {holders[name] for place in waits for name in place.names if name in holders} - seen
             steps += 1
         return None
+
+
+class Waiting:
+    """The part of the naive core that speaks of several names at once and of the line. `Naive` is made of it."""
+
+    def claim_any(self, command: ClaimAny) -> tuple[object, ...]:
+        if lacking := self.lacking(command, 1):
+            return lacking
+        busy: list[tuple[object, ...]] = []
+        finished: tuple[object, ...] | None = None
+        for name in command.names:
+            obstacle = self.obstacle(name, command)
+            if obstacle is None:
+                one = ClaimAll(
+                    names=(name,),
+                    lease_ids=(command.lease_id,),
+                    principal=command.principal,
+                    ttl_ms=command.ttl_ms,
+                    owner=command.owner,
+                    metadata=command.metadata,
+                    session=command.session,
+                    bound=command.bound,
+                    delay_ms=command.delay_ms,
+                )
+                place = place_for(one, self.now)
+                self.grant(place, taken=self.line.own(place))
+                self.spend(command, "acquire", command.lease_id, own=False)
+                return ("all", (name, *self.granted(self.claims[-1], reacquired=False)))
+            if obstacle[0] == "done":
+                finished = finished or obstacle
+            else:
+                busy.append((name, *obstacle))
+        return finished if finished and not busy else self.all_held(busy)
+
+    def claim_all(self, command: ClaimAll) -> tuple[object, ...]:
+        if command.ticket is not None:
+            return self.return_to(command)
+        if lacking := self.lacking(command, len(command.names)):
+            return lacking
+        obstacles = [(name, self.obstacle(name, command)) for name in command.names]
+        for _, obstacle in obstacles:
+            if obstacle and obstacle[0] == "done":
+                return obstacle
+        busy = [(name, *obstacle) for name, obstacle in obstacles if obstacle]
+        if busy:
+            return self.join(command) if command.wait_ms else self.all_held(busy)
+        place = place_for(command, self.now)
+        self.grant(place, taken=self.line.own(place))
+        self.spend(command, "acquire", *command.lease_ids, own=False)
+        made = self.claims[-len(command.names) :]
+        return ("all", *((claim.name, *self.granted(claim, reacquired=False)) for claim in made))
+
+    def all_held(self, busy: list[tuple[object, ...]]) -> tuple[object, ...]:
+        opens = [one[3] if one[1] == "held" else one[2] for one in busy]
+        return ("all-held", max(250, min(opens, default=self.now) - self.now), *busy)
+
+    def lacking(self, command: ClaimAny | ClaimAll, count: int) -> tuple[object, ...] | None:
+        if command.session is not None and (lacking := self.lives(command.session, command.principal)):
+            return (lacking,)
+        return self.no_room(command.principal, count)
+
+    def no_room(self, principal: str, count: int) -> tuple[object, ...] | None:
+        held = [claim for claim in self.claims if not claim.how and claim.principal == principal]
+        if len(held) + count > self.limits.leases_per_principal_max:
+            return ("too-many-leases", self.limits.leases_per_principal_max)
+        return None
+
+    def obstacle(self, name: str, command: ClaimAny | ClaimAll) -> tuple[object, ...] | None:
+        if (done := self.done(name)) and not command.redo:
+            return done
+        claim = self.live(name)
+        if claim is not None:
+            return self.held_by(claim, command.owner)
+        if self.closed_until(name) > self.now:
+            return ("closed", self.closed_until(name), self.previous(name))
+        return None
+
+    # The line.
+
+    def holders(self) -> dict[str, tuple[object, ...]]:
+        living = [c for c in self.claims if not c.how]
+        return {c.name: who(c.bound, c.session, c.principal, c.owner, c.lease_id) for c in living}
+
+    def join(self, command: Acquire | ClaimAll) -> tuple[object, ...]:
+        wanted = place_for(command, self.now)
+        known = self.line.own(wanted)
+        if known is not None:
+            taken = wanted._replace(ticket_id=known.ticket_id, lease_ids=known.lease_ids, away=known.away)
+            return self.come_back(known, taken)
+        mine = [place for place in self.line.places if place.principal == command.principal]
+        if len(mine) >= self.limits.tickets_per_principal_max:
+            return ("too-many-tickets", self.limits.tickets_per_principal_max)
+        if any(len(self.line.at(name)) >= self.limits.line_max for name in wanted.names):
+            return ("line-full", self.limits.line_max)
+        if circle := self.line.shortest_circle(wanted, self.holders()):
+            return ("deadlock", circle)
+        self.line.places.append(wanted)
+        self.spend(command, "acquire", *wanted.lease_ids, own=False)
+        return ("later", wanted.ticket_id)
+
+    def come_back(self, known: Place, taken: Place) -> tuple[object, ...]:
+        """D1, W3: wait at a place one has, as whoever asked last."""
+        if circle := self.line.shortest_circle(taken, self.holders()):
+            self.leave_line(known, ("deadlock", circle))
+            return ("deadlock", circle)
+        if known != taken:
+            self.drop_key(known)
+            self.keep_key(taken)
+            self.line.swap(known, taken)
+        return ("later", taken.ticket_id)
+
+    def return_to(self, command: Acquire | ClaimAll) -> tuple[object, ...]:
+        wanted = place_for(command, self.now)
+        place = self.line.find(command.ticket)
+        if place is None:
+            done = [self.done(name) for name in wanted.names if not command.redo]
+            return next((each for each in done if each), ("ticket-gone",))
+        whose = (place.names, place.principal, place.owner, place.bound)
+        same = whose == (wanted.names, wanted.principal, wanted.owner, wanted.bound)
+        if not same or (place.bound and place.session != wanted.session):
+            return ("ticket-gone",)
+        return self.come_back(place, place._replace(key=wanted.key, asked=wanted.asked))
+
+    def leave(self, command: Leave) -> tuple[object, ...]:
+        place = self.line.find(command.ticket_id)
+        if place is None or place.principal != command.principal:
+            return ("ticket-gone",)
+        self.leave_line(place, ("ticket-gone",))
+        return ("ok",)
+
+    def leave_line(self, place: Place, answer: tuple[object, ...]) -> None:
+        self.line.places.remove(place)
+        self.drop_key(place)
+        self.notices.append((place.ticket_id, answer))
+
+    def settle_line(self) -> None:
+        """Break the circles that a handover closed, then give the first who can be met its turn; again and again."""
+        while self.break_circle() or self.give_turn():
+            pass
+
+    def break_circle(self) -> bool:
+        while self.line.handed:
+            name = self.line.handed[0]
+            for place in self.line.at(name):
+                circle = None
+                if place.away is None and self.live(name):
+                    circle = self.line.shortest_circle(place, self.holders())
+                if circle:
+                    self.leave_line(place, ("deadlock", circle))
+                    return True
+            self.line.handed.pop(0)
+        return False
+
+    def give_turn(self) -> bool:
+        free = (
+            place
+            for place in self.line.there()
+            if all(not self.live(n) and self.closed_until(n) <= self.now for n in place.names)
+            and (place.redo or not any(self.done(n) for n in place.names))
+        )
+        place = next(free, None)
+        if place is None:
+            return False
+        lacking = self.lives(place.session, place.principal) if place.session is not None else None
+        refusal = (lacking,) if lacking else self.no_room(place.principal, len(place.names))
+        if refusal is not None:
+            self.leave_line(place, refusal)
+            return True
+        self.grant(place, taken=place)
+        made = self.claims[-len(place.names) :]
+        told = [(claim.name, *self.granted(claim, reacquired=False)) for claim in made]
+        self.notices.append((place.ticket_id, told[0][1:] if len(told) == 1 else ("all", *told)))
+        return True

@@ -26,11 +26,16 @@ from holdfast.core.commands import (
     Transfer,
 )
 from holdfast.core.events import Event, GrantedMany
+from holdfast.core.state import State
 from holdfast.core.values import Lease, Limits
+from holdfast.testing.scenarios import durable, replay
 from tests.core.crowd import Crowd, check_lines, release_all
+from tests.core.naive_line import Place
+from tests.core.pair import Pair
 
 IS_FULL = os.environ.get("HOLDFAST_PROOF") == "full"
 WALKS = 20_000 if IS_FULL else 2_000
+MODEL_WALKS = 5_000 if IS_FULL else 500
 STEPS = 120
 
 SMALL = Limits(
@@ -41,7 +46,7 @@ SMALL = Limits(
 class Walk:
     def __init__(self, seed: int, limits: Limits) -> None:
         self.chance = random.Random(seed)
-        self.crowd = Crowd(limits)
+        self.crowd: Crowd | Twins = Crowd(limits)
         self.made = 0
         self.claims: dict[str, Acquire | ClaimAll] = {}
         """What was asked at each place, to come back with."""
@@ -163,6 +168,52 @@ def _again(claim: Acquire | ClaimAll, ticket_id: str | None, fresh: Callable[[st
     if isinstance(claim, Acquire):
         return replace(claim, ticket=ticket_id, lease_id=fresh("L"), new_ticket=fresh("t"))
     return replace(claim, ticket=ticket_id, lease_ids=tuple(fresh("L") for _ in claim.names), new_ticket=fresh("t"))
+
+
+class Twins:
+    """The core and the naive one, to be walked through like a crowd."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.pair = Pair(limits)
+        self.advance, self.depart, self.restart = self.pair.advance, self.pair.depart, self.pair.restart
+
+    @property
+    def state(self) -> State:
+        return self.pair.core
+
+    @property
+    def held(self) -> dict[str, Lease]:
+        return self.pair.held
+
+    @property
+    def line(self) -> dict[str, Place]:
+        return {place.ticket_id: place for place in self.pair.naive.line.places}
+
+    @property
+    def away_since(self) -> list[str]:
+        return [place.ticket_id for place in self.pair.naive.line.places if place.away is not None]
+
+    def is_there(self, ticket_id: str) -> bool:
+        return ticket_id in self.pair.core.there
+
+    def ask(self, command: Command) -> object:
+        self.pair.ask(command)
+        return self.pair.answer
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_the_core_and_the_naive_one_tell_those_in_line_the_same(block: int) -> None:
+    """The same walks with the naive core beside the real one: every answer, at once or in line, is the same, down to
+    tokens, deadlines, predecessors and attempts (C5, C7, L5, L7, L8, W1–W5, D1, M1, M2, I12, I13, I15)."""
+    for seed in range(block * MODEL_WALKS // 10, (block + 1) * MODEL_WALKS // 10):
+        walk = Walk(seed, Limits())
+        walk.crowd = Twins(SMALL if seed % 2 else replace(SMALL, retry_keys_max=1_000, line_max=100))
+        try:
+            for _ in range(STEPS):
+                walk.step()
+        except Exception as error:
+            raise AssertionError(f"walk {seed}: {error!r}") from error
+        assert durable(replay(walk.crowd.pair.records)) == durable(walk.crowd.state)
 
 
 @pytest.mark.parametrize("block", range(10))

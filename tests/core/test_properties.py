@@ -337,8 +337,8 @@ class HolderMachine(CoreMachine):
 
 
 def test_core_agrees_with_the_naive_model() -> None:
-    """Whatever is asked, the core answers as the rules say, also those in line; I1, I2, I3, I8, I10–I15 hold at every
-    step, and so do L5, L7, L8, W1–W5, D1, D2, M1 and M2."""
+    """Whatever is asked, the core answers as the rules say, also those in line; I1, I2, I3, I8, I10, I11, I12,
+    I13, I14, I15 hold at every step, and so do L5, L7, L8, W1–W5, D1, D2, M1 and M2."""
     run_state_machine_as_test(CoreMachine, settings=SETTINGS)
 
 
