@@ -482,3 +482,24 @@ def test_locks_agree() -> None:
     assert run.items() <= dev.items()
     assert run.items() <= bench.items()
     assert dependencies() | dependencies("server") <= {name.replace("-", "_") for name in run}
+
+
+def test_guarantees_name_tests_that_exist() -> None:
+    """Every test that the guarantees name is there: a promise points to what shows it."""
+    page = (ROOT / "docs" / "reference" / "guarantees.md").read_text(encoding="utf-8")
+    assert not missing_tests(page, ROOT / "tests")
+    bad = "`engine/test_engine.py::test_of_nothing`, `nowhere/test_at_all.py`"
+    assert missing_tests(bad, ROOT / "tests") == ["engine/test_engine.py::test_of_nothing", "nowhere/test_at_all.py"]
+
+
+def missing_tests(page: str, tests: Path) -> list[str]:
+    missing: list[str] = []
+    file = ""
+    for path, fact in re.findall(r"`([a-z_/]+\.py)?(?:::(test_\w+))?`", page):
+        if not path and not fact:
+            continue
+        file = path or file
+        source = (tests / file).read_text(encoding="utf-8") if (tests / file).is_file() else None
+        if source is None or (fact and f"def {fact}(" not in source):
+            missing.append(f"{file}::{fact}" if fact else file)
+    return missing
