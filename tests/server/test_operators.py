@@ -280,6 +280,19 @@ def test_why_follows_the_chain(alice: Api, bob: Api) -> None:
         request.close()
 
 
+def test_why_ends_at_the_prefix_of_the_token(alice: Api, operator: Api, server: ServerProcess) -> None:
+    """A token that is confined to a prefix learns nothing of names outside it, also not through a chain of waits."""
+    inside, outside = f"{unique()}/inside", unique("outside")
+    made = operator.post("/tokens", {"name": unique("token"), "prefix": inside[:8], "scopes": ["read"]}).json()
+    alice.acquired(inside, owner="ana")
+    alice.acquired(outside, owner="ben")
+    with waiting(alice, outside, owner="ana"):
+        answer = Api.of(server, made["token"]).why(inside)
+        assert [(link["name"], link["waits_for"]) for link in answer.json()["chain"]] == [(inside, [])]
+        assert outside not in answer.text
+        assert [link["name"] for link in _why(alice, inside)["chain"]] == [inside, outside]
+
+
 def test_why_sees_no_circle_where_waits_are_refused(alice: Api) -> None:
     """D1: a wait that would close a circle was refused, so the chain has an end; one that is away is no wait."""
     stem = unique()
