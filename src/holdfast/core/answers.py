@@ -44,12 +44,6 @@ class OpenAgain(msgspec.Struct, frozen=True, gc=False):
     """The name may be claimed again."""
 
 
-class Revoked(msgspec.Struct, frozen=True, gc=False):
-    """The lease was ended."""
-
-    end: LastEnd
-
-
 class Extended(msgspec.Struct, frozen=True, gc=False):
     """The lease lives until `until_ms`."""
 
@@ -89,7 +83,6 @@ Answer = (
     | Waiting
     | Withdrawn
     | OpenAgain
-    | Revoked
     | Extended
     | Released
     | SessionOpen

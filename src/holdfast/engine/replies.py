@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable
 
-    from holdfast.core.answers import Answer
-    from holdfast.core.refusals import Refusal
     from holdfast.core.values import Moment
 
 log = logging.getLogger("holdfast.engine")
@@ -32,7 +30,6 @@ class Unknown(msgspec.Struct, frozen=True):
     text: str
 
 
-Outcome: TypeAlias = "Answer | Refusal | Unavailable | Unknown"
 Reply: TypeAlias = "Callable[[Any, Moment], None]"
 Waiting: TypeAlias = "tuple[Reply, Any, Moment]"
 """Whom to answer, what, and as of when."""

@@ -34,7 +34,7 @@ from holdfast.server import logs
 from holdfast.server.api import Api
 from holdfast.server.asgi import Door
 from holdfast.server.auth import SCOPES, Auth, BadTokenError, StaticTokens
-from holdfast.server.fastlane import Lane, lane_for, sweep
+from holdfast.server.fastlane import lane_for, sweep
 from holdfast.server.secrets import AuthorityKey, digest, new_token
 from holdfast.settings import parse_address
 
@@ -311,6 +311,3 @@ class _Server(uvicorn.Server):
     def _told(self, _number: int, _frame: FrameType | None) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
-
-
-__all__ = ["Lane", "StartError", "serve"]
