@@ -248,3 +248,26 @@ def test_addresses() -> None:
     for text in ("", ":1", "host", "host:", "host:x", "[::1]", "a b:1", "user@host:1"):
         with pytest.raises(ValueError, match="is not host:port"):
             parse_address(text)
+
+
+def test_another_programs_name_is_taken_too(tmp_path: Path) -> None:
+    """`resourceLockTimeout`, as Action Llama spells it, is the same setting; the file may have it once."""
+    file = toml(tmp_path, "resourceLockTimeout = 90\n")
+    assert loaded(file=file).resource_lock_timeout == 90
+    assert loaded(None, {"HOLDFAST_RESOURCE_LOCK_TIMEOUT": "91"}, file).resource_lock_timeout == 91
+    assert loaded({"resourceLockTimeout": "92"}, None, file).resource_lock_timeout == 92
+    assert loaded({"resource_lock_timeout": "93"}, None, file).resource_lock_timeout == 93
+    both = toml(tmp_path, "resourceLockTimeout = 90\nresource_lock_timeout = 90\n")
+    assert "leave one of them out" in str(refused(file=both))
+    error = refused(file=toml(tmp_path, "resourceLockTimout = 90\n"))
+    assert "did you mean resourceLockTimeout?" in str(error)
+    for text in ("0", "-5", "'90'", "1.5", "true"):
+        assert "1 to 1000000000" in str(refused(file=toml(tmp_path, f"resourceLockTimeout = {text}\n"))), text
+
+
+def test_resource_lock_timeout_stays_within_the_longest(tmp_path: Path) -> None:
+    """A default beyond `max_ttl_seconds` is lowered to it; what was given beyond it is refused."""
+    assert loaded({"max_ttl_seconds": "600"}).resource_lock_timeout == 600
+    assert loaded().resource_lock_timeout == 1_800
+    error = refused({"max_ttl_seconds": "600", "resourceLockTimeout": "601"})
+    assert "resource_lock_timeout" in str(error) and "at most max_ttl_seconds, which is 600" in str(error)

@@ -25,7 +25,8 @@ NUMBER_MAX = 1_000_000_000
 FILE_NAME = "holdfast.toml"
 PREFIX = "HOLDFAST_"
 OTHER_VARIABLES = frozenset(
-    PREFIX + name for name in ("CONFIG", "FAILPOINTS", "PROOF", "SEED", "TESTING", "TOKEN", "TOKEN_FILE", "URL")
+    PREFIX + name
+    for name in ("CONFIG", "FAILPOINTS", "PROOF", "RLOCK_STANDALONE", "SEED", "TESTING", "TOKEN", "TOKEN_FILE", "URL")
 )
 """Variables that are not settings of the server."""
 
@@ -43,6 +44,8 @@ class About(msgspec.Struct, frozen=True):
     secret: bool = False
     default: str = ""
     """How the docs write a default that depends on the machine."""
+    also: str = ""
+    """A second name, which the file and the command line take as well: what another program calls it."""
 
 
 def _default_data() -> Path:
@@ -81,6 +84,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             1,
         ),
     ] = 60
+    resource_lock_timeout: Annotated[
+        int,
+        About(
+            "The time a lock gets that a run asks for at the gateway without a ttl; unless it is set, it is never more"
+            " than `max_ttl_seconds`.",
+            "seconds",
+            1,
+            also="resourceLockTimeout",
+        ),
+    ] = 1_800
     max_session_ttl_seconds: Annotated[int, About("The longest time a session may ask for.", "seconds", 10)] = 86_400
     reentrant: Annotated[
         Literal["resume", "holder"],
@@ -176,6 +189,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...]
     minimum: int
     maximum: int
+    also: str
 
     @property
     def variable(self) -> str:
@@ -265,6 +279,7 @@ def _rows() -> Iterable[Setting]:
             choices=choices,
             minimum=about.minimum,
             maximum=about.maximum,
+            also=about.also,
         )
 
 
@@ -289,7 +304,7 @@ def _as_text(default: object) -> str:
 
 
 TABLE: tuple[Setting, ...] = tuple(_rows())
-NAMES: Mapping[str, Setting] = {row.name: row for row in TABLE}
+NAMES: Mapping[str, Setting] = {name: row for row in TABLE for name in (row.name, row.also) if name}
 
 
 def default_data(environment: Mapping[str, str]) -> Path:
@@ -321,14 +336,22 @@ def load(*, overrides: Mapping[str, str], environment: Mapping[str, str], file: 
             values[row.name] = row.from_text(text, row.variable, Path(), home)
     for name, text in overrides.items():
         origin = "command line"
-        values[name] = _row(name, origin).from_text(text, origin, Path(), home)
+        row = _row(name, origin)
+        values[row.name] = row.from_text(text, origin, Path(), home)
     values.setdefault("data", default_data(environment))
-    settings = Settings(**values)
-    if settings.default_ttl_seconds > settings.max_ttl_seconds:
-        if "default_ttl_seconds" in values:
-            most = f"at most max_ttl_seconds, which is {settings.max_ttl_seconds}"
-            raise SettingsError("default_ttl_seconds", "settings", f"{settings.default_ttl_seconds} is too much", most)
-        settings = msgspec.structs.replace(settings, default_ttl_seconds=settings.max_ttl_seconds)
+    return _within_max_ttl(Settings(**values), values)
+
+
+def _within_max_ttl(settings: Settings, given: Mapping[str, object]) -> Settings:
+    """Lower the defaults that are beyond the longest time; refuse what was given so."""
+    most = settings.max_ttl_seconds
+    for name in ("default_ttl_seconds", "resource_lock_timeout"):
+        seconds = getattr(settings, name)
+        if seconds > most:
+            if name in given:
+                allowed = f"at most max_ttl_seconds, which is {most}"
+                raise SettingsError(name, "settings", f"{seconds} is too much", allowed)
+            settings = msgspec.structs.replace(settings, **{name: most})
     return settings
 
 
@@ -360,11 +383,14 @@ def _from_file(found: tuple[Path, str] | None, home: Path) -> dict[str, Any]:
         raise SettingsError("configuration file", named_by, f"cannot read {file}: {error.strerror}") from None
     except ValueError as error:  # Both what is not TOML and what is not UTF-8.
         raise SettingsError("configuration file", named_by, f"{file} is not TOML: {error}") from None
-    # A path in the file means the same wherever the server is started.
-    return {
-        name: _row(name, str(file)).from_toml(value, str(file), file.absolute().parent, home)
-        for name, value in lines.items()
-    }
+    values: dict[str, Any] = {}
+    for name, value in lines.items():
+        row = _row(name, str(file))
+        if row.name in values:
+            raise SettingsError(name, str(file), f"it is another name for {row.name}: leave one of them out")
+        # A path in the file means the same wherever the server is started.
+        values[row.name] = row.from_toml(value, str(file), file.absolute().parent, home)
+    return values
 
 
 def _row(name: str, origin: str) -> Setting:
@@ -396,7 +422,8 @@ def as_markdown() -> str:
     for row in TABLE:
         allowed = row.allowed if row.kind in {"number", "choice", "switch"} else row.unit or row.kind
         bounded = allowed.replace(f"to {NUMBER_MAX}", "or more")
-        lines.append(f"| `{row.name}` | {row.default_text} | {bounded} | {row.help} |")
+        name = f"`{row.name}`" + (f", `{row.also}`" if row.also else "")
+        lines.append(f"| {name} | {row.default_text} | {bounded} | {row.help} |")
     return "\n".join(lines) + "\n"
 
 
@@ -415,7 +442,8 @@ Every setting can be given in four ways. The first one found wins:
 A name that does not exist, or a value that is not allowed, stops the server before it starts and says where it stands.
 A `HOLDFAST_` variable that does not exist is reported and ignored. Numbers may be grouped, as in `10_000`, and are at
 most 1_000_000_000 where nothing less is said. A switch is `true` or `false` (outside the file also `on`, `off`, `yes`,
-`no`, `1`, `0`). `~/` at the start of a path is your home.
+`no`, `1`, `0`). `~/` at the start of a path is your home. Where two names stand, the file and `--set` take both; the
+variable is made from the first.
 
 Other people on the machine can read a command line, so keep `tokens` off it.
 

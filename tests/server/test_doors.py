@@ -16,12 +16,14 @@ from tests.support import callers
 from tests.support.http import Answer, Client, EventStream
 from tests.support.server import ServerProcess
 
+SECRET = re.compile(r"holds_[0-9a-f]{32}_[A-Za-z0-9_-]{43}")
 VOLATILE = [
     (re.compile(r"req_[0-9a-f]{32}"), "REQUEST"),
-    (re.compile(r"holds_[0-9a-f]{32}_[A-Za-z0-9_-]{43}"), "SESSION_SECRET"),
+    (SECRET, "SESSION_SECRET"),
     (re.compile(r"hold_[0-9A-Za-z]{36}"), "TOKEN"),
+    (re.compile(r'(?<="agentName":")[0-9a-f]{8}(-[0-9a-f]{4}){3}(?=")'), "PART_OF_A_PSEUDONYM"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
-    (re.compile(r'"(\w+_ms|uptime_seconds|db_size_bytes)": ?\d+'), r'"\1":0'),
+    (re.compile(r'"(\w+_ms|uptime_seconds|db_size_bytes|heldSince|expiresAt)": ?\d+'), r'"\1":0'),
 ]
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -112,6 +114,21 @@ STEPS: list[Step] = [
     ("GET", "/sessions", None, ALICE),
     ("POST", "/sessions/U2/renew-all", None, ALICE),
     ("POST", f"/sessions/{NOBODY}/renew-all", None, ALICE),
+    ("POST", "/locks/acquire", {"secret": "SECRET", "resourceKey": "test://a/1"}, {}),
+    ("POST", "/locks/acquire", {"secret": "SECRET", "resourceKey": "github://acme/app/1"}, {}),
+    ("POST", "/locks/acquire", {"secret": "SECRET", "resourceKey": "no uri"}, {}),
+    ("POST", "/locks/acquire", {"secret": "nobody", "resourceKey": "test://a/1"}, {}),
+    ("POST", "/locks/acquire", b"null", {"Content-Type": ""}),
+    ("GET", "/locks/acquire", None, ALICE),
+    ("POST", "/locks/heartbeat", {"secret": "SECRET", "resourceKey": "test://a/1", "ttl": 5}, {}),
+    ("POST", "/locks/heartbeat", {"secret": "SECRET", "resourceKey": "test://a/1", "ttl": -5}, {}),
+    ("GET", "/locks/heartbeat", None, ALICE),
+    ("GET", "/locks/list?secret=SECRET", None, {}),
+    ("GET", "/locks/list", None, {}),
+    ("GET", "/locks/status", None, ALICE),
+    ("GET", "/locks/status", None, {}),
+    ("POST", "/locks/release", {"secret": "SECRET", "resourceKey": "test://a/1"}, KEY),
+    ("POST", "/locks/release", {"secret": "SECRET", "resourceKey": "test://a/1"}, {}),
     ("GET", "/events?after=x", None, ALICE),
     ("GET", "/nowhere", None, {}),
     ("OPTIONS", "/locks", None, {}),
@@ -141,13 +158,17 @@ class Scrubbed:
 
     def __init__(self) -> None:
         self._ids: list[str] = []
+        self._secret = ""
 
     def fill(self, text: str) -> str:
-        """Put the ids that this server gave where a step names them."""
+        """Put the ids and the secret that this server gave where a step names them."""
+        text = re.sub(r"\bSECRET\b", self._secret, text)
         return re.sub(r"\bU(\d+)\b", lambda found: self._ids[int(found.group(1))], text)
 
     def scrub(self, text: str) -> str:
         """Name ids in the order of their appearance, and times not at all."""
+        if secret := SECRET.search(text):
+            self._secret = secret.group()
         for pattern, name in VOLATILE:
             text = pattern.sub(name, text)
         return UUID.sub(self._name, text)

@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.wire import messages
+from holdfast.wire import gateway, messages
+
+_UNKEYED = ("/keepalive", "/renew-all", "/check", "/tickets/{id}", "/locks/acquire", "/locks/heartbeat")
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """A method on a path: what it takes, what it may answer. `scope` None: nobody is asked who they are."""
+    """A method on a path: what it takes, what it may answer. `scope` None: no bearer token is asked for."""
 
     method: str
     path: str
@@ -27,7 +29,7 @@ class Operation(msgspec.Struct, frozen=True):
     @property
     def keyed(self) -> bool:
         """Whether an idempotency key is read. Keeping a session alive twice is the same as once."""
-        return self.method != "GET" and not self.path.endswith(("/keepalive", "/renew-all", "/check", "/tickets/{id}"))
+        return self.method != "GET" and not self.path.endswith(_UNKEYED)
 
 
 _NAME = ("invalid_lock_name",)
@@ -47,6 +49,8 @@ _CLAIM = (
     "quota_exceeded",
     "idempotency_conflict",
 )
+
+_GATEWAY = dict.fromkeys((400, 403, 503), gateway.GatewayErrorReply)
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/", "This API, for people", replies={200: "text/html"}),
@@ -97,6 +101,54 @@ OPERATIONS: tuple[Operation, ...] = (
             "limit": "At most so many; 1,000 unless told, 10,000 at most.",
             "after": "Only names after this one: the next page.",
         },
+    ),
+    Operation(
+        "POST",
+        "/locks/acquire",
+        "Gateway: have a resource, as a run",
+        None,
+        gateway.GatewayTimedBody,
+        {200: gateway.GatewayAcquiredReply, 409: gateway.GatewayRefusedReply, **_GATEWAY},
+    ),
+    Operation(
+        "POST",
+        "/locks/heartbeat",
+        "Gateway: keep a resource, as a run",
+        None,
+        gateway.GatewayTimedBody,
+        {
+            200: gateway.GatewayKeptReply,
+            404: gateway.GatewayRefusedReply,
+            409: gateway.GatewayRefusedReply,
+            **_GATEWAY,
+        },
+    ),
+    Operation(
+        "GET",
+        "/locks/list",
+        "Gateway: what a run has",
+        replies={200: list[gateway.GatewayOwnLock], **_GATEWAY},
+        query={"secret": "The session's secret."},
+    ),
+    Operation(
+        "POST",
+        "/locks/release",
+        "Gateway: give a resource back, as a run",
+        None,
+        gateway.GatewayBody,
+        {
+            200: gateway.GatewayReleasedReply,
+            404: gateway.GatewayRefusedReply,
+            409: gateway.GatewayRefusedReply,
+            **_GATEWAY,
+        },
+    ),
+    Operation(
+        "GET",
+        "/locks/status",
+        "Gateway: who has what",
+        "read",
+        replies={200: gateway.GatewayStatusReply, 401: gateway.GatewayErrorReply, **_GATEWAY},
     ),
     Operation(
         "GET",

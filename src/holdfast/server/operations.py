@@ -57,6 +57,7 @@ def status(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
             api.counters.releases,
             __version__,
             rfc3339(now.wall_ms),
+            api.settings.resource_lock_timeout,
         )
         return _OK, encode(counters), ()
 

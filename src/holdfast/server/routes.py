@@ -2,6 +2,7 @@
 
 A name in a path is one percent-encoded segment. Literal slashes are taken too: a known verb as the last segment is the
 verb, whatever the method (N2). Verbs that are not built yet are known too, so that a name never changes meaning.
+A path that is a route as it stands comes first: `POST /locks/heartbeat` is the gateway's, `GET` there asks for a name.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from holdfast.server import claims, history, locks, operations, pages, sessions, tokens, verbs
+from holdfast.server import claims, gateway, history, locks, operations, pages, sessions, tokens, verbs
 from holdfast.server.api import BUG, refuse
 from holdfast.wire.problems import Problem
 
@@ -32,6 +33,11 @@ HANDLERS: dict[tuple[str, str], Handler | None] = {
     ("GET", "/healthz"): operations.alive,
     ("GET", "/locks"): locks.list_,
     ("GET", "/locks/{name}"): locks.status,
+    ("POST", "/locks/acquire"): gateway.acquire,
+    ("POST", "/locks/heartbeat"): gateway.heartbeat,
+    ("GET", "/locks/list"): gateway.list_,
+    ("POST", "/locks/release"): gateway.release,
+    ("GET", "/locks/status"): gateway.status,
     ("POST", "/locks/{name}/acquire"): locks.acquire,
     ("POST", "/locks/{name}/check"): verbs.check,
     ("POST", "/locks/{name}/release"): locks.release,
@@ -78,6 +84,7 @@ VERBS = frozenset(
 log = logging.getLogger("holdfast.server")
 
 _LOCKS = b"/locks/"
+_NONE: Methods = {}
 _PLAIN: dict[bytes, Methods] = {}
 _LOCK_VERBS: dict[bytes, Methods] = {}
 _ITEMS: dict[tuple[bytes, bytes], Methods] = {}
@@ -99,16 +106,19 @@ for (_method, _path), _handler in HANDLERS.items():
 
 def find(method: bytes, path: bytes) -> tuple[Handler | None, bytes]:
     """Return the handler and the segment of the path that it is about, or raise 404 or 405."""
-    if path.startswith(_LOCKS):
-        segment, methods = _find_lock(path[len(_LOCKS) :])
-    elif path in _PLAIN:
-        segment, methods = b"", _PLAIN[path]
-    else:
-        segment, methods = _find_item(path)
     if method == b"HEAD":
         method = b"GET"
+    plain = _PLAIN.get(path, _NONE)
+    if method in plain:
+        return plain[method], b""
+    if path.startswith(_LOCKS):
+        segment, methods = _find_lock(path[len(_LOCKS) :])
+    elif plain:
+        raise _no_method(plain)
+    else:
+        segment, methods = _find_item(path)
     if method not in methods:
-        raise _no_method(methods)
+        raise _no_method(methods | plain)
     return methods[method], segment
 
 

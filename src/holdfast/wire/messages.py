@@ -472,3 +472,5 @@ class StatusReply(msgspec.Struct, gc=False):
     total_releases: int
     version: str
     time: Time
+    resource_lock_timeout_seconds: int
+    """How long a lock of the gateway lives that asks for no time of its own."""

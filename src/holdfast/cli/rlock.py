@@ -1,0 +1,412 @@
+"""`rlock`, `runlock`, `rlock-heartbeat`: one question to the gateway, one line of JSON, one exit code.
+
+The law of this file: success is said only when the gateway said it. It imports the standard library alone, and of that
+as little as it can, because a shell script may start it a thousand times; whatever is seldom needed is imported late.
+The secret comes from the environment and leaves in the body, so it is on no command line.
+"""
+
+from __future__ import annotations
+
+import _socket  # The module `socket` around it takes a fifth of the time that this may need to start.
+import _thread
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+SECONDS_MAX = 10.0
+"""For everything together, however slowly the answer trickles in."""
+CONNECT_SECONDS_MAX = 5.0
+ANSWER_BYTES_MAX = 1 << 20
+
+OK, BAD_REQUEST, UNREACHABLE, OTHER, USAGE = 0, 4, 6, 7, 9
+EXIT = {200: OK, 409: 1, 404: 2, 403: 3, 400: BAD_REQUEST, 503: 5, 502: 10, 504: 11, 500: 12}
+"""The exit code of each HTTP status; any other is `OTHER`."""
+
+_HELP = """\
+{usage}
+
+  URI            what to lock, as in github://acme/app/issues/42{ttl}
+
+Environment: GATEWAY_URL, SHUTDOWN_SECRET. Without GATEWAY_URL the server of HOLDFAST_URL or of your client.toml is
+asked; HOLDFAST_RLOCK_STANDALONE=1 then means that there is no server and no need of one.
+Prints one line of JSON. Exit codes: 0 ok, 1 held by another, 2 not found, 3 not allowed, 4 bad request, 5 unavailable,
+6 unreachable, 7 other, 9 usage, 10-12 gateway errors.
+"""
+_TOO_LATE = "no answer in time: it may or may not have been done"
+_TTL_HELP = "\n  --ttl SECONDS  for how long; the server's resourceLockTimeout if absent"
+
+Said = tuple[int, dict[str, object]]
+"""An exit code and what to print."""
+
+
+class UsageError(Exception):
+    """The command line cannot be meant."""
+
+
+class UnreachableError(Exception):
+    """There is no answer, and asking again would not help."""
+
+
+class LostError(UnreachableError):
+    """The connection broke after it stood: what was asked may have been done."""
+
+
+class Address:
+    """Where the gateway is."""
+
+    def __init__(self, url: str, origin: str) -> None:
+        """Take `http://host:port/path` apart. Raises `UnreachableError`."""
+        scheme, separator, rest = url.partition("://")
+        self.scheme = scheme.lower()
+        authority, slash, path = rest.partition("/")
+        host, colon, port = authority.rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = authority, "443" if self.scheme == "https" else "80"
+        usable = separator and self.scheme in {"http", "https"} and not set(url) & set(" @?#\\") and host.strip("[]")
+        if not usable or not url.isascii() or not url.isprintable() or not port.isdecimal() or len(port) > 5:  # noqa: PLR2004 - as long as the largest port
+            raise UnreachableError(f"{origin} is not an address: write http://host:port or https://host:port")
+        self.authority = authority
+        self.host = host.strip("[]")
+        self.port = int(port)
+        self.path = (slash + path).rstrip("/")
+
+    @property
+    def stays_here(self) -> bool:
+        """Does what is sent there never leave the machine?"""
+        # A name may resolve to anything, so of names only this one counts.
+        if self.host in {"localhost", "::1"}:
+            return True
+        parts = self.host.split(".")
+        return len(parts) == 4 and parts[0] == "127" and all(part.isdecimal() for part in parts)  # noqa: PLR2004 - IPv4
+
+
+def rlock() -> NoReturn:
+    """Have a resource."""
+    # All is written, nothing is open, and a look-up that hangs must not hold the end up: no tidying.
+    os._exit(main("rlock", "acquire", timed=True))
+
+
+def runlock() -> NoReturn:
+    """Give a resource back."""
+    os._exit(main("runlock", "release", timed=False))
+
+
+def heartbeat() -> NoReturn:
+    """Keep a resource."""
+    os._exit(main("rlock-heartbeat", "heartbeat", timed=True))
+
+
+def main(command: str, verb: str, *, timed: bool) -> int:
+    """Run a command: print its line and return its exit code."""
+    usage = f"usage: {command} URI [--ttl SECONDS]" if timed else f"usage: {command} URI"
+    arguments = sys.argv[1:]
+    try:
+        if arguments[:1] in (["-h"], ["--help"]):
+            _write(2, _HELP.format(usage=usage, ttl=_TTL_HELP if timed else ""))
+            # Not 0: a script whose key happens to be "-h" must not believe that it has a lock.
+            raise UsageError
+        code, said = run(arguments, verb, os.environ, timed=timed)
+    except UsageError as error:
+        code, said = USAGE, _failed(f"{usage}: {error}" if error.args else usage)
+    except UnreachableError as error:
+        code, said = UNREACHABLE, _failed(str(error))
+    except KeyboardInterrupt:
+        code, said = 130, _failed("interrupted: it may or may not have been done")
+    _write(1, json.dumps(said, ensure_ascii=False, separators=(",", ":")) + "\n")
+    return code
+
+
+def _write(descriptor: int, text: str) -> None:
+    # Half a character, escaped with a backslash, is what JSON calls it too.
+    data = text.encode("utf-8", "backslashreplace")
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        # Nobody reads the line; the exit code still says it.
+        return
+
+
+def run(
+    arguments: list[str],
+    verb: str,
+    environment: Mapping[str, str],
+    *,
+    timed: bool,
+    seconds: float = SECONDS_MAX,
+) -> Said:
+    """Ask the gateway; return the exit code and what to print. Raises `UsageError` and `UnreachableError`."""
+    if not environment.get("GATEWAY_URL") and environment.get("HOLDFAST_RLOCK_STANDALONE") == "1":
+        return OK, {"ok": True}
+    address = _find(environment)
+    body = _read_arguments(arguments, timed=timed)
+    secret = environment.get("SHUTDOWN_SECRET")
+    if not secret:
+        return BAD_REQUEST, _failed("missing secret")
+    return ask(address, verb, {"secret": secret, **body}, seconds)
+
+
+def _failed(text: str) -> dict[str, object]:
+    return {"ok": False, "error": text}
+
+
+def _read_arguments(arguments: list[str], *, timed: bool) -> dict[str, object]:
+    """Return what the command line says: the key first, then options. Other arguments are ignored."""
+    # No URI begins with a dash.
+    if not arguments or not arguments[0] or arguments[0].startswith("-"):
+        raise UsageError
+    body: dict[str, object] = {"resourceKey": arguments[0]}
+    rest = iter(arguments[1:])
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name == "--ttl" and timed:
+            body["ttl"] = _read_seconds(value if equals else next(rest, ""))
+        elif argument.startswith("-"):
+            raise UsageError(f"unknown option {name}")
+    return body
+
+
+def _read_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 < seconds < float("inf"):
+        raise UsageError("--ttl needs a number of seconds above 0")
+    return seconds
+
+
+# Where to ask.
+
+
+def _find(environment: Mapping[str, str]) -> Address:
+    if url := environment.get("GATEWAY_URL"):
+        # Whoever started this run chose the network between the two; inside one host it is often plain HTTP.
+        return Address(url, "GATEWAY_URL")
+    if url := environment.get("HOLDFAST_URL"):
+        return _guarded(Address(url, "HOLDFAST_URL"))
+    file, url = _from_client_config(environment)
+    if url:
+        return _guarded(Address(url, file))
+    raise UnreachableError("no gateway: set GATEWAY_URL, or HOLDFAST_RLOCK_STANDALONE=1 if nothing else runs")
+
+
+def _guarded(address: Address) -> Address:
+    if address.scheme == "http" and not address.stays_here:
+        raise UnreachableError("the secret would travel unencrypted: use https://, or set GATEWAY_URL if that is meant")
+    return address
+
+
+def _from_client_config(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the file and the address in it, or nothing. The same file as `holdfast.clientconfig` reads."""
+    config = environment.get("XDG_CONFIG_HOME", "")
+    if not config.startswith("/"):
+        config = (environment.get("HOME") or os.path.expanduser("~")) + "/.config"  # noqa: PTH111 - pathlib is heavy
+    file = config + "/holdfast/client.toml"
+    try:
+        opened = open(file, encoding="utf-8")  # noqa: PTH123, SIM115 - pathlib is heavy
+    except OSError:
+        return file, ""
+    with opened:
+        import tomllib
+
+        try:
+            url = tomllib.loads(opened.read()).get("url")
+        except (OSError, ValueError) as error:
+            raise UnreachableError(f"{file} cannot be read: {error}") from None
+    return file, url if isinstance(url, str) else ""
+
+
+# How to ask.
+
+
+def ask(address: Address, verb: str, body: dict[str, object], seconds: float = SECONDS_MAX) -> Said:
+    """Send one request, and once more if the connection broke; return the exit code and what to print.
+
+    Asking again is safe: the same run gets the lock it has, keeps it twice, and a release carries a key by which
+    the server knows it again.
+    """
+    deadline = time.monotonic() + seconds
+    key = ""
+    if verb == "release":
+        key = f"Idempotency-Key: {os.uname().nodename}-{os.getpid()}-{time.monotonic_ns()}\r\n"
+    content = json.dumps(body).encode()
+    request = (
+        f"POST {address.path}/locks/{verb} HTTP/1.1\r\nHost: {address.authority}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(content)}\r\n{key}Connection: close\r\n\r\n"
+    ).encode() + content
+    try:
+        return _judge(*_send(address, request, deadline))
+    except LostError as lost:
+        try:
+            code, said = _judge(*_send(address, request, deadline))
+        except UnreachableError:
+            raise lost from None
+    if verb == "release" and code in {1, 2}:
+        # A gateway that knows no keys cannot tell what became of the first try, and neither can we.
+        said["lost"] = "the answer to a first try was lost: it may be that one which gave the lock back"
+    return code, said
+
+
+def _judge(status: int, content: bytes) -> Said:
+    """Turn an answer into an exit code and what to print. A 200 that is not the gateway's own is no success."""
+    code = EXIT.get(status, OTHER)
+    try:
+        said = json.loads(content)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        return code or OTHER, _failed(f"HTTP {status}, and not from a gateway: the answer is not a JSON object")
+    if code == OK and said.get("ok") is not True:
+        return OTHER, _failed("HTTP 200 without ok: not from a gateway")
+    return code, said if "ok" in said else {"ok": False, **said}
+
+
+def _send(address: Address, request: bytes, deadline: float) -> tuple[int, bytes]:
+    connection = _connect(address, min(deadline, time.monotonic() + CONNECT_SECONDS_MAX))
+    try:
+        connection.settimeout(_left(deadline))
+        connection.sendall(request)
+        return _Answer(connection, deadline).read()
+    except TimeoutError:
+        raise UnreachableError(_TOO_LATE) from None
+    except (OSError, ValueError) as error:
+        raise LostError(f"the connection broke, it may or may not have been done: {error}") from None
+    finally:
+        connection.close()
+
+
+def _connect(address: Address, deadline: float) -> _socket.socket:
+    failure = "no address"
+    for family, kind, protocol, _, place in _resolve(address, deadline):
+        connection = _socket.socket(family, kind, protocol)
+        try:
+            connection.settimeout(_left(deadline))
+            connection.connect(place)
+            if address.scheme == "https":
+                connection = _secured(connection, address.host)
+        except OSError as error:
+            connection.close()
+            failure = str(error)
+        else:
+            return connection
+    raise UnreachableError(f"cannot reach {address.scheme}://{address.authority}: {failure}")
+
+
+def _secured(connection: _socket.socket, host: str) -> _socket.socket:
+    import socket
+    import ssl
+
+    left = connection.gettimeout()
+    whole = socket.socket(fileno=connection.detach())
+    whole.settimeout(left)
+    return ssl.create_default_context().wrap_socket(whole, server_hostname=host)
+
+
+def _resolve(address: Address, deadline: float) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+    """Look the name up. That cannot be interrupted, so it is done beside, and waited for while there is time."""
+    found: list[object] = []
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def look_up() -> None:
+        try:
+            found.extend(_socket.getaddrinfo(address.host.encode(), address.port, 0, _socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            found.append(error)
+        finally:
+            done.release()
+
+    _thread.start_new_thread(look_up, ())
+    if not done.acquire(timeout=_left(deadline)):
+        raise UnreachableError(f"cannot find the address of {address.host} in time")
+    if isinstance(found[0], Exception):
+        raise UnreachableError(f"cannot find the address of {address.host}: {found[0]}")
+    return found  # type: ignore[return-value]
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise UnreachableError(_TOO_LATE)
+    return left
+
+
+class _Answer:
+    """Reads one answer of HTTP/1.1, strictly. What breaks off or is not HTTP raises `ValueError`."""
+
+    def __init__(self, connection: _socket.socket, deadline: float) -> None:
+        self._connection = connection
+        self._deadline = deadline
+        self._data = b""
+        self._size = 0
+
+    def read(self) -> tuple[int, bytes]:
+        """Return the status and the body."""
+        status, headers = self._head()
+        while 100 <= status < 200:  # noqa: PLR2004 - answers before the answer
+            status, headers = self._head()
+        if b"chunked" in headers.get(b"transfer-encoding", b"").lower():
+            return status, self._chunks()
+        length = headers.get(b"content-length")
+        if length is not None:
+            return status, self._take(_number(length, 10))
+        while self._more():
+            pass
+        return status, self._data
+
+    def _head(self) -> tuple[int, dict[bytes, bytes]]:
+        first = self._line().split(b" ", 2)
+        if len(first) < 2 or not first[0].startswith(b"HTTP/1.") or len(first[1]) != 3:  # noqa: PLR2004 - as in "HTTP/1.1 200"
+            raise ValueError("this is not HTTP")
+        headers: dict[bytes, bytes] = {}
+        while line := self._line():
+            name, _, value = line.partition(b":")
+            headers[name.strip().lower()] = value.strip()
+        return _number(first[1], 10), headers
+
+    def _chunks(self) -> bytes:
+        body = b""
+        while size := _number(self._line().partition(b";")[0].strip(), 16):
+            body += self._take(size)
+            if self._line():
+                raise ValueError("a chunk is longer than it says")
+        return body
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._data:
+            self._need()
+        line, _, self._data = self._data.partition(b"\n")
+        return line.removesuffix(b"\r")
+
+    def _take(self, size: int) -> bytes:
+        while len(self._data) < size:
+            self._need()
+        taken, self._data = self._data[:size], self._data[size:]
+        return taken
+
+    def _need(self) -> None:
+        if not self._more():
+            raise ValueError("the answer broke off")
+
+    def _more(self) -> bool:
+        self._connection.settimeout(_left(self._deadline))
+        piece = self._connection.recv(65_536)
+        self._data += piece
+        self._size += len(piece)
+        if self._size > ANSWER_BYTES_MAX:
+            raise ValueError("the answer is too long")
+        return bool(piece)
+
+
+def _number(text: bytes, base: int) -> int:
+    """Read what is digits and nothing else; `int` alone would also take signs and underscores."""
+    if not text or not set(text) <= set(b"0123456789abcdefABCDEF"[: 10 if base == 10 else 22]):  # noqa: PLR2004 - decimal
+        raise ValueError("this is not HTTP")
+    return int(text, base)
