@@ -1,0 +1,324 @@
+"""Runs a command for as long as a claim is held, and not a moment longer.
+
+The command has a process group of its own. It gets the signals we get, and the terminal if we have it. Before the claim
+can be lost the group gets SIGTERM, then SIGKILL. Should we be stopped, frozen or killed meanwhile, the guardian does it
+(`_guardian.py`). When the command has ended, what it left behind in its group is stopped too, before we return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from holdfast.cli import _output
+from holdfast.cli._command import Command
+from holdfast.cli._gate import CANNOT_RUN
+from holdfast.cli._leash import FIRST_WORD, Leash
+from holdfast.cli._plan import Plan, plan
+from holdfast.cli._signals import STOPS, Signals
+from holdfast.cli._terminal import Terminal, reads_keyboard
+from holdfast.client import _clock
+
+TICK_SECONDS = 0.2
+"""How late we may notice that the claim was lost, or that the guardian died."""
+START_SECONDS_MAX = 20
+DEATH_SECONDS_MAX = 5
+"""A killed process is gone at once, unless it waits for a disk or a network that does not answer."""
+TERMINAL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
+WANTS_TERMINAL = frozenset({signal.SIGTTIN, signal.SIGTTOU})
+
+Say = Callable[[str], None]
+
+
+class Flag(Protocol):
+    """Something like `threading.Event`."""
+
+    def is_set(self) -> bool: ...
+
+
+class Held(Protocol):
+    """What there is to know of a claim."""
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which it is surely ours; 0.0 once it is lost."""
+
+    @property
+    def lost(self) -> Flag:
+        """Set as soon as it is lost."""
+
+
+class Outcome(NamedTuple):
+    """How it ended."""
+
+    returncode: int
+    """As a shell would see it: 128 + n for signal n."""
+    lost: bool
+    """The command was told to stop, or killed, because of the claim."""
+    signalled: int | None
+    """The first signal that asked us to end; it was passed on."""
+
+
+def run_child(
+    command: Sequence[str], *, environment: Mapping[str, str], held: Held, grace_seconds: float, say: Say
+) -> Outcome:
+    """Run a command while a claim is held. Called in the main thread; everything is over when it returns."""
+    with Signals() as signals, Terminal() as terminal:
+        try:
+            child = Command(command, environment)
+        except (OSError, ValueError) as error:
+            _quietly(say, f"{command[0]}: it cannot be started: {_reason(error)}")
+            return Outcome(CANNOT_RUN, lost=False, signalled=None)
+        try:
+            try:
+                leash = Leash(child.group)
+            except OSError as error:
+                return _refuse(child, say, _reason(error))
+            supervisor = _Supervisor(
+                child=child,
+                leash=leash,
+                held=held,
+                grace_seconds=grace_seconds,
+                say=say,
+                signals=signals,
+                terminal=terminal,
+            )
+            if problem := supervisor.wait_for_guard():
+                leash.end()
+                return _refuse(child, say, problem)
+            return supervisor.run()
+        finally:
+            child.close()
+
+
+def _refuse(child: Command, say: Say, problem: str) -> Outcome:
+    child.send(signal.SIGKILL)
+    _quietly(say, f"the command was not run: nobody would stop it in time if we were killed: {problem}")
+    return Outcome(_output.UNEXPECTED, lost=False, signalled=None)
+
+
+class _Supervisor:
+    """The loop around a command that runs."""
+
+    def __init__(
+        self,
+        *,
+        child: Command,
+        leash: Leash,
+        held: Held,
+        grace_seconds: float,
+        say: Say,
+        signals: Signals,
+        terminal: Terminal,
+    ) -> None:
+        self._child = child
+        self._leash = leash
+        self._held = held
+        self._grace_seconds = grace_seconds
+        self._say = say
+        self._signals = signals
+        self._terminal = terminal
+        self._longest_seconds = held.remaining
+        self._told_at: _clock.Instant | None = None
+        self._has_leftovers = False
+        self._killed_at: _clock.Instant | None = None
+        self._is_lost = False
+        self._signalled: int | None = None
+        self._shares_terminal = reads_keyboard()
+        self._replaced_at: _clock.Instant | None = None
+        self._due_seconds = 0.0
+
+    def wait_for_guard(self) -> str | None:
+        """Wait until the guardian watches and the gate is there. Returns what went wrong."""
+        began = now = _clock.now()
+        self._leash.tell(now, self._plan(now), is_told=False)
+        missing: dict[int, str] = {self._leash.fileno(): "guardian", self._child.status: "gate"}
+        while missing and _clock.elapsed_ms(began, now) < START_SECONDS_MAX * 1_000:
+            for file in select.select(list(missing), [], [], TICK_SECONDS)[0]:
+                # Whose time is over already may have been ended by the guardian; `run` will see it.
+                if file == self._child.status and os.read(file, 1) != b"r" and self._plan(now).term_ms > 0:
+                    return f"the process {self._child.group} that was to become it has ended"
+                if file == self._leash.fileno():
+                    words = self._leash.reports()
+                    if FIRST_WORD not in words:
+                        return f"the guardian, process {self._leash.pid}, has ended"
+                    self._note_reports(words)
+                del missing[file]
+            now = _clock.now()
+        return f"no word from the {' and the '.join(missing.values())} for {START_SECONDS_MAX} s" if missing else None
+
+    def run(self) -> Outcome:
+        """Let it begin, and see it to its end."""
+        self._signals.ignore_terminal_output()
+        try:
+            if self._shares_terminal:
+                self._terminal.lend(self._child.group)
+            self._keep_time()
+            if self._told_at is None and self._killed_at is None:
+                self._child.begin()
+            while not self._is_over():
+                self._sleep()
+                self._hear_guardian()
+                self._keep_time()
+                self._pass_on_signals()
+                self._look_for_stop()
+        except BaseException:
+            self._child.send(signal.SIGKILL)
+            raise
+        finally:
+            self._terminal.take_back(self._child.group)
+            self._note_reports(self._leash.end())
+        if problem := self._child.problem():
+            _quietly(self._say, problem)
+        self._note_signals(self._signals.arrived())
+        return Outcome(self._child.ended_with() or 0, self._is_lost, self._signalled)
+
+    def _sleep(self) -> None:
+        sources: list[Signals | Leash] = [self._signals]
+        if self._leash.is_alive:
+            sources.append(self._leash)
+        select.select(sources, [], [], min(TICK_SECONDS, self._due_seconds))
+
+    # Time.
+
+    def _plan(self, now: _clock.Instant) -> Plan:
+        # `now` was read before what remains is asked, so that the times err on the early side.
+        remaining = self._held.remaining
+        self._longest_seconds = max(self._longest_seconds, remaining)
+        return plan(
+            remaining,
+            longest_seconds=self._longest_seconds,
+            grace_seconds=self._grace_seconds,
+            must_stop=self._held.lost.is_set() or self._has_leftovers,
+            stopping_ms=None if self._told_at is None else _clock.elapsed_ms(self._told_at, now),
+        )
+
+    def _keep_time(self) -> None:
+        """Do what the claim demands now."""
+        if self._child.ended_with() is not None and not self._has_leftovers:
+            return
+        now = _clock.now()
+        due = self._plan(now)
+        if due.kill_ms == 0:
+            self._kill()
+        elif due.term_ms == 0 and self._told_at is None:
+            self._tell_to_stop(now)
+            due = self._plan(now)
+        self._leash.tell(now, due, is_told=self._told_at is not None)
+        if self._killed_at is not None:
+            self._due_seconds = TICK_SECONDS
+        else:
+            self._due_seconds = (due.term_ms if self._told_at is None else due.kill_ms) / 1_000
+
+    def _tell_to_stop(self, now: _clock.Instant) -> None:
+        self._told_at = now
+        self._child.send(signal.SIGTERM)
+        self._child.send(signal.SIGCONT)  # A stopped process hears nothing else.
+        if self._has_leftovers:
+            return _quietly(self._say, "the command has ended and left processes behind: they are told to stop")
+        self._is_lost = True
+        why = "is lost" if self._held.lost.is_set() else "was not renewed in time"
+        return _quietly(self._say, f"the claim {why}: the command is told to stop")
+
+    def _kill(self) -> None:
+        reached = self._child.send(signal.SIGKILL)
+        if self._killed_at is not None:
+            return
+        self._killed_at = _clock.now()
+        self._is_lost = self._is_lost or not self._has_leftovers
+        what = "what the command left behind" if self._has_leftovers else "the command"
+        how = "was killed" if reached else "cannot be killed, because it belongs to another user"
+        _quietly(self._say, f"there is no more time: {what} {how}")
+
+    def _is_over(self) -> bool:
+        if self._child.ended_with() is None:
+            return False
+        self._has_leftovers = self._child.has_survivors()
+        if not self._has_leftovers:
+            self._child.send(signal.SIGKILL)  # Whoever was born while we looked.
+            return True
+        # Nothing more can be done about what does not even heed SIGKILL. While the claim is ours we wait for it.
+        if self._killed_at is None or _clock.elapsed_ms(self._killed_at, _clock.now()) < DEATH_SECONDS_MAX * 1_000:
+            return False
+        return self._held.lost.is_set() or self._held.remaining <= 0
+
+    # The guardian.
+
+    def _hear_guardian(self) -> None:
+        self._note_reports(self._leash.reports())
+        now = _clock.now()
+        if self._leash.is_alive or (
+            self._replaced_at is not None and _clock.elapsed_ms(self._replaced_at, now) < TICK_SECONDS * 1_000
+        ):
+            return
+        self._replaced_at = now
+        with contextlib.suppress(OSError):  # Then at the next tick.
+            self._leash.replace()
+
+    def _note_reports(self, words: list[str]) -> None:
+        if self._told_at is None and {"told", "killed"} & set(words):
+            self._told_at = _clock.now()
+            self._is_lost = True
+            _quietly(self._say, "the claim was not renewed in time, and the guardian has stopped the command")
+        elif "killed" in words and self._killed_at is None:  # At the very moment at which we would have done it.
+            self._killed_at = _clock.now()
+            _quietly(self._say, "there is no more time: the command was killed")
+
+    # Signals and the terminal.
+
+    def _pass_on_signals(self) -> None:
+        numbers = self._signals.arrived()
+        self._note_signals(numbers)
+        for number in numbers:
+            if number == signal.SIGCONT:
+                self._resume()
+            else:
+                self._child.send(number)
+
+    def _note_signals(self, numbers: list[int]) -> None:
+        self._signalled = self._signalled or next((number for number in numbers if number in STOPS), None)
+
+    def _look_for_stop(self) -> None:
+        number = self._child.stopped_by()
+        owner = self._terminal.owner()
+        # Whoever stopped it without a terminal will continue it; and a stop does not delay the end.
+        if number is None or owner is None or self._told_at is not None:
+            return
+        if number not in TERMINAL_STOPS and owner != self._child.group:
+            return
+        if number in WANTS_TERMINAL:
+            self._shares_terminal = True
+            if owner in {os.getpgrp(), self._child.group}:
+                self._resume()
+                return
+        self._terminal.take_back(self._child.group)
+        self._signals.stop_ourselves()
+        # We are continued with a SIGCONT, which is passed on like any signal. After Ctrl-Z it may be that none came,
+        # because nobody could have sent one; then the key does nothing.
+        if number == signal.SIGTSTP:
+            self._keep_time()  # We may have been away for long: the claim comes first.
+            self._resume()
+
+    def _resume(self) -> None:
+        if self._killed_at is not None:
+            return
+        if self._shares_terminal:
+            self._terminal.lend(self._child.group)
+        self._child.send(signal.SIGCONT)
+
+
+def _quietly(say: Say, text: str) -> None:
+    """Say something to whoever still listens: the terminal may be gone."""
+    with contextlib.suppress(OSError, ValueError):
+        say(text)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.E2BIG:
+        return "its arguments and environment are too long"
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,174 @@
+"""The command and its process group: started behind a gate, signalled as one, and gone only when all of it is gone.
+
+The leader is not reaped before the end: while its number is taken, no signal can hit a stranger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from holdfast.cli import _gate
+
+GATE = Path(_gate.__file__).absolute()
+CAN_PEEK = hasattr(os, "waitid")
+
+
+class Command:
+    """A command that runs in a process group of its own."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start it behind the gate: nothing of it runs before `begin`."""
+        self._command = list(command)
+        self._code: int | None = None
+        self._stop: int | None = None
+        self._is_reaped = False
+        go, self._go = os.pipe()
+        self.status, status = os.pipe()
+        try:
+            # Files that were open when we came are the command's too, as with any wrapper, so only these two are added.
+            os.set_inheritable(go, True)
+            os.set_inheritable(status, True)
+            self._process = subprocess.Popen(  # noqa: S603 - running what was asked for is the purpose
+                [
+                    *(sys.executable, "-I", "-S", str(GATE)),
+                    *(str(go), str(status), environment.get("LC_CTYPE", "")),
+                    *self._command,
+                ],
+                env=environment,
+                close_fds=False,
+                process_group=0,
+            )
+        except BaseException:
+            os.close(self._go)
+            os.close(self.status)
+            raise
+        finally:
+            os.close(go)
+            os.close(status)
+        self.group = self._process.pid
+
+    def begin(self) -> None:
+        """Open the gate."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._go, b"g")
+
+    def problem(self) -> str | None:
+        """Tell why it could not begin, once it has ended; None if it could."""
+        os.set_blocking(self.status, False)
+        try:
+            number = int(os.read(self.status, 64).removeprefix(b"r") or b"0")
+        except BlockingIOError:
+            return None
+        name = self._command[0]
+        match number:
+            case 0:
+                return None
+            case errno.ENOENT | errno.ENOTDIR:
+                return f"{name}: there is no such command"
+            case errno.ENOEXEC:
+                return f"{name}: it is no program and does not say on a first line #! what runs it; try: sh {name}"
+            case _:
+                return f"{name}: it cannot be run: {os.strerror(number)}"
+
+    def stopped_by(self) -> int | None:
+        """Tell which signal has just stopped it, once for each time."""
+        if self._code is not None:
+            return None
+        if not CAN_PEEK:
+            self._wait()
+            number, self._stop = self._stop, None
+            return number
+        try:
+            found = os.waitid(os.P_PID, self.group, os.WSTOPPED | os.WNOHANG)
+        except ChildProcessError:  # It has ended.
+            return None
+        return found.si_status if found is not None and found.si_code == os.CLD_STOPPED else None
+
+    def ended_with(self) -> int | None:
+        """Tell its exit code as a shell would, once its first process has ended."""
+        if self._code is None and not CAN_PEEK:
+            self._wait()
+        elif self._code is None:
+            found = os.waitid(os.P_PID, self.group, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is not None:
+                self._code = found.si_status + (0 if found.si_code == os.CLD_EXITED else 128)
+        return self._code
+
+    def send(self, number: int) -> bool:
+        """Send a signal to the whole group; False if it reached nobody."""
+        has_reached = _send(os.killpg, self.group, number)
+        # A leader may have gone into another group. While it is not reaped its number is its own.
+        if not self._is_reaped and (not has_reached or number == signal.SIGKILL):
+            return _send(os.kill, self.group, number) or has_reached
+        return has_reached
+
+    def has_survivors(self) -> bool:
+        """Once its first process has ended: is anything else of the group still alive?"""
+        alive = _alive(self.group)
+        if alive is not None:
+            return bool(alive)
+        # No /proc to look into, and the dead leader would answer for all: it has to go first. The number stays taken
+        # while the group has members.
+        self.reap()
+        return self.send(0)
+
+    def reap(self) -> None:
+        """Let the leader go. From here on the number may mean somebody else."""
+        if not self._is_reaped:
+            self._is_reaped = True
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.group, 0)
+
+    def close(self) -> None:
+        """Forget it. Kills what was never allowed to begin."""
+        os.close(self._go)
+        os.close(self.status)
+        self.reap()
+        self._process.returncode = self._code if self._code is not None else -1
+
+    def _wait(self) -> None:
+        """Where an end cannot be looked at without reaping: learn of ends and of stops at once."""
+        pid, status = os.waitpid(self.group, os.WNOHANG | os.WUNTRACED)
+        if pid and os.WIFSTOPPED(status):
+            self._stop = os.WSTOPSIG(status)
+        elif pid:
+            self._is_reaped = True
+            self._code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _send(how: Callable[[int, int], None], target: int, number: int) -> bool:
+    try:
+        how(target, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _alive(group: int) -> list[int] | None:
+    """List the live processes of a group; None where the system does not show them."""
+    try:
+        numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - names are wanted
+    except OSError:
+        return None
+    if os.getpid() not in numbers:
+        return None
+    return [number for number in numbers if _is_alive_in(number, group)]
+
+
+def _is_alive_in(number: int, group: int) -> bool:
+    try:
+        # After the name, which may hold anything: state, parent, group, …, and as the 18th the number of threads.
+        fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    if int(fields[2]) != group:
+        return False
+    # A dead first thread with others alive is a process that works.
+    return fields[0] not in {b"Z", b"X"} or int(fields[17]) > 1

@@ -1,0 +1,196 @@
+"""Stops a process group in time although whoever should do it was itself stopped, frozen or killed.
+
+Run as a script in a session of its own, with pipes for standard input and output. Every line of input names the group
+and how long it has until SIGTERM and SIGKILL, counted from a moment by both clocks; the newest line holds. When its
+time passes, the group gets the signal. The end of input without `bye` means that the sender is dead: the group gets
+SIGTERM at once, and SIGKILL after its grace or when its time is over. Standard library only.
+
+The group is known by its leader, which the sender does not reap before `bye`, so that its number cannot come to mean
+another group. When the sender is dead somebody else reaps it. The pidfd taken at the first line still means the same
+group then; where the kernel cannot signal a group through a pidfd, the group is looked at every slice instead, and a
+number used again within one slice would be taken for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from typing import NamedTuple
+
+SLICE_SECONDS = 0.1
+"""How late it may notice that the machine slept."""
+DEAF_TO = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTSTP", "SIGUSR1", "SIGUSR2", "SIGALRM")
+"""A stop that is sent to every process around must not end the one that is to see it through."""
+TO_WHOLE_GROUP = 4
+"""PIDFD_SIGNAL_PROCESS_GROUP, from Linux 6.9."""
+
+_BOOT: int | None
+if hasattr(time, "CLOCK_BOOTTIME"):
+    _BOOT = time.CLOCK_BOOTTIME
+elif sys.platform == "darwin":
+    _BOOT = time.CLOCK_MONOTONIC
+else:
+    _BOOT = None
+
+
+class Order(NamedTuple):
+    """A line of input."""
+
+    group: int
+    monotonic_ms: int
+    boot_ms: int
+    """The moment from which the times count."""
+    term_ms: int
+    """Until SIGTERM; negative if it has been sent."""
+    kill_ms: int
+    grace_ms: int
+
+    def age_ms(self, monotonic_ms: int, boot_ms: int) -> int:
+        """Tell how old it is, by whichever clock saw more time pass."""
+        return max(monotonic_ms - self.monotonic_ms, boot_ms - self.boot_ms)
+
+
+class Group:
+    """The group that is guarded."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._leader: int | None = None
+        with contextlib.suppress(OSError, AttributeError):
+            self._leader = os.pidfd_open(number)
+        self._by_pidfd = self._leader is not None
+
+    def is_led(self) -> bool:
+        """Does its leader still run, as far as can be seen?"""
+        return self._leader is None or not select.select([self._leader], [], [], 0)[0]
+
+    def kill_leader(self) -> None:
+        """Kill the leader itself, which may have gone into another group."""
+        if self._leader is not None:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._leader, signal.SIGKILL)
+
+    def send(self, number: int) -> bool:
+        """Send a signal; 0 only asks. False if nobody is there."""
+        try:
+            if not self._send_by_pidfd(number):
+                os.killpg(self.number, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+    def _send_by_pidfd(self, number: int) -> bool:
+        if self._leader is None or not self._by_pidfd:
+            return False
+        try:
+            signal.pidfd_send_signal(self._leader, number, None, TO_WHOLE_GROUP)
+        except (ProcessLookupError, PermissionError):
+            raise
+        except OSError:
+            self._by_pidfd = False  # This kernel cannot.
+        return self._by_pidfd
+
+
+class Guardian:
+    """What is known, and what was done."""
+
+    def __init__(self) -> None:
+        self._order: Order | None = None
+        self._group: Group | None = None
+        self._told = False
+        self._killed = False
+        self._is_alone = False
+
+    def take(self, line: str) -> None:
+        """Take a line of input."""
+        order = Order(*map(int, line.split()))
+        self._order = order
+        self._told = self._told or order.term_ms < 0
+        if self._group is None:
+            self._group = Group(order.group)
+            report("watching")
+
+    def act(self) -> float | None:
+        """Do what is due. Returns how long to sleep, and None when there is nothing left to do."""
+        if self._order is None or self._group is None:
+            return None if self._is_alone else SLICE_SECONDS
+        age_ms = self._order.age_ms(*clocks())
+        if age_ms >= self._order.kill_ms and not self._killed:
+            if self._group.is_led():
+                report("killed")
+            self._group.send(signal.SIGKILL)
+            self._group.kill_leader()
+            self._killed = self._told = True
+        elif not self._told and age_ms >= self._order.term_ms:
+            self._tell(self._group)
+        if self._is_alone and (self._killed or not self._group.send(0)):
+            return None
+        due_ms = self._order.kill_ms if self._told else min(self._order.term_ms, self._order.kill_ms)
+        return min(SLICE_SECONDS, max(0, due_ms - age_ms) / 1_000) if not self._killed else SLICE_SECONDS
+
+    def end_alone(self) -> None:
+        """The sender is dead: stop the group at once."""
+        self._is_alone = True
+        if self._order is not None and self._group is not None:
+            age_ms = self._order.age_ms(*clocks())
+            self._order = self._order._replace(kill_ms=min(self._order.kill_ms, age_ms + self._order.grace_ms))
+            if not self._told and age_ms < self._order.kill_ms:
+                self._tell(self._group)
+
+    def _tell(self, group: Group) -> None:
+        # A command that has ended by itself was not stopped by us, whatever it left behind.
+        if group.is_led():
+            report("told")
+        group.send(signal.SIGTERM)
+        group.send(signal.SIGCONT)
+        self._told = True
+
+
+def clocks() -> tuple[int, int]:
+    """Read both clocks, in milliseconds: the one that only rises, and the one that counts while the machine sleeps."""
+    monotonic_ms = time.monotonic_ns() // 1_000_000
+    return monotonic_ms, monotonic_ms if _BOOT is None else time.clock_gettime_ns(_BOOT) // 1_000_000
+
+
+def report(word: str) -> None:
+    """Say what was done, to whoever still reads."""
+    with contextlib.suppress(OSError):
+        os.write(1, f"{word}\n".encode())
+
+
+def main() -> int:
+    """Guard until `bye`, or until the group is stopped."""
+    for name in DEAF_TO:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    guardian = Guardian()
+    unread = b""
+    is_open = True
+    seconds: float | None = 0.0
+    while seconds is not None:
+        # Everything that was said is read before anything is done: the newest line may have given more time.
+        if is_open and select.select([0], [], [], seconds)[0]:
+            data = os.read(0, 65_536)
+            *lines, unread = (unread + data).split(b"\n")
+            for line in lines:
+                if line == b"bye":
+                    return 0
+                guardian.take(line.decode())
+            if not data:
+                is_open = False
+                guardian.end_alone()
+            seconds = 0.0
+            continue
+        if not is_open:
+            time.sleep(seconds)
+        seconds = guardian.act()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
