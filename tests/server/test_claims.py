@@ -74,6 +74,9 @@ def test_any_of_held_names_says_who_holds_them(alice: Api, bob: Api) -> None:
     assert [each["name"] for each in body["held"]] == names
     assert [each["owner"] for each in body["held"]] == ["ana", "ben", None]
     assert body["held"][1]["metadata"] == "m"
+    times = ("claimed_at", "last_heartbeat_at", "expires_at")
+    assert all(body["held"][0][field] for field in times)
+    assert not any(body["held"][2][field] for field in times)
     assert 0 < body["retry_after_ms"] <= 20_000
     assert not any(lease["lease_id"] in answer.text for lease in leases)
     refusal = alice.claims(any=names, on_held="409")

@@ -80,6 +80,7 @@ def test_waiting_for_oneself_is_a_circle(alice: Api, name: str) -> None:
     alice.acquired(name, owner="ana")
     body = refused(alice.acquire(name, owner="ana", wait_seconds=10), 409, "deadlock")
     assert body["cycle"] == ["ana", name]
+    assert "an owner of its own" in body["details"]
 
 
 def test_a_plain_try_is_never_a_deadlock(alice: Api) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.server.secrets import AuthorityKey
 
 _NOT_CURRENT_LIVE = 400
+_OWN_CIRCLE = 2
 RETRY_LATER_MS = 1_000
 
 
@@ -126,9 +127,21 @@ def held_many(answer: refusals.AllHeld, now: Moment, key: AuthorityKey) -> HeldM
         left_ms = obstacle.until_ms - now.ms
         if isinstance(obstacle, refusals.Held):
             lease = obstacle.lease
-            held.append(HeldName(name, lease.owner, holder_id(lease, key), left_ms, lease.metadata, lease.note))
+            held.append(
+                HeldName(
+                    name,
+                    lease.owner,
+                    holder_id(lease, key),
+                    left_ms,
+                    lease.metadata,
+                    lease.note,
+                    rfc3339(lease.granted_wall_ms),
+                    rfc3339(lease.beat_wall_ms),
+                    rfc3339(now.wall_ms + left_ms),
+                )
+            )
         else:
-            held.append(HeldName(name, None, None, left_ms, None, None))
+            held.append(HeldName(name, None, None, left_ms, None, None, None, None, None))
     return HeldManyReply(held, answer.retry_after_ms)
 
 
@@ -238,9 +251,7 @@ def problem(outcome: object) -> Problem:
         case refusals.SessionUnknown():
             return Problem("not_found", "No such session of this token.", label="Session not found")
         case refusals.Deadlock(path=path):
-            shown = " → ".join([*path, path[0]])
-            text = f"Waiting would never end: {shown}. Release what you hold, or do not wait."
-            return Problem("deadlock", text, fields={"cycle": list(path)})
+            return Problem("deadlock", _circle(path), fields={"cycle": list(path)})
         case refusals.TooManyLeases(limit=limit):
             return Problem("lock_limit_exceeded", f"This token holds {limit} leases, the most it may: release some.")
         case refusals.TooManySessions(limit=limit):
@@ -264,6 +275,17 @@ def problem(outcome: object) -> Problem:
             )
         case _:
             raise TypeError(f"no words for {type(outcome).__name__}")
+
+
+def _circle(path: tuple[str, ...]) -> str:
+    shown = " → ".join([*path, path[0]])
+    if len(path) <= _OWN_CIRCLE:
+        # Sharing an owner's name is the usual way into this one.
+        return (
+            f"This owner holds it already and would wait for itself: {shown}."
+            " Give each worker an owner of its own, or ask for the lease back with resume."
+        )
+    return f"Waiting would never end: {shown}. Release what you hold, or do not wait."
 
 
 def _not_current(outcome: refusals.NotCurrent) -> Problem:

@@ -249,6 +249,10 @@ class HeldName(msgspec.Struct, gc=False):
     retry_after_ms: Millis
     metadata: str | None
     note: str | None
+    claimed_at: Time | None
+    """None, as the two below, for a name that nobody holds but that is closed."""
+    last_heartbeat_at: Time | None
+    expires_at: Time | None
 
 
 class HeldManyReply(msgspec.Struct, gc=False, tag_field="status", tag="held"):
