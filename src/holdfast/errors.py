@@ -1,14 +1,43 @@
-"""Every exception a user of Holdfast may meet.
+"""Every exception a user of Holdfast may meet. A name says who broke it: `LeaseReleased` is you, `LeaseLost` the world.
 
 HoldfastError
 ├── SettingsError        a setting or the client's configuration is wrong: you, before anything was asked
+├── JobHeld              somebody else owns the job: who, since when, until when, how alive that one looks
+│   └── NotInTime        and still did when the wait was over
+├── JobDone              the job is finished, and remembered as such: do not do it again
+├── LeaseLost            the claim was ours and is not any more: reason says how it ended
+├── LeaseReleased        the claim was given back, by you, before this call
+├── StaleToken           a newer owner has been here: what you write to refused the fencing token
+├── CannotFence          a fence cannot promise what it is there for: its text says what to do
 └── ServerError          the server was asked and there is no good answer
     ├── Unreachable      no answer came: nobody knows whether the request took effect
     └── Refused          it answered no: status, code, details and request id say why
-        └── NotAllowed   it answered 401 or 403: the token is missing, unknown or may not do this
+        ├── NotAllowed   it answered 401 or 403: the token is missing, unknown or may not do this
+        └── Deadlock     waiting would never end: cycle says who waits for whom
 """
 
-__all__ = ["HoldfastError", "NotAllowed", "Refused", "ServerError", "SettingsError", "Unreachable"]
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+__all__ = [
+    "CannotFence",
+    "Deadlock",
+    "HoldfastError",
+    "JobDone",
+    "JobHeld",
+    "LeaseLost",
+    "LeaseReleased",
+    "NotAllowed",
+    "NotInTime",
+    "Refused",
+    "ServerError",
+    "SettingsError",
+    "StaleToken",
+    "Unreachable",
+]
 
 
 class HoldfastError(Exception):
@@ -26,9 +55,116 @@ class SettingsError(HoldfastError):
         self.allowed = allowed
         super().__init__(f"{setting} ({origin}): {problem}" + (f"; allowed: {allowed}" if allowed else ""))
 
-    def __reduce__(self) -> tuple[type["SettingsError"], tuple[str, str, str, str]]:
+    def __reduce__(self) -> tuple[type[SettingsError], tuple[str, str, str, str]]:
         """Let it travel between processes: an exception is otherwise made anew from its text alone."""
         return type(self), (self.setting, self.origin, self.problem, self.allowed)
+
+
+class JobHeld(HoldfastError):
+    """Somebody else owns the job. For several jobs, `others` has one of these for each that is in the way."""
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        job: str = "",
+        owner: str | None = None,
+        metadata: Any = None,  # noqa: ANN401 - whatever the owner attached
+        note: str | None = None,
+        claimed_at: datetime | None = None,
+        last_heartbeat_at: datetime | None = None,
+        expires_at: datetime | None = None,
+        same_owner: bool = False,
+        waiting: int = 0,
+        retry_after: float | None = None,
+        others: Sequence[JobHeld] = (),
+    ) -> None:
+        """Take all that the server said of the owner. Times are None where a closed name has no owner."""
+        super().__init__(text)
+        self.job = job
+        self.owner = owner
+        self.metadata = metadata
+        self.note = note
+        self.claimed_at = claimed_at
+        self.last_heartbeat_at = last_heartbeat_at
+        self.expires_at = expires_at
+        self.same_owner = same_owner
+        self.waiting = waiting
+        self.retry_after = retry_after
+        """Seconds after which it may be free."""
+        self.others = tuple(others)
+
+
+class NotInTime(JobHeld):
+    """Somebody else owned the job for as long as the caller would wait."""
+
+
+class JobDone(HoldfastError):
+    """The job is finished: by whom, when, and what came of it."""
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        job: str = "",
+        owner: str | None = None,
+        token: int = 0,
+        completed_at: datetime | None = None,
+        result: str | None = None,
+    ) -> None:
+        """Take all that is remembered."""
+        super().__init__(text)
+        self.job = job
+        self.owner = owner
+        self.token = token
+        self.completed_at = completed_at
+        self.result = result
+
+
+class LeaseLost(HoldfastError):
+    """The claim was ours and is not any more.
+
+    `reason` is `expired` (its time passed), `unreachable` (it could not be renewed in time), `refused` (the server
+    would not renew it), `revoked` (an operator ended it: `by` and `why` say who and why), `session_ended`, `released`
+    or `transferred` (somebody else with the lease id did).
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        job: str = "",
+        token: int | None = None,
+        reason: str = "expired",
+        by: str | None = None,
+        why: str | None = None,
+    ) -> None:
+        """Say how it ended."""
+        super().__init__(text)
+        self.job = job
+        self.token = token
+        self.reason = reason
+        self.by = by
+        self.why = why
+
+
+class LeaseReleased(HoldfastError):
+    """The claim was given back before this call."""
+
+
+class StaleToken(HoldfastError):
+    """A newer owner has been here: `current` is the greatest token that was seen."""
+
+    def __init__(self, text: str, *, resource: str = "", token: int = 0, current: int | None = None) -> None:
+        """Say which token was refused."""
+        super().__init__(text)
+        self.resource = resource
+        self.token = token
+        self.current = current
+
+
+class CannotFence(HoldfastError):
+    """The fence cannot keep its promise here, so nothing may be written. Its text says what to change."""
 
 
 class ServerError(HoldfastError):
@@ -44,7 +180,7 @@ class Unreachable(ServerError):
         self.problem = problem
         super().__init__(f"no answer from {url}: {problem}")
 
-    def __reduce__(self) -> tuple[type["Unreachable"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[Unreachable], tuple[str, str]]:
         """Let it travel between processes."""
         return type(self), (self.url, self.problem)
 
@@ -53,20 +189,46 @@ class Refused(ServerError):
     """The server answered no. `code` is for programs, `details` for people, `request_id` for whoever reads its logs."""
 
     def __init__(
-        self, status: int, code: str, error: str, details: str | None = None, request_id: str | None = None
+        self,
+        status: int,
+        code: str,
+        error: str,
+        details: str | None = None,
+        request_id: str | None = None,
+        *,
+        retry_after: float | None = None,
     ) -> None:
-        """Take the parts of the server's error envelope."""
+        """Take the parts of the server's error envelope; `retry_after`, in seconds, only where a retry can help."""
         self.status = status
         self.code = code
         self.error = error
         self.details = details
         self.request_id = request_id
+        self.retry_after = retry_after
         super().__init__(f"{error}: {details}" if details else error)
 
-    def __reduce__(self) -> tuple[type["Refused"], tuple[int, str, str, str | None, str | None]]:
+    def __reduce__(self) -> tuple[type[Refused], tuple[int, str, str, str | None, str | None], dict[str, Any]]:
         """Let it travel between processes."""
-        return type(self), (self.status, self.code, self.error, self.details, self.request_id)
+        return type(self), (self.status, self.code, self.error, self.details, self.request_id), vars(self)
 
 
 class NotAllowed(Refused):
     """The server answered 401 or 403."""
+
+
+class Deadlock(Refused):
+    """Waiting would close a circle: `cycle` is who waits, for what, held by whom, and so on around."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        error: str,
+        details: str | None = None,
+        request_id: str | None = None,
+        *,
+        cycle: Sequence[str] = (),
+    ) -> None:
+        """Take the parts of the server's error envelope, and the circle."""
+        super().__init__(status, code, error, details, request_id)
+        self.cycle = list(cycle)

@@ -23,7 +23,8 @@ from holdfast.cli._options import as_json, asks_server, transport
 from holdfast.errors import ServerError, Unreachable
 
 if TYPE_CHECKING:
-    from holdfast.client._http import Answer, Transport
+    from holdfast.client._answer import Answer
+    from holdfast.client._http import Transport
 
 CLOCK_OFF_MS_MAX = 5_000
 DISK_FREE_BYTES_LOW = 1024**3
@@ -89,19 +90,25 @@ def _server_checks(server: Transport) -> Iterator[Check]:
     target = server.target
     began_ms = _clock.monotonic_ms()
     try:
-        ready = server.send("GET", "/readyz")
+        ready = _ask(server, "/readyz")
         yield Check(
             "reachable", "ok", f"{target.url} (from {target.url_origin}), {_clock.monotonic_ms() - began_ms} ms"
         )
         yield _ready(ready)
-        yield _store(server.send("GET", "/health"))
+        yield _store(_ask(server, "/health"))
         yield _token(server)
         asked_ms = _clock.wall_ms()
-        status = server.send("GET", "/status")
+        status = _ask(server, "/status")
         yield from _clock_and_version(status, (asked_ms + _clock.wall_ms()) // 2)
     except Unreachable as error:
         text = f"{error} (the address is from {target.url_origin})"
         yield Check("reachable", "FAIL", text, "start it with `holdfast serve`, or name another with HOLDFAST_URL")
+
+
+def _ask(server: Transport, path: str) -> Answer:
+    from holdfast.client._flow import Send
+
+    return server.send(Send("GET", path))
 
 
 def _ready(answer: Answer) -> Check:
@@ -122,11 +129,13 @@ def _store(answer: Answer) -> Check:
 
 
 def _token(server: Transport) -> Check:
+    from holdfast.client._answer import refusal
+
     how = "put one into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE"
     if server.target.token is None:
         return Check("token", "FAIL", "there is none for this server", how)
     try:
-        answer = server.send("GET", "/locks?limit=1")
+        answer = _ask(server, "/locks?limit=1")
     except ServerError as error:
         return Check("token", "FAIL", str(error), "try again")
     origin = f"(from {server.target.token_origin})"
@@ -134,13 +143,13 @@ def _token(server: Transport) -> Check:
         case 200:
             return Check("token", "ok", f"accepted {origin}")
         case 401:
-            return Check("token", "FAIL", f"not accepted {origin}: {server.refusal(answer)}", how)
+            return Check("token", "FAIL", f"not accepted {origin}: {refusal(answer, server.target.url)}", how)
         case 403:
             return Check(
                 "token", "warn", f"accepted, but it may not read {origin}", "use one with the scope read to look around"
             )
         case _:
-            return Check("token", "FAIL", f"{origin} {server.refusal(answer)}", "look at the server's log")
+            return Check("token", "FAIL", f"{origin} {refusal(answer, server.target.url)}", "look at the server's log")
 
 
 def _clock_and_version(answer: Answer, local_ms: int) -> Iterator[Check]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from holdfast.cli import _output
-from holdfast.cli._options import Duration, as_json, asks_server, transport
+from holdfast.cli._options import Duration, as_json, asks_server, client
 
 SCOPES = ("read", "claim", "admin")
 
@@ -50,12 +50,8 @@ def create(
 
     Without --scope it may read and claim. Only the token goes to standard output.
     """
-    from holdfast.client import _operator
-
-    with transport(url, token_file) as server:
-        made = _operator.create_token(
-            server, name, scopes=_scopes(each, joined), prefix=prefix, expires_in_seconds=expires
-        )
+    with client(url, token_file) as server:
+        made = server.create_token(name, scopes=_scopes(each, joined), prefix=prefix, expires_in_seconds=expires)
     if json:
         _output.say_json(made)
         return
@@ -74,10 +70,8 @@ def create(
 @asks_server
 def list_tokens(*, json: bool, url: str | None, token_file: Path | None) -> None:
     """List all tokens, without the tokens themselves."""
-    from holdfast.client import _operator
-
-    with transport(url, token_file) as server:
-        known = _operator.list_tokens(server)
+    with client(url, token_file) as server:
+        known = server.list_tokens()
     if json:
         _output.say_json({"tokens": known})
         return
@@ -97,16 +91,18 @@ def list_tokens(*, json: bool, url: str | None, token_file: Path | None) -> None
 
 @token.command()
 @click.argument("name")
+@as_json
 @asks_server
-def revoke(*, name: str, url: str | None, token_file: Path | None) -> None:
+def revoke(*, name: str, json: bool, url: str | None, token_file: Path | None) -> None:
     """Shut the token NAME out at once.
 
     What it holds lives on until its time is over.
     """
-    from holdfast.client import _operator
-
-    with transport(url, token_file) as server:
-        _operator.revoke_token(server, name)
+    with client(url, token_file) as server:
+        server.revoke_token(name)
+    if json:
+        _output.say_json({"status": "revoked", "name": name})
+        return
     _output.say(_output.plain(f"{name} is revoked"))
 
 

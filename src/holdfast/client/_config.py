@@ -31,17 +31,19 @@ class Target(msgspec.Struct, frozen=True):
         return f"Target({self.url!r} from {self.url_origin}, token from {self.token_origin})"
 
 
-def find(*, url: str | None, token_file: Path | None, environment: Mapping[str, str]) -> Target:
+def find(
+    *, url: str | None, token_file: Path | None, environment: Mapping[str, str], token: str | None = None
+) -> Target:
     """Put the target together. Raises `SettingsError` for anything that cannot be used."""
     kept = clientconfig.read(environment)
     place = str(clientconfig.client_config_dir(environment) / clientconfig.CONFIG_NAME)
-    for text, origin in ((url, "--url"), (environment.get("HOLDFAST_URL"), "HOLDFAST_URL"), (kept.url, place)):
+    for text, origin in ((url, "the given url"), (environment.get("HOLDFAST_URL"), "HOLDFAST_URL"), (kept.url, place)):
         if text:
             found, url_origin = _checked_url(text, origin), origin
             break
     else:
         found, url_origin = DEFAULT_URL, "the default"
-    token, token_origin = _find_token(token_file, environment)
+    token, token_origin = _find_token(token, token_file, environment)
     if token is None and kept.token_file is not None and (kept.url is None or _same_server(kept.url, found)):
         token, token_origin = clientconfig.read_token(kept.token_file), place
     return _guarded(Target(found, url_origin, token, token_origin))
@@ -56,16 +58,22 @@ def is_loopback(url: str) -> bool:
         return host == "localhost"
 
 
-def _find_token(token_file: Path | None, environment: Mapping[str, str]) -> tuple[str | None, str]:
+def _find_token(token: str | None, token_file: Path | None, environment: Mapping[str, str]) -> tuple[str | None, str]:
+    if token is not None:
+        return _checked_token(token, "the given token"), "the given token"
     if token_file is not None:
-        return clientconfig.read_token(token_file), "--token-file"
+        return clientconfig.read_token(token_file), "the given token file"
     if text := environment.get("HOLDFAST_TOKEN", "").strip():
-        if not text.isascii() or not text.isprintable() or " " in text:
-            raise SettingsError("token", "HOLDFAST_TOKEN", "this is not a token", "printable ASCII without blanks")
-        return text, "HOLDFAST_TOKEN"
+        return _checked_token(text, "HOLDFAST_TOKEN"), "HOLDFAST_TOKEN"
     if named := environment.get("HOLDFAST_TOKEN_FILE"):
         return clientconfig.read_token(Path(named).expanduser()), "HOLDFAST_TOKEN_FILE"
     return None, "nowhere"
+
+
+def _checked_token(text: str, origin: str) -> str:
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        raise SettingsError("token", origin, "this is not a token", "printable ASCII without blanks")
+    return text
 
 
 def _checked_url(text: str, origin: str) -> str:

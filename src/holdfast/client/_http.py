@@ -1,51 +1,27 @@
 """One JSON request, one JSON answer, over urllib3. Nothing is retried and no redirect is followed.
 
-The token leaves this file in one header only, to one server only.
+Connections are made as they are needed: a claim that waits never keeps a renewal from being sent.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import Self
 
 import msgspec
 import urllib3
 
-from holdfast import __version__
-from holdfast.client._config import Target, is_loopback
-from holdfast.errors import NotAllowed, Refused, ServerError, Unreachable
+from holdfast.client._answer import Answer
+from holdfast.client._config import Target
+from holdfast.client._flow import Open, Send
+from holdfast.client._transport import ANSWER_BYTES_MAX, CONNECT_SECONDS, headers_for, proxy_for
+from holdfast.errors import ServerError, Unreachable
 
-CONNECT_SECONDS = 5.0
-READ_SECONDS = 30.0
-ANSWER_BYTES_MAX = 64 * 1024 * 1024
-
-T = TypeVar("T")
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What came back, whatever its status."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def json(self) -> Any:  # noqa: ANN401 - JSON is whatever the server sent
-        """Decode the body; None where it is not JSON."""
-        try:
-            return msgspec.json.decode(self.body)
-        except msgspec.DecodeError:
-            return None
-
-
-class _Envelope(msgspec.Struct):
-    """The body of a refusal."""
-
-    error: str
-    code: str
-    details: str | None = None
-    request_id: str | None = None
+CONNECTIONS_MAX = 16
+"""How many are kept open for the next request; more at once are closed after use."""
+STREAM_BYTES = 65_536
 
 
 class Transport:
@@ -57,12 +33,13 @@ class Transport:
         *,
         environment: Mapping[str, str],
         connect_seconds: float = CONNECT_SECONDS,
-        read_seconds: float = READ_SECONDS,
     ) -> None:
         """Prepare; nothing is sent yet. `environment` may name a proxy, which is never asked for a loopback address."""
         self.target = target
+        self._environment = environment
         self._pool = _pool_for(target.url, environment)
-        self._timeout = urllib3.Timeout(connect=connect_seconds, read=read_seconds)
+        self._pid = os.getpid()
+        self._connect_seconds = connect_seconds
 
     def __repr__(self) -> str:
         """Show where it leads, never the token."""
@@ -80,27 +57,12 @@ class Transport:
         """Close the connections."""
         self._pool.clear()
 
-    def send(self, method: str, path: str, body: object = None) -> Answer:
+    def send(self, request: Send) -> Answer:
         """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
-        headers = {"Accept": "application/json", "User-Agent": f"holdfast/{__version__}"}
-        if self.target.token is not None:
-            headers["Authorization"] = f"Bearer {self.target.token}"
-        payload = None
-        if body is not None:
-            payload = msgspec.json.encode(body)
-            headers["Content-Type"] = "application/json"
+        headers = headers_for(self.target, request)
+        payload = None if request.body is None else msgspec.json.encode(request.body)
         try:
-            response = self._pool.request(
-                method,
-                self.target.url + path,
-                body=payload,
-                headers=headers,
-                redirect=False,
-                retries=False,
-                timeout=self._timeout,
-                preload_content=False,
-                decode_content=False,
-            )
+            response = self._open(request.method, request.path, headers, request.answer_seconds, payload)
             content = b""
             # To its very end, where an answer that broke off is found out.
             while len(content) <= ANSWER_BYTES_MAX and (part := response.read(ANSWER_BYTES_MAX + 1)):
@@ -113,56 +75,62 @@ class Transport:
         response.release_conn()
         return Answer(response.status, response.headers, content)
 
-    def call(self, method: str, path: str, reply: type[T], body: object = None) -> T:
-        """Send one request and return the reply it was promised. Raises `ServerError` in one of its forms."""
-        answer = self.send(method, path, body)
-        if not 200 <= answer.status < 300:  # noqa: PLR2004 - the range of success
-            raise self.refusal(answer)
+    def stream(self, opening: Open) -> Stream:
+        """Open a response that goes on and on. Raises `Unreachable`."""
+        headers = {**headers_for(self.target, None), **opening.headers}
         try:
-            return msgspec.json.decode(answer.body or b"null", type=reply)
-        except msgspec.MsgspecError as error:
-            raise ServerError(
-                f"{self.target.url} does not answer {method} {path} as a Holdfast server would ({error});"
-                " check the address, and that server and client have the same version"
-            ) from None
+            response = self._open("GET", opening.path, headers, opening.read_seconds)
+        except urllib3.exceptions.HTTPError as error:
+            raise Unreachable(self.target.url, _reason(error)) from None
+        return Stream(self.target.url, response)
 
-    def refusal(self, answer: Answer) -> Refused:
-        """Make an exception of an answer that is not a success."""
-        if 300 <= answer.status < 400:  # noqa: PLR2004 - the range of redirects
-            error, details = (
-                f"{self.target.url} answered with a redirect, and none is followed",
-                "set the address it leads to",
-            )
-            return Refused(answer.status, "redirect", error, details)
-        kind = NotAllowed if answer.status in {401, 403} else Refused
+    def _open(
+        self, method: str, path: str, headers: Mapping[str, str], read_seconds: float, payload: bytes | None = None
+    ) -> urllib3.BaseHTTPResponse:
+        if os.getpid() != self._pid:
+            # A forked process: on the connections it has inherited it would hear the answers of its parent.
+            self._pool, self._pid = _pool_for(self.target.url, self._environment), os.getpid()
+        return self._pool.request(
+            method,
+            self.target.url + path,
+            body=payload,
+            headers=headers,
+            redirect=False,
+            retries=False,
+            timeout=urllib3.Timeout(connect=min(self._connect_seconds, read_seconds), read=read_seconds),
+            preload_content=False,
+            decode_content=False,
+        )
+
+
+class Stream:
+    """A response that is read bit by bit."""
+
+    def __init__(self, url: str, response: urllib3.BaseHTTPResponse) -> None:
+        self._url = url
+        self._response = response
+        self.status = response.status
+
+    def read(self) -> bytes:
+        """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
         try:
-            found = msgspec.json.decode(answer.body, type=_Envelope)
-        except msgspec.MsgspecError:
-            details = "this is not how a Holdfast server refuses; check the address and what stands in between"
-            return kind(answer.status, "unexpected", f"{self.target.url} answered {answer.status}", details)
-        return kind(answer.status, found.code, found.error, found.details, found.request_id)
+            return self._response.read1(STREAM_BYTES)
+        except urllib3.exceptions.HTTPError as error:
+            raise Unreachable(self._url, _reason(error)) from None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._response.close()
 
 
 def _pool_for(url: str, environment: Mapping[str, str]) -> urllib3.PoolManager:
-    parts = urlsplit(url)
-    name = f"{parts.scheme}_proxy"
-    proxy = environment.get(name) or environment.get(name.upper())
-    without = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    if not proxy or is_loopback(url) or _is_listed(parts.hostname or "", without):
-        return urllib3.PoolManager(num_pools=1)
-    hop = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    proxy = proxy_for(url, environment)
+    if proxy is None:
+        return urllib3.PoolManager(num_pools=1, maxsize=CONNECTIONS_MAX)
     headers = None
-    if hop.username is not None:
-        secret = f"{unquote(hop.username)}:{unquote(hop.password or '')}"
-        headers = urllib3.make_headers(proxy_basic_auth=secret)
-    address = hop._replace(netloc=hop.netloc.rpartition("@")[2]).geturl()
-    return urllib3.ProxyManager(address, num_pools=1, proxy_headers=headers)
-
-
-def _is_listed(host: str, without: str) -> bool:
-    """Does `no_proxy` name this host, or a domain it belongs to?"""
-    entries = [entry.strip().lower().lstrip(".") for entry in without.split(",")]
-    return any(entry in {"*", host} or host.endswith(f".{entry}") for entry in entries if entry)
+    if proxy.user is not None:
+        headers = urllib3.make_headers(proxy_basic_auth=f"{proxy.user}:{proxy.password}")
+    return urllib3.ProxyManager(proxy.url, num_pools=1, maxsize=CONNECTIONS_MAX, proxy_headers=headers)
 
 
 def _reason(error: BaseException) -> str:

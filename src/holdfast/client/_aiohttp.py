@@ -1,0 +1,159 @@
+"""One JSON request, one JSON answer, over aiohttp. Nothing is retried and no redirect is followed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from holdfast.client._answer import Answer
+from holdfast.client._config import Target
+from holdfast.client._flow import Open, Send
+from holdfast.client._transport import ANSWER_BYTES_MAX, CONNECT_SECONDS, headers_for, proxy_for
+from holdfast.errors import ServerError, Unreachable
+
+STREAM_BYTES = 65_536
+
+_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class AsyncTransport:
+    """A way to one server, for one event loop. Made before the loop runs, it opens nothing until it is used."""
+
+    def __init__(self, target: Target, *, environment: Mapping[str, str]) -> None:
+        self.target = target
+        self._proxy = proxy_for(target.url, environment)
+        self._session: aiohttp.ClientSession | None = None
+        self.finishing: set[asyncio.Task[Any]] = set()
+        """What goes on although its caller was cancelled: giving back."""
+
+    def __repr__(self) -> str:
+        """Show where it leads, never the token."""
+        return f"AsyncTransport({self.target!r})"
+
+    async def close(self) -> None:
+        """Close the connections, once nobody gives anything back any more."""
+        if self.finishing:
+            await asyncio.wait(self.finishing)
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def send(self, request: Send) -> Answer:
+        """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
+        payload = None if request.body is None else msgspec.json.encode(request.body)
+        timeout = aiohttp.ClientTimeout(
+            total=request.answer_seconds, sock_connect=min(CONNECT_SECONDS, request.answer_seconds)
+        )
+        try:
+            async with self._opened().request(
+                request.method,
+                self._url(request.path),
+                data=payload,
+                headers=headers_for(self.target, request),
+                allow_redirects=False,
+                timeout=timeout,
+                proxy=self._proxy_url,
+                proxy_headers=self._proxy_headers,
+            ) as response:
+                return Answer(response.status, response.headers, await self._whole(response))
+        except _BROKEN as error:
+            raise Unreachable(self.target.url, reason(error)) from None
+
+    async def stream(self, opening: Open) -> AsyncStream:
+        """Open a response that goes on and on. Raises `Unreachable`."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=opening.read_seconds)
+        try:
+            response = await self._opened().request(
+                "GET",
+                self._url(opening.path),
+                headers={**headers_for(self.target, None), **opening.headers},
+                allow_redirects=False,
+                timeout=timeout,
+                proxy=self._proxy_url,
+                proxy_headers=self._proxy_headers,
+            )
+        except _BROKEN as error:
+            raise Unreachable(self.target.url, reason(error)) from None
+        return AsyncStream(self.target.url, response)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # No limit: a claim that waits must never keep a renewal from being sent.
+            connector = aiohttp.TCPConnector(limit=0)
+            self._session = aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+            )
+        return self._session
+
+    def _url(self, path: str) -> URL:
+        return URL(self.target.url + path, encoded=True)
+
+    @property
+    def _proxy_url(self) -> str | None:
+        return None if self._proxy is None else self._proxy.url
+
+    @property
+    def _proxy_headers(self) -> dict[str, str] | None:
+        if self._proxy is None or self._proxy.user is None:
+            return None
+        # Meant for the proxy; aiohttp makes Proxy-Authorization of it, on the request or on the tunnel.
+        pair = f"{self._proxy.user}:{self._proxy.password}".encode()
+        return {"Authorization": f"Basic {b64encode(pair).decode()}"}
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+        if response.content_length is not None and response.content_length <= ANSWER_BYTES_MAX:
+            return await response.read()
+        content = b""
+        async for part in response.content.iter_any():
+            content += part
+            if len(content) > ANSWER_BYTES_MAX:
+                response.close()  # What is left of it must not be read as the next answer.
+                text = f"{self.target.url} sent more than {ANSWER_BYTES_MAX} bytes; is it a Holdfast server?"
+                raise ServerError(text)
+        return content
+
+
+class AsyncStream:
+    """A response that is read bit by bit."""
+
+    def __init__(self, url: str, response: aiohttp.ClientResponse) -> None:
+        self._url = url
+        self._response = response
+        self.status = response.status
+
+    async def read(self) -> bytes:
+        """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
+        try:
+            return await self._response.content.read(STREAM_BYTES)
+        except _BROKEN as error:
+            raise Unreachable(self._url, reason(error)) from None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._response.close()
+
+
+def reason(error: BaseException) -> str:
+    """Say in a few words why there was no answer."""
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return "the connection was not accepted in time"
+        case asyncio.TimeoutError():
+            return "the answer did not come in time"
+        case aiohttp.ClientConnectorDNSError():
+            return "the host's name is not known"
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
+            return f"the encrypted connection failed ({error})"
+        case OSError(errno=int(number)) if number > 0:
+            return os.strerror(number).lower()  # The text of asyncio's own shows its insides.
+        case OSError(strerror=str(text)) if text:
+            return text.lower()
+        case _:
+            return "the connection broke"

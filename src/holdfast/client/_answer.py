@@ -1,0 +1,77 @@
+"""What a server answered, and what becomes of it: the reply that was promised, or the exception that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.errors import Deadlock, NotAllowed, Refused, ServerError
+
+T = TypeVar("T")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came back, whatever its status."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:  # noqa: ANN401 - JSON is whatever the server sent
+        """Decode the body; None where it is not JSON."""
+        try:
+            return msgspec.json.decode(self.body)
+        except msgspec.DecodeError:
+            return None
+
+
+class Envelope(msgspec.Struct):
+    """The body of a refusal."""
+
+    error: str
+    code: str
+    details: str | None = None
+    request_id: str | None = None
+    retry_after_ms: int | None = None
+    cycle: list[str] = []
+    ended: str | None = None
+    at: str | None = None
+    by: str | None = None
+    reason: str | None = None
+
+
+def envelope(answer: Answer) -> Envelope | None:
+    """Read the body of a refusal; None where it is not ours."""
+    try:
+        return msgspec.json.decode(answer.body, type=Envelope)
+    except msgspec.MsgspecError:
+        return None
+
+
+def decoded(answer: Answer, reply: type[T], asked: str, url: str) -> T:
+    """Return the reply that was promised. Raises `ServerError` for anything else."""
+    try:
+        return msgspec.json.decode(answer.body or b"null", type=reply)
+    except msgspec.MsgspecError as error:
+        raise ServerError(
+            f"{url} does not answer {asked} as a Holdfast server would ({error});"
+            " check the address, and that server and client have the same version"
+        ) from None
+
+
+def refusal(answer: Answer, url: str) -> Refused:
+    """Make an exception of an answer that is not a success."""
+    if 300 <= answer.status < 400:  # noqa: PLR2004 - the range of redirects
+        error = f"{url} answered with a redirect, and none is followed"
+        return Refused(answer.status, "redirect", error, "set the address it leads to")
+    kind = NotAllowed if answer.status in {401, 403} else Refused
+    found = envelope(answer)
+    if found is None:
+        details = "this is not how a Holdfast server refuses; check the address and what stands in between"
+        return kind(answer.status, "unexpected", f"{url} answered {answer.status}", details)
+    retry_after = None if found.retry_after_ms is None else found.retry_after_ms / 1_000
+    if found.code == "deadlock":
+        return Deadlock(answer.status, found.code, found.error, found.details, found.request_id, cycle=found.cycle)
+    return kind(answer.status, found.code, found.error, found.details, found.request_id, retry_after=retry_after)

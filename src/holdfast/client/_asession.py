@@ -1,0 +1,187 @@
+"""Sessions for coroutines: claims that all end together, when the session is closed or its process is gone."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from holdfast.client import _keeping
+from holdfast.client._aclaim import (
+    Acquiring,
+    AsyncClaim,
+    AsyncClaims,
+    AsyncLost,
+    Block,
+    C,
+    keep,
+    stop,
+    tell_loss,
+    teller,
+)
+from holdfast.client._client import TTL_SECONDS
+from holdfast.client._records import Metadata, Place
+from holdfast.client._run import RunBase
+from holdfast.client._term import Term
+from holdfast.errors import HoldfastError
+from holdfast.wire.messages import SessionOpenedReply
+
+if TYPE_CHECKING:
+    from holdfast.client._async import AsyncHoldfast
+
+log = logging.getLogger("holdfast.client")
+
+
+class AsyncSession(RunBase[AsyncClaim]):
+    """A session that is ours, kept alive in the background. Use it in an `async with` statement: leaving it ends it."""
+
+    def __init__(
+        self,
+        client: AsyncHoldfast,
+        opened: SessionOpenedReply,
+        term: Term,
+        on_lost: Callable[[AsyncSession], object] | None,
+    ) -> None:
+        """Begin to keep it. Made by the client's `session`."""
+        super().__init__(client._policy, opened, term)  # noqa: SLF001 - a part of it
+        self._client = client
+        self.lost = AsyncLost([term])
+        """An event that is set when the session is lost."""
+        if on_lost is not None:
+            tell_loss([term], teller(weakref.ref(self), on_lost))
+        self._block = Block([term])
+        self._kept = keep(term, _keeping.session_beat(opened.session_id), client)
+
+    async def __aenter__(self) -> Self:
+        self.raise_if_lost()
+        self._block.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ours = self._block.leave(kind)
+        try:
+            await self.end()
+        except HoldfastError as problem:
+            if error is None or ours:
+                raise
+            # What happened in the block matters more.
+            log.warning("the session %s was not ended: %s", self.session_id, problem)
+        if ours:
+            raise self._term.error()  # The block was told before, and cut off all the same.
+
+    def claim(
+        self,
+        job_id: str,
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        resume: bool = False,
+        redo: bool = False,
+        lock_delay: float = 0,
+        on_lost: Callable[[AsyncClaim], object] | None = None,
+        on_wait: Callable[[Place], None] | None = None,
+    ) -> Acquiring[AsyncClaim]:
+        """Claim a job for this session, as `AsyncHoldfast.claim`."""
+        return self._adopting(
+            self._client.claim(
+                job_id,
+                ttl=ttl,
+                wait=wait,
+                owner=owner,
+                metadata=metadata,
+                resume=resume,
+                redo=redo,
+                lock_delay=lock_delay,
+                session=self.session_id,
+                on_lost=on_lost,
+                on_wait=on_wait,
+            ),
+            self._add,
+        )
+
+    def claim_any(
+        self,
+        job_ids: Sequence[str],
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        redo: bool = False,
+        lock_delay: float = 0,
+        on_lost: Callable[[AsyncClaim], object] | None = None,
+    ) -> Acquiring[AsyncClaim]:
+        """Claim the first free job of a list for this session, as `AsyncHoldfast.claim_any`."""
+        return self._adopting(
+            self._client.claim_any(
+                job_ids,
+                ttl=ttl,
+                wait=wait,
+                owner=owner,
+                metadata=metadata,
+                redo=redo,
+                lock_delay=lock_delay,
+                session=self.session_id,
+                on_lost=on_lost,
+            ),
+            self._add,
+        )
+
+    def claim_all(
+        self,
+        job_ids: Sequence[str],
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        redo: bool = False,
+        lock_delay: float = 0,
+        on_lost: Callable[[AsyncClaims], object] | None = None,
+        on_wait: Callable[[Place], None] | None = None,
+    ) -> Acquiring[AsyncClaims]:
+        """Claim every job of a list or none for this session, as `AsyncHoldfast.claim_all`."""
+        return self._adopting(
+            self._client.claim_all(
+                job_ids,
+                ttl=ttl,
+                wait=wait,
+                owner=owner,
+                metadata=metadata,
+                redo=redo,
+                lock_delay=lock_delay,
+                session=self.session_id,
+                on_lost=on_lost,
+                on_wait=on_wait,
+            ),
+            self._add_all,
+        )
+
+    def _adopting(self, acquiring: Acquiring[C], adopt: Callable[[C], None]) -> Acquiring[C]:
+        """Remember what comes of a claim, so that it is not renewed after the session's end."""
+
+        async def get() -> C:
+            got = await acquiring
+            adopt(got)
+            return got
+
+        return Acquiring(get)
+
+    def _add_all(self, claims: AsyncClaims) -> None:
+        for claim in claims:
+            self._add(claim)
+
+    async def end(self) -> None:
+        """End the session, and with it every claim of it, in one step; a second time is harmless."""
+        try:
+            await self._client._run(self._ending())  # noqa: SLF001 - a part of it
+        finally:
+            stop(self._kept, self._client)
+            for claim in self._members:
+                claim._stop()  # noqa: SLF001 - one of ours

@@ -1,0 +1,454 @@
+"""The client for coroutines: every operation is a flow, driven here over aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from holdfast.client import _claiming, _exclusive, _keeping, _reading
+from holdfast.client._aclaim import Acquiring, AsyncClaim, AsyncClaims
+from holdfast.client._aiohttp import AsyncTransport
+from holdfast.client._akeeper import LoopKeeper
+from holdfast.client._asession import AsyncSession
+from holdfast.client._client import TTL_SECONDS, Client, names
+from holdfast.client._flow import ANSWER_SECONDS, RETRY_SECONDS, Close, Effect, Flow, Open, Read, Rest, Send
+from holdfast.client._following import Follower
+from holdfast.client._kept import look
+from holdfast.client._records import Happened, JobClaim, JobOwner, JobStatus, Metadata, Place, SessionInfo
+from holdfast.wire.messages import StatusReply, TokenMadeReply, TokenReply, WhyReply
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+HISTORY_LIMIT = 100
+WAITS = (Send, Rest, Open, Read, Close)
+
+
+async def drive(flow: Flow[T], transport: AsyncTransport, step: Callable[[Any], Effect], value: object) -> T:
+    """Perform what a flow yields until it returns. What goes wrong is the flow's to clean up.
+
+    A cancelled flow is finished by a task of its own: what it cleans up is cleaned up however often it is cancelled.
+    """
+    try:
+        while True:
+            effect = step(value)
+            try:
+                value = await _perform(effect, transport) if isinstance(effect, WAITS) else look(effect)
+                step = flow.send
+            except asyncio.CancelledError as error:
+                return await shielded(drive(flow, transport, flow.throw, error), transport)
+            except BaseException as error:  # noqa: BLE001 - it is thrown on, into the flow
+                step, value = flow.throw, error
+    except StopIteration as returned:
+        result: T = returned.value
+        return result
+
+
+async def shielded(work: Coroutine[Any, Any, T], transport: AsyncTransport) -> T:
+    """Do something to its end, even if we are cancelled meanwhile; the way to the server stays open for so long."""
+    task = asyncio.get_running_loop().create_task(work)
+    transport.finishing.add(task)
+    task.add_done_callback(transport.finishing.discard)
+    task.add_done_callback(_seen)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Look at how it ended: where the caller was cancelled, nobody else does."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _perform(effect: Effect, transport: AsyncTransport) -> Any:  # noqa: ANN401 - each has a result of its own
+    match effect:
+        case Send():
+            return await transport.send(effect)
+        case Rest(seconds=seconds):
+            return await asyncio.sleep(seconds)
+        case Open():
+            return await transport.stream(effect)
+        case Read(stream=stream):
+            return await stream.read()
+        case Close(stream=stream):
+            return stream.close()
+        case _:
+            raise TypeError(f"{type(effect).__name__} needs no waiting")
+
+
+class AsyncHoldfast(Client):
+    """A client of one server, for the coroutines of one event loop. Close it, or use it as an async context manager.
+
+    >>> async with AsyncHoldfast() as holdfast, holdfast.claim("github-issue-1842", ttl=120) as claim:
+    ...     await push(branch, fencing_token=claim.token)
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        owner: str | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Find the server and the token; nothing is sent yet. Raises `SettingsError`."""
+        super().__init__(
+            url,
+            token=token,
+            token_file=token_file,
+            owner=owner,
+            answer_seconds=answer_seconds,
+            retry_seconds=retry_seconds,
+            environment=environment,
+        )
+        self._transport = AsyncTransport(self._target, environment=self._environment)
+        self._keeper = LoopKeeper()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. Claims that are still held are not renewed any more."""
+        self._keeper.close()
+        await self._transport.close()
+
+    async def _run(self, flow: Flow[T]) -> T:
+        return await drive(flow, self._transport, flow.send, None)
+
+    # Claiming.
+
+    def claim(
+        self,
+        job_id: str,
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        resume: bool = False,
+        redo: bool = False,
+        lock_delay: float = 0,
+        session: str | None = None,
+        on_lost: Callable[[AsyncClaim], object] | None = None,
+        on_wait: Callable[[Place], None] | None = None,
+    ) -> Acquiring[AsyncClaim]:
+        """Claim a job and keep it renewed. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
+
+        `ttl` is the life of the lease in seconds, `wait` how long to stand in line for it. `resume` asks for one's own
+        live claim back, `redo` claims a job although it is done. `lock_delay` keeps the job closed for so many seconds
+        after any end. `on_lost` is called, or awaited, when the claim is lost, `on_wait` with the place in
+        the line every few seconds.
+        """
+
+        async def get() -> AsyncClaim:
+            wanted = self._wanted(
+                asyncio.current_task(),
+                ttl=ttl,
+                wait=wait,
+                owner=owner,
+                metadata=metadata,
+                resume=resume,
+                redo=redo,
+                lock_delay=lock_delay,
+                session=session,
+                on_wait=on_wait,
+            )
+            return AsyncClaim(self, await self._run(_claiming.claim(job_id, wanted, self._policy)), on_lost)
+
+        return Acquiring(get)
+
+    def claim_any(
+        self,
+        job_ids: Sequence[str],
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        redo: bool = False,
+        lock_delay: float = 0,
+        session: str | None = None,
+        on_lost: Callable[[AsyncClaim], object] | None = None,
+    ) -> Acquiring[AsyncClaim]:
+        """Claim the first free job of a list and keep it renewed: how a worker takes work from a backlog.
+
+        Finished jobs are passed over. Raises `JobHeld` with `others`, or `JobDone` when only finished ones are left.
+        With `wait` it asks again and again; there is no line for this.
+        """
+
+        async def get() -> AsyncClaim:
+            wanted = self._wanted(
+                asyncio.current_task(),
+                ttl=ttl,
+                wait=wait,
+                owner=owner,
+                metadata=metadata,
+                redo=redo,
+                lock_delay=lock_delay,
+                session=session,
+            )
+            return AsyncClaim(self, await self._run(_claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost)
+
+        return Acquiring(get)
+
+    def claim_all(
+        self,
+        job_ids: Sequence[str],
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        redo: bool = False,
+        lock_delay: float = 0,
+        session: str | None = None,
+        on_lost: Callable[[AsyncClaims], object] | None = None,
+        on_wait: Callable[[Place], None] | None = None,
+    ) -> Acquiring[AsyncClaims]:
+        """Claim every job of a list or none, and keep all of them renewed. Raises as `claim`."""
+
+        async def get() -> AsyncClaims:
+            wanted = self._wanted(
+                asyncio.current_task(),
+                ttl=ttl,
+                wait=wait,
+                owner=owner,
+                metadata=metadata,
+                redo=redo,
+                lock_delay=lock_delay,
+                session=session,
+                on_wait=on_wait,
+            )
+            return AsyncClaims(
+                self, await self._run(_claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost
+            )
+
+        return Acquiring(get)
+
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        ttl: float = TTL_SECONDS,
+        metadata: Metadata = None,
+        on_lost: Callable[[AsyncSession], object] | None = None,
+    ) -> Acquiring[AsyncSession]:
+        """Open a session and keep it alive: claims made through it all end with it."""
+
+        async def get() -> AsyncSession:
+            flow = _keeping.open_session(
+                self._policy, name=name, ttl_seconds=_claiming.whole_seconds(ttl), metadata=metadata
+            )
+            return AsyncSession(self, *(await self._run(flow)), on_lost)
+
+        return Acquiring(get)
+
+    def exclusive(
+        self,
+        job_id: str,
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        remember: float | None = None,
+        skip: bool = False,
+        owner: str | None = None,
+        metadata: Metadata = None,
+    ) -> Callable[[F], F]:
+        """Let a coroutine function run only while this job is ours.
+
+        `{date}` in `job_id` is today's date (UTC), `{name}` any argument of the call. With `remember` the job counts as
+        done for so many seconds once the function has returned. Raises `JobHeld` or `JobDone` instead of calling it;
+        with `skip` it returns None.
+        """
+
+        def claim(job: str) -> Acquiring[AsyncClaim]:
+            return self.claim(job, ttl=ttl, wait=wait, owner=owner, metadata=metadata)
+
+        return _exclusive.for_coroutine(job_id, claim, remember=remember, skip=skip)
+
+    # One claim, by its lease id: for those who renew themselves.
+
+    async def claim_job(
+        self,
+        job_id: str,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        ttl: float = 120,
+        *,
+        wait: float | None = None,
+        resume: bool = False,
+        redo: bool = False,
+        on_wait: Callable[[Place], None] | None = None,
+    ) -> JobClaim:
+        """Claim a job and leave it to the caller to renew. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
+
+        `on_wait` is called with the place in the line every few seconds.
+        """
+        wanted = self._wanted(
+            asyncio.current_task(),
+            ttl=ttl,
+            wait=wait,
+            owner=owner,
+            metadata=metadata,
+            resume=resume,
+            redo=redo,
+            on_wait=on_wait,
+        )
+        return (await self._run(_claiming.claim(job_id, wanted, self._policy))).claim
+
+    async def heartbeat_job(
+        self,
+        job_id: str,
+        lease_id: str,
+        *,
+        ttl: float | None = None,
+        note: str | None = None,
+        metadata: Metadata = None,
+    ) -> float:
+        """Renew a claim for its own ttl, or another; return how many seconds it lives. Raises `LeaseLost`."""
+        flow = _claiming.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
+        return (await self._run(flow))[0].expires_in_ms / 1_000
+
+    async def release_job(
+        self,
+        job_id: str,
+        lease_id: str,
+        *,
+        outcome: str | None = None,
+        result: str | None = None,
+        remember: float | None = None,
+    ) -> None:
+        """Give a claim back; a second time is harmless. Raises `LeaseLost` if it had ended in another way."""
+        await self._run(
+            _claiming.release(job_id, lease_id, self._policy, outcome=outcome, result=result, remember=remember)
+        )
+
+    async def transfer_job(self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None) -> JobClaim:
+        """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
+        return await self._run(_claiming.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
+
+    # Asking.
+
+    async def get_job_owner(self, job_id: str) -> JobOwner | None:
+        """Return who owns a job; None if nobody does."""
+        return (await self._run(_reading.status(job_id, self._policy))).owner
+
+    async def job(self, job_id: str) -> JobStatus:
+        """Return all that is known of a job."""
+        return await self._run(_reading.status(job_id, self._policy))
+
+    async def list_claimed_jobs(
+        self, prefix: str | None = None, *, owner: str | None = None, session: str | None = None
+    ) -> list[JobOwner]:
+        """List the claimed jobs, ordered by name."""
+        return await self._run(_reading.jobs(self._policy, prefix=prefix, owner=owner, session=session))
+
+    async def history(
+        self,
+        job_id: str,
+        *,
+        limit: int = HISTORY_LIMIT,
+        owner: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+    ) -> list[Happened]:
+        """Return what happened to a job, newest first. `since` and `until` are times in RFC 3339."""
+        flow = _reading.history(job_id, self._policy, limit=limit, owner=owner, since=since, until=until)
+        return await self._run(flow)
+
+    async def why(self, job_id: str) -> WhyReply:
+        """Say why a job cannot be had: the chain from it to the owner everybody waits for."""
+        return await self._run(_reading.why(job_id, self._policy))
+
+    async def check(self, job_id: str, token: int) -> bool:
+        """Tell whether a fencing token is that of the live claim."""
+        return await self._run(_reading.check(job_id, token, self._policy))
+
+    async def events(self, prefix: str | None = None, *, after: int | None = None) -> AsyncIterator[Happened]:
+        """Follow everything that happens but renewals, for ever, through broken connections.
+
+        `after` is the `seq` of the last event one has seen; without it, it begins now. What the server no longer keeps
+        comes as an event `resync`.
+        """
+        follower = Follower(self._policy, prefix, after)
+        try:
+            while True:
+                for event in await self._run(follower.more()):
+                    yield event
+        finally:
+            await self._run(follower.close())
+
+    async def server_status(self) -> StatusReply:
+        """Ask the server how it is."""
+        return await self._run(_reading.server_status(self._policy))
+
+    # Operators.
+
+    async def revoke(self, job_id: str, reason: str) -> None:
+        """End somebody's claim; that one is told who did it and why. Needs the scope admin."""
+        await self._run(_reading.revoke(job_id, reason, self._policy))
+
+    async def reopen(self, job_id: str, reason: str | None = None) -> None:
+        """Let finished work be claimed again. Needs the scope admin."""
+        await self._run(_reading.reopen(job_id, reason, self._policy))
+
+    async def sessions(self) -> list[SessionInfo]:
+        """List one's sessions."""
+        return await self._run(_reading.sessions(self._policy))
+
+    async def end_session(self, session_id: str) -> None:
+        """End a session and all that is bound to it."""
+        await self._run(_reading.end_session(session_id, self._policy))
+
+    async def create_token(
+        self,
+        name: str,
+        *,
+        scopes: Sequence[str] | None = None,
+        prefix: str | None = None,
+        expires_in_seconds: int | None = None,
+    ) -> TokenMadeReply:
+        """Make a token; this is the only time it is shown. Needs the scope admin."""
+        flow = _reading.create_token(
+            name, self._policy, scopes=scopes, prefix=prefix, expires_in_seconds=expires_in_seconds
+        )
+        return await self._run(flow)
+
+    async def list_tokens(self) -> list[TokenReply]:
+        """List the tokens, without the tokens. Needs the scope admin."""
+        return await self._run(_reading.list_tokens(self._policy))
+
+    async def revoke_token(self, name: str) -> None:
+        """Shut a token out. Needs the scope admin."""
+        await self._run(_reading.revoke_token(name, self._policy))
+
+
+def claim_alone(
+    *, ttl: float, wait: float | None, owner: str | None, metadata: Metadata
+) -> Callable[[str], AbstractAsyncContextManager[AsyncClaim]]:
+    """Return what claims a job with a client of its own, for one who has none."""
+
+    @asynccontextmanager
+    async def managed(job_id: str) -> AsyncIterator[AsyncClaim]:
+        async with (
+            AsyncHoldfast() as client,
+            client.claim(job_id, ttl=ttl, wait=wait, owner=owner, metadata=metadata) as claim,
+        ):
+            yield claim
+
+    return managed

@@ -1,0 +1,89 @@
+"""What the client for threads and the one for coroutines have in common: which server, how patient, in whose name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from holdfast.client import _chance, _config
+from holdfast.client._claiming import Wanted
+from holdfast.client._flow import ANSWER_SECONDS, RETRY_SECONDS, Policy
+from holdfast.client._records import Metadata, Place
+
+TTL_SECONDS = 60.0
+
+
+class Client:
+    """The configuration of a client. The token never shows."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        owner: str | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Find the server and the token; nothing is sent yet. Raises `SettingsError`.
+
+        What is not given comes from HOLDFAST_URL, HOLDFAST_TOKEN, HOLDFAST_TOKEN_FILE, else from the user's
+        client.toml. `owner` is the name that claims bear unless they have one of their own; without any, each thread or
+        task has one of the form host:pid:random. An answer may take `answer_seconds`; a server that does not answer is
+        asked again for `retry_seconds`.
+        """
+        self._environment = os.environ if environment is None else environment
+        self._target = _config.find(
+            url=url,
+            token=token,
+            token_file=None if token_file is None else Path(token_file),
+            environment=self._environment,
+        )
+        self._owner = owner
+        self._policy = Policy(self._target.url, answer_seconds, retry_seconds)
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self._target.url
+
+    def __repr__(self) -> str:
+        """Show where it leads, never the token."""
+        return f"<{type(self).__name__} {self._target.url}>"
+
+    def _wanted(
+        self,
+        worker: object,
+        *,
+        ttl: float,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        resume: bool = False,
+        redo: bool = False,
+        lock_delay: float = 0,
+        session: str | None = None,
+        on_wait: Callable[[Place], None] | None = None,
+    ) -> Wanted:
+        """Put together what a claim asks for, in the name of a thread or task."""
+        return Wanted(
+            ttl=ttl,
+            owner=owner or self._owner or _chance.owner_of(worker),
+            wait=wait or 0.0,
+            metadata=metadata,
+            resume=resume,
+            redo=redo,
+            session=session,
+            lock_delay=round(lock_delay),
+            on_wait=on_wait,
+        )
+
+
+def names(jobs: Sequence[str]) -> list[str]:
+    """Return the jobs as a list; one text alone is a mistake that would claim its letters."""
+    if isinstance(jobs, str):
+        raise TypeError("give a list of jobs, not one text")
+    return list(jobs)

@@ -1,0 +1,100 @@
+"""A function that runs only while a job is ours: the decorator behind `exclusive`, for both kinds of functions."""
+
+from __future__ import annotations
+
+import inspect
+import string
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import UTC, datetime
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from holdfast.client import _clock
+from holdfast.errors import JobDone, JobHeld
+
+if TYPE_CHECKING:
+    from holdfast.client._aclaim import AsyncClaim
+    from holdfast.client._claim import Claim
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def for_function(job_id: str, claim: Callable[[str], Claim], *, remember: float | None, skip: bool) -> Callable[[F], F]:
+    """Return the decorator for an ordinary function."""
+
+    def decorate(function: F) -> F:
+        if inspect.iscoroutinefunction(function):
+            raise TypeError("this is for ordinary functions; take AsyncHoldfast.exclusive for coroutine functions")
+        signature = _checked(job_id, function)
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the function takes and gives
+            try:
+                held = claim(_name(job_id, signature, args, kwargs))
+            except (JobHeld, JobDone):
+                if skip:
+                    return None
+                raise
+            with held:
+                result = function(*args, **kwargs)
+                if remember is not None:
+                    held.done(remember=remember)
+            return result
+
+        return cast("F", run)
+
+    return decorate
+
+
+def for_coroutine(
+    job_id: str,
+    claim: Callable[[str], AbstractAsyncContextManager[AsyncClaim]],
+    *,
+    remember: float | None,
+    skip: bool,
+) -> Callable[[F], F]:
+    """Return the decorator for a coroutine function."""
+
+    def decorate(function: F) -> F:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError("this is for coroutine functions; take Holdfast.exclusive for ordinary ones")
+        signature = _checked(job_id, function)
+        work = cast("Callable[..., Awaitable[Any]]", function)
+
+        @wraps(function)
+        async def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the function takes and gives
+            async with AsyncExitStack() as stack:
+                try:
+                    held = await stack.enter_async_context(claim(_name(job_id, signature, args, kwargs)))
+                except (JobHeld, JobDone):
+                    if skip:
+                        return None
+                    raise
+                result = await work(*args, **kwargs)
+                if remember is not None:
+                    await held.done(remember=remember)
+            return result
+
+        return cast("F", run)
+
+    return decorate
+
+
+def _checked(job_id: str, function: Callable[..., Any]) -> inspect.Signature:
+    """Return what the function takes; refuse a template that names something else, now and not in the night."""
+    signature = inspect.signature(function)
+    for _, field, _, _ in string.Formatter().parse(job_id):
+        name = None if field is None else field.partition(".")[0].partition("[")[0]
+        if name is not None and name != "date" and name not in signature.parameters:
+            known = ", ".join(["date", *signature.parameters])
+            raise ValueError(f"{job_id!r} names {name!r}; known are {known}")
+    return signature
+
+
+def _name(job_id: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Fill the arguments of a call into the name of its job."""
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    today = datetime.fromtimestamp(_clock.wall_ms() / 1_000, UTC).date().isoformat()
+    return job_id.format(**{"date": today, **bound.arguments})

@@ -1,0 +1,116 @@
+"""Following events, as a flow: through broken connections, with nothing missed and nothing twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.client import _records
+from holdfast.client._answer import Answer, refusal
+from holdfast.client._clock import Instant, elapsed_ms
+from holdfast.client._flow import AGAIN, NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
+from holdfast.client._paths import with_query
+from holdfast.client._records import Happened
+from holdfast.errors import ServerError, Unreachable
+from holdfast.wire.messages import HappenedReply
+
+READ_SECONDS = 45.0
+"""Three times as long as the server is ever silent."""
+AGAIN_SECONDS = 0.1
+AGAIN_SECONDS_MAX = 2.0
+LINE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class _Frame(msgspec.Struct):
+    """The data of one event."""
+
+    seq: int
+    changes: list[HappenedReply] = []
+
+
+class Follower:
+    """Where one who follows has got to."""
+
+    def __init__(self, policy: Policy, prefix: str | None, after: int | None) -> None:
+        self._policy = policy
+        self._path = with_query("/events", prefix=prefix)
+        self._after = after
+        self._stream: Any = None
+        self._rest = b""
+        self._pause = AGAIN_SECONDS
+        self._was_connected = False
+
+    def more(self) -> Flow[list[Happened]]:
+        """Wait for the next events."""
+        failing_since: Instant | None = None
+        while True:
+            try:
+                if self._stream is None:
+                    yield from self._open()
+                data: bytes = yield Read(self._stream)
+                if not data:
+                    raise Unreachable(self._policy.url, "the connection was closed")
+            except Unreachable:
+                yield from self.close()
+                now: Instant = yield NOW
+                failing_since = failing_since or now
+                failed_ms = elapsed_ms(failing_since, now)
+                if not self._was_connected and failed_ms > self._policy.retry_seconds * 1_000:
+                    raise
+                yield Rest(self._pause * (0.5 + (yield SHARE) / 2))
+                self._pause = min(self._pause * 2, AGAIN_SECONDS_MAX)
+                continue
+            self._pause = AGAIN_SECONDS
+            events = self._take(data)
+            if events:
+                return events
+
+    def close(self) -> Flow[None]:
+        """Hang up; `more` begins again where this ended."""
+        stream, self._stream, self._rest = self._stream, None, b""
+        if stream is not None:
+            yield Close(stream)
+
+    def _open(self) -> Flow[None]:
+        headers = {"Accept": "text/event-stream"}
+        if self._after is not None:
+            headers["Last-Event-ID"] = str(self._after)
+        self._stream = yield Open(self._path, headers, READ_SECONDS)
+        if self._stream.status == 200:  # noqa: PLR2004 - the one good answer
+            self._was_connected = True
+            return
+        status, body = self._stream.status, b""
+        while part := (yield Read(self._stream)):
+            body += part
+        yield from self.close()
+        if status in AGAIN:
+            raise Unreachable(self._policy.url, f"it answered {status}")
+        raise refusal(Answer(status, {}, body), self._policy.url)
+
+    def _take(self, data: bytes) -> list[Happened]:
+        """Cut frames off what came, and remember where one would go on."""
+        *frames, self._rest = (self._rest + data).split(b"\n\n")
+        if len(self._rest) > LINE_BYTES_MAX:
+            raise ServerError(f"{self._policy.url} sends events without end; is it a Holdfast server?")
+        return [event for frame in frames for event in self._events(frame)]
+
+    def _events(self, frame: bytes) -> list[Happened]:
+        fields: dict[str, str] = {}
+        for line in frame.decode("utf-8", "replace").split("\n"):
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+        if "data" not in fields:
+            words = fields.get("", "").split()
+            if words[:1] == ["from"] and words[-1].isdigit():
+                # Where the server begins: one that is cut off before the first event goes on from here.
+                self._after = int(words[-1])
+            return []
+        try:
+            told = msgspec.json.decode(fields["data"], type=_Frame)
+        except msgspec.MsgspecError as error:
+            raise ServerError(f"{self._policy.url} sent an event that makes no sense: {error}") from None
+        self._after = told.seq
+        if fields.get("event") == "resync":
+            return [Happened(told.seq, None, "resync", "", None, None, None, None)]
+        return [_records.happened(each) for each in told.changes]

@@ -1,0 +1,250 @@
+"""What a claim is to whoever holds it, in threads and in coroutines alike: all of it but waiting.
+
+What has to be waited for is a flow here, and is driven by `_claim` and `_aclaim`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Generic, TypeVar
+
+import msgspec
+
+from holdfast.client import _claiming, _clock
+from holdfast.client._claiming import Got
+from holdfast.client._clock import Instant
+from holdfast.client._flow import NOW, Flow, Policy
+from holdfast.client._records import JobClaim, Metadata, Previous
+from holdfast.client._term import Loss, Term
+from holdfast.errors import HoldfastError, LeaseLost, LeaseReleased
+
+log = logging.getLogger("holdfast.client")
+
+REMEMBER_SECONDS = 86_400
+LAST_TRY_SECONDS = 2.0
+"""How long giving back may take when the claim is lost already and the server may be gone."""
+
+
+class Held:
+    """A claim and its term."""
+
+    def __init__(self, got: Got, policy: Policy) -> None:
+        self._claim = got.claim
+        self._term = got.term
+        self._policy = policy
+        self._pid = os.getpid()
+        self._told = False
+
+    @property
+    def job_id(self) -> str:
+        """The job."""
+        return self._claim.job_id
+
+    @property
+    def owner(self) -> str | None:
+        """Who claimed it, as others see it."""
+        return self._claim.owner
+
+    @property
+    def lease_id(self) -> str:
+        """The secret that renews and releases: not for logs."""
+        return self._claim.lease_id
+
+    @property
+    def token(self) -> int:
+        """The fencing token: give it to whatever the job writes to."""
+        return self._claim.token
+
+    @property
+    def claimed_at(self) -> datetime:
+        """When it was claimed."""
+        return self._claim.claimed_at
+
+    @property
+    def metadata(self) -> Metadata:
+        """What was attached to the claim."""
+        return self._claim.metadata
+
+    @property
+    def previous(self) -> Previous | None:
+        """Who had the job before, how that ended, and what it said last."""
+        return self._claim.previous
+
+    @property
+    def attempts(self) -> int:
+        """How many claims it took since the job last ended well, this one included."""
+        return self._claim.attempts
+
+    @property
+    def reacquired(self) -> bool:
+        """Whether it was ours already, and we asked for it back."""
+        return self._claim.reacquired
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until we must stop believing that the job is ours; 0 once it is lost or given back."""
+        return 0.0 if self._term.ended else self._term.left_ms(_clock.now()) / 1_000
+
+    @property
+    def expires_at(self) -> datetime:
+        """The same as a time of day, for people."""
+        return datetime.fromtimestamp(_clock.wall_ms() / 1_000 + self.remaining, UTC)
+
+    @property
+    def released(self) -> bool:
+        """Whether it was given back."""
+        return self._term.ended
+
+    @property
+    def record(self) -> JobClaim:
+        """The claim as a plain value."""
+        return self._claim
+
+    def raise_if_lost(self) -> None:
+        """Raise `LeaseLost` if the job is not ours any more, `LeaseReleased` if we gave it back."""
+        self._insist(_clock.now())
+
+    def _insist(self, now: Instant) -> None:
+        if self._term.ended:
+            raise LeaseReleased(f"the claim on {self.job_id} was released before this call")
+        if self._term.is_lost(now):
+            self._told = True
+            raise self._term.error()
+
+    def __repr__(self) -> str:
+        """Show everything but the secret."""
+        state = "released" if self._term.ended else "lost" if self._term.loss else f"{self.remaining:.1f} s left"
+        return f"<{type(self).__name__} {self.job_id!r} owner={self.owner!r} token={self.token}, {state}>"
+
+    @property
+    def _is_foreign(self) -> bool:
+        """Whether this is a copy in a forked process: the claim is the parent's."""
+        return os.getpid() != self._pid
+
+    def _renewing(self, note: str | None, metadata: Metadata) -> Flow[None]:
+        """Renew now, and say something by it."""
+        self._insist((yield NOW))
+        try:
+            reply, sent = yield from _claiming.renew(
+                self.job_id, self.lease_id, self._policy, note=note, metadata=metadata
+            )
+        except LeaseLost as error:
+            self._term.lose(Loss(error.reason, error.by, error.why, told=True))
+            self._told = True
+            raise self._term.error() from None
+        self._term.extend(sent, reply.expires_in_ms)
+        if metadata is not None:
+            self._claim = msgspec.structs.replace(self._claim, metadata=metadata)
+
+    def _releasing(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+        """Give it back, once. Raises `LeaseLost` if there was nothing left to give back and nobody was told yet."""
+        if self._is_foreign:
+            return
+        lost = self._term.is_lost((yield NOW))
+        if not self._term.end():
+            return
+        if lost:
+            yield from self._giving_up()
+            if self._told:
+                return
+            self._told = True
+            raise self._term.error()
+        try:
+            yield from _claiming.release(
+                self.job_id, self.lease_id, self._policy, outcome=outcome, result=result, remember=remember
+            )
+        except LeaseLost as error:
+            self._told = True
+            raise LeaseLost(
+                str(error), job=self.job_id, token=self.token, reason=error.reason, by=error.by, why=error.why
+            ) from None
+
+    def _giving_up(self) -> Flow[None]:
+        """Release what we stopped believing in, in case the server still does: the next one need not wait."""
+        if self._term.loss is None or self._term.loss.told:
+            return
+        hasty = msgspec.structs.replace(self._policy, answer_seconds=LAST_TRY_SECONDS, retry_seconds=0)
+        try:
+            yield from _claiming.release(self.job_id, self.lease_id, hasty, outcome="failed")
+        except HoldfastError as error:
+            log.info("the lost claim on %s could not be given back: %s", self.job_id, error)
+
+    def _transferring(self, to_owner: str, ttl: float | None) -> Flow[JobClaim]:
+        """Hand it over; from then on it is not ours."""
+        self._insist((yield NOW))
+        try:
+            given = yield from _claiming.transfer(self.job_id, self.lease_id, to_owner, self._policy, ttl=ttl)
+        except LeaseLost as error:
+            self._term.lose(Loss(error.reason, error.by, error.why, told=True))
+            self._told = True
+            raise self._term.error() from None
+        self._term.end()
+        return given
+
+
+H = TypeVar("H", bound=Held)
+
+
+class Group(Generic[H]):
+    """Several claims that were had together. All of them are ours, or the group is lost."""
+
+    def __init__(self, claims: Sequence[H]) -> None:
+        self._claims = tuple(claims)
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def __iter__(self) -> Iterator[H]:
+        return iter(self._claims)
+
+    def __getitem__(self, job_id: str) -> H:
+        """Return the claim on one of the jobs."""
+        for claim in self._claims:
+            if claim.job_id == job_id:
+                return claim
+        raise KeyError(job_id)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The fencing token of each job."""
+        return {claim.job_id: claim.token for claim in self._claims}
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the first of them may be lost."""
+        return min(claim.remaining for claim in self._claims)
+
+    def raise_if_lost(self) -> None:
+        """Raise `LeaseLost` if any of them is not ours any more."""
+        for claim in self._claims:
+            claim.raise_if_lost()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(claim.job_id for claim in self._claims)}>"
+
+    def _releasing(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+        """Give all of them back, in one flow: what interrupts it leaves none of them behind."""
+        problem: BaseException | None = None
+        for claim in self._claims:
+            try:
+                yield from claim._releasing(outcome, result, remember)  # noqa: SLF001 - its own parts
+            except HoldfastError as error:
+                problem = problem or error
+            except (Exception, GeneratorExit):
+                raise
+            except BaseException as interrupt:  # noqa: BLE001 - raised again when all are given back
+                problem = interrupt
+        if problem is not None:
+            raise problem
+
+    def _loss(self) -> LeaseLost:
+        """Return the exception for the first loss among them."""
+        lost = [term for term in self._terms if term.loss is not None]
+        return (lost or self._terms)[0].error()
+
+    @property
+    def _terms(self) -> list[Term]:
+        return [claim._term for claim in self._claims]  # noqa: SLF001 - its own parts

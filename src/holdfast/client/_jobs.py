@@ -1,0 +1,173 @@
+"""The functions of the module: the same operations, on a client that the environment configures."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from holdfast.client import _config, _exclusive
+from holdfast.client._claim import Claim, Claims
+from holdfast.client._client import TTL_SECONDS
+from holdfast.client._records import JobClaim, JobOwner, Metadata, Place
+from holdfast.client._session import Session
+from holdfast.client._sync import Holdfast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_lock = threading.Lock()
+_known: dict[tuple[int, _config.Target], Holdfast] = {}
+
+
+def default_client() -> Holdfast:
+    """Return the client of this process for the server that the environment names now."""
+    target = _config.find(url=None, token_file=None, environment=os.environ)
+    with _lock:
+        key = (os.getpid(), target)
+        if key not in _known:
+            _known.clear()  # Another process, or another server: nobody asks for the old one again.
+            _known[key] = Holdfast()
+        return _known[key]
+
+
+def claim(
+    job_id: str,
+    *,
+    ttl: float = TTL_SECONDS,
+    wait: float | None = None,
+    owner: str | None = None,
+    metadata: Metadata = None,
+    resume: bool = False,
+    redo: bool = False,
+    lock_delay: float = 0,
+    on_lost: Callable[[Claim], object] | None = None,
+    on_wait: Callable[[Place], None] | None = None,
+) -> Claim:
+    """Claim a job and keep it renewed, as `Holdfast.claim`: `with holdfast.claim("github-issue-1842") as claim:`."""
+    return default_client().claim(
+        job_id,
+        ttl=ttl,
+        wait=wait,
+        owner=owner,
+        metadata=metadata,
+        resume=resume,
+        redo=redo,
+        lock_delay=lock_delay,
+        on_lost=on_lost,
+        on_wait=on_wait,
+    )
+
+
+def claim_any(
+    job_ids: Sequence[str],
+    *,
+    ttl: float = TTL_SECONDS,
+    wait: float | None = None,
+    owner: str | None = None,
+    metadata: Metadata = None,
+    redo: bool = False,
+    lock_delay: float = 0,
+    on_lost: Callable[[Claim], object] | None = None,
+) -> Claim:
+    """Claim the first free job of a list and keep it renewed, as `Holdfast.claim_any`."""
+    return default_client().claim_any(
+        job_ids,
+        ttl=ttl,
+        wait=wait,
+        owner=owner,
+        metadata=metadata,
+        redo=redo,
+        lock_delay=lock_delay,
+        on_lost=on_lost,
+    )
+
+
+def claim_all(
+    job_ids: Sequence[str],
+    *,
+    ttl: float = TTL_SECONDS,
+    wait: float | None = None,
+    owner: str | None = None,
+    metadata: Metadata = None,
+    redo: bool = False,
+    lock_delay: float = 0,
+    on_lost: Callable[[Claims], object] | None = None,
+    on_wait: Callable[[Place], None] | None = None,
+) -> Claims:
+    """Claim every job of a list or none, and keep all of them renewed, as `Holdfast.claim_all`."""
+    return default_client().claim_all(
+        job_ids,
+        ttl=ttl,
+        wait=wait,
+        owner=owner,
+        metadata=metadata,
+        redo=redo,
+        lock_delay=lock_delay,
+        on_lost=on_lost,
+        on_wait=on_wait,
+    )
+
+
+def session(
+    name: str | None = None,
+    *,
+    ttl: float = TTL_SECONDS,
+    metadata: Metadata = None,
+    on_lost: Callable[[Session], object] | None = None,
+) -> Session:
+    """Open a session and keep it alive, as `Holdfast.session`."""
+    return default_client().session(name, ttl=ttl, metadata=metadata, on_lost=on_lost)
+
+
+def exclusive(
+    job_id: str,
+    *,
+    ttl: float = TTL_SECONDS,
+    wait: float | None = None,
+    remember: float | None = None,
+    skip: bool = False,
+    owner: str | None = None,
+    metadata: Metadata = None,
+) -> Callable[[F], F]:
+    """Let a function run only while this job is ours, as `Holdfast.exclusive`; for coroutine functions too."""
+
+    def decorate(function: F) -> F:
+        if inspect.iscoroutinefunction(function):
+            from holdfast.client._async import claim_alone  # noqa: PLC0415 - it needs aiohttp
+
+            manage = claim_alone(ttl=ttl, wait=wait, owner=owner, metadata=metadata)
+            return _exclusive.for_coroutine(job_id, manage, remember=remember, skip=skip)(function)
+
+        def claim_now(job: str) -> Claim:
+            return claim(job, ttl=ttl, wait=wait, owner=owner, metadata=metadata)
+
+        return _exclusive.for_function(job_id, claim_now, remember=remember, skip=skip)(function)
+
+    return decorate
+
+
+def claim_job(job_id: str, owner: str | None = None, metadata: Metadata = None, ttl: float = 120) -> JobClaim:
+    """Claim a job for `ttl` seconds; renew it with `heartbeat_job`. Raises `JobHeld` or `JobDone`."""
+    return default_client().claim_job(job_id, owner, metadata, ttl)
+
+
+def heartbeat_job(job_id: str, lease_id: str, *, note: str | None = None) -> float:
+    """Renew a claim for its own ttl and return how many seconds it lives from now. Raises `LeaseLost`."""
+    return default_client().heartbeat_job(job_id, lease_id, note=note)
+
+
+def release_job(job_id: str, lease_id: str) -> None:
+    """Give a claim back; a second time is harmless. Raises `LeaseLost` if it had ended in another way."""
+    default_client().release_job(job_id, lease_id)
+
+
+def get_job_owner(job_id: str) -> JobOwner | None:
+    """Return who owns a job, since when, and how alive that one looks; None if nobody does."""
+    return default_client().get_job_owner(job_id)
+
+
+def list_claimed_jobs(prefix: str | None = None) -> list[JobOwner]:
+    """List the claimed jobs, ordered by name."""
+    return default_client().list_claimed_jobs(prefix)

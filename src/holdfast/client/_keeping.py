@@ -1,0 +1,139 @@
+"""Keeping what is ours, as flows: renew in time, survive a blip, stop at a real loss, and never believe too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.client._answer import Answer, envelope, refusal
+from holdfast.client._claiming import renewal, told_loss
+from holdfast.client._clock import Instant
+from holdfast.client._flow import HASTE_SECONDS, NEW_KEY, NOW, SHARE, Flow, Policy, Rest, Send, ask
+from holdfast.client._paths import session_path
+from holdfast.client._reading import end_session
+from holdfast.client._records import JobClaim, Metadata, packed
+from holdfast.client._term import Loss, Term
+from holdfast.errors import HoldfastError, Unreachable
+from holdfast.wire.messages import SessionBody, SessionOpenedReply
+
+AGAIN_SECONDS_MAX = 2.0
+AGAIN_SECONDS_MIN = 0.02
+TRIES_PER_TERM = 16
+"""A renewal that failed is tried again after a sixteenth of what is left, so there are always several tries more."""
+ANSWER_SHARE = 0.5
+"""How much of the time left one try may take: a hanging one must leave time for another."""
+
+Beat = Callable[[float], Send]
+"""Makes the request that renews, given how long its answer may take."""
+
+
+class _Promise(msgspec.Struct):
+    """What every reply to a renewal says."""
+
+    expires_in_ms: int
+
+
+def lease_beat(claim: JobClaim) -> Beat:
+    """Return what renews a lease."""
+    return lambda answer_seconds: renewal(claim.job_id, claim.lease_id, answer_seconds)
+
+
+def session_beat(session_id: str) -> Beat:
+    """Return what renews a session, and with it every lease that is bound to it (S4)."""
+    path = session_path(session_id, "renew-all")
+    return lambda answer_seconds: Send("POST", path, answer_seconds=answer_seconds)
+
+
+def watch(term: Term) -> Flow[None]:
+    """Lose the term when its time is over. Nothing here waits for anything but time."""
+    while not term.ended:
+        now: Instant = yield NOW
+        if term.is_lost(now):
+            return
+        yield Rest(term.left_ms(now) / 1_000)
+
+
+def keep(term: Term, beat: Beat, policy: Policy) -> Flow[None]:
+    """Renew a term again and again, until it ends or is lost."""
+    while True:
+        rest_ms = term.rest_ms((yield NOW), (yield SHARE))
+        yield Rest(rest_ms / 1_000)
+        while not (yield from _renew_once(term, beat, policy)):
+            left_ms = term.left_ms((yield NOW))
+            share: float = yield SHARE
+            pause = min(left_ms / 1_000 / TRIES_PER_TERM, AGAIN_SECONDS_MAX) * (0.5 + share / 2)
+            yield Rest(max(pause, AGAIN_SECONDS_MIN))
+        if term.ended or term.loss is not None:
+            return
+
+
+def _renew_once(term: Term, beat: Beat, policy: Policy) -> Flow[bool]:
+    """Try to renew; True if there is nothing to try again."""
+    sent: Instant = yield NOW
+    if term.ended or term.is_lost(sent):
+        return True
+    answer_seconds = min(policy.answer_seconds, max(term.left_ms(sent) / 1_000 * ANSWER_SHARE, AGAIN_SECONDS_MIN))
+    try:
+        answer: Answer = yield beat(answer_seconds)
+    except Unreachable as error:
+        term.trouble = Loss("unreachable", why=error.problem)
+        return False
+    return _judge(term, answer, sent, policy)
+
+
+def _judge(term: Term, answer: Answer, sent: Instant, policy: Policy) -> bool:
+    """Take what the server said of a renewal; True if there is nothing to try again."""
+    if answer.status == 200:  # noqa: PLR2004 - the one good answer
+        try:
+            promise = msgspec.json.decode(answer.body, type=_Promise)
+        except msgspec.MsgspecError:
+            term.trouble = Loss("refused", why="the answer was not a Holdfast server's")
+            return False
+        term.extend(sent, promise.expires_in_ms)
+        return True
+    loss = told_loss(answer)
+    if loss is None and _session_gone(answer):
+        loss = Loss("session_ended", told=True)
+    if loss is not None:
+        term.lose(loss)
+        return True
+    reason = "unreachable" if answer.status >= 500 else "refused"  # noqa: PLR2004 - the server's own troubles
+    term.trouble = Loss(reason, why=str(refusal(answer, policy.url)))
+    return False
+
+
+def _session_gone(answer: Answer) -> bool:
+    """Tell whether the server no longer knows the session."""
+    found = envelope(answer)
+    return answer.status == 404 and found is not None and found.code == "not_found"  # noqa: PLR2004 - not found
+
+
+def open_session(
+    policy: Policy, *, name: str | None, ttl_seconds: int, metadata: Metadata
+) -> Flow[tuple[SessionOpenedReply, Term]]:
+    """Open a session."""
+    body = SessionBody(ttl_seconds=ttl_seconds, name=name, metadata=packed(metadata))
+    request = Send("POST", "/sessions", body, (yield NEW_KEY), policy.answer_seconds)
+    # Counted from the first try on: a retry may be answered with what the first one began.
+    sent: Instant = yield NOW
+    try:
+        reply = yield from ask(request, policy, SessionOpenedReply)
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException:
+        # Interrupted or cancelled while it is not known what came of it: nothing may be left behind.
+        yield from _abandon_session(request, policy)
+        raise
+    return reply, Term(f"session {name or reply.session_id}", None, sent, reply.expires_in_ms)
+
+
+def _abandon_session(request: Send, policy: Policy) -> Flow[None]:
+    """End a session that nobody wants any more; for a short while only."""
+    hasty = msgspec.structs.replace(policy, answer_seconds=HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
+    try:
+        hurried = msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS)
+        reply = yield from ask(hurried, hasty, SessionOpenedReply)
+        yield from end_session(reply.session_id, hasty)
+    except HoldfastError:
+        return  # The server is gone; what it may have given us ends by itself.

@@ -1,0 +1,29 @@
+"""Where things are on the server."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+
+def job_path(job: str, verb: str = "") -> str:
+    """Return the path of a job: its name is one percent-encoded segment (N2)."""
+    segment = quote(job, safe="")
+    if segment in {".", ".."}:
+        segment = segment.replace(".", "%2E")  # Whoever tidies addresses would take it for a step in the path.
+    return f"/locks/{segment}" + (f"/{verb}" if verb else "")
+
+
+def session_path(session_id: str, verb: str = "") -> str:
+    """Return the path of a session."""
+    return f"/sessions/{quote(session_id, safe='')}" + (f"/{verb}" if verb else "")
+
+
+def with_query(path: str, **fields: str | int | None) -> str:
+    """Add the fields that are there."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def token_path(name: str) -> str:
+    """Return the path of a token."""
+    return f"/tokens/{quote(name, safe='')}"

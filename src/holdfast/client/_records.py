@@ -1,0 +1,322 @@
+"""What the client gives back: plain values with times as `datetime` (UTC) and metadata as it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+import msgspec
+
+from holdfast.errors import JobDone, JobHeld
+from holdfast.wire.messages import (
+    AcquiredReply,
+    ClaimReply,
+    DelayedReply,
+    DoneReply,
+    HappenedReply,
+    HeldName,
+    HeldReply,
+    LockReply,
+    SessionReply,
+)
+from holdfast.wire.messages import Previous as PreviousReply
+
+Metadata: TypeAlias = Mapping[str, Any] | str | None
+"""A mapping travels as JSON and comes back as one; text is left as it is."""
+
+
+class Previous(msgspec.Struct, frozen=True):
+    """Who had the job before, and how that ended."""
+
+    owner: str | None
+    token: int
+    ended: str
+    """`released`, `expired`, `revoked`, `session_ended` or `transferred`."""
+    at: datetime
+    note: str | None
+    """The last thing that owner said."""
+
+
+class JobClaim(msgspec.Struct, frozen=True):
+    """One claim of one job, as of when it was asked. Nothing renews it but `heartbeat_job`."""
+
+    job_id: str
+    owner: str | None
+    lease_id: str
+    """The secret that renews and releases: not for logs."""
+    token: int
+    """The fencing token: greater than that of every claim before."""
+    expires_at: datetime
+    claimed_at: datetime
+    metadata: Metadata
+    previous: Previous | None
+    attempts: int
+    """How many claims it took since the job last ended well, this one included."""
+    reacquired: bool = False
+    """It was ours already, and we asked for it back."""
+
+    def __repr__(self) -> str:
+        """Show everything but the secret."""
+        return f"JobClaim({self.job_id!r}, owner={self.owner!r}, token={self.token}, until {self.expires_at})"
+
+
+class JobOwner(msgspec.Struct, frozen=True):
+    """Who owns a job right now, and how alive that one looks."""
+
+    job_id: str
+    owner: str | None
+    token: int
+    claimed_at: datetime
+    last_heartbeat_at: datetime
+    expires_at: datetime
+    expires_in: float
+    """Seconds, as of when the server answered."""
+    metadata: Metadata
+    note: str | None
+    session: str | None
+    waiting: int
+    attempts: int
+    previous: Previous | None
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    """What is known of a job: `free`, `held` (then `owner` says by whom) or `done`."""
+
+    job_id: str
+    status: str
+    owner: JobOwner | None
+    waiting: int
+    attempts: int
+    previous: Previous | None
+    available_at: datetime | None = None
+    """When a closed name opens."""
+    done_by: str | None = None
+    completed_at: datetime | None = None
+    result: str | None = None
+
+
+class Happened(msgspec.Struct, frozen=True):
+    """Something that happened to a job."""
+
+    seq: int
+    """The number of its record."""
+    at: datetime | None
+    """None for `resync`, which is nothing that happened: events before it are no longer kept."""
+    event: str
+    job_id: str
+    owner: str | None
+    token: int | None
+    by: str | None
+    reason: str | None
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where one stands in line, for those who watch the wait."""
+
+    job_id: str
+    position: int
+    waited: float
+    """Seconds."""
+    owner: JobOwner | None
+    """Who has the job meanwhile, if it is one job and somebody has it."""
+
+
+class SessionInfo(msgspec.Struct, frozen=True):
+    """What is known of a session."""
+
+    session_id: str
+    name: str | None
+    expires_at: datetime
+    claims: int
+    metadata: Metadata
+
+
+def time_of(text: str) -> datetime:
+    """Read a time of the wire."""
+    return datetime.fromisoformat(text)
+
+
+def packed(metadata: Metadata) -> str | None:
+    """Put metadata into the text that travels."""
+    if metadata is None or isinstance(metadata, str):
+        return metadata
+    return msgspec.json.encode(dict(metadata)).decode()
+
+
+def unpacked(text: str | None) -> Metadata:
+    """Take metadata out of the text: a JSON object is a mapping, anything else is text."""
+    if text is None or not text.startswith("{"):
+        return text
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return text
+
+
+def previous(reply: PreviousReply | None) -> Previous | None:
+    """Say who was there before."""
+    if reply is None:
+        return None
+    return Previous(reply.owner, reply.fencing_token, reply.ended, time_of(reply.at), reply.note)
+
+
+def claimed(job: str, reply: AcquiredReply) -> JobClaim:
+    """Make a claim of the reply to an acquire."""
+    return JobClaim(
+        job,
+        reply.owner,
+        reply.lease_id,
+        reply.fencing_token,
+        time_of(reply.expires_at),
+        time_of(reply.claimed_at),
+        unpacked(reply.metadata),
+        previous(reply.previous),
+        reply.attempts,
+        reply.reacquired,
+    )
+
+
+def claimed_one(reply: ClaimReply, owner: str | None, metadata: Metadata) -> JobClaim:
+    """Make a claim of one of several."""
+    expires_at = time_of(reply.expires_at)
+    return JobClaim(
+        reply.name,
+        owner,
+        reply.lease_id,
+        reply.fencing_token,
+        expires_at,
+        expires_at - timedelta(milliseconds=reply.expires_in_ms),
+        metadata,
+        previous(reply.previous),
+        reply.attempts,
+    )
+
+
+def owner_of(reply: LockReply) -> JobOwner | None:
+    """Return who owns a name; None if nobody does."""
+    if reply.claimed_at is None or reply.last_heartbeat_at is None or reply.expires_at is None:
+        return None
+    return JobOwner(
+        reply.name,
+        reply.owner,
+        reply.fencing_token,
+        time_of(reply.claimed_at),
+        time_of(reply.last_heartbeat_at),
+        time_of(reply.expires_at),
+        (reply.expires_in_ms or 0) / 1_000,
+        unpacked(reply.metadata),
+        reply.note,
+        reply.session,
+        reply.waiting,
+        reply.attempts,
+        previous(reply.previous),
+    )
+
+
+def status_of(reply: LockReply) -> JobStatus:
+    """Say all that is known of a name."""
+    done = reply.status == "done"
+    return JobStatus(
+        reply.name,
+        reply.status,
+        owner_of(reply),
+        reply.waiting,
+        reply.attempts,
+        previous(reply.previous),
+        time_of(reply.available_at) if isinstance(reply.available_at, str) else None,
+        reply.owner if done else None,
+        time_of(reply.completed_at) if isinstance(reply.completed_at, str) else None,
+        reply.result if isinstance(reply.result, str) else None,
+    )
+
+
+def happened(reply: HappenedReply) -> Happened:
+    """Say what happened."""
+    return Happened(
+        reply.seq,
+        time_of(reply.at),
+        reply.event,
+        reply.name,
+        reply.owner,
+        reply.fencing_token,
+        reply.by,
+        reply.reason,
+    )
+
+
+def session(reply: SessionReply) -> SessionInfo:
+    """Say what is known of a session."""
+    return SessionInfo(
+        reply.session_id, reply.name, time_of(reply.expires_at), reply.lock_count, unpacked(reply.metadata)
+    )
+
+
+def job_held(job: str, reply: HeldReply) -> JobHeld:
+    """Say who has the job."""
+    until = time_of(reply.expires_at)
+    text = f"{job} is held by {reply.owner or 'an owner without a name'} since {_clock(reply.claimed_at)}"
+    text += f", last heard of at {_clock(reply.last_heartbeat_at)}, until {_clock(reply.expires_at)} at least"
+    if reply.note:
+        text += f"; its note: {reply.note}"
+    return JobHeld(
+        text,
+        job=job,
+        owner=reply.owner,
+        metadata=unpacked(reply.metadata),
+        note=reply.note,
+        claimed_at=time_of(reply.claimed_at),
+        last_heartbeat_at=time_of(reply.last_heartbeat_at),
+        expires_at=until,
+        same_owner=reply.same_owner,
+        waiting=reply.waiting,
+        retry_after=reply.retry_after_ms / 1_000,
+    )
+
+
+def job_closed(job: str, reply: DelayedReply) -> JobHeld:
+    """Say when a name opens that is closed after its last end."""
+    text = f"{job} is closed until {_clock(reply.available_at)} by the lock delay of its last owner"
+    return JobHeld(text, job=job, expires_at=time_of(reply.available_at), retry_after=reply.retry_after_ms / 1_000)
+
+
+def name_held(reply: HeldName) -> JobHeld:
+    """Say who has one of several jobs."""
+    text = f"{reply.name} is held by {reply.owner or 'an owner without a name'}"
+    if reply.holder_id is None:
+        text = f"{reply.name} is closed by the lock delay of its last owner"
+    return JobHeld(
+        text,
+        job=reply.name,
+        owner=reply.owner,
+        metadata=unpacked(reply.metadata),
+        note=reply.note,
+        claimed_at=_time_or_none(reply.claimed_at),
+        last_heartbeat_at=_time_or_none(reply.last_heartbeat_at),
+        expires_at=_time_or_none(reply.expires_at),
+        retry_after=reply.retry_after_ms / 1_000,
+    )
+
+
+def _time_or_none(text: str | None) -> datetime | None:
+    return None if text is None else time_of(text)
+
+
+def job_done(reply: DoneReply) -> JobDone:
+    """Say that the work is finished."""
+    text = f"{reply.name} is done: by {reply.owner or 'an owner without a name'} at {_clock(reply.completed_at)}"
+    if reply.result:
+        text += f"; result: {reply.result}"
+    return JobDone(
+        text,
+        job=reply.name,
+        owner=reply.owner,
+        token=reply.fencing_token,
+        completed_at=time_of(reply.completed_at),
+        result=reply.result,
+    )
+
+
+def _clock(text: str) -> str:
+    """Write a time for people: to the second, in UTC."""
+    return time_of(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,0 +1,100 @@
+"""What a session is to whoever holds it, in threads and in coroutines alike: all of it but waiting."""
+
+from __future__ import annotations
+
+import os
+from typing import Generic
+from weakref import WeakSet
+
+import msgspec
+
+from holdfast.client import _clock, _reading
+from holdfast.client._flow import NOW, Flow, Policy
+from holdfast.client._held import LAST_TRY_SECONDS, H
+from holdfast.client._records import Metadata, unpacked
+from holdfast.client._term import Loss, Term, lost_error
+from holdfast.errors import HoldfastError, LeaseReleased, Refused
+from holdfast.wire.messages import SessionOpenedReply
+
+_GONE = frozenset({404, 410})
+
+
+class RunBase(Generic[H]):
+    """A session and its term."""
+
+    def __init__(self, policy: Policy, opened: SessionOpenedReply, term: Term) -> None:
+        self._policy = policy
+        self._opened = opened
+        self._term = term
+        self._pid = os.getpid()
+        self._told = False
+        self._members: WeakSet[H] = WeakSet()
+
+    @property
+    def session_id(self) -> str:
+        """Its id."""
+        return self._opened.session_id
+
+    @property
+    def name(self) -> str | None:
+        """Its name."""
+        return self._opened.name
+
+    @property
+    def metadata(self) -> Metadata:
+        """What was attached to it."""
+        return unpacked(self._opened.metadata)
+
+    @property
+    def secret(self) -> str:
+        """A bearer token for this session alone: for a child process, not for logs."""
+        return self._opened.session_secret
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a child process needs for `rlock` and its kin."""
+        return {"GATEWAY_URL": self._policy.url, "SHUTDOWN_SECRET": self.secret}
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until we must stop believing that it lives; 0 once it is lost or ended."""
+        return 0.0 if self._term.ended else self._term.left_ms(_clock.now()) / 1_000
+
+    def raise_if_lost(self) -> None:
+        """Raise `LeaseLost` if the session does not live any more, `LeaseReleased` if we ended it."""
+        if self._term.ended:
+            raise LeaseReleased(f"the {self._term.name} was ended before this call")
+        if self._term.is_lost(_clock.now()):
+            self._told = True
+            raise self._term.error()
+
+    def __repr__(self) -> str:
+        """Show everything but the secret."""
+        state = "ended" if self._term.ended else "lost" if self._term.loss else f"{self.remaining:.1f} s left"
+        return f"<{type(self).__name__} {self.name or self.session_id!r}, {state}>"
+
+    def _add(self, held: H) -> None:
+        self._members.add(held)
+
+    def _ending(self) -> Flow[None]:
+        """End it, once. Raises `LeaseLost` if it had ended by itself and nobody was told yet."""
+        lost = self._term.is_lost((yield NOW))
+        if not self._term.end() or os.getpid() != self._pid:
+            return
+        for held in self._members:
+            held._term.end()  # noqa: SLF001 - one of ours
+        policy = self._policy
+        if lost:
+            policy = msgspec.structs.replace(policy, answer_seconds=LAST_TRY_SECONDS, retry_seconds=0)
+        try:
+            yield from _reading.end_session(self.session_id, policy)
+        except HoldfastError as error:
+            if not lost and not (isinstance(error, Refused) and error.status in _GONE):
+                raise
+            if not lost and not self._told:
+                # It had ended before we did it, and took its claims with it.
+                self._told = True
+                raise lost_error(self._term.name, None, Loss("session_ended", told=True)) from None
+        if lost and not self._told:
+            self._told = True
+            raise self._term.error()

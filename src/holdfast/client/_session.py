@@ -1,0 +1,155 @@
+"""Sessions for threads: claims that all end together, when the session is closed or its process is gone."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from holdfast.client import _keeping
+from holdfast.client._claim import Claim, Claims, Lost, keep, stop, teller
+from holdfast.client._client import TTL_SECONDS
+from holdfast.client._records import Metadata, Place
+from holdfast.client._run import RunBase
+from holdfast.client._term import Term
+from holdfast.errors import HoldfastError
+from holdfast.wire.messages import SessionOpenedReply
+
+if TYPE_CHECKING:
+    from holdfast.client._sync import Holdfast
+
+log = logging.getLogger("holdfast.client")
+
+
+class Session(RunBase[Claim]):
+    """A session that is ours, kept alive in the background. Use it in a `with` statement: leaving the block ends it."""
+
+    def __init__(
+        self,
+        client: Holdfast,
+        opened: SessionOpenedReply,
+        term: Term,
+        on_lost: Callable[[Session], object] | None,
+    ) -> None:
+        """Begin to keep it. Made by the client's `session`."""
+        super().__init__(client._policy, opened, term)  # noqa: SLF001 - a part of it
+        self._client = client
+        self.lost = Lost([term])
+        """An event that is set when the session is lost."""
+        if on_lost is not None:
+            term.on_loss(teller(weakref.ref(self), on_lost))
+        self._kept = keep(term, _keeping.session_beat(opened.session_id), client)
+
+    def __enter__(self) -> Self:
+        self.raise_if_lost()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.end()
+        except HoldfastError as problem:
+            if error is None:
+                raise
+            # What happened in the block matters more.
+            log.warning("the session %s was not ended: %s", self.session_id, problem)
+
+    def claim(
+        self,
+        job_id: str,
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        resume: bool = False,
+        redo: bool = False,
+        lock_delay: float = 0,
+        on_lost: Callable[[Claim], object] | None = None,
+        on_wait: Callable[[Place], None] | None = None,
+    ) -> Claim:
+        """Claim a job for this session, as `Holdfast.claim`."""
+        claim = self._client.claim(
+            job_id,
+            ttl=ttl,
+            wait=wait,
+            owner=owner,
+            metadata=metadata,
+            resume=resume,
+            redo=redo,
+            lock_delay=lock_delay,
+            session=self.session_id,
+            on_lost=on_lost,
+            on_wait=on_wait,
+        )
+        self._add(claim)
+        return claim
+
+    def claim_any(
+        self,
+        job_ids: Sequence[str],
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        redo: bool = False,
+        lock_delay: float = 0,
+        on_lost: Callable[[Claim], object] | None = None,
+    ) -> Claim:
+        """Claim the first free job of a list for this session, as `Holdfast.claim_any`."""
+        claim = self._client.claim_any(
+            job_ids,
+            ttl=ttl,
+            wait=wait,
+            owner=owner,
+            metadata=metadata,
+            redo=redo,
+            lock_delay=lock_delay,
+            session=self.session_id,
+            on_lost=on_lost,
+        )
+        self._add(claim)
+        return claim
+
+    def claim_all(
+        self,
+        job_ids: Sequence[str],
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        redo: bool = False,
+        lock_delay: float = 0,
+        on_lost: Callable[[Claims], object] | None = None,
+        on_wait: Callable[[Place], None] | None = None,
+    ) -> Claims:
+        """Claim every job of a list or none for this session, as `Holdfast.claim_all`."""
+        claims = self._client.claim_all(
+            job_ids,
+            ttl=ttl,
+            wait=wait,
+            owner=owner,
+            metadata=metadata,
+            redo=redo,
+            lock_delay=lock_delay,
+            session=self.session_id,
+            on_lost=on_lost,
+            on_wait=on_wait,
+        )
+        for claim in claims:
+            self._add(claim)
+        return claims
+
+    def end(self) -> None:
+        """End the session, and with it every claim of it, in one step; a second time is harmless."""
+        try:
+            self._client._run(self._ending())  # noqa: SLF001 - a part of it
+        finally:
+            stop(self._kept)
+            for claim in self._members:
+                claim._stop()  # noqa: SLF001 - one of ours

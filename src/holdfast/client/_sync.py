@@ -1,0 +1,391 @@
+"""The client for threads: every operation is a flow, driven here over urllib3."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from holdfast.client import _claiming, _exclusive, _keeping, _reading
+from holdfast.client._claim import Claim, Claims
+from holdfast.client._client import TTL_SECONDS, Client, names
+from holdfast.client._flow import ANSWER_SECONDS, RETRY_SECONDS, Close, Effect, Flow, Open, Read, Rest, Send
+from holdfast.client._following import Follower
+from holdfast.client._http import Transport
+from holdfast.client._kept import look
+from holdfast.client._records import Happened, JobClaim, JobOwner, JobStatus, Metadata, Place, SessionInfo
+from holdfast.client._session import Session
+from holdfast.wire.messages import StatusReply, TokenMadeReply, TokenReply, WhyReply
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+HISTORY_LIMIT = 100
+
+
+def drive(flow: Flow[T], transport: Transport) -> T:
+    """Perform what a flow yields until it returns. What goes wrong, an interrupt too, is the flow's to clean up."""
+    step: Callable[[Any], Effect] = flow.send
+    value: Any = None
+    try:
+        while True:
+            effect = step(value)
+            try:
+                value = _perform(effect, transport)
+                step = flow.send
+            except BaseException as error:  # noqa: BLE001 - it is thrown on, into the flow
+                step, value = flow.throw, error
+    except StopIteration as returned:
+        result: T = returned.value
+        return result
+
+
+def _perform(effect: Effect, transport: Transport) -> Any:  # noqa: ANN401 - each effect has a result of its own
+    match effect:
+        case Send():
+            return transport.send(effect)
+        case Rest(seconds=seconds):
+            return time.sleep(seconds)
+        case Open():
+            return transport.stream(effect)
+        case Read(stream=stream):
+            return stream.read()
+        case Close(stream=stream):
+            return stream.close()
+        case _:
+            return look(effect)
+
+
+class Holdfast(Client):
+    """A client of one server, for any number of threads. Close it, or use it as a context manager.
+
+    >>> with Holdfast() as holdfast, holdfast.claim("github-issue-1842", ttl=120) as claim:
+    ...     push(branch, fencing_token=claim.token)
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        owner: str | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Find the server and the token; nothing is sent yet. Raises `SettingsError`."""
+        super().__init__(
+            url,
+            token=token,
+            token_file=token_file,
+            owner=owner,
+            answer_seconds=answer_seconds,
+            retry_seconds=retry_seconds,
+            environment=environment,
+        )
+        self._transport = Transport(self._target, environment=self._environment)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Claims that are still held go on being renewed."""
+        self._transport.close()
+
+    def _run(self, flow: Flow[T]) -> T:
+        return drive(flow, self._transport)
+
+    # Claiming.
+
+    def claim(
+        self,
+        job_id: str,
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        resume: bool = False,
+        redo: bool = False,
+        lock_delay: float = 0,
+        session: str | None = None,
+        on_lost: Callable[[Claim], object] | None = None,
+        on_wait: Callable[[Place], None] | None = None,
+    ) -> Claim:
+        """Claim a job and keep it renewed. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
+
+        `ttl` is the life of the lease in seconds, `wait` how long to stand in line for it. `resume` asks for one's own
+        live claim back, `redo` claims a job although it is done. `lock_delay` keeps the job closed for so many seconds
+        after any end. `on_lost` is called in a thread of its own when the claim is lost, `on_wait` with the place in
+        the line every few seconds.
+        """
+        wanted = self._wanted(
+            threading.current_thread(),
+            ttl=ttl,
+            wait=wait,
+            owner=owner,
+            metadata=metadata,
+            resume=resume,
+            redo=redo,
+            lock_delay=lock_delay,
+            session=session,
+            on_wait=on_wait,
+        )
+        return Claim(self, self._run(_claiming.claim(job_id, wanted, self._policy)), on_lost)
+
+    def claim_any(
+        self,
+        job_ids: Sequence[str],
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        redo: bool = False,
+        lock_delay: float = 0,
+        session: str | None = None,
+        on_lost: Callable[[Claim], object] | None = None,
+    ) -> Claim:
+        """Claim the first free job of a list and keep it renewed: how a worker takes work from a backlog.
+
+        Finished jobs are passed over. Raises `JobHeld` with `others`, or `JobDone` when only finished ones are left.
+        With `wait` it asks again and again; there is no line for this.
+        """
+        wanted = self._wanted(
+            threading.current_thread(),
+            ttl=ttl,
+            wait=wait,
+            owner=owner,
+            metadata=metadata,
+            redo=redo,
+            lock_delay=lock_delay,
+            session=session,
+        )
+        return Claim(self, self._run(_claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost)
+
+    def claim_all(
+        self,
+        job_ids: Sequence[str],
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        redo: bool = False,
+        lock_delay: float = 0,
+        session: str | None = None,
+        on_lost: Callable[[Claims], object] | None = None,
+        on_wait: Callable[[Place], None] | None = None,
+    ) -> Claims:
+        """Claim every job of a list or none, and keep all of them renewed. Raises as `claim`."""
+        wanted = self._wanted(
+            threading.current_thread(),
+            ttl=ttl,
+            wait=wait,
+            owner=owner,
+            metadata=metadata,
+            redo=redo,
+            lock_delay=lock_delay,
+            session=session,
+            on_wait=on_wait,
+        )
+        return Claims(self, self._run(_claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost)
+
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        ttl: float = TTL_SECONDS,
+        metadata: Metadata = None,
+        on_lost: Callable[[Session], object] | None = None,
+    ) -> Session:
+        """Open a session and keep it alive: claims made through it all end with it."""
+        flow = _keeping.open_session(
+            self._policy, name=name, ttl_seconds=_claiming.whole_seconds(ttl), metadata=metadata
+        )
+        return Session(self, *self._run(flow), on_lost)
+
+    def exclusive(
+        self,
+        job_id: str,
+        *,
+        ttl: float = TTL_SECONDS,
+        wait: float | None = None,
+        remember: float | None = None,
+        skip: bool = False,
+        owner: str | None = None,
+        metadata: Metadata = None,
+    ) -> Callable[[F], F]:
+        """Let a function run only while this job is ours.
+
+        `{date}` in `job_id` is today's date (UTC), `{name}` any argument of the call. With `remember` the job counts as
+        done for so many seconds once the function has returned. Raises `JobHeld` or `JobDone` instead of calling it;
+        with `skip` it returns None.
+        """
+
+        def claim(job: str) -> Claim:
+            return self.claim(job, ttl=ttl, wait=wait, owner=owner, metadata=metadata)
+
+        return _exclusive.for_function(job_id, claim, remember=remember, skip=skip)
+
+    # One claim, by its lease id: for those who renew themselves.
+
+    def claim_job(
+        self,
+        job_id: str,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        ttl: float = 120,
+        *,
+        wait: float | None = None,
+        resume: bool = False,
+        redo: bool = False,
+        on_wait: Callable[[Place], None] | None = None,
+    ) -> JobClaim:
+        """Claim a job and leave it to the caller to renew. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
+
+        `on_wait` is called with the place in the line every few seconds.
+        """
+        wanted = self._wanted(
+            threading.current_thread(),
+            ttl=ttl,
+            wait=wait,
+            owner=owner,
+            metadata=metadata,
+            resume=resume,
+            redo=redo,
+            on_wait=on_wait,
+        )
+        return self._run(_claiming.claim(job_id, wanted, self._policy)).claim
+
+    def heartbeat_job(
+        self,
+        job_id: str,
+        lease_id: str,
+        *,
+        ttl: float | None = None,
+        note: str | None = None,
+        metadata: Metadata = None,
+    ) -> float:
+        """Renew a claim for its own ttl, or another; return how many seconds it lives. Raises `LeaseLost`."""
+        flow = _claiming.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
+        return self._run(flow)[0].expires_in_ms / 1_000
+
+    def release_job(
+        self,
+        job_id: str,
+        lease_id: str,
+        *,
+        outcome: str | None = None,
+        result: str | None = None,
+        remember: float | None = None,
+    ) -> None:
+        """Give a claim back; a second time is harmless. Raises `LeaseLost` if it had ended in another way."""
+        self._run(_claiming.release(job_id, lease_id, self._policy, outcome=outcome, result=result, remember=remember))
+
+    def transfer_job(self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None) -> JobClaim:
+        """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
+        return self._run(_claiming.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
+
+    # Asking.
+
+    def get_job_owner(self, job_id: str) -> JobOwner | None:
+        """Return who owns a job; None if nobody does."""
+        return self._run(_reading.status(job_id, self._policy)).owner
+
+    def job(self, job_id: str) -> JobStatus:
+        """Return all that is known of a job."""
+        return self._run(_reading.status(job_id, self._policy))
+
+    def list_claimed_jobs(
+        self, prefix: str | None = None, *, owner: str | None = None, session: str | None = None
+    ) -> list[JobOwner]:
+        """List the claimed jobs, ordered by name."""
+        return self._run(_reading.jobs(self._policy, prefix=prefix, owner=owner, session=session))
+
+    def history(
+        self,
+        job_id: str,
+        *,
+        limit: int = HISTORY_LIMIT,
+        owner: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+    ) -> list[Happened]:
+        """Return what happened to a job, newest first. `since` and `until` are times in RFC 3339."""
+        flow = _reading.history(job_id, self._policy, limit=limit, owner=owner, since=since, until=until)
+        return self._run(flow)
+
+    def why(self, job_id: str) -> WhyReply:
+        """Say why a job cannot be had: the chain from it to the owner everybody waits for."""
+        return self._run(_reading.why(job_id, self._policy))
+
+    def check(self, job_id: str, token: int) -> bool:
+        """Tell whether a fencing token is that of the live claim."""
+        return self._run(_reading.check(job_id, token, self._policy))
+
+    def events(self, prefix: str | None = None, *, after: int | None = None) -> Iterator[Happened]:
+        """Follow everything that happens but renewals, for ever, through broken connections.
+
+        `after` is the `seq` of the last event one has seen; without it, it begins now. What the server no longer keeps
+        comes as an event `resync`.
+        """
+        follower = Follower(self._policy, prefix, after)
+        try:
+            while True:
+                yield from self._run(follower.more())
+        finally:
+            self._run(follower.close())
+
+    def server_status(self) -> StatusReply:
+        """Ask the server how it is."""
+        return self._run(_reading.server_status(self._policy))
+
+    # Operators.
+
+    def revoke(self, job_id: str, reason: str) -> None:
+        """End somebody's claim; that one is told who did it and why. Needs the scope admin."""
+        self._run(_reading.revoke(job_id, reason, self._policy))
+
+    def reopen(self, job_id: str, reason: str | None = None) -> None:
+        """Let finished work be claimed again. Needs the scope admin."""
+        self._run(_reading.reopen(job_id, reason, self._policy))
+
+    def sessions(self) -> list[SessionInfo]:
+        """List one's sessions."""
+        return self._run(_reading.sessions(self._policy))
+
+    def end_session(self, session_id: str) -> None:
+        """End a session and all that is bound to it."""
+        self._run(_reading.end_session(session_id, self._policy))
+
+    def create_token(
+        self,
+        name: str,
+        *,
+        scopes: Sequence[str] | None = None,
+        prefix: str | None = None,
+        expires_in_seconds: int | None = None,
+    ) -> TokenMadeReply:
+        """Make a token; this is the only time it is shown. Needs the scope admin."""
+        flow = _reading.create_token(
+            name, self._policy, scopes=scopes, prefix=prefix, expires_in_seconds=expires_in_seconds
+        )
+        return self._run(flow)
+
+    def list_tokens(self) -> list[TokenReply]:
+        """List the tokens, without the tokens. Needs the scope admin."""
+        return self._run(_reading.list_tokens(self._policy))
+
+    def revoke_token(self, name: str) -> None:
+        """Shut a token out. Needs the scope admin."""
+        self._run(_reading.revoke_token(name, self._policy))

@@ -1,0 +1,59 @@
+"""What every way to a server has in common: its headers, its limits, and the proxy in between.
+
+The token leaves the client in one header only, made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from holdfast import __version__
+from holdfast.client._config import Target, is_loopback
+from holdfast.client._flow import Send
+
+CONNECT_SECONDS = 5.0
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Proxy(msgspec.Struct, frozen=True):
+    """Somebody in between, and what it wants to see of us."""
+
+    url: str
+    user: str | None = None
+    password: str | None = None
+
+
+def headers_for(target: Target, request: Send | None) -> dict[str, str]:
+    """Return the headers of a request; the one place that the token goes into."""
+    headers = {"Accept": "application/json", "User-Agent": f"holdfast/{__version__}"}
+    if target.token is not None:
+        headers["Authorization"] = f"Bearer {target.token}"
+    if request is not None and request.body is not None:
+        headers["Content-Type"] = "application/json"
+    if request is not None and request.key is not None:
+        headers["Idempotency-Key"] = request.key
+    return headers
+
+
+def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:
+    """Return the proxy that the environment names; one is never asked for a loopback address."""
+    parts = urlsplit(url)
+    name = f"{parts.scheme}_proxy"
+    proxy = environment.get(name) or environment.get(name.upper())
+    without = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    if not proxy or is_loopback(url) or _is_listed(parts.hostname or "", without):
+        return None
+    hop = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    address = hop._replace(netloc=hop.netloc.rpartition("@")[2]).geturl()
+    if hop.username is None:
+        return Proxy(address)
+    return Proxy(address, unquote(hop.username), unquote(hop.password or ""))
+
+
+def _is_listed(host: str, without: str) -> bool:
+    """Does `no_proxy` name this host, or a domain it belongs to?"""
+    entries = [entry.strip().lower().lstrip(".") for entry in without.split(",")]
+    return any(entry in {"*", host} or host.endswith(f".{entry}") for entry in entries if entry)
