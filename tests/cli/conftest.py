@@ -32,7 +32,12 @@ def holdfast(tmp_path: Path) -> Run:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))}
         return subprocess.run(
             [sys.executable, "-m", "holdfast", *map(str, arguments)],
-            env={**clean, "XDG_CONFIG_HOME": str(tmp_path / "config"), **environment},
+            env={
+                **clean,
+                "XDG_CONFIG_HOME": str(tmp_path / "config"),
+                "XDG_STATE_HOME": str(tmp_path / "state"),
+                **environment,
+            },
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
             capture_output=True,

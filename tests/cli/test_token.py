@@ -81,6 +81,9 @@ def test_revoked_token_is_out(server: ServerProcess, as_operator: Callable[..., 
     assert api.locks().status == 200
     assert as_operator("revoke", name) == f"{name} is revoked\n"
     assert api.locks().status == 401
+    again = unique("gone")
+    as_operator("create", again)
+    assert json.loads(as_operator("revoke", again, "--json")) == {"status": "revoked", "name": again}
 
 
 def test_refusals_have_their_exit_codes(

@@ -162,8 +162,7 @@ def test_bug_is_a_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     def broken(*_: object) -> None:
         raise KeyError("\x1b[31mred\nline")
 
-    monkeypatch.setattr("holdfast.cli._options.transport", broken)
-    monkeypatch.setattr("holdfast.cli.token.transport", broken)
+    monkeypatch.setattr("holdfast.cli.token.client", broken)
     line = refused(capsys, ["token", "list"], 70)
     assert "KeyError" in line and "test_usage.py:" in line and "\x1b" not in line
 

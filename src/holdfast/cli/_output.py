@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from holdfast.client._records import JobOwner, Metadata, Previous
+
 OK = 0
 FAILED = 1
+HELD = 1
+NOT_IN_TIME = 11
+DONE = 12
+DEADLOCK = 13
+LOST = 20
 USAGE = 64
 UNREACHABLE = 69
 UNEXPECTED = 70
@@ -49,15 +59,68 @@ def plain(text: str) -> str:
     return "".join(char if char.isprintable() else " " if char.isspace() else f"\\x{ord(char):02x}" for char in text)
 
 
-def say_table(heads: list[str], rows: list[list[str]]) -> None:
-    """Write a table that fits the terminal; elsewhere nothing is cut."""
+def say_json_line(value: object) -> None:
+    """Write one of many results for programs, on a line of its own."""
+    import msgspec
+
+    click.echo(msgspec.json.encode(value).decode())
+
+
+def say_fields(rows: list[tuple[str, str]]) -> None:
+    """Write what there is to say of one thing: a name and a value in each line."""
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        say(f"  {click.style(f'{name:{width}}', dim=True)}  {plain(value)}")
+
+
+def say_table(heads: list[str], rows: list[list[str]], *, folded: tuple[str, ...] | None = None) -> None:
+    """Write a table that fits the terminal; elsewhere nothing is cut. `folded` columns take what the others leave."""
+    cells = [[plain(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        return _say_columns([heads, *cells])
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="" if wants_colour() is False else "bold")
     for head in heads:
-        table.add_column(head, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
-    Console(highlight=False, width=None if sys.stdout.isatty() else 1_000).print(table)
+        table.add_column(head, overflow="fold", no_wrap=folded is not None and head not in folded)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    return Console(highlight=False).print(table)
+
+
+def _say_columns(rows: list[list[str]]) -> None:
+    """Write a table for whoever reads a pipe: soon, as wide as it is, without blanks at the end of a line."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    click.echo("\n".join(lines))
+
+
+# Words that several commands use.
+
+
+def who(owner: str | None) -> str:
+    """Name an owner."""
+    return owner or "an owner without a name"
+
+
+def before(previous: Previous, now: datetime) -> str:
+    """Say who had a job before, how that ended, and what that one said last."""
+    from holdfast.cli import _times
+
+    ended = previous.ended.replace("_", " ")
+    text = f"{who(previous.owner)}, {ended} {_times.ago(previous.at, now)}"
+    return text + (f"; its note: {previous.note}" if previous.note else "")
+
+
+def moment_of(owner: JobOwner) -> datetime:
+    """Return when the server said this, by its own clock, so that no age depends on ours."""
+    return owner.expires_at - timedelta(seconds=owner.expires_in)
+
+
+def metadata_words(metadata: Metadata) -> str:
+    """Write what was attached: text as it is, fields as key=value."""
+    if metadata is None or isinstance(metadata, str):
+        return metadata or ""
+    return ", ".join(f"{key}={value}" for key, value in metadata.items())

@@ -11,33 +11,74 @@ import click
 
 from holdfast import __version__
 from holdfast.cli import _output
+from holdfast.cli._options import JSON
+from holdfast.cli._refusals import as_object, exit_code, sentence
+from holdfast.cli.claim import claim
+from holdfast.cli.completion import VARIABLE, completion, register
 from holdfast.cli.doctor import doctor
+from holdfast.cli.heartbeat import heartbeat, note
+from holdfast.cli.operator import check, reopen, revoke
+from holdfast.cli.owner import jobs, owner
+from holdfast.cli.release import release, transfer
+from holdfast.cli.run import run as run_command
 from holdfast.cli.serve import serve
+from holdfast.cli.session import session
 from holdfast.cli.token import token
-from holdfast.errors import HoldfastError, NotAllowed, Refused, SettingsError, Unreachable
+from holdfast.cli.watch import history, watch
+from holdfast.cli.why import why
+from holdfast.errors import HoldfastError
+
+SECTIONS: dict[str, tuple[click.Command, ...]] = {
+    "Own a job": (run_command, claim, heartbeat, note, release, transfer, session),
+    "Look around": (owner, jobs, why, history, watch, check),
+    "Operate": (serve, doctor, token, revoke, reopen),
+    "Shell": (completion,),
+}
+"""Every command, in the order in which the help shows them."""
+
+HELP_CHARS_MAX = 80
 
 EPILOG = """\
 \b
-Exit codes: 0 done, 64 usage, 69 server unreachable or unavailable,
+Exit codes: 0 done, 1 held by another, 11 not acquired in time, 12 already done,
+13 deadlock, 20 lost or uncertain, 64 usage, 69 server unreachable or unavailable,
 70 unexpected, 77 not allowed, 130 interrupted.
 
-Start here: `holdfast serve`, then `holdfast doctor` in another terminal.
+Start here: `holdfast serve`, then `holdfast claim github-issue-1842` in another terminal.
 """
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Sections(click.Group):
+    """A group whose help has a section for each kind of command."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's form
+        """Write the sections."""
+        width = max(len(name) for name in self.commands)
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                # Padded, so that all sections have their texts in one column.
+                formatter.write_dl(
+                    [(f"{each.name:{width}}", each.get_short_help_str(HELP_CHARS_MAX)) for each in commands]
+                )
+
+
+@click.group(
+    cls=_Sections, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 def cli() -> None:
     """Holdfast gives every job one live owner."""
 
 
-for _command in (serve, token, doctor):
-    cli.add_command(_command)
+for _commands in SECTIONS.values():
+    for _command in _commands:
+        cli.add_command(_command)
 
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    if "_HOLDFAST_COMPLETE" in os.environ:  # The shell asks what could follow; click answers and ends.
+    if VARIABLE in os.environ:  # The shell asks what could follow; click answers and ends.
+        register()
         cli.main(prog_name="holdfast")
     sys.exit(run(sys.argv[1:]))
 
@@ -47,7 +88,7 @@ def run(arguments: list[str]) -> int:
     try:
         # Not `cli.main`: it has exit codes of its own.
         with cli.make_context("holdfast", arguments) as context:
-            code = cli.invoke(context)
+            code = _invoke(context)
         sys.stdout.flush()
         return code if isinstance(code, int) else _output.OK
     except click.exceptions.Exit as error:
@@ -60,9 +101,6 @@ def run(arguments: list[str]) -> int:
         return _output.USAGE
     except (click.Abort, KeyboardInterrupt):
         return _output.INTERRUPTED
-    except HoldfastError as error:
-        _output.complain(f"{error}{_next_step(error)}")
-        return exit_code(error)
     except ModuleNotFoundError as error:
         return _missing(error)
     except OSError as error:
@@ -71,33 +109,15 @@ def run(arguments: list[str]) -> int:
         return _bug(error)
 
 
-def exit_code(error: HoldfastError) -> int:
-    """Tell the exit code of an error."""
-    match error:
-        case SettingsError():
-            return _output.USAGE
-        case NotAllowed():
-            return _output.NOT_ALLOWED
-        case Unreachable() | Refused(status=429 | 502 | 503 | 504):
-            return _output.UNREACHABLE
-        case Refused(status=400 | 404 | 409 | 422):
-            return _output.USAGE
-        case _:
-            return _output.UNEXPECTED
-
-
-def _next_step(error: HoldfastError) -> str:
-    match error:
-        case Unreachable():
-            return "; is the server running? Start it with `holdfast serve`, or name another with HOLDFAST_URL"
-        case NotAllowed(status=401):
-            return " Put a token into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE."
-        case NotAllowed():
-            return " Use a token with the scope that this needs."
-        case Refused(request_id=str(request_id)):
-            return f" (request {request_id})"
-        case _:
-            return ""
+def _invoke(context: click.Context) -> object:
+    """Run the command; a refusal is an object on standard output where JSON is wanted, and a line in any case."""
+    try:
+        return cli.invoke(context)
+    except HoldfastError as error:
+        if context.meta.get(JSON):
+            _output.say_json(as_object(error))
+        _output.complain(sentence(error))
+        return exit_code(error)
 
 
 def _usage(error: click.ClickException) -> str:

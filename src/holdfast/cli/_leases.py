@@ -1,0 +1,105 @@
+"""Where a user's lease ids are kept between two commands: a file for each job, readable by that user alone.
+
+`$XDG_STATE_HOME/holdfast/leases`, keyed by server and job. Written as a whole, removed when the job is given back, and
+removed some time after the lease must have ended. Nothing here says that a lease lives: only the server knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+KEPT_AFTER_END_MS = 86_400_000
+"""For so long `heartbeat` can still say how a lease ended, instead of that there is none."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A lease that was claimed from here."""
+
+    url: str
+    job: str
+    lease_id: str
+    owner: str | None
+    token: int
+    until_ms: int
+    """When it ends unless it is renewed, by this machine's wall clock."""
+
+    def __repr__(self) -> str:
+        """Show everything but the secret."""
+        return f"Kept({self.job!r} at {self.url}, owner={self.owner!r}, token={self.token})"
+
+
+class Leases:
+    """The lease ids of one user."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._directory = state_dir(environment) / "leases"
+
+    def keep(self, kept: Kept, now_ms: int) -> None:
+        """Keep a lease in place of what was kept for this job, and forget those that ended long ago."""
+        from holdfast import clientconfig
+
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        clientconfig.write_private(self._file(kept.url, kept.job), msgspec.json.encode(kept).decode() + "\n")
+        for file, other in self._all():
+            if other.until_ms + KEPT_AFTER_END_MS < now_ms:
+                _remove(file)
+
+    def find(self, url: str, job: str) -> Kept | None:
+        """Return what is kept for a job; None if nothing is, or what is there cannot be read."""
+        return _read(self._file(url, job))
+
+    def forget(self, url: str, job: str) -> None:
+        """Remove what is kept for a job, if anything is."""
+        _remove(self._file(url, job))
+
+    def jobs(self, prefix: str = "") -> list[str]:
+        """Return the names of all jobs that something is kept for."""
+        return sorted({kept.job for _, kept in self._all() if kept.job.startswith(prefix)})
+
+    def _file(self, url: str, job: str) -> Path:
+        import hashlib
+
+        digest = hashlib.sha256(f"{url}\0{job}".encode("utf-8", "surrogateescape")).hexdigest()
+        return self._directory / f"{digest[:32]}.json"
+
+    def _all(self) -> Iterator[tuple[Path, Kept]]:
+        try:
+            files = sorted(self._directory.glob("*.json"))
+        except OSError:
+            return
+        for file in files:
+            kept = _read(file)
+            if kept is not None:
+                yield file, kept
+
+
+def state_dir(environment: Mapping[str, str]) -> Path:
+    """Tell where the user's state lives."""
+    state = environment.get("XDG_STATE_HOME", "")
+    # The XDG specification: a path that is not absolute counts as not set.
+    if Path(state).is_absolute():
+        return Path(state) / "holdfast"
+    home = environment.get("HOME")
+    return (Path(home) if home else Path.home()) / ".local" / "state" / "holdfast"
+
+
+def own() -> Leases:
+    """Return those of the user who runs this."""
+    return Leases(os.environ)
+
+
+def _read(file: Path) -> Kept | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Kept)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _remove(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        file.unlink(missing_ok=True)

@@ -1,0 +1,52 @@
+"""Times for people: the clock on their wall, and how long ago or how long still. Every command writes them so."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from holdfast.client import _clock
+
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+
+
+def now() -> datetime:
+    """Return this moment, as this machine believes."""
+    return datetime.fromtimestamp(_clock.wall_ms() / 1_000, UTC)
+
+
+def wall_ms(at: datetime) -> int:
+    """Return a moment in milliseconds since 1970."""
+    return round(at.timestamp() * 1_000)
+
+
+def span(seconds: float) -> str:
+    """Write how long: `56 s`, `4 min`, `2 h 5 min`, `3 d`. A clock that is off makes nothing negative."""
+    whole = max(0, round(seconds))
+    if whole < 2 * _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min"
+    if whole < _DAY:
+        return _two(whole // _HOUR, "h", whole % _HOUR // _MINUTE, "min")
+    return _two(whole // _DAY, "d", whole % _DAY // _HOUR, "h")
+
+
+def clock(at: datetime, today: datetime) -> str:
+    """Write when, in local time; with its date where that is not today's."""
+    local = at.astimezone()
+    same_day = local.date() == today.astimezone().date()
+    return local.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S")
+
+
+def since(at: datetime, moment: datetime) -> str:
+    """Write when something began and how long it lasts: `02:10:05 (4 min)`."""
+    return f"{clock(at, moment)} ({span((moment - at).total_seconds())})"
+
+
+def ago(at: datetime, moment: datetime) -> str:
+    """Write how long it is over: `3 s ago`."""
+    return f"{span((moment - at).total_seconds())} ago"
+
+
+def _two(much: int, unit: str, little: int, small_unit: str) -> str:
+    return f"{much} {unit}" + (f" {little} {small_unit}" if little else "")

@@ -1,0 +1,133 @@
+"""`holdfast session`, as a process, against a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.asides import Aside, clean_environment
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.checks import unique
+from tests.support.server import ServerProcess
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def alice(server: ServerProcess, holdfast: Run) -> Run:
+    """Runs `holdfast …` with alice's token."""
+
+    def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        return holdfast(*arguments, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE, **environment)
+
+    return run
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Api:
+    return Api.of(server, callers.ALICE)
+
+
+def exported(shown: str) -> dict[str, str]:
+    """What the lines would put into a shell's environment."""
+    words = [shlex.split(line) for line in shown.splitlines()]
+    assert all(word[0] == "export" and len(word) == 2 for word in words)
+    return dict(word[1].partition("=")[::2] for word in words)
+
+
+def test_start_prints_what_a_shell_needs(alice: Run, api: Api, server: ServerProcess) -> None:
+    """`start` prints exports and nothing else; the session lives for the server's resourceLockTimeout."""
+    done = alice("session", "start", "nightly review")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = exported(done.stdout)
+    assert set(told) == {"GATEWAY_URL", "SHUTDOWN_SECRET", "HOLDFAST_SESSION"}
+    assert told["GATEWAY_URL"] == server.url
+    session = api.session(told["HOLDFAST_SESSION"]).json()
+    assert (session["name"], session["active"]) == ("nightly review", True)
+    told = json.loads(alice("session", "start", "--json").stdout)
+    assert told["expires_in"] == api.get("/status").json()["resource_lock_timeout_seconds"]
+
+
+def test_options_of_start(alice: Run, api: Api) -> None:
+    """`--ttl` is its life, and metadata is attached."""
+    told = json.loads(alice("session", "start", "s", "--ttl", "90s", "-m", "run=7", "--json").stdout)
+    assert (told["name"], told["expires_in"]) == ("s", 90.0)
+    assert api.session(told["session_id"]).json()["metadata"] == '{"run":"7"}'
+
+
+def test_eval_rlock_claim_and_end(server: ServerProcess, api: Api, tmp_path: Path) -> None:
+    """In one shell: `eval` of start, `rlock`, `claim` and `end`; both locks belong to the session and end with it."""
+    key, job, name = f"github://acme/app/issues/{unique()}", unique(), unique("run")
+    command = f"{shlex.quote(sys.executable)} -m holdfast"
+    script = f"""
+        set -e
+        eval "$({command} session start {name})"
+        rlock {key} >&2
+        {command} claim {job} >&2
+        {command} jobs --session "$HOLDFAST_SESSION" --json
+        {command} session end
+    """
+    environment = clean_environment(tmp_path, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    listed, _, said = done.stdout.rpartition("}\n")
+    assert sorted(each["job_id"] for each in json.loads(listed + "}")["jobs"]) == sorted([key, job])
+    assert said.startswith("session ") and "is ended" in said
+    assert api.status(job).json()["status"] == api.status(key).json()["status"] == "free"
+
+
+def test_end_by_id(alice: Run, api: Api) -> None:
+    """`end` takes an id, else HOLDFAST_SESSION, else it is a mistake; one that is not there is one too."""
+    session = api.new_session()["session_id"]
+    assert json.loads(alice("session", "end", session, "--json").stdout) == {"status": "ended", "session_id": session}
+    assert api.session(session).status == 404 or not api.session(session).json()["active"]
+    session = api.new_session()["session_id"]
+    assert alice("session", "end", HOLDFAST_SESSION=session).returncode == 0
+    done = alice("session", "end")
+    assert done.returncode == 64 and "holdfast session list" in done.stderr
+    assert alice("session", "end", "264a786c-0000-4000-8000-000000000000").returncode == 64
+
+
+def test_list(server: ServerProcess, holdfast: Run) -> None:
+    """`list` has a row for each of one's sessions; without any it says so beside the result."""
+
+    def dave(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return holdfast("session", "list", *arguments, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.DAVE)
+
+    done = dave()
+    assert (done.returncode, done.stdout) == (0, "") and "session start" in done.stderr
+    api = Api.of(server, callers.DAVE)
+    session = api.new_session(name="nightly", metadata='{"run":7}', ttl_seconds=60)["session_id"]
+    api.acquired(unique(), session_id=session, ephemeral=True)
+    head, row = dave().stdout.splitlines()
+    assert head.split() == ["SESSION", "NAME", "UNTIL", "LEFT", "CLAIMS", "METADATA"]
+    assert (row.split()[0], row.split()[1], row.split()[-2:]) == (session, "nightly", ["1", "run=7"])
+    assert json.loads(dave("--json").stdout)["sessions"][0]["session_id"] == session
+
+
+def test_claim_with_a_session_that_is_gone(alice: Run, api: Api) -> None:
+    """A claim for a session that has ended is not made, and the line says what to do."""
+    session = api.new_session()["session_id"]
+    api.end_session(session)
+    done = alice("claim", unique(), HOLDFAST_SESSION=session)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "unset HOLDFAST_SESSION" in done.stderr
+
+
+def test_terminal_is_told_how_to_use_it(server: ServerProcess, tmp_path: Path) -> None:
+    """On a terminal a hint says that the lines are for `eval`."""
+    environment = clean_environment(tmp_path, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
+    with Aside("session", "start", environment=environment, terminal=True) as starting:
+        assert starting.end() == 0
+        assert 'eval "$(holdfast session start)"' in starting.shown
