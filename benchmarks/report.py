@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.clients import ASYNC, RLOCK
 from benchmarks.load import BUILTIN
 from benchmarks.peers import CLAIMS_PER_CALL
 
 if TYPE_CHECKING:
+    from benchmarks.clients import Comparison
     from benchmarks.load import Load
     from benchmarks.machine import Machine
     from benchmarks.memory import Footprint
@@ -24,6 +26,7 @@ GOAL_BYTES_PER_LEASE_MAX = 1_500
 GOAL_CLAIMS_PER_SECOND = 100_000
 GOAL_BYTES_PER_WAITER_MAX = 40_000
 GOAL_WAKE_MS_MAX = 20
+GOAL_CLIENTS = {ASYNC: 1.3, RLOCK: 2.5}
 
 
 @dataclass
@@ -40,6 +43,7 @@ class Results:
     """Calls of many claims, by connections. What a load calls an acquire is such a call."""
     lines: list[Line] = field(default_factory=list)
     footprint: Footprint | None = None
+    clients: list[Comparison] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
 
     def add(self, key: str, load: Load) -> None:
@@ -85,6 +89,7 @@ def goals(results: Results) -> list[Goal]:
         _wake_goal(results),
         _waiter_goal(results),
         _memory_goal(results),
+        *(_client_goal(results, key, most) for key, most in GOAL_CLIENTS.items()),
         _soundness_goal(results),
     ]
 
@@ -131,6 +136,13 @@ def _memory_goal(results: Results) -> Goal:
     return Goal(promise, f"{weight:,.0f} bytes", weight <= GOAL_BYTES_PER_LEASE_MAX)
 
 
+def _client_goal(results: Results, key: str, most: float) -> Goal:
+    found = next((each for each in results.clients if each.key == key), None)
+    if found is None:
+        return Goal(f"the {key} client at most {most:g} x the same without it", "-", None)
+    return Goal(f"at most {most:g} x: {found.title}", f"{found.ratio:.2f} x", found.ratio <= most)
+
+
 def _soundness_goal(results: Results) -> Goal:
     promise = "every answer a grant, every grant durable"
     loads = results.all_loads()
@@ -153,6 +165,7 @@ def as_text(results: Results) -> str:
         _answers_text(results),
         _lines_text(results),
         _footprint_text(results.footprint),
+        _clients_text(results),
         _verdict_text(results),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -279,6 +292,16 @@ def _footprint_text(footprint: Footprint | None) -> str:
     return "\n".join(lines)
 
 
+def _clients_text(results: Results) -> str:
+    if not results.clients:
+        return ""
+    lines = ["what our clients add (the median of the turns' ratios)"]
+    for each in results.clients:
+        ours, theirs = median(each.ours) * 1_000, median(each.theirs) * 1_000
+        lines.append(f"  {each.title}: {each.ratio:.2f} x ({ours:,.1f} ms to {theirs:,.1f} ms, {len(each.ours)} turns)")
+    return "\n".join(lines)
+
+
 def _verdict_text(results: Results) -> str:
     found = goals(results)
     states = [goal.is_met for goal in found]
@@ -309,6 +332,7 @@ def as_json(results: Results) -> str:
         "waiters": [{"p50_ms": line.p50_ms, "p99_ms": line.p99_ms, **asdict(line)} for line in results.lines],
         "syncs": {key: asdict(check) for key, check in results.syncs.items()},
         "footprint": _footprint_json(results.footprint),
+        "clients": [{"ratio": each.ratio, **asdict(each)} for each in results.clients],
         "goals": [asdict(goal) for goal in goals(results)],
         "troubles": results.troubles,
     }

@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -13,25 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import memory, report, waiters
+from benchmarks import clients, memory, report, waiters
 from benchmarks.load import LoadError
 from benchmarks.machine import describe_machine
 from benchmarks.peers import CLAIMS_PER_CALL, SYSTEMS, Holdfast, System, Tools
 from benchmarks.process import StartError
 from benchmarks.syncs import check_syncs
+from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.report import Results
 
-CLAIMS, WAITERS, MEMORY = "claims", "waiters", "memory"
+CLAIMS, WAITERS, MEMORY, CLIENTS = "claims", "waiters", "memory", "clients"
 CLAIMS_CONNECTIONS = (1, 8, 64)
 SECONDS_MAX = 60
 ROUNDS_MAX = 20
 CONNECTIONS_MAX = 1_000
 LEASES_MAX = 1_000_000
 WAITERS_MAX = 100_000
+PAIRS_MAX = 100_000
 _WARM_CONNECTIONS = 64
 _WARM_SECONDS = 1
 _INTERRUPTED = 130
@@ -46,6 +49,7 @@ class Options:
     connections: tuple[int, ...]
     leases: int
     waiters: int
+    pairs: int
     only: frozenset[str]
     json: Path | None
     builtin_load: bool
@@ -99,6 +103,8 @@ def _ours_alone(tools: Tools, options: Options, folder: Path, results: Results) 
         _line_up(tools, options, folder, results)
     if MEMORY in options.only:
         _weigh(Holdfast(tools), options, folder, results)
+    if CLIENTS in options.only:
+        _compare_clients(Holdfast(tools), options, folder, results)
 
 
 def choose(options: Options, tools: Tools) -> tuple[list[System], dict[str, str]]:
@@ -194,6 +200,14 @@ def _weigh(server: Holdfast, options: Options, folder: Path, results: Results) -
         _trouble(results, f"memory and restart: {error}")
 
 
+def _compare_clients(server: Holdfast, options: Options, folder: Path, results: Results) -> None:
+    say(f"taking turns with the clients, {options.pairs:,} pairs each")
+    try:
+        results.clients = clients.measure(server, folder / "clients", options.pairs, say)
+    except (StartError, OSError, subprocess.CalledProcessError, HoldfastError) as error:
+        _trouble(results, f"clients: {error}")
+
+
 def _trouble(results: Results, text: str) -> None:
     results.troubles.append(text)
     say(f"trouble: {text}")
@@ -217,7 +231,7 @@ def parse_options(argv: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Our server and the peers it finds, in one run."
     )
-    known = [*(kind.key for kind in SYSTEMS), CLAIMS, WAITERS, MEMORY]
+    known = [*(kind.key for kind in SYSTEMS), CLAIMS, WAITERS, MEMORY, CLIENTS]
     add = parser.add_argument
     add("--quick", action="store_true", help="one round of one second, few leases and waiters: a look, not a result")
     add("--seconds", type=_between(1, SECONDS_MAX), help="per system and connection count (default 3)")
@@ -225,6 +239,7 @@ def parse_options(argv: Sequence[str] | None = None) -> Options:
     add("--connections", type=_numbers, default=(1, 64, 256), help="such as 1,64,256 (default)")
     add("--leases", type=_between(1, LEASES_MAX), help="live leases for memory and restart (default 100000)")
     add("--waiters", type=_between(1, WAITERS_MAX), help="how many stand in line (default 10000)")
+    add("--pairs", type=_between(1, PAIRS_MAX), help="claims and releases a client makes in a turn (default 1000)")
     add("--only", type=_words(known), default=frozenset(known), help=f"some of {','.join(known)}")
     add("--skip", type=_words(known), default=frozenset(), help="the others")
     add("--json", type=Path, metavar="FILE", help="write every round to FILE as well")
@@ -241,6 +256,7 @@ def parse_options(argv: Sequence[str] | None = None) -> Options:
         connections=args.connections,
         leases=args.leases or (20_000 if args.quick else 100_000),
         waiters=args.waiters or (1_000 if args.quick else waiters.WAITERS),
+        pairs=args.pairs or (100 if args.quick else clients.PAIRS),
         only=args.only - args.skip,
         json=args.json,
         builtin_load=args.builtin_load,
