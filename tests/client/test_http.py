@@ -1,4 +1,4 @@
-"""The transport, against a real HTTP server in a thread."""
+"""Both transports, against a real HTTP server in a thread: the same facts of each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import msgspec
 import pytest
 
-from holdfast.client import _http
+from holdfast.client import _aiohttp, _http
 from holdfast.client._config import Target
-from holdfast.client._http import Transport
+from holdfast.client._paths import job_path
 from holdfast.errors import NotAllowed, Refused, ServerError, Unreachable
+from tests.client.ways import WAYS, Way
 
 TOKEN = "hold_secret_0123456789"
 
@@ -47,7 +48,8 @@ class Handler(BaseHTTPRequestHandler):
         status, extra, body = self.server.answer
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **extra}.items():
-            self.send_header(name, value)
+            if value:
+                self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
@@ -67,25 +69,23 @@ def peer() -> Iterator[Peer]:
         thread.join()
 
 
-@pytest.fixture
-def open_to() -> Iterator[Callable[..., Transport]]:
-    opened: list[Transport] = []
+@pytest.fixture(params=WAYS)
+def open_to(request: pytest.FixtureRequest) -> Iterator[Callable[..., Way]]:
+    opened: list[Way] = []
 
-    def to(url: str, token: str | None = TOKEN, environment: dict[str, str] | None = None) -> Transport:
-        transport = Transport(
-            Target(url, "test", token, "test"), environment=environment or {}, connect_seconds=2, read_seconds=0.5
-        )
-        opened.append(transport)
-        return transport
+    def to(url: str, token: str | None = TOKEN, environment: dict[str, str] | None = None) -> Way:
+        way = Way(request.param, Target(url, "test", token, "test"), environment or {})
+        opened.append(way)
+        return way
 
     yield to
-    for transport in opened:
-        transport.close()
+    for way in opened:
+        way.close()
 
 
-def test_json_goes_and_comes(peer: Peer, open_to: Callable[..., Transport]) -> None:
+def test_json_goes_and_comes(peer: Peer, open_to: Callable[..., Way]) -> None:
     """A request carries the token and the JSON; the reply is decoded into what was promised."""
-    assert open_to(peer.url).call("POST", "/things", Thing, {"a": "ü"}) == Thing(1)
+    assert open_to(peer.url).ask("POST", "/things", Thing, {"a": "ü"}) == Thing(1)
     ((method, path, headers, body),) = peer.asked
     assert (method, path, body) == ("POST", "/things", '{"a":"ü"}'.encode())
     assert headers["authorization"] == f"Bearer {TOKEN}"
@@ -93,38 +93,38 @@ def test_json_goes_and_comes(peer: Peer, open_to: Callable[..., Transport]) -> N
     assert headers["user-agent"].startswith("holdfast/")
 
 
-def test_no_token_no_header(peer: Peer, open_to: Callable[..., Transport]) -> None:
+def test_no_token_no_header(peer: Peer, open_to: Callable[..., Way]) -> None:
     """Without a token there is no Authorization header, and without a body no Content-Type."""
-    open_to(peer.url, None).call("GET", "/things", Thing)
+    open_to(peer.url, None).ask("GET", "/things", Thing)
     (request,) = peer.asked
     assert {"authorization", "content-type"}.isdisjoint(request[2])
 
 
-def test_empty_success(peer: Peer, open_to: Callable[..., Transport]) -> None:
+def test_empty_success(peer: Peer, open_to: Callable[..., Way]) -> None:
     """A 204 is a reply without content."""
     peer.answer = (204, {}, b"")
-    assert open_to(peer.url).call("DELETE", "/things/1", type(None)) is None
+    assert open_to(peer.url).ask("DELETE", "/things/1", type(None)) is None
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_not_followed(peer: Peer, open_to: Callable[..., Transport], status: int) -> None:
+def test_redirects_are_not_followed(peer: Peer, open_to: Callable[..., Way], status: int) -> None:
     """A redirect is an error: the token goes nowhere but where it was meant to."""
     peer.answer = (status, {"Location": f"{peer.url}/elsewhere"}, b"")
     with pytest.raises(Refused, match="redirect") as caught:
-        open_to(peer.url).call("GET", "/things", Thing)
+        open_to(peer.url).ask("GET", "/things", Thing)
     assert caught.value.status == status
     assert [path for _, path, _, _ in peer.asked] == ["/things"]
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, NotAllowed), (403, NotAllowed), (404, Refused), (503, Refused)])
 def test_envelope_becomes_an_exception(
-    peer: Peer, open_to: Callable[..., Transport], status: int, kind: type[Refused]
+    peer: Peer, open_to: Callable[..., Way], status: int, kind: type[Refused]
 ) -> None:
     """A refusal carries its status, code, details and request id."""
     envelope = {"error": "No", "code": "some_code", "details": "Do that.", "request_id": "r-1", "retry_after_ms": 5}
     peer.answer = (status, {}, msgspec.json.encode(envelope))
     with pytest.raises(Refused) as caught:
-        open_to(peer.url).call("GET", "/things", Thing)
+        open_to(peer.url).ask("GET", "/things", Thing)
     error = caught.value
     assert type(error) is kind
     assert (error.status, error.code, error.details, error.request_id) == (status, "some_code", "Do that.", "r-1")
@@ -132,34 +132,35 @@ def test_envelope_becomes_an_exception(
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>bad gateway</html>", b"[]", b'{"error": 5}'])
-def test_refusal_of_somebody_else(peer: Peer, open_to: Callable[..., Transport], body: bytes) -> None:
+def test_refusal_of_somebody_else(peer: Peer, open_to: Callable[..., Way], body: bytes) -> None:
     """A refusal without our envelope is still one, and says that it is not a Holdfast server's."""
     peer.answer = (502, {}, body)
     with pytest.raises(Refused, match="check the address") as caught:
-        open_to(peer.url).call("GET", "/things", Thing)
+        open_to(peer.url).ask("GET", "/things", Thing)
     assert (caught.value.status, caught.value.code) == (502, "unexpected")
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"value": "text"}', b"\xff"])
-def test_success_of_somebody_else(peer: Peer, open_to: Callable[..., Transport], body: bytes) -> None:
+def test_success_of_somebody_else(peer: Peer, open_to: Callable[..., Way], body: bytes) -> None:
     """A success that is not what was promised is an error, not a guess."""
     peer.answer = (200, {}, body)
     with pytest.raises(ServerError, match="check the address"):
-        open_to(peer.url).call("GET", "/things", Thing)
+        open_to(peer.url).ask("GET", "/things", Thing)
 
 
-def test_answer_has_a_limit(peer: Peer, open_to: Callable[..., Transport], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_has_a_limit(peer: Peer, open_to: Callable[..., Way], monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer beyond the limit is an error, and the connection is usable afterwards."""
     monkeypatch.setattr(_http, "ANSWER_BYTES_MAX", 1_000)
-    transport = open_to(peer.url)
+    monkeypatch.setattr(_aiohttp, "ANSWER_BYTES_MAX", 1_000)
+    way = open_to(peer.url)
     peer.answer = (200, {}, b" " * 100_000)
     with pytest.raises(ServerError, match="more than 1000 bytes"):
-        transport.send("GET", "/things")
+        way.send("GET", "/things")
     peer.answer = (200, {}, b'{"value": 2}')
-    assert transport.call("GET", "/things", Thing) == Thing(2)
+    assert way.ask("GET", "/things", Thing) == Thing(2)
 
 
-def test_nobody_there(open_to: Callable[..., Transport]) -> None:
+def test_nobody_there(open_to: Callable[..., Way]) -> None:
     """A closed port is `Unreachable`, with the address and the reason in plain words."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -169,7 +170,7 @@ def test_nobody_there(open_to: Callable[..., Transport]) -> None:
     assert caught.value.url == url
 
 
-def test_silence(open_to: Callable[..., Transport]) -> None:
+def test_silence(open_to: Callable[..., Way]) -> None:
     """A server that accepts and says nothing is `Unreachable` once the time is over."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -178,23 +179,23 @@ def test_silence(open_to: Callable[..., Transport]) -> None:
             open_to(f"http://127.0.0.1:{silent.getsockname()[1]}").send("GET", "/things")
 
 
-def test_half_an_answer(peer: Peer, open_to: Callable[..., Transport]) -> None:
+def test_half_an_answer(peer: Peer, open_to: Callable[..., Way]) -> None:
     """An answer that breaks off is `Unreachable`: half of it is not an answer."""
     peer.answer = (200, {"Content-Length": "500", "Connection": "close"}, b'{"value": 1}')
     with pytest.raises(Unreachable):
-        open_to(peer.url).call("GET", "/things", Thing)
+        open_to(peer.url).ask("GET", "/things", Thing)
 
 
-def test_no_proxy_for_loopback(peer: Peer, open_to: Callable[..., Transport]) -> None:
+def test_no_proxy_for_loopback(peer: Peer, open_to: Callable[..., Way]) -> None:
     """A proxy in the environment is not asked for a loopback address."""
     environment = {"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1"}
-    assert open_to(peer.url, TOKEN, environment).call("GET", "/things", Thing) == Thing(1)
+    assert open_to(peer.url, TOKEN, environment).ask("GET", "/things", Thing) == Thing(1)
 
 
-def test_proxy_for_others(peer: Peer, open_to: Callable[..., Transport]) -> None:
+def test_proxy_for_others(peer: Peer, open_to: Callable[..., Way]) -> None:
     """Another host is reached through the proxy, with the proxy's own password, unless no_proxy names it."""
     environment = {"HTTP_PROXY": peer.url.replace("//", "//ana:pw@")}
-    assert open_to("http://holdfast.invalid", None, environment).call("GET", "/things", Thing) == Thing(1)
+    assert open_to("http://holdfast.invalid", None, environment).ask("GET", "/things", Thing) == Thing(1)
     ((_, path, headers, _),) = peer.asked
     assert path == "http://holdfast.invalid/things"
     assert headers["proxy-authorization"] == "Basic YW5hOnB3"
@@ -203,10 +204,65 @@ def test_proxy_for_others(peer: Peer, open_to: Callable[..., Transport]) -> None
     assert len(peer.asked) == 1
 
 
-def test_token_is_not_in_repr(peer: Peer, open_to: Callable[..., Transport]) -> None:
+def test_token_is_not_in_repr(peer: Peer, open_to: Callable[..., Way]) -> None:
     """Neither the transport nor what it raises shows the token."""
     peer.answer = (401, {}, b"")
-    transport = open_to(peer.url)
+    way = open_to(peer.url)
     with pytest.raises(NotAllowed) as caught:
-        transport.call("GET", "/things", Thing)
-    assert TOKEN not in f"{transport!r} {caught.value!r} {caught.value}"
+        way.ask("GET", "/things", Thing)
+    assert TOKEN not in f"{way.transport!r} {caught.value!r} {caught.value}"
+
+
+def test_key_has_a_header_of_its_own(peer: Peer, open_to: Callable[..., Way]) -> None:
+    """C5: the key of a request travels as Idempotency-Key, and one without a key has no such header."""
+    way = open_to(peer.url)
+    way.send("POST", "/things", {}, "key-1")
+    way.send("POST", "/things", {})
+    assert [headers.get("idempotency-key") for _, _, headers, _ in peer.asked] == ["key-1", None]
+
+
+def test_token_is_in_its_header_only(peer: Peer, open_to: Callable[..., Way]) -> None:
+    """The token is in the Authorization header and nowhere else: not in the path, another header or the body."""
+    open_to(peer.url).send("POST", "/things", {"a": 1}, "key-1")
+    ((method, path, headers, body),) = peer.asked
+    assert headers.pop("authorization") == f"Bearer {TOKEN}"
+    assert TOKEN not in f"{method} {path} {headers} {body!r}"
+
+
+@pytest.mark.parametrize(
+    ("job", "path"),
+    [
+        ("a/b", "/locks/a%2Fb"),
+        ("github://x/y", "/locks/github%3A%2F%2Fx%2Fy"),
+        ("\u00fc", "/locks/%C3%BC"),
+        ("a%2Fb", "/locks/a%252Fb"),
+        ("a.b", "/locks/a.b"),
+        (".", "/locks/%2E"),
+        ("..", "/locks/%2E%2E"),
+    ],
+)
+def test_names_arrive_as_they_were_encoded(peer: Peer, open_to: Callable[..., Way], job: str, path: str) -> None:
+    """N2: a name travels as one percent-encoded segment, and nothing on the way tidies it."""
+    open_to(peer.url).send("GET", job_path(job, "acquire"))
+    assert [asked for _, asked, _, _ in peer.asked] == [f"{path}/acquire"]
+
+
+def test_answer_without_a_length_has_a_limit(
+    peer: Peer, open_to: Callable[..., Way], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit holds for an answer that does not say how long it is."""
+    monkeypatch.setattr(_http, "ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(_aiohttp, "ANSWER_BYTES_MAX", 1_000)
+    body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in [b" " * 900] * 5) + b"0\r\n\r\n"
+    peer.answer = (200, {"Content-Length": "", "Transfer-Encoding": "chunked"}, body)
+    with pytest.raises(ServerError, match="more than 1000 bytes"):
+        open_to(peer.url).send("GET", "/things")
+
+
+def test_cookies_and_compression_are_left_alone(peer: Peer, open_to: Callable[..., Way]) -> None:
+    """What an answer wants remembered is forgotten, and its body is taken as it came."""
+    way = open_to(peer.url)
+    peer.answer = (200, {"Set-Cookie": "a=b"}, b'{"value": 1}')
+    way.send("GET", "/things")
+    assert way.ask("GET", "/things", Thing) == Thing(1)
+    assert "cookie" not in peer.asked[1][2]

@@ -1,12 +1,13 @@
-"""A way to a server on which every answer is lost: after the server sent it, before the client hears it.
+"""Ways to a server on which answers are lost: after the server sent them, before the client hears them.
 
-The law of this file: a request is passed on whole and once, its answer is read to the end and kept here, and then the
-client's connection is closed.
+The law of this file: a request is passed on whole and once, its answer is read to the end, and then it is either passed
+back whole or the client's connection is closed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import threading
 from types import TracebackType
@@ -18,17 +19,20 @@ from tests.support.server import ServerProcess
 TIMEOUT_SECONDS = 15.0
 
 
-class LosingProxy:
+class Proxy:
     """Listens on a port of its own; `server` may be changed while it runs."""
 
     def __init__(self, server: ServerProcess) -> None:
         self.server = server
-        self.lost: dict[str, Answer] = {}
-        """The answers nobody heard, by the Idempotency-Key of their request."""
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.host, self.port = self._listener.getsockname()[:2]
         self._acceptor = threading.Thread(target=self._accept, name="proxy", daemon=True)
         self._acceptor.start()
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://{self.host}:{self.port}"
 
     def __enter__(self) -> Self:
         return self
@@ -50,6 +54,18 @@ class LosingProxy:
             threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
 
     def _pass_on(self, client: socket.socket) -> None:
+        raise NotImplementedError
+
+
+class LosingProxy(Proxy):
+    """Loses every answer."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.lost: dict[str, Answer] = {}
+        """The answers nobody heard, by the Idempotency-Key of their request."""
+        super().__init__(server)
+
+    def _pass_on(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError):
             client.settimeout(TIMEOUT_SECONDS)
             request = _read_request(client)
@@ -59,6 +75,40 @@ class LosingProxy:
                 answer = _read_answer(upstream)
             if answer is not None:
                 self.lost[_header(request, b"idempotency-key")] = answer
+
+
+class LeakyProxy(Proxy):
+    """Passes requests and answers on over connections that last, and loses one answer in so many, by a seed."""
+
+    def __init__(self, server: ServerProcess, *, one_in: int, seed: int) -> None:
+        self.passed = 0
+        self.lost = 0
+        self._one_in = one_in
+        self._chance = random.Random(seed)
+        self._deciding = threading.Lock()
+        super().__init__(server)
+
+    def _pass_on(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            client.settimeout(TIMEOUT_SECONDS)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with socket.create_connection((self.server.host, self.server.port), timeout=TIMEOUT_SECONDS) as upstream:
+                upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while True:
+                    upstream.sendall(_read_request(client))
+                    answer = b""
+                    while not parse_answers(answer, closed=False):
+                        answer += _more(upstream)
+                    if self._loses():
+                        return
+                    client.sendall(answer)
+
+    def _loses(self) -> bool:
+        with self._deciding:
+            loses = self._chance.randrange(self._one_in) == 0
+            self.lost += loses
+            self.passed += not loses
+            return loses
 
 
 def _read_request(client: socket.socket) -> bytes:

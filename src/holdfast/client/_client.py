@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.client import _chance, _config
-from holdfast.client._claiming import Wanted
+from holdfast.client._claiming import Wanted, whole_seconds
 from holdfast.client._flow import ANSWER_SECONDS, RETRY_SECONDS, Policy
 from holdfast.client._records import Metadata, Place
 
@@ -77,7 +77,7 @@ class Client:
             resume=resume,
             redo=redo,
             session=session,
-            lock_delay=round(lock_delay),
+            lock_delay=whole_seconds(lock_delay),
             on_wait=on_wait,
         )
 

@@ -14,6 +14,7 @@ from holdfast.client import _clock
 from holdfast.client._agenda import Agenda
 from holdfast.client._flow import Send
 from holdfast.client._kept import SLICE_MS, Keeping, Kept
+from holdfast.errors import Unreachable
 
 
 class Keeper(Keeping):
@@ -41,7 +42,11 @@ class Keeper(Keeping):
                 step = partial(kept.flow.throw, error)
             self._advance(kept, step)
 
-        threading.Thread(target=ask, name="holdfast-renew", daemon=True).start()
+        try:
+            threading.Thread(target=ask, name="holdfast-renew", daemon=True).start()
+        except RuntimeError as error:
+            # There may be too many of them just now: a renewal that failed is tried again.
+            self._advance(kept, partial(kept.flow.throw, Unreachable(request.path, str(error))))
 
     def _rest(self, kept: Kept, seconds: float) -> None:
         with self._changed:

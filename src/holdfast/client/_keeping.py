@@ -14,7 +14,7 @@ from holdfast.client._paths import session_path
 from holdfast.client._reading import end_session
 from holdfast.client._records import JobClaim, Metadata, packed
 from holdfast.client._term import Loss, Term
-from holdfast.errors import HoldfastError, Unreachable
+from holdfast.errors import HoldfastError, ServerError, Unreachable
 from holdfast.wire.messages import SessionBody, SessionOpenedReply
 
 AGAIN_SECONDS_MAX = 2.0
@@ -78,6 +78,9 @@ def _renew_once(term: Term, beat: Beat, policy: Policy) -> Flow[bool]:
         answer: Answer = yield beat(answer_seconds)
     except Unreachable as error:
         term.trouble = Loss("unreachable", why=error.problem)
+        return False
+    except ServerError as error:
+        term.trouble = Loss("refused", why=str(error))
         return False
     return _judge(term, answer, sent, policy)
 

@@ -1,0 +1,237 @@
+"""Giving back, as flows, and the two keepers: what is lost is given up, what is interrupted is seen through."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.client._akeeper import LoopKeeper
+from holdfast.client._claiming import Got, Wanted, claim
+from holdfast.client._flow import Flow, Rest, Send
+from holdfast.client._held import Group, Held
+from holdfast.client._keeper import Keeper
+from holdfast.client._term import Loss
+from holdfast.errors import LeaseLost, LeaseReleased, Unreachable
+from tests.client.driving import BROKEN, LEASE, POLICY, World, acquired, answer, bodies, problem, renewed, scripted
+
+FREED = answer(200)
+SECONDS_MAX = 20.0
+
+
+def got(job: str = "j", ttl_ms: int = 60_000) -> tuple[World, Got]:
+    world = World(scripted(acquired(ttl_ms)))
+    return world, world.run(claim(job, Wanted(ttl=60, owner="o"), POLICY))
+
+
+def test_lost_claim_is_given_up() -> None:
+    """What we stopped believing in is released as failed, in case the server has it still; then the loss is raised."""
+    world, mine = got()
+    held = Held(mine, POLICY)
+    world.advance(61)
+    world.network = scripted(FREED)
+    with pytest.raises(LeaseLost) as caught:
+        world.run(held._releasing(None, None, None))
+    assert (caught.value.reason, caught.value.token) == ("expired", 7)
+    assert bodies(world.sent)[-1] == {"lease_id": LEASE, "outcome": "failed"}
+    world.run(held._releasing(None, None, None))
+    assert len(world.sent) == 2
+
+
+def test_giving_up_does_not_hide_the_loss() -> None:
+    """A server that is gone when we give up changes nothing: the loss is raised, after one short try."""
+    world, mine = got()
+    held = Held(mine, POLICY)
+    world.advance(61)
+    world.network = scripted(BROKEN)
+    with pytest.raises(LeaseLost):
+        world.run(held._releasing("done", None, 5))
+    assert len(world.sent) == 2 and world.sent[1].answer_seconds <= 2
+
+
+def test_told_loss_has_nothing_to_give_up() -> None:
+    """L7: what the server has ended is not released once more."""
+    world, mine = got()
+    held = Held(mine, POLICY)
+    mine.term.lose(Loss("revoked", "op", "because", told=True))
+    with pytest.raises(LeaseLost, match="op has revoked it"):
+        world.run(held._releasing(None, None, None))
+    assert len(world.sent) == 1
+
+
+def test_release_that_was_not_heard_of() -> None:
+    """A release without an answer is `Unreachable`; the claim is not ours any more all the same."""
+    world, mine = got()
+    held = Held(mine, POLICY)
+    world.network = scripted(BROKEN)
+    with pytest.raises(Unreachable):
+        world.run(held._releasing(None, None, None))
+    assert held.released and held.remaining == 0
+    with pytest.raises(LeaseReleased):
+        held.raise_if_lost()
+
+
+def test_note_extends_and_a_told_loss_is_kept() -> None:
+    """A note renews the claim; if that tells of the end, the claim is lost with that reason and raised once."""
+    world, mine = got()
+    held = Held(mine, POLICY)
+    world.advance(30)
+    world.network = scripted(renewed(60_000))
+    world.run(held._renewing("n", {"a": 1}))
+    assert mine.term.left_ms(world.now()) > 59_000 and held.metadata == {"a": 1}
+    world.network = scripted(problem(404, "revoked", by="op", reason="because"))
+    with pytest.raises(LeaseLost, match="because"):
+        world.run(held._renewing("n", None))
+    assert mine.term.loss is not None and mine.term.loss.told
+    world.run(held._releasing(None, None, None))
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), asyncio.CancelledError()])
+def test_interrupted_group_is_given_back_whole(interrupt: BaseException) -> None:
+    """An interrupt while a group is given back goes on when every one of it is given back."""
+    world, _ = got()
+    group = Group([Held(got()[1], POLICY) for _ in range(3)])
+    world.network = scripted(interrupt, FREED)
+    with pytest.raises(type(interrupt)):
+        world.run(group._releasing(None, None, None))
+    assert all(held.released for held in group)
+    assert len({request.key for request in world.sent[1:]}) == 3
+
+
+def test_group_says_what_went_wrong_first() -> None:
+    """One that cannot be given back does not keep the others; what went wrong first is raised."""
+    world, _ = got()
+    group = Group([Held(got()[1], POLICY) for _ in range(3)])
+    gone = problem(404, "lease_not_current", ended="expired")
+    world.network = scripted(gone, FREED, problem(404, "revoked"))
+    with pytest.raises(LeaseLost) as caught:
+        world.run(group._releasing(None, None, None))
+    assert caught.value.reason == "expired"
+    assert len(world.sent) == 4
+
+
+# The keepers: one thread, or one event loop, for any number of flows.
+
+
+def beating(done: Callable[[], object], count: int) -> Flow[None]:
+    for _ in range(count):
+        yield Rest(0.001)
+        assert (yield Send("POST", "/beat")) == "answer"
+    done()
+
+
+def broken(world: str) -> Flow[None]:
+    yield Rest(0.001)
+    raise RuntimeError(world)
+
+
+def test_thread_keeps_many(caplog: pytest.LogCaptureFixture) -> None:
+    """One thread keeps any number of flows; a hanging request and a bug in one delay none of the others."""
+    keeper = Keeper()
+    hanging = threading.Event()
+    done: list[int] = []
+
+    def hang(request: Send) -> str:
+        hanging.wait(SECONDS_MAX)
+        return "answer"
+
+    keeper.add(beating(lambda: done.append(-1), 1), hang)
+    with caplog.at_level(logging.ERROR, "holdfast.client"):
+        keeper.add(broken("a mistake"), hang)
+        finished = [threading.Event() for _ in range(20)]
+        for event in finished:
+            keeper.add(beating(event.set, 3), lambda _: "answer")
+        assert all(event.wait(SECONDS_MAX) for event in finished)
+    assert done == []
+    assert "a bug while renewing" in caplog.text
+    hanging.set()
+
+
+def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When no thread can be started for a renewal, that renewal has failed, and the next one is tried."""
+    keeper = Keeper()
+    heard: list[Exception] = []
+    done = threading.Event()
+    start = threading.Thread.start
+
+    def flow() -> Flow[None]:
+        try:
+            yield Send("POST", "/beat")
+        except Unreachable as error:
+            heard.append(error)
+        yield Rest(0)
+        yield Send("POST", "/beat")
+        done.set()
+
+    def start_no_renewal(thread: threading.Thread) -> None:
+        if thread.name == "holdfast-renew" and not heard:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_no_renewal)
+    keeper.add(flow(), lambda _: "answer")
+    assert done.wait(SECONDS_MAX)
+    assert len(heard) == 1
+
+
+def test_dropped_flow_is_let_be() -> None:
+    """A flow that was dropped is not resumed, also when it waits for an answer; dropping twice is harmless."""
+    keeper = Keeper()
+    asked, answered = threading.Event(), threading.Event()
+    went_on: list[int] = []
+
+    def hang(request: Send) -> str:
+        asked.set()
+        answered.wait(SECONDS_MAX)
+        return "answer"
+
+    def flow() -> Flow[None]:
+        yield Send("POST", "/beat")
+        yield Rest(0)
+        went_on.append(1)
+
+    kept = keeper.add(flow(), hang)
+    resting = keeper.add(beating(lambda: went_on.append(2), 1), hang)
+    assert asked.wait(SECONDS_MAX)
+    for each in (kept, resting, kept):
+        keeper.drop(each)
+    answered.set()
+    other = threading.Event()
+    keeper.add(beating(other.set, 5), lambda _: "answer")
+    assert other.wait(SECONDS_MAX)
+    assert went_on == []
+
+
+def test_loop_keeps_many() -> None:
+    """One timer keeps any number of flows on an event loop, and closing it lets all of them be."""
+
+    async def main() -> None:
+        keeper = LoopKeeper()
+        finished = [asyncio.Event() for _ in range(20)]
+
+        async def answering(request: Send) -> str:
+            await asyncio.sleep(0)
+            return "answer"
+
+        async def hanging(request: Send) -> str:
+            await asyncio.Event().wait()
+            return "answer"
+
+        keeper.add(beating(pytest.fail, 1), hanging)
+        for event in finished:
+            keeper.add(beating(event.set, 3), answering)
+        async with asyncio.timeout(SECONDS_MAX):
+            for event in finished:
+                await event.wait()
+        dropped = keeper.add(beating(pytest.fail, 1), answering)
+        keeper.drop(dropped)
+        keeper.close()
+        again = asyncio.Event()
+        keeper.add(beating(again.set, 2), answering)
+        async with asyncio.timeout(SECONDS_MAX):
+            await again.wait()
+
+    asyncio.run(main())

@@ -1,0 +1,31 @@
+"""`claim_job` tells of the wait, in both clients."""
+
+from __future__ import annotations
+
+import threading
+
+from holdfast import Place
+from tests.client.both import Either
+
+
+def test_claim_job_tells_its_place(either: Either, job: str) -> None:
+    """`on_wait` of `claim_job` hears the place and the owner, and the claim follows when the job is given back."""
+    first = either.claim_job(job, "ana")
+    places: list[Place] = []
+    is_told = threading.Event()
+
+    def hear(place: Place) -> None:
+        places.append(place)
+        is_told.set()
+
+    def give_back() -> None:
+        is_told.wait(20)
+        either.release_job(job, first.lease_id)
+
+    giver = threading.Thread(target=give_back)
+    giver.start()
+    claim = either.claim_job(job, "ben", wait=20, on_wait=hear)
+    giver.join(20)
+    assert claim.owner == "ben" and claim.token > first.token
+    assert (places[0].job_id, places[0].position) == (job, 1)
+    assert places[0].owner is not None and places[0].owner.owner == "ana"

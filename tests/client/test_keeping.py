@@ -1,0 +1,316 @@
+"""Keeping as flows: renewed in time, through a blip, until a real loss with its reason. No clock runs here."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.client import _keeping
+from holdfast.client._answer import Answer
+from holdfast.client._claiming import Wanted, claim
+from holdfast.client._flow import Send
+from holdfast.client._following import Follower
+from holdfast.client._keeping import ANSWER_SHARE, keep, lease_beat, open_session, session_beat, watch
+from holdfast.client._term import Loss, Term, lost_error, safe_ms
+from holdfast.errors import Refused, ServerError, Unreachable
+from tests.client.driving import (
+    AT,
+    BROKEN,
+    HOLDER,
+    LEASE,
+    POLICY,
+    URL,
+    World,
+    acquired,
+    after,
+    answer,
+    bodies,
+    problem,
+    renewed,
+    scripted,
+    silence,
+)
+
+STOP = problem(404, "lease_not_current", ended="released")
+TTL_MS = 60_000
+
+
+def kept(*steps: object, share: float = 0.5) -> tuple[World, Term]:
+    """Keep a lease of a minute against a script; the last step stays."""
+    world = World(scripted(*steps), share=share)  # type: ignore[arg-type]
+    term = Term("j", 7, world.now(), TTL_MS)
+    claimed = World(scripted(acquired())).run(claim("j", Wanted(ttl=60, owner="o"), POLICY)).claim
+    world.run(keep(term, lease_beat(claimed), POLICY))
+    return world, term
+
+
+@pytest.mark.parametrize(("share", "seconds"), [(0.0, 18.0), (0.5, 19.0), (1.0, 20.0)])
+def test_renewed_at_a_third(share: float, seconds: float) -> None:
+    """A lease is renewed after a third of its ttl, a little earlier by chance, again and again."""
+    world, _ = kept(renewed(), renewed(), STOP, share=share)
+    assert world.rests == [seconds] * 3
+    assert world.paths == ["POST /locks/j/renew"] * 3
+    assert bodies(world.sent)[0] == {"lease_id": LEASE, "keep_ttl": True}
+
+
+def test_blip_is_survived() -> None:
+    """Failures in between cost nothing as long as one renewal gets through in time."""
+    world, term = kept(BROKEN, problem(503, "storage_unavailable"), silence, problem(429, "slow"), renewed(), STOP)
+    assert len(world.sent) == 6
+    assert term.loss == Loss("released", told=True)
+    assert term.trouble is None
+
+
+def test_renewal_counts_from_before_it_was_sent() -> None:
+    """T4: a renewal that was answered late is worth what is left of it."""
+    world = World(scripted(after(5, renewed()), STOP))
+    term = Term("j", 7, world.now(), TTL_MS)
+    flow = keep(term, lambda seconds: Send("POST", "/renew", answer_seconds=seconds), POLICY)
+    effect = next(flow)
+    while not world.sent:
+        effect = flow.send(world.perform(effect))
+        if isinstance(effect, Send):
+            effect = flow.send(world.perform(effect))
+    assert term.left_ms(world.now()) == safe_ms(TTL_MS) - 5_000
+    flow.close()
+
+
+@pytest.mark.parametrize(
+    ("step", "reason", "told"),
+    [
+        (BROKEN, "unreachable", False),
+        (silence, "unreachable", False),
+        (problem(500, "internal"), "unreachable", False),
+        (problem(403, "forbidden"), "refused", False),
+        (problem(401, "authentication_failed"), "refused", False),
+        (answer(200, nonsense=1), "refused", False),
+        (ServerError("more than anybody can read"), "refused", False),
+        (problem(404, "lease_not_current", ended="expired"), "expired", True),
+        (problem(404, "revoked", by="op", reason="because"), "revoked", True),
+        (problem(404, "lease_not_current", ended="session_ended"), "session_ended", True),
+        (problem(410, "session_expired"), "session_ended", True),
+        (problem(404, "not_found"), "session_ended", True),
+    ],
+)
+def test_loss_has_its_reason(step: object, reason: str, told: bool) -> None:
+    """A loss says why: what the server said at once, what went wrong in between when the time is over."""
+    world, term = kept(step)
+    assert term.loss is not None
+    assert (term.loss.reason, term.loss.told) == (reason, told)
+    assert term.error().reason == reason
+    if told:
+        assert len(world.sent) == 1, "what the server has said is not asked again"
+    else:
+        assert len(world.sent) > 5, "it is tried again and again"
+        assert term.left_ms(world.now()) == 0
+
+
+def test_words_of_a_loss() -> None:
+    """L7: the exception names the job and its token, and for a revocation who did it and why."""
+    _, term = kept(problem(404, "revoked", by="op", reason="because"))
+    error = term.error()
+    assert (error.job, error.token, error.by, error.why) == ("j", 7, "op", "because")
+    assert "op has revoked it: because" in str(error)
+    assert "would not renew" in str(lost_error("j", 1, Loss("refused", why="no")))
+
+
+def test_unreachable_is_lost_before_the_lease_ends() -> None:
+    """I4: nobody answers any more; the loss comes strictly before the lease can have ended."""
+    world = World(scripted(silence))
+    began = world.now()
+    term = Term("j", 7, began, TTL_MS)
+    world.run(keep(term, lambda seconds: Send("POST", "/renew", answer_seconds=seconds), POLICY))
+    assert term.loss == Loss("unreachable", why="the answer did not come in time")
+    assert world.now().boot_ms - began.boot_ms < TTL_MS
+
+
+def test_hanging_try_leaves_time_for_another() -> None:
+    """A try may take half of what is left at most, so that a hanging one is never the last."""
+    world = World(scripted(silence))
+    term = Term("j", 7, world.now(), 6_000)
+    lefts: list[float] = []
+
+    def beat(seconds: float) -> Send:
+        lefts.append(term.left_ms(world.now()) / 1_000)
+        return Send("POST", "/renew", answer_seconds=seconds)
+
+    world.run(keep(term, beat, POLICY))
+    assert len(lefts) > 4
+    for sent, left in zip(world.sent, lefts, strict=True):
+        assert sent.answer_seconds <= max(left * ANSWER_SHARE, _keeping.AGAIN_SECONDS_MIN) + 1e-9
+
+
+def test_sleep_of_the_machine_is_noticed() -> None:
+    """T4: a machine that slept through the ttl finds the claim lost before it sends or believes anything."""
+    world = World(scripted(renewed()))
+    term = Term("j", 7, world.now(), TTL_MS)
+    world.on_rest = lambda _: world.suspend(61)
+    world.run(keep(term, lambda seconds: Send("POST", "/renew"), POLICY))
+    assert term.loss == Loss("expired")
+    assert world.sent == []
+
+
+def test_watch_waits_for_nothing_but_time() -> None:
+    """The deadline is watched beside the renewals: a hanging one cannot hide it."""
+    world = World(scripted(silence))
+    began = world.now()
+    term = Term("j", 7, began, TTL_MS)
+    world.run(watch(term))
+    assert term.loss == Loss("expired") and world.sent == []
+    assert world.now().boot_ms - began.boot_ms == safe_ms(TTL_MS)
+
+
+def test_watch_ends_with_the_claim() -> None:
+    """What was given back is not watched any more."""
+    world = World(scripted(silence))
+    term = Term("j", 7, world.now(), TTL_MS)
+    world.on_rest = lambda _: bool(term.end()) and None
+    world.run(watch(term))
+    assert term.loss is None and len(world.rests) == 1
+
+
+def test_given_back_is_not_renewed() -> None:
+    """A lease that was given back while the keeper rested is not renewed."""
+    world = World(scripted(renewed()))
+    term = Term("j", 7, world.now(), TTL_MS)
+    world.on_rest = lambda _: bool(term.end()) and None
+    world.run(keep(term, lambda seconds: Send("POST", "/renew"), POLICY))
+    assert world.sent == []
+
+
+def test_told_loss_beats_the_clock() -> None:
+    """A loss the server told of stays the reason, though the time passes afterwards too."""
+    world, term = kept(problem(404, "revoked", by="op", reason="because"))
+    world.advance(600)
+    assert term.is_lost(world.now())
+    assert term.loss is not None and term.loss.reason == "revoked"
+
+
+# Sessions.
+
+OPENED = answer(
+    201,
+    session_id=HOLDER,
+    expires_at=AT,
+    keepalive_interval_secs=20,
+    session_secret="secret",
+    expires_in_ms=TTL_MS,
+    name="n",
+    metadata=None,
+)
+
+
+def test_session_is_kept_with_all_of_it() -> None:
+    """S4: one request keeps a session and every lease that is bound to it."""
+    assert session_beat(HOLDER)(1.5) == Send("POST", f"/sessions/{HOLDER}/renew-all", answer_seconds=1.5)
+
+
+def test_session_counts_from_the_first_try() -> None:
+    """T4: a session counts from before the first try, because a retry may hear of what that one began."""
+    world = World(scripted(silence, OPENED))
+    began = world.now()
+    _, term = world.run(open_session(POLICY, name="n", ttl_seconds=60, metadata=None))
+    assert term.left_ms(began) == safe_ms(TTL_MS)
+    assert world.keys == ["key-1", "key-1"]
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), asyncio.CancelledError()])
+def test_interrupted_session_is_ended(interrupt: BaseException) -> None:
+    """An interrupt while a session is opened ends it: nothing is left behind that nobody knows of."""
+    world = World(scripted(interrupt, OPENED, answer(204)))
+    with pytest.raises(type(interrupt)):
+        world.run(open_session(POLICY, name="n", ttl_seconds=60, metadata=None))
+    assert world.paths[-1] == f"DELETE /sessions/{HOLDER}"
+    assert world.keys[:2] == ["key-1", "key-1"]
+
+
+# Following.
+
+
+class Stream:
+    """What comes of an opened stream, part by part; an exception is raised."""
+
+    def __init__(self, status: int, *parts: bytes | Exception) -> None:
+        self.status = status
+        self.parts = list(parts)
+
+
+class Line(World):
+    """A world in which streams are opened one after another."""
+
+    def __init__(self, *streams: Stream | Exception) -> None:
+        super().__init__(scripted(silence))
+        self.streams = list(streams)
+        self.headers: list[dict[str, str]] = []
+
+    def perform(self, effect: object) -> object:
+        match type(effect).__name__:
+            case "Open":
+                self.headers.append(dict(effect.headers))  # type: ignore[attr-defined]
+                found: object = self.streams.pop(0)
+            case "Read":
+                parts = effect.stream.parts  # type: ignore[attr-defined]
+                found = parts.pop(0) if parts else b""
+            case "Close":
+                return None
+            case _:
+                return super().perform(effect)  # type: ignore[arg-type]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def frame(seq: int, name: str) -> bytes:
+    change = {"seq": seq, "at": AT, "event": "acquired", "name": name}
+    rest = {"owner": None, "fencing_token": 1, "by": None, "reason": None}
+    body = answer(200, seq=seq, changes=[{**change, **rest}]).body
+    return b"id: %d\nevent: change\ndata: %s\n\n" % (seq, body)
+
+
+def test_followed_through_broken_connections() -> None:
+    """I16: a follower goes on behind the last event it has seen, whatever breaks: a stream, a frame, the server."""
+    whole = frame(5, "a") + frame(6, "b")
+    line = Line(
+        Stream(200, b": from 4\n\n", whole[:70], whole[70:]),
+        BROKEN,
+        Stream(503, b"busy"),
+        Stream(200, frame(7, "c")[:30], Unreachable(URL, "broke")),
+        Stream(200, frame(7, "c")),
+    )
+    follower = Follower(POLICY, None, None)
+    seen: list[str] = []
+    while len(seen) < 3:
+        seen += [event.job_id for event in line.run(follower.more())]
+    assert seen == ["a", "b", "c"]
+    assert [headers.get("Last-Event-ID") for headers in line.headers] == [None, "6", "6", "6", "6"]
+
+
+def test_cut_off_before_the_first_event() -> None:
+    """A follower that is cut off before anything happened goes on from where the server said it begins."""
+    line = Line(Stream(200, b": from 41\n\n"), Stream(200, frame(42, "a")))
+    assert [event.seq for event in line.run(Follower(POLICY, "p", None).more())] == [42]
+    assert line.headers[1]["Last-Event-ID"] == "41"
+
+
+def test_follower_says_what_is_wrong() -> None:
+    """A refusal is raised at once, and a server that never answers after a while."""
+    with pytest.raises(Refused) as caught:
+        Line(Stream(403, problem(403, "forbidden").body)).run(Follower(POLICY, None, None).more())
+    assert caught.value.code == "forbidden"
+    with pytest.raises(Unreachable):
+        Line(*[BROKEN] * 100).run(Follower(POLICY, None, None).more())
+
+
+def test_gap_is_told() -> None:
+    """I16: what is no longer kept comes as `resync`."""
+    line = Line(Stream(200, b'event: resync\ndata: {"seq": 9}\n\n'))
+    (event,) = line.run(Follower(POLICY, None, 3).more())
+    assert (event.event, event.seq, event.at) == ("resync", 9, None)
+    assert line.headers == [{"Accept": "text/event-stream", "Last-Event-ID": "3"}]
+
+
+def test_answer_is_a_value() -> None:
+    """What is not JSON reads as nothing rather than as a guess."""
+    assert Answer(200, {}, b"<html>").json() is None
+    assert Answer(200, {}, b"[1]").json() == [1]

@@ -1,0 +1,54 @@
+"""The two ways to a server, made alike for tests: each sends one request and runs one flow, whoever waits inside."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+from holdfast.client import _async, _sync
+from holdfast.client._aiohttp import AsyncTransport
+from holdfast.client._answer import Answer
+from holdfast.client._config import Target
+from holdfast.client._flow import Flow, Policy, Send, ask
+from holdfast.client._http import Transport
+
+T = TypeVar("T")
+
+WAYS = ("urllib3", "aiohttp")
+ANSWER_SECONDS = 0.5
+
+
+class Way:
+    """A transport of either kind; `close` it."""
+
+    def __init__(self, kind: str, target: Target, environment: dict[str, str]) -> None:
+        self.transport: Any
+        self._runner: asyncio.Runner | None = None
+        if kind == "urllib3":
+            self.transport = Transport(target, environment=environment, connect_seconds=2)
+        else:
+            self._runner = asyncio.Runner()
+            self.transport = AsyncTransport(target, environment=environment)
+        self.policy = Policy(target.url, ANSWER_SECONDS, retry_seconds=0)
+
+    def send(self, method: str, path: str, body: object = None, key: str | None = None) -> Answer:
+        request = Send(method, path, body, key, ANSWER_SECONDS)
+        answer: Answer = (
+            self.transport.send(request) if self._runner is None else self._runner.run(self.transport.send(request))
+        )
+        return answer
+
+    def ask(self, method: str, path: str, reply: type[T], body: object = None) -> T:
+        return self.run(ask(Send(method, path, body, None, ANSWER_SECONDS), self.policy, reply))
+
+    def run(self, flow: Flow[T]) -> T:
+        if self._runner is None:
+            return _sync.drive(flow, self.transport)
+        return self._runner.run(_async.drive(flow, self.transport, flow.send, None))
+
+    def close(self) -> None:
+        if self._runner is None:
+            self.transport.close()
+        else:
+            self._runner.run(self.transport.close())
+            self._runner.close()
