@@ -36,7 +36,7 @@ def consume(tasks: dict[str, dict[str, str]], arguments: argparse.Namespace) -> 
             return
         except holdfast.JobHeld as held:
             for other in held.others:
-                say(f"{other.job} is with {other.owner}")
+                say(f"{other.job_id} is with {other.owner}")
             say("leaving the rest to them")
             return
         except holdfast.LeaseLost as lost:

@@ -67,7 +67,7 @@ class JobHeld(HoldfastError):
         self,
         text: str,
         *,
-        job: str = "",
+        job_id: str = "",
         owner: str | None = None,
         metadata: Any = None,  # noqa: ANN401 - whatever the owner attached
         note: str | None = None,
@@ -81,7 +81,7 @@ class JobHeld(HoldfastError):
     ) -> None:
         """Take all that the server said of the owner. Times are None where a closed name has no owner."""
         super().__init__(text)
-        self.job = job
+        self.job_id = job_id
         self.owner = owner
         self.metadata = metadata
         self.note = note
@@ -106,7 +106,7 @@ class JobDone(HoldfastError):
         self,
         text: str,
         *,
-        job: str = "",
+        job_id: str = "",
         owner: str | None = None,
         token: int = 0,
         completed_at: datetime | None = None,
@@ -114,7 +114,7 @@ class JobDone(HoldfastError):
     ) -> None:
         """Take all that is remembered."""
         super().__init__(text)
-        self.job = job
+        self.job_id = job_id
         self.owner = owner
         self.token = token
         self.completed_at = completed_at
@@ -133,7 +133,7 @@ class LeaseLost(HoldfastError):
         self,
         text: str,
         *,
-        job: str = "",
+        job_id: str = "",
         token: int | None = None,
         reason: str = "expired",
         by: str | None = None,
@@ -141,7 +141,7 @@ class LeaseLost(HoldfastError):
     ) -> None:
         """Say how it ended."""
         super().__init__(text)
-        self.job = job
+        self.job_id = job_id
         self.token = token
         self.reason = reason
         self.by = by

@@ -129,7 +129,7 @@ def test_default_owner(monkeypatch: pytest.MonkeyPatch) -> None:
 def held(kind: type[JobHeld] = JobHeld, *, same_owner: bool = False) -> JobHeld:
     return kind(
         "text",
-        job="github-issue-1842",
+        job_id="github-issue-1842",
         owner="agent-2",
         note="half way",
         claimed_at=AT - timedelta(minutes=4),
@@ -154,9 +154,9 @@ HELD = "github-issue-1842 is held by agent-2 since 02:10:05 (4 min), last heartb
         ),
         (held(same_owner=True), 1, "held", "--resume"),
         (held(NotInTime), 11, "not_in_time", f"not acquired in time: {HELD}; wait longer with -w"),
-        (JobDone("x", job="j", owner="a", completed_at=AT, result="ok"), 12, "done", "j is done: by a at 02:14:05"),
+        (JobDone("x", job_id="j", owner="a", completed_at=AT, result="ok"), 12, "done", "j is done: by a at 02:14:05"),
         (Deadlock(409, "deadlock", "x", cycle=["a", "j", "b", "k"]), 13, "deadlock", "a -> j -> b -> k -> a"),
-        (LeaseLost("it is lost", job="j j"), 20, "lost", "holdfast owner 'j j'"),
+        (LeaseLost("it is lost", job_id="j j"), 20, "lost", "holdfast owner 'j j'"),
         (Refused(503, "outcome_unknown", "Outcome unknown"), 20, "uncertain", "Outcome unknown"),
         (Refused(410, "session_expired", "Session expired"), 20, "lost", "Session expired"),
         (Refused(400, "invalid_ttl", "x", "y", "req_1"), 64, "refused", "(request req_1)"),
@@ -178,7 +178,7 @@ def test_every_error_has_words_a_status_and_a_code(error: HoldfastError, code: i
 
 def test_closed_name_says_so() -> None:
     """A name without an owner that is closed for a while is said in the server's words."""
-    assert _refusals.sentence(JobHeld("j is closed until x", job="j", retry_after=5)).startswith(
+    assert _refusals.sentence(JobHeld("j is closed until x", job_id="j", retry_after=5)).startswith(
         "j is closed until x; try again in 5 s"
     )
 

@@ -109,7 +109,7 @@ def test_held_says_by_whom() -> None:
         World(scripted(held(metadata='{"a":1}', same_owner=True, waiting=3))).run(claiming())
     error = caught.value
     assert type(error) is JobHeld
-    assert (error.job, error.owner, error.note, error.metadata) == ("j", "ana", "half way", {"a": 1})
+    assert (error.job_id, error.owner, error.note, error.metadata) == ("j", "ana", "half way", {"a": 1})
     assert (error.same_owner, error.waiting, error.retry_after) == (True, 3, 5.0)
     assert "ana" in str(error) and "half way" in str(error)
 
@@ -262,12 +262,12 @@ def test_interrupted_wait_leaves_the_line(interrupt: Callable[[], BaseException]
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
 def test_interrupted_claim_gives_back_what_was_granted(interrupt: Callable[[], BaseException]) -> None:
-    """An interrupt gives back what the server had granted by then: nothing is left held that nobody knows of."""
+    """An interrupt gives back what the server had granted by then, as failed: nobody worked, so attempts go on (C7)."""
     world = World(scripted(interrupt(), BROKEN, acquired(), FREED))
     with pytest.raises(type(interrupt())):
         world.run(claiming(60))
     assert world.paths[-1] == "POST /locks/j/release"
-    assert bodies(world.sent)[-1] == {"lease_id": LEASE}
+    assert bodies(world.sent)[-1] == {"lease_id": LEASE, "outcome": "failed"}
     assert world.keys[:3] == ["key-1"] * 3
 
 
@@ -340,7 +340,7 @@ def test_claim_any_without_a_wait_asks_once() -> None:
     with pytest.raises(JobHeld, match="and 1 more") as caught:
         world.run(claim_any(["a", "b"], wanted(), POLICY))
     assert type(caught.value) is JobHeld and len(world.sent) == 1
-    assert [(other.job, other.owner) for other in caught.value.others] == [("a", "ana"), ("b", "ana")]
+    assert [(other.job_id, other.owner) for other in caught.value.others] == [("a", "ana"), ("b", "ana")]
     assert caught.value.claimed_at is not None and caught.value.claimed_at == caught.value.others[1].claimed_at
 
 

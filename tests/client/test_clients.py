@@ -53,7 +53,7 @@ def test_held_job_is_never_entered(either: Either, job: str) -> None:
         claim.note("half way")
         with pytest.raises(JobHeld) as caught, either.claim(job, owner="ben"):
             pytest.fail("the block was entered without the claim")
-    assert (caught.value.owner, caught.value.note, caught.value.job) == ("ana", "half way", job)
+    assert (caught.value.owner, caught.value.note, caught.value.job_id) == ("ana", "half way", job)
 
 
 def test_exception_releases_as_failed(either: Either, job: str) -> None:
@@ -191,7 +191,7 @@ def test_any_of_several(either: Either) -> None:
         assert second.job_id == b
         with pytest.raises(JobHeld) as caught:
             either.claim_any([a, b])
-        assert {other.job for other in caught.value.others} == {a, b}
+        assert {other.job_id for other in caught.value.others} == {a, b}
         with pytest.raises(NotInTime):
             either.claim_any([a, b], wait=0.3)
     with pytest.raises(TypeError, match="list"):
@@ -210,7 +210,7 @@ def test_all_of_several(either: Either, job: str) -> None:
         assert {owner.note for owner in either.list_claimed_jobs(f"{job}/")} == {"all of it"}
         with pytest.raises(JobHeld) as caught:
             either.claim_all([names[2], f"{job}/free"])
-        assert [other.job for other in caught.value.others] == [names[2]]
+        assert [other.job_id for other in caught.value.others] == [names[2]]
         with pytest.raises(NotInTime):
             either.claim_all([names[2], f"{job}/free"], wait=0.2)
     assert either.list_claimed_jobs(f"{job}/") == []
@@ -225,7 +225,7 @@ def test_one_lost_is_all_lost(either: Either, operator: Api, job: str) -> None:
             claims[names[1]].renew()
         assert claims.lost.is_set()
         claims.raise_if_lost()
-    assert caught.value.job == names[1]
+    assert caught.value.job_id == names[1]
     assert either.list_claimed_jobs(f"{job}/") == []
 
 

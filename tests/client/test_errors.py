@@ -11,7 +11,7 @@ import pytest
 from holdfast import errors
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-HELD = errors.JobHeld("b", job="k")
+HELD = errors.JobHeld("b", job_id="k")
 
 EXAMPLES = [
     errors.HoldfastError("a"),
@@ -21,10 +21,10 @@ EXAMPLES = [
     errors.Refused(404, "not_found", "Resource not found", "Look elsewhere.", "r-1"),
     errors.NotAllowed(401, "authentication_failed", "Authentication failed"),
     errors.Deadlock(409, "deadlock", "Deadlock", "Do not wait.", "r-1", cycle=["a", "b"]),
-    errors.JobHeld("a", job="j", owner="o", note="n", claimed_at=AT, waiting=2, retry_after=1.5, others=[HELD]),
-    errors.NotInTime("a", job="j", owner="o"),
-    errors.JobDone("a", job="j", owner="o", token=5, completed_at=AT, result="r"),
-    errors.LeaseLost("a", job="j", token=5, reason="revoked", by="op", why="because"),
+    errors.JobHeld("a", job_id="j", owner="o", note="n", claimed_at=AT, waiting=2, retry_after=1.5, others=[HELD]),
+    errors.NotInTime("a", job_id="j", owner="o"),
+    errors.JobDone("a", job_id="j", owner="o", token=5, completed_at=AT, result="r"),
+    errors.LeaseLost("a", job_id="j", token=5, reason="revoked", by="op", why="because"),
     errors.LeaseReleased("a"),
     errors.StaleToken("a", resource="r", token=4, current=5),
     errors.CannotFence("a"),

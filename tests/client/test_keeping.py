@@ -110,9 +110,9 @@ def test_words_of_a_loss() -> None:
     """L7: the exception names the job and its token, and for a revocation who did it and why."""
     _, term = kept(problem(404, "revoked", by="op", reason="because"))
     error = term.error()
-    assert (error.job, error.token, error.by, error.why) == ("j", 7, "op", "because")
+    assert (error.job_id, error.token, error.by, error.why) == ("j", 7, "op", "because")
     assert "op has revoked it: because" in str(error)
-    assert "would not renew" in str(lost_error("j", 1, Loss("refused", why="no")))
+    assert "would not renew" in str(lost_error("the claim on j", Loss("refused", why="no")))
 
 
 def test_unreachable_is_lost_before_the_lease_ends() -> None:

@@ -50,13 +50,13 @@ def sentence(error: HoldfastError) -> str:
         case JobHeld():
             return f"{_held(error)}; {_what_now(error)}"
         case JobDone():
-            return f"{_done(error)}; to do it again: holdfast claim {quoted(error.job)} --redo"
+            return f"{_done(error)}; to do it again: holdfast claim {quoted(error.job_id)} --redo"
         case Deadlock():
             circle = " -> ".join([*error.cycle, *error.cycle[:1]])
             return (
                 f"waiting would never end: {circle or error}; release what you hold, then claim again (or all at once)"
             )
-        case LeaseLost(job=str(job)) if job and not job.startswith("session "):
+        case LeaseLost(job_id=str(job)) if job:
             return f"{error}. Whose it is now: holdfast owner {quoted(job)}"
         case Unreachable():
             return f"{error}; is the server running? Start it with `holdfast serve`, or name another with HOLDFAST_URL"
@@ -116,14 +116,14 @@ def _fields(error: HoldfastError) -> dict[str, Any]:
             return _held_fields(error)
         case JobDone():
             return {
-                "job_id": error.job,
+                "job_id": error.job_id,
                 "owner": error.owner,
                 "token": error.token,
                 "completed_at": error.completed_at,
                 "result": error.result,
             }
         case LeaseLost():
-            return {"job_id": error.job, "reason": error.reason, "by": error.by, "why": error.why}
+            return {"job_id": error.job_id, "reason": error.reason, "by": error.by, "why": error.why}
         case Refused():
             told = {"code": error.code, "error": error.error, "details": error.details, "request_id": error.request_id}
             more = {"cycle": error.cycle} if isinstance(error, Deadlock) else {"retry_after": error.retry_after}
@@ -138,7 +138,7 @@ def _fields(error: HoldfastError) -> dict[str, Any]:
 
 def _held_fields(error: JobHeld) -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "job_id": error.job,
+        "job_id": error.job_id,
         "owner": error.owner,
         "metadata": error.metadata,
         "note": error.note,
@@ -159,7 +159,7 @@ def _held(error: JobHeld) -> str:
         is_said = not isinstance(error, NotInTime) or "not acquired" in str(error)
         return str(error) if is_said else f"not acquired in time: {error}"
     now = _times.now()
-    text = f"{error.job} is held by {_output.who(error.owner)} since {_times.since(error.claimed_at, now)}"
+    text = f"{error.job_id} is held by {_output.who(error.owner)} since {_times.since(error.claimed_at, now)}"
     if isinstance(error, NotInTime):
         text = f"not acquired in time: {text}"
     if error.last_heartbeat_at is not None:
@@ -168,7 +168,7 @@ def _held(error: JobHeld) -> str:
 
 
 def _what_now(error: JobHeld) -> str:
-    ask = f"ask `holdfast why {quoted(error.job)}`"
+    ask = f"ask `holdfast why {quoted(error.job_id)}`"
     if error.same_owner:
         return f"its owner has your name: take it back with --resume, or {ask}"
     if isinstance(error, NotInTime):
@@ -178,7 +178,7 @@ def _what_now(error: JobHeld) -> str:
 
 
 def _done(error: JobDone) -> str:
-    text = f"{error.job} is done: by {_output.who(error.owner)}"
+    text = f"{error.job_id} is done: by {_output.who(error.owner)}"
     if error.completed_at is not None:
         now = _times.now()
         text += f" at {_times.clock(error.completed_at, now)} ({_times.ago(error.completed_at, now)})"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from holdfast.client import _clock, _keeping
 from holdfast.client._claiming import Got
-from holdfast.client._held import REMEMBER_SECONDS, Group, Held
+from holdfast.client._held import REMEMBER_SECONDS, Group, Held, mention
 from holdfast.client._records import JobClaim, Metadata
 from holdfast.client._term import Term
 from holdfast.errors import HoldfastError
@@ -24,8 +23,6 @@ from holdfast.errors import HoldfastError
 if TYPE_CHECKING:
     from holdfast.client._async import AsyncHoldfast
     from holdfast.client._kept import Kept
-
-log = logging.getLogger("holdfast.client")
 
 _telling: set[asyncio.Task[Any]] = set()
 
@@ -108,7 +105,7 @@ class AsyncClaim(Held):
             await self.release(outcome="failed")
         except HoldfastError as problem:
             # What happened in the block matters more.
-            log.warning("the claim on %s was not released: %s", self.job_id, problem)
+            mention(problem, f"the claim on {self.job_id} was not released")
 
     async def note(self, text: str) -> None:
         """Say how far it is. Everybody sees it at once, and the next owner reads it if we die. Renews the claim."""
@@ -190,7 +187,7 @@ class AsyncClaims(Group[AsyncClaim]):
             await self.release(outcome="failed")
         except HoldfastError as problem:
             # What happened in the block matters more.
-            log.warning("the claims on %s were not all released: %s", ", ".join(self.tokens), problem)
+            mention(problem, f"the claims on {', '.join(self.tokens)} were not all released")
 
     async def note(self, text: str) -> None:
         """Say how far it is, for each of them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -22,6 +21,7 @@ from holdfast.client._aclaim import (
     teller,
 )
 from holdfast.client._client import TTL_SECONDS
+from holdfast.client._held import mention
 from holdfast.client._records import Metadata, Place
 from holdfast.client._run import RunBase
 from holdfast.client._term import Term
@@ -30,8 +30,6 @@ from holdfast.wire.messages import SessionOpenedReply
 
 if TYPE_CHECKING:
     from holdfast.client._async import AsyncHoldfast
-
-log = logging.getLogger("holdfast.client")
 
 
 class AsyncSession(RunBase[AsyncClaim]):
@@ -69,7 +67,7 @@ class AsyncSession(RunBase[AsyncClaim]):
             if error is None or ours:
                 raise
             # What happened in the block matters more.
-            log.warning("the session %s was not ended: %s", self.session_id, problem)
+            mention(problem, f"the session {self.session_id} was not ended")
         if ours:
             raise self._term.error()  # The block was told before, and cut off all the same.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import warnings
 import weakref
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast.client import _clock, _keeping
 from holdfast.client._claiming import Got
-from holdfast.client._held import REMEMBER_SECONDS, Group, Held
+from holdfast.client._held import REMEMBER_SECONDS, Group, Held, mention
 from holdfast.client._keeper import keeper
 from holdfast.client._records import JobClaim, Metadata
 from holdfast.client._term import Term
@@ -21,8 +20,6 @@ from holdfast.errors import HoldfastError
 if TYPE_CHECKING:
     from holdfast.client._kept import Kept
     from holdfast.client._sync import Holdfast
-
-log = logging.getLogger("holdfast.client")
 
 
 class Lost(threading.Event):
@@ -76,7 +73,7 @@ class Claim(Held):
             self.release(outcome="failed")
         except HoldfastError as problem:
             # What happened in the block matters more.
-            log.warning("the claim on %s was not released: %s", self.job_id, problem)
+            mention(problem, f"the claim on {self.job_id} was not released")
 
     def note(self, text: str) -> None:
         """Say how far it is. Everybody sees it at once, and the next owner reads it if we die. Renews the claim."""
@@ -153,7 +150,7 @@ class Claims(Group[Claim]):
             self.release(outcome="failed")
         except HoldfastError as problem:
             # What happened in the block matters more.
-            log.warning("the claims on %s were not all released: %s", ", ".join(self.tokens), problem)
+            mention(problem, f"the claims on {', '.join(self.tokens)} were not all released")
 
     def note(self, text: str) -> None:
         """Say how far it is, for each of them."""

@@ -241,15 +241,15 @@ def _go_on_waiting(asking: _Asking, reply: WaitingReply, sent: Instant, policy: 
 def _not_in_time(asking: _Asking, policy: Policy) -> Flow[JobHeld]:
     waited = f"not acquired within {asking.wanted.wait:g} s"
     if len(asking.jobs) > 1:
-        return NotInTime(f"{waited}: {', '.join(asking.jobs)}", job=asking.jobs[0])
+        return NotInTime(f"{waited}: {', '.join(asking.jobs)}", job_id=asking.jobs[0])
     job = asking.jobs[0]
     known = yield from _glance(job, policy)
     owner = None if known is None else known.owner
     if known is None or owner is None:
-        return NotInTime(f"{job} was {waited}", job=job, waiting=0 if known is None else known.waiting)
+        return NotInTime(f"{job} was {waited}", job_id=job, waiting=0 if known is None else known.waiting)
     return NotInTime(
         f"{job} was {waited}; it is held by {owner.owner or 'an owner without a name'}",
-        job=job,
+        job_id=job,
         owner=owner.owner,
         metadata=owner.metadata,
         note=owner.note,
@@ -292,7 +292,9 @@ def _abandon(request: Send, answers: object, policy: Policy) -> Flow[None]:
 
 
 def _give_back(at: str, lease_id: str, policy: Policy) -> Flow[None]:
-    yield from exchange(Send("POST", f"{at}/release", ReleaseBody(lease_id=lease_id), (yield NEW_KEY)), policy)
+    # As failed: nothing was done, so what counts the attempts must not begin anew.
+    body = ReleaseBody(lease_id=lease_id, outcome="failed")
+    yield from exchange(Send("POST", f"{at}/release", body, (yield NEW_KEY)), policy)
 
 
 def leave(ticket: str, policy: Policy) -> Flow[None]:
@@ -341,7 +343,7 @@ def _many_held(reply: HeldManyReply, kind: type[JobHeld]) -> JobHeld:
     text = str(first) if len(others) == 1 else f"{first}, and {len(others) - 1} more are not free"
     return kind(
         text,
-        job=first.job,
+        job_id=first.job_id,
         owner=first.owner,
         metadata=first.metadata,
         note=first.note,
@@ -392,7 +394,7 @@ def renewed(job: str, answer: Answer, policy: Policy) -> RenewedReply:
     """Return the reply to a renewal. Raises `LeaseLost` if the lease has ended."""
     loss = told_loss(answer)
     if loss is not None:
-        raise lost_error(job, None, loss)
+        raise lost_error(f"the claim on {job}", loss, job_id=job)
     return said(answer, policy, Send("POST", job_path(job, "renew")), RenewedReply)
 
 
@@ -418,7 +420,7 @@ def release(
     if loss is None:
         return said(heard.answer, policy, request, type(None))
     if loss.reason != "released":
-        raise lost_error(job, None, loss)
+        raise lost_error(f"the claim on {job}", loss, job_id=job)
     return None
 
 
@@ -429,7 +431,7 @@ def transfer(job: str, lease_id: str, to_owner: str, policy: Policy, *, ttl: flo
     heard = yield from exchange(request, policy)
     loss = told_loss(heard.answer)
     if loss is not None:
-        raise lost_error(job, None, loss)
+        raise lost_error(f"the claim on {job}", loss, job_id=job)
     return _records.claimed(job, said(heard.answer, policy, request, AcquiredReply))
 
 

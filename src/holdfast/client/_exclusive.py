@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import string
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -16,6 +17,8 @@ from holdfast.errors import JobDone, JobHeld
 if TYPE_CHECKING:
     from holdfast.client._aclaim import AsyncClaim
     from holdfast.client._claim import Claim
+
+log = logging.getLogger("holdfast.client")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,10 +35,11 @@ def for_function(job_id: str, claim: Callable[[str], Claim], *, remember: float 
         def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the function takes and gives
             try:
                 held = claim(_name(job_id, signature, args, kwargs))
-            except (JobHeld, JobDone):
-                if skip:
-                    return None
-                raise
+            except (JobHeld, JobDone) as reason:
+                if not skip:
+                    raise
+                log.info("%s was not called: %s", function.__qualname__, reason)
+                return None
             with held:
                 result = function(*args, **kwargs)
                 if remember is not None:
@@ -67,10 +71,11 @@ def for_coroutine(
             async with AsyncExitStack() as stack:
                 try:
                     held = await stack.enter_async_context(claim(_name(job_id, signature, args, kwargs)))
-                except (JobHeld, JobDone):
-                    if skip:
-                        return None
-                    raise
+                except (JobHeld, JobDone) as reason:
+                    if not skip:
+                        raise
+                    log.info("%s was not called: %s", function.__qualname__, reason)
+                    return None
                 result = await work(*args, **kwargs)
                 if remember is not None:
                     await held.done(remember=remember)

@@ -28,6 +28,11 @@ LAST_TRY_SECONDS = 2.0
 """How long giving back may take when the claim is lost already and the server may be gone."""
 
 
+def mention(problem: HoldfastError, what: str) -> None:
+    """Log what went wrong while an exception is on its way that matters more; a loss explains that one, if anything."""
+    log.log(logging.DEBUG if isinstance(problem, LeaseLost) else logging.WARNING, "%s: %s", what, problem)
+
+
 class Held:
     """A claim and its term."""
 
@@ -159,7 +164,7 @@ class Held:
         except LeaseLost as error:
             self._told = True
             raise LeaseLost(
-                str(error), job=self.job_id, token=self.token, reason=error.reason, by=error.by, why=error.why
+                str(error), job_id=self.job_id, token=self.token, reason=error.reason, by=error.by, why=error.why
             ) from None
 
     def _giving_up(self) -> Flow[None]:

@@ -19,7 +19,7 @@ from holdfast.client._flow import Open, Send
 from holdfast.client._transport import ANSWER_BYTES_MAX, CONNECT_SECONDS, headers_for, proxy_for
 from holdfast.errors import ServerError, Unreachable
 
-CONNECTIONS_MAX = 16
+CONNECTIONS_MAX = 256
 """How many are kept open for the next request; more at once are closed after use."""
 STREAM_BYTES = 65_536
 

@@ -128,7 +128,9 @@ def open_session(
         # Interrupted or cancelled while it is not known what came of it: nothing may be left behind.
         yield from _abandon_session(request, policy)
         raise
-    return reply, Term(f"session {name or reply.session_id}", None, sent, reply.expires_in_ms)
+    term = Term("", None, sent, reply.expires_in_ms)
+    term.title = f"the session {name or reply.session_id}"
+    return reply, term
 
 
 def _abandon_session(request: Send, policy: Policy) -> Flow[None]:

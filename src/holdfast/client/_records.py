@@ -261,7 +261,7 @@ def job_held(job: str, reply: HeldReply) -> JobHeld:
         text += f"; its note: {reply.note}"
     return JobHeld(
         text,
-        job=job,
+        job_id=job,
         owner=reply.owner,
         metadata=unpacked(reply.metadata),
         note=reply.note,
@@ -277,7 +277,7 @@ def job_held(job: str, reply: HeldReply) -> JobHeld:
 def job_closed(job: str, reply: DelayedReply) -> JobHeld:
     """Say when a name opens that is closed after its last end."""
     text = f"{job} is closed until {_clock(reply.available_at)} by the lock delay of its last owner"
-    return JobHeld(text, job=job, expires_at=time_of(reply.available_at), retry_after=reply.retry_after_ms / 1_000)
+    return JobHeld(text, job_id=job, expires_at=time_of(reply.available_at), retry_after=reply.retry_after_ms / 1_000)
 
 
 def name_held(reply: HeldName) -> JobHeld:
@@ -287,7 +287,7 @@ def name_held(reply: HeldName) -> JobHeld:
         text = f"{reply.name} is closed by the lock delay of its last owner"
     return JobHeld(
         text,
-        job=reply.name,
+        job_id=reply.name,
         owner=reply.owner,
         metadata=unpacked(reply.metadata),
         note=reply.note,
@@ -309,7 +309,7 @@ def job_done(reply: DoneReply) -> JobDone:
         text += f"; result: {reply.result}"
     return JobDone(
         text,
-        job=reply.name,
+        job_id=reply.name,
         owner=reply.owner,
         token=reply.fencing_token,
         completed_at=time_of(reply.completed_at),

@@ -63,7 +63,7 @@ class RunBase(Generic[H]):
     def raise_if_lost(self) -> None:
         """Raise `LeaseLost` if the session does not live any more, `LeaseReleased` if we ended it."""
         if self._term.ended:
-            raise LeaseReleased(f"the {self._term.name} was ended before this call")
+            raise LeaseReleased(f"{self._term.title} was ended before this call")
         if self._term.is_lost(_clock.now()):
             self._told = True
             raise self._term.error()
@@ -94,7 +94,7 @@ class RunBase(Generic[H]):
             if not lost and not self._told:
                 # It had ended before we did it, and took its claims with it.
                 self._told = True
-                raise lost_error(self._term.name, None, Loss("session_ended", told=True)) from None
+                raise lost_error(self._term.title, Loss("session_ended", told=True)) from None
         if lost and not self._told:
             self._told = True
             raise self._term.error()

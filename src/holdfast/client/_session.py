@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from holdfast.client import _keeping
 from holdfast.client._claim import Claim, Claims, Lost, keep, stop, teller
 from holdfast.client._client import TTL_SECONDS
+from holdfast.client._held import mention
 from holdfast.client._records import Metadata, Place
 from holdfast.client._run import RunBase
 from holdfast.client._term import Term
@@ -19,8 +19,6 @@ from holdfast.wire.messages import SessionOpenedReply
 
 if TYPE_CHECKING:
     from holdfast.client._sync import Holdfast
-
-log = logging.getLogger("holdfast.client")
 
 
 class Session(RunBase[Claim]):
@@ -55,7 +53,7 @@ class Session(RunBase[Claim]):
             if error is None:
                 raise
             # What happened in the block matters more.
-            log.warning("the session %s was not ended: %s", self.session_id, problem)
+            mention(problem, f"the session {self.session_id} was not ended")
 
     def claim(
         self,

@@ -229,7 +229,7 @@ class Holdfast(Client):
 
         `{date}` in `job_id` is today's date (UTC), `{name}` any argument of the call. With `remember` the job counts as
         done for so many seconds once the function has returned. Raises `JobHeld` or `JobDone` instead of calling it;
-        with `skip` it returns None.
+        with `skip` it returns None and logs the reason.
         """
 
         def claim(job: str) -> Claim:

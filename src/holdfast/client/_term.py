@@ -39,10 +39,12 @@ def safe_ms(promised_ms: int, waited_ms: int = 0) -> int:
 class Term:
     """The time something is ours for: a lease, a session. Shared by the owner's thread and those that renew it."""
 
-    def __init__(self, name: str, token: int | None, sent: Instant, promised_ms: int, waited_ms: int = 0) -> None:
+    def __init__(self, job_id: str, token: int | None, sent: Instant, promised_ms: int, waited_ms: int = 0) -> None:
         """Begin with the first promise, which came with an answer to what was sent at `sent`."""
-        self.name = name
+        self.job_id = job_id
         self.token = token
+        self.title = f"the claim on {job_id}"
+        """What it is, for the text of errors."""
         self.ended = False
         """It was given back; nothing that happens afterwards is a loss."""
         self.loss: Loss | None = None
@@ -110,7 +112,7 @@ class Term:
     def error(self) -> LeaseLost:
         """Return the exception for the loss."""
         loss = self.loss or Loss("expired")
-        return lost_error(self.name, self.token, loss)
+        return lost_error(self.title, loss, job_id=self.job_id, token=self.token)
 
 
 _HOW = {
@@ -123,12 +125,12 @@ _HOW = {
 }
 
 
-def lost_error(job: str, token: int | None, loss: Loss) -> LeaseLost:
+def lost_error(title: str, loss: Loss, *, job_id: str = "", token: int | None = None) -> LeaseLost:
     """Put a loss into words."""
     how = _HOW.get(loss.reason, f"it ended ({loss.reason})")
     if loss.reason == "revoked":
         how = f"{loss.by or 'an operator'} has revoked it: {loss.why or 'no reason was given'}"
     elif loss.reason == "refused" and loss.why:
         how = f"{how}: {loss.why}"
-    text = f"the claim on {job} is lost: {how}; stop working on it"
-    return LeaseLost(text, job=job, token=token, reason=loss.reason, by=loss.by, why=loss.why)
+    text = f"{title} is lost: {how}; stop working on it"
+    return LeaseLost(text, job_id=job_id, token=token, reason=loss.reason, by=loss.by, why=loss.why)
