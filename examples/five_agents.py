@@ -45,7 +45,8 @@ def work(arguments: argparse.Namespace) -> None:
         say("finished")
     except holdfast.JobHeld as held:
         since = f"since {held.claimed_at:%H:%M:%S} UTC" if held.claimed_at else "not open yet"
-        say(f"{held.job_id} is owned by {held.owner} {since}, {held.metadata}, note: {held.note or 'none yet'}; leaving")
+        note = held.note or "none yet"
+        say(f"{held.job_id} is owned by {held.owner} {since}, {held.metadata}, note: {note}; leaving")
     except holdfast.LeaseLost as lost:
         say(f"stopping, it is not mine any more: {lost}")
 

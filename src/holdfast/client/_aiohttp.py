@@ -8,9 +8,14 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-import aiohttp
 import msgspec
-from yarl import URL
+
+try:
+    import aiohttp
+    from yarl import URL
+except ModuleNotFoundError as error:
+    message = f"AsyncHoldfast needs {error.name}, which is not installed; run: pip install 'holdfast[async]'"
+    raise ModuleNotFoundError(message, name=error.name) from None
 
 from holdfast.client._answer import Answer
 from holdfast.client._config import Target
