@@ -10,14 +10,16 @@
 # Exit codes: the command's own; 75 another has the job; 12 the job is done already; 20 the lease was lost; 69 no lease,
 # because something is wrong; 64 wrong use.
 #
-# From the environment: HOLDFAST_URL, HOLDFAST_TOKEN or HOLDFAST_TOKEN_FILE, HOLDFAST_OWNER (letters, digits, - _ . :),
-# HOLDFAST_TTL_SECONDS (120 unless given, 8 at least).
+# From the environment: HOLDFAST_URL, HOLDFAST_TOKEN or HOLDFAST_TOKEN_FILE (without them, what `make run` set up),
+# HOLDFAST_OWNER (letters, digits, - _ . :), HOLDFAST_TTL_SECONDS (120 unless given, 8 at least).
 set -eu
 
 if [ $# -lt 2 ]; then echo "usage: $0 JOB COMMAND..." >&2; exit 64; fi
-job=${HOLDFAST_URL:-http://127.0.0.1:7420}/locks/$1
+config=${XDG_CONFIG_HOME:-$HOME/.config}/holdfast
+url=${HOLDFAST_URL:-$(sed -n 's/^url = "\(.*\)"$/\1/p' "$config/client.toml" 2>/dev/null || true)}
+job=${url:-http://127.0.0.1:7420}/locks/$1
 shift
-token=${HOLDFAST_TOKEN:-$(cat "${HOLDFAST_TOKEN_FILE:-$HOME/.config/holdfast/token}")} || exit 69
+token=${HOLDFAST_TOKEN:-$(cat "${HOLDFAST_TOKEN_FILE:-$config/token}")} || exit 69
 owner=${HOLDFAST_OWNER:-$(uname -n)-$$}
 ttl=${HOLDFAST_TTL_SECONDS:-120}
 if [ "$ttl" -lt 8 ]; then echo "HOLDFAST_TTL_SECONDS is 8 or more" >&2; exit 64; fi

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -451,6 +452,28 @@ def test_a_lost_release_is_found_again(server: ServerProcess, run: Run) -> None:
         thread.join(10)
     assert [b" 200 " in answer for answer in answers] == [True, True]
     assert done[:2] == (0, {"ok": True}) and not run.has(key)
+
+
+def test_a_machine_may_be_called_anything(server: ServerProcess, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of the machine makes the key of a release its own, and never stands in its way."""
+    environment = {"GATEWAY_URL": server.url, "SHUTDOWN_SECRET": run.secret}
+    for name in ("büro eins", "\udcff\r\nX: y", "x" * 64):
+        key = resource()
+        locked(run, key)
+        monkeypatch.setattr(commands.os, "uname", lambda name=name: SimpleNamespace(nodename=name))
+        assert commands.run([key], "release", environment, timed=False) == (0, {"ok": True})
+
+
+def test_what_nobody_thought_of_is_7(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whatever goes wrong inside is one line of JSON and exit 7: Python's own 1 would mean that another has it."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(commands, "run", fail)
+    assert commands.main("rlock", "acquire", timed=True) == 7
+    said = json.loads(capfd.readouterr().out)
+    assert said["ok"] is False and said["error"].endswith("RuntimeError: no such thing")
 
 
 def test_nobody_listens_is_6() -> None:

@@ -76,6 +76,16 @@ def test_no_lease_no_command(example: Start, alice: Api, server: ServerProcess, 
     assert example("claim_loop.sh", name).ended() == 64
 
 
+def test_server_is_found_by_itself(example: Start, server: ServerProcess, name: str, tmp_path: Path) -> None:
+    """Without variables it finds the server and the token where `make run` has put them, whatever the port."""
+    config = tmp_path / "config" / "holdfast"
+    config.mkdir(parents=True)
+    (config / "client.toml").write_text(f'url = "{server.url}"\ntoken_file = "token"\n')
+    (config / "token").write_text(callers.ALICE + "\n")
+    loop = example("claim_loop.sh", name, "echo", "it ran", env={**SHORT, "HOLDFAST_URL": "", "HOLDFAST_TOKEN": ""})
+    assert (loop.ended(), loop.output) == (0, "it ran\n")
+
+
 def test_lease_is_renewed_until_it_is_lost(example: Start, alice: Api, operator: Api, name: str) -> None:
     """The lease is renewed while the command runs; when it is revoked the command is ended, and the exit code is 20."""
     loop = example("claim_loop.sh", name, "sh", "-c", "echo at work; exec sleep 100", env=SHORT)

@@ -120,6 +120,45 @@ def test_the_fence_is_durable_before_the_data(report: Path, monkeypatch: pytest.
     assert synced == [report.parent.name, "report.txt.fence", "report.txt.fence.new", report.parent.name]
 
 
+def test_a_folder_is_durable_before_its_fences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of the folder is synced with each new fence, for whoever made it may have died before it did so."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        real(descriptor)
+
+    folder = tmp_path / "fences"
+    folder.mkdir()
+    monkeypatch.setattr(os, "fsync", fsync)
+    for token in (4, 5):
+        with FolderFence(folder).guard("job", token):
+            pass
+    fence = next(folder.iterdir()).name
+    assert synced == [tmp_path.name, "fences", fence, fence]
+
+
+@pytest.mark.parametrize("before", [None, 4])
+def test_a_fence_that_is_not_written_whole_lets_nobody_pass(
+    report: Path, monkeypatch: pytest.MonkeyPatch, before: int | None
+) -> None:
+    """A disk that takes half of the token: nothing is guarded, no older owner gets in, and the same one tries again."""
+    if before is not None:
+        fenced_write(report, b"old", before)
+    real = os.pwrite
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", lambda fence, data, offset: real(fence, data[:15], offset))
+        with pytest.raises(CannotFence, match="make room"):
+            fenced_write(report, b"new", 19)
+    assert not report.exists() or report.read_bytes() == b"old"
+    if before is not None:
+        with pytest.raises(StaleToken):
+            fenced_write(report, b"older", before - 1)
+    fenced_write(report, b"new", 19)
+    assert report.read_bytes() == b"new"
+
+
 def test_a_failed_write_leaves_no_trace(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that fails keeps the old content and removes what it had begun; the fence is up."""
     fenced_write(report, b"old", 4)

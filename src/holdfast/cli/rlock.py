@@ -118,6 +118,8 @@ def main(command: str, verb: str, *, timed: bool) -> int:
         code, said = UNREACHABLE, _failed(str(error))
     except KeyboardInterrupt:
         code, said = 130, _failed("interrupted: it may or may not have been done")
+    except Exception as error:  # noqa: BLE001 - Python's own exit code would say "held by another"
+        code, said = OTHER, _failed(f"unexpected, it may or may not have been done: {type(error).__name__}: {error}")
     _write(1, json.dumps(said, ensure_ascii=False, separators=(",", ":")) + "\n")
     return code
 
@@ -235,7 +237,9 @@ def ask(address: Address, verb: str, body: dict[str, object], seconds: float = S
     deadline = time.monotonic() + seconds
     key = ""
     if verb == "release":
-        key = f"Idempotency-Key: {os.uname().nodename}-{os.getpid()}-{time.monotonic_ns()}\r\n"
+        # In hexadecimal, because a machine may be called anything and a key is plain ASCII.
+        machine = os.fsencode(os.uname().nodename).hex()
+        key = f"Idempotency-Key: {machine}-{os.getpid()}-{time.monotonic_ns()}\r\n"
     content = json.dumps(body).encode()
     request = (
         f"POST {address.path}/locks/{verb} HTTP/1.1\r\nHost: {address.authority}\r\nContent-Type: application/json\r\n"

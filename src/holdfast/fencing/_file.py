@@ -16,7 +16,7 @@ import os
 import re
 import stat
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from holdfast.fencing._token import TOKEN_MAX, checked_resource, checked_token, 
 
 __all__ = ["FileFence", "FolderFence", "HeldFile", "fenced_write"]
 
+_DIGITS_MAX = 16
 _DIGITS = re.compile(rb"[0-9]{16}")
 _POLL_SECONDS = 0.01
 
@@ -105,7 +106,7 @@ class FolderFence:
         fence = _open(path)
         try:
             fcntl.flock(fence, fcntl.LOCK_EX)
-            _raise(fence, path, resource, token)
+            _raise(fence, path, resource, token, folder=self.folder)
             yield
         finally:
             os.close(fence)
@@ -118,7 +119,7 @@ class FolderFence:
         try:
             while not _try_lock(fence):  # noqa: ASYNC110 - other processes set no event of ours
                 await asyncio.sleep(_POLL_SECONDS)
-            _raise(fence, path, resource, token)
+            _raise(fence, path, resource, token, folder=self.folder)
             yield
         finally:
             os.close(fence)
@@ -126,9 +127,7 @@ class FolderFence:
     def _path(self, resource: str, token: int) -> Path:
         checked_token(token)
         name = sha256(checked_resource(resource).encode()).hexdigest()
-        if not self.folder.is_dir():
-            self.folder.mkdir(mode=0o700, exist_ok=True)
-            _sync_folder(self.folder)  # It has to last as long as what is in it.
+        self.folder.mkdir(mode=0o700, exist_ok=True)
         return self.folder / f"{name}.fence"
 
 
@@ -144,16 +143,24 @@ def _try_lock(fence: int) -> bool:
     return True
 
 
-def _raise(fence: int, path: Path, resource: str, token: int) -> None:
-    """Compare and raise, under the lock."""
-    kept = os.pread(fence, 17, 0)
+def _raise(fence: int, path: Path, resource: str, token: int, *, folder: Path | None = None) -> None:
+    """Compare and raise, under the lock. `folder` is one that we may have made."""
+    kept = os.pread(fence, _DIGITS_MAX + 1, 0)
     if not kept:
-        _sync_folder(path)  # The file may be new: its name has to last as long as what is in it.
+        # The file may be new: its name has to last as long as what is in it, and so has its folder's. Whoever made that
+        # may have died before it was sure; who may not look into the one above has not made it.
+        if folder is not None:
+            with suppress(PermissionError):
+                _sync_folder(folder)
+        _sync_folder(path)
     elif not _DIGITS.fullmatch(kept) or int(kept) > TOKEN_MAX:
         raise CannotFence(f"{path} does not hold a token: find out why, then write the greatest one in 16 digits")
     elif int(kept) > token:
         raise stale(resource, token, int(kept))
-    os.pwrite(fence, b"%016d" % token, 0)  # Always 16 digits: it is never half of a shorter one.
+    if os.pwrite(fence, b"%016d" % token, 0) != _DIGITS_MAX:  # Always 16 digits: it is never half of a shorter one.
+        if not kept:
+            os.ftruncate(fence, 0)  # Nobody has passed yet.
+        raise CannotFence(f"{path} could not be written whole: make room on its disk, then try again")
     os.fsync(fence)
 
 

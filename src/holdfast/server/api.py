@@ -18,6 +18,7 @@ from holdfast.core.values import BadNameError, parse_name
 from holdfast.engine.build import JournalError
 from holdfast.server import render
 from holdfast.server.request import BodyReader, Request, read_key
+from holdfast.server.secrets import SESSION_PREFIX
 from holdfast.wire import messages
 from holdfast.wire.problems import Problem
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RESERVED_PREFIX = "__election/"
+_BEARER_OF_SESSION = f"Bearer {SESSION_PREFIX}".encode()
 
 BUG = "This is a bug of ours: report it with the request id."
 
@@ -186,11 +188,18 @@ def refuse(problem: Problem, request: Request, reply: Reply) -> None:
 
 
 def fingerprint(request: Request, item: str, body: object) -> tuple[str | None, str]:
-    """Return the idempotency key and what the request comes to: another request may not use the key again (C5)."""
+    """Return the idempotency key and what the request comes to: another request may not use the key again (C5).
+
+    What another session's secret asks is another request, or two runs that use one key would both hear that they own it
+    (S3). Whether the secret is right is looked at before the key is.
+    """
     key = read_key(request)
     if key is None:
         return None, ""
     content = encode((request.method, item, body))
+    authorization = request.authorization
+    if authorization is not None and authorization.startswith(_BEARER_OF_SESSION):
+        content += authorization[len(_BEARER_OF_SESSION) :].partition(b"_")[0]
     return key, hashlib.blake2b(content, digest_size=12).hexdigest()
 
 

@@ -71,7 +71,6 @@ class Ask(msgspec.Struct, frozen=True):
 
     secret: str
     name: str
-    ttl_ms: int
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -110,7 +109,7 @@ def _in_gateway_words(handler: Handler) -> Handler:
 @_in_gateway_words
 def acquire(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
     """POST /locks/acquire: have a resource, also if it is the run's already (C4)."""
-    ask = _read_ask(api, request)
+    ask, ttl_ms = _read_timed(api, request)
     run = _let_in(api, request, ask.secret)
     run.caller.may_touch(ask.name)
     lease = api.engine.state.lease_of(ask.name)
@@ -119,7 +118,7 @@ def acquire(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
         name=ask.name,
         principal=run.caller.principal,
         lease_id=new_uuid(),
-        ttl_ms=ask.ttl_ms,
+        ttl_ms=ttl_ms,
         owner=run.owner,
         session=run.session,
         bound=True,
@@ -152,10 +151,11 @@ def acquire(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
 @_in_gateway_words
 def release(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
     """POST /locks/release: give a resource back. With an idempotency key, a retry is told what the first try did."""
-    ask = _read_ask(api, request)
-    key, mark = fingerprint(request, ask.name, "gateway")
+    ask = _read_ask(_read_body(request.body))
     run = _let_in(api, request, ask.secret)
     run.caller.may_touch(ask.name)
+    # Only now: what another run of the same token did under this key is not what this one did.
+    key, mark = fingerprint(request, ask.name, "gateway")
     lease = api.engine.state.lease_of(ask.name)
     otherwise = _not_its_own(api, lease)
     mine = lease is not None and run.has(lease)
@@ -181,7 +181,7 @@ def release(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
 @_in_gateway_words
 def heartbeat(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
     """POST /locks/heartbeat: keep a resource until now + ttl."""
-    ask = _read_ask(api, request)
+    ask, ttl_ms = _read_timed(api, request)
     run = _let_in(api, request, ask.secret)
     run.caller.may_touch(ask.name)
     lease = api.engine.state.lease_of(ask.name)
@@ -190,7 +190,7 @@ def heartbeat(api: Api, request: Request, _segment: bytes, reply: Reply) -> None
         _read(api, lambda _state, _now: otherwise, reply)
         return
     principal = run.caller.principal
-    command = Renew(name=ask.name, principal=principal, lease_id=lease.lease_id, ttl_ms=ask.ttl_ms, via=run.session)
+    command = Renew(name=ask.name, principal=principal, lease_id=lease.lease_id, ttl_ms=ttl_ms, via=run.session)
 
     def answered(outcome: Any, now: Moment) -> Answered:  # noqa: ANN401 - any outcome of a renewal
         if isinstance(outcome, Extended):
@@ -242,8 +242,12 @@ def status(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
 # Reading: what can be refused without looking at the state, in the original's order.
 
 
-def _read_ask(api: Api, request: Request) -> Ask:
+def _read_timed(api: Api, request: Request) -> tuple[Ask, int]:
     fields = _read_body(request.body)
+    return _read_ask(fields), _read_ttl(api, fields.get("ttl"))
+
+
+def _read_ask(fields: dict[str, Any]) -> Ask:
     secret, key = fields.get("secret"), fields.get("resourceKey")
     if not isinstance(secret, str) or not secret:
         raise _bad("missing secret")
@@ -253,7 +257,7 @@ def _read_ask(api: Api, request: Request) -> Ask:
         name = _parse_key(key)
     except BadNameError as error:
         raise _bad(f"Invalid URI format: {error}") from None
-    return Ask(secret, name, _read_ttl(api, fields.get("ttl")))
+    return Ask(secret, name)
 
 
 def _read_body(body: bytes) -> dict[str, Any]:

@@ -1,0 +1,77 @@
+"""The docs lead somewhere: every link, every anchor, and from the first page to all others."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")], key=lambda page: page.as_posix()
+)
+
+BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+
+
+@cache
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """What a link into the page may name: its headings, in lower case, with dashes for blanks, without signs."""
+    return {re.sub(r"[^\w\- ]", "", found).lower().replace(" ", "-") for found in HEADING.findall(prose(page))}
+
+
+def broken_links(page: Path, root: Path = ROOT) -> list[str]:
+    """Every link of the page that leads nowhere."""
+    broken = []
+    for link in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        is_ours = target.is_relative_to(root) and target.exists()
+        if not is_ours or (anchor and (target.suffix != ".md" or anchor not in anchors(target))):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """Each relative link of a page names a file of the project, and each anchor a heading of its page."""
+    assert broken_links(page) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    """A link to a file or a heading that is not there is seen, one in a block of code or to elsewhere is not."""
+    page = tmp_path / "page.md"
+    page.write_text("# The `one` heading\n[a](#the-one-heading) [b](#two) [c](none.md) [d](https://e.example/f)\n")
+    assert broken_links(page, tmp_path) == ["#two", "none.md"]
+    assert broken_links(page)[0] == "#the-one-heading", "what is outside of the project is nowhere"
+    page = tmp_path / "code.md"
+    page.write_text("```\n[a](none.md)\n```\n")
+    assert broken_links(page) == []
+
+
+def test_every_decision_is_listed() -> None:
+    """Each decision record has a row on the first page of the docs, and their numbers have no gaps."""
+    records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    rows = re.findall(r"^\| \[(\d+)\]\(decisions/([\w-]+\.md)\)", prose(ROOT / "docs" / "README.md"), re.MULTILINE)
+    assert rows == [(record.name[:4], record.name) for record in records]
+    for number, record in enumerate(records, start=1):
+        assert record.name.startswith(f"{number:04}-") and prose(record).startswith(f"# {number:04} "), record.name
+
+
+def test_every_guide_is_listed() -> None:
+    """Each guide and each page of the reference has a row on the first page of the docs."""
+    listed = set(LINK.findall(prose(ROOT / "docs" / "README.md")))
+    for folder in ("guide", "reference"):
+        assert {f"{folder}/{page.name}" for page in (ROOT / "docs" / folder).glob("*.md")} <= listed
