@@ -8,6 +8,7 @@ from importlib import import_module
 # Said here and not imported: `typing` alone would cost `rlock` a quarter of the time that it may need to start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from holdfast import fencing as fencing
     from holdfast.client._aclaim import AsyncClaim, AsyncClaims
     from holdfast.client._asession import AsyncSession
     from holdfast.client._async import AsyncHoldfast
@@ -133,15 +134,17 @@ _HOMES: dict[str, str] = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name == "fencing":
-        return import_module("holdfast.fencing")
-    if name not in _HOMES:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value  # The next use finds it without coming back here.
-    return value
+if not TYPE_CHECKING:  # A type checker that saw this would take every misspelt name for an object.
+
+    def __getattr__(name: str) -> object:
+        if name == "fencing":
+            return import_module("holdfast.fencing")
+        if name not in _HOMES:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        value: object = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value  # The next use finds it without coming back here.
+        return value
 
 
 def __dir__() -> list[str]:

@@ -124,9 +124,9 @@ class JobDone(HoldfastError):
 class LeaseLost(HoldfastError):
     """The claim was ours and is not any more.
 
-    `reason` is `expired` (its time passed), `unreachable` (it could not be renewed in time), `refused` (the server
-    would not renew it), `revoked` (an operator ended it: `by` and `why` say who and why), `session_ended`, `released`
-    or `transferred` (somebody else with the lease id did).
+    `reason` is `expired` (its time passed), `unreachable` (it could not be renewed in time, or nobody knows whether it
+    was handed over), `refused` (the server would not renew it), `revoked` (an operator ended it: `by` and `why` say who
+    and why), `session_ended`, `released` or `transferred` (somebody else with the lease id did).
     """
 
     def __init__(

@@ -390,15 +390,20 @@ async def claimed(client: AsyncHoldfast, job: str, owner: str) -> None:
 
 
 def test_dropped_while_held_warns(opened: Open, job: str) -> None:
-    """A claim that is dropped while held warns."""
+    """A claim or a session that is dropped while held warns, in whichever thread, and is not renewed any more."""
 
     async def main() -> None:
         async with opened() as client:
-            await client.claim(job)
+            dropped: list[Any] = [await client.claim(job), await client.session("run")]
+            flows = [kept for each in dropped for kept in each._kept]
+            await asyncio.to_thread(dropped.clear)
             gc.collect()
+            assert all(kept.stopped for kept in flows)
 
-    with pytest.warns(ResourceWarning, match=f"{job} was dropped while held"):
+    with pytest.warns(ResourceWarning) as warned:
         asyncio.run(main())
+    texts = "\n".join(str(each.message) for each in warned)
+    assert f"{job} was dropped while held" in texts and "the session run was dropped while it lived" in texts
 
 
 def test_closed_client_can_be_used_again(opened: Open, job: str) -> None:

@@ -20,12 +20,22 @@ from holdfast.client._claiming import (
     release,
     renew,
     transfer,
-    whole_seconds,
 )
 from holdfast.client._flow import Flow, Policy, Send
+from holdfast.client._given import whole_seconds
 from holdfast.client._records import Place
 from holdfast.client._term import safe_ms
-from holdfast.errors import Deadlock, JobDone, JobHeld, LeaseLost, NotAllowed, NotInTime, Refused, Unreachable
+from holdfast.errors import (
+    Deadlock,
+    JobDone,
+    JobHeld,
+    LeaseLost,
+    NotAllowed,
+    NotInTime,
+    Refused,
+    ServerError,
+    Unreachable,
+)
 from tests.client.driving import (
     AT,
     BROKEN,
@@ -420,3 +430,27 @@ def test_nonsense_is_no_claim() -> None:
     for body in (answer(200), answer(200, status="acquired"), answer(200, status="sure")):
         with pytest.raises(Exception, match="does not answer"):
             World(scripted(body)).run(claim("j", wanted(), Policy(URL)))
+    with pytest.raises(ServerError, match="for a time"):
+        World(scripted(acquired(expires_at="soon"))).run(claim("j", wanted(), Policy(URL)))
+
+
+def test_any_is_not_polled_without_end() -> None:
+    """A server that says "at once" again and again is asked ever more seldom, and not for longer than the wait."""
+    taken = {"name": "a", "owner": "ana", "retry_after_ms": 0, "holder_id": HOLDER, "metadata": None, "note": None}
+    times = {"claimed_at": AT, "last_heartbeat_at": AT, "expires_at": AT}
+    world = World(scripted(answer(200, status="held", held=[{**taken, **times}], retry_after_ms=0)))
+    with pytest.raises(NotInTime):
+        world.run(claim_any(["a"], wanted(wait=30.0), Policy(URL)))
+    assert len(world.sent) < 30 / 0.08 + 10
+
+
+def test_empty_group_is_no_claim() -> None:
+    """A grant of fewer jobs than were asked for is an error, and so is a refusal that names nobody."""
+    granted = answer(200, status="acquired", claims=[], owner="o", waited_ms=0)
+    with pytest.raises(ServerError, match="granted 0 jobs where 2"):
+        World(scripted(granted)).run(claim_all(["a", "b"], wanted(), Policy(URL)))
+    with pytest.raises(ServerError, match="granted 0 jobs where 1"):
+        World(scripted(granted)).run(claim_any(["a", "b"], wanted(), Policy(URL)))
+    refused = answer(200, status="held", held=[], retry_after_ms=1)
+    with pytest.raises(ServerError, match="named nobody"):
+        World(scripted(refused)).run(claim_any(["a", "b"], wanted(), Policy(URL)))

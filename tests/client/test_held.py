@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.client._akeeper import LoopKeeper
+from holdfast.client._answer import Answer
 from holdfast.client._claiming import Got, Wanted, claim
 from holdfast.client._flow import Flow, Rest, Send
 from holdfast.client._held import Group, Held
@@ -87,6 +88,26 @@ def test_note_extends_and_a_told_loss_is_kept() -> None:
         world.run(held._renewing("n", None))
     assert mine.term.loss is not None and mine.term.loss.told
     world.run(held._releasing(None, None, None))
+
+
+@pytest.mark.parametrize("unheard", [BROKEN, KeyboardInterrupt()])
+def test_transfer_that_was_not_heard_of(unheard: BaseException) -> None:
+    """From when a transfer is sent the job may be another's: it is not believed in, and given up if nobody answers."""
+    world, mine = got()
+    held = Held(mine, POLICY)
+
+    def vanish(_world: World, _request: Send) -> Answer:
+        assert held.remaining == 0
+        raise unheard
+
+    world.network = vanish
+    with pytest.raises(type(unheard)):
+        world.run(held._transferring("ben", None))
+    assert mine.term.loss is not None and mine.term.loss.reason == "unreachable"
+    world.network = scripted(FREED)
+    with pytest.raises(LeaseLost):
+        world.run(held._releasing(None, None, None))
+    assert world.paths[-1] == "POST /locks/j/release"
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), asyncio.CancelledError()])
@@ -177,6 +198,22 @@ def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(heard) == 1
 
 
+def test_no_thread_to_wait_for_time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """When the thread that waits for time cannot be started, that is logged, and the next flow tries again."""
+    keeper = Keeper()
+    first, second = threading.Event(), threading.Event()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        keeper.add(beating(first.set, 1), lambda _: "answer")
+    assert "nothing is renewed for now" in caplog.text
+    keeper.add(beating(second.set, 1), lambda _: "answer")
+    assert first.wait(SECONDS_MAX) and second.wait(SECONDS_MAX)
+
+
 def test_dropped_flow_is_let_be() -> None:
     """A flow that was dropped is not resumed, also when it waits for an answer; dropping twice is harmless."""
     keeper = Keeper()
@@ -203,6 +240,20 @@ def test_dropped_flow_is_let_be() -> None:
     keeper.add(beating(other.set, 5), lambda _: "answer")
     assert other.wait(SECONDS_MAX)
     assert went_on == []
+
+
+def test_closed_loop_keeper_forgets_all() -> None:
+    """Closing lets everything be; what is dropped afterwards is not counted as if it had been there."""
+
+    async def main() -> None:
+        keeper = LoopKeeper()
+        kept = [keeper.add(beating(pytest.fail, 1), lambda _: None) for _ in range(3)]
+        keeper.close()
+        for each in kept:
+            keeper.drop(each)
+        assert len(keeper._agenda) == 0 and all(each.stopped for each in kept)
+
+    asyncio.run(main())
 
 
 def test_loop_keeps_many() -> None:

@@ -140,6 +140,17 @@ def test_refusal_of_somebody_else(peer: Peer, open_to: Callable[..., Way], body:
     assert (caught.value.status, caught.value.code) == (502, "unexpected")
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("7", 7.0), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("-1", None)])
+def test_retry_after_of_somebody_else(
+    peer: Peer, open_to: Callable[..., Way], text: str, seconds: float | None
+) -> None:
+    """What stands in between may say in its header when to try again, in seconds; anything else says nothing."""
+    peer.answer = (429, {"Retry-After": text}, b"slow down")
+    with pytest.raises(Refused) as caught:
+        open_to(peer.url).ask("GET", "/things", Thing)
+    assert caught.value.retry_after == seconds
+
+
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"value": "text"}', b"\xff"])
 def test_success_of_somebody_else(peer: Peer, open_to: Callable[..., Way], body: bytes) -> None:
     """A success that is not what was promised is an error, not a guess."""

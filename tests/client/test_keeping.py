@@ -54,6 +54,25 @@ def test_renewed_at_a_third(share: float, seconds: float) -> None:
     assert bodies(world.sent)[0] == {"lease_id": LEASE, "keep_ttl": True}
 
 
+@pytest.mark.parametrize("promised_ms", [0, -60_000, 10, 300, 10**15])
+def test_strange_promises_do_not_make_it_spin(promised_ms: int) -> None:
+    """A server that promises next to nothing is not asked without end: what it says is believed, and is over."""
+    world, term = kept(*[renewed(promised_ms)] * 20, STOP)
+    assert term.loss is not None
+    assert min(world.rests) >= _keeping.AGAIN_SECONDS_MIN
+    assert len(world.sent) <= 21
+
+
+def test_hurried_tries_do_not_change_the_reason() -> None:
+    """A server that answered, and refused, is what a loss is put down to, though the last tries had no time left."""
+
+    def refuse_or_be_late(world: World, request: Send) -> Answer:
+        return problem(400, "some_code") if request.answer_seconds >= 0.5 else silence(world, request)
+
+    _, term = kept(refuse_or_be_late)
+    assert term.loss is not None and term.loss.reason == "refused"
+
+
 def test_blip_is_survived() -> None:
     """Failures in between cost nothing as long as one renewal gets through in time."""
     world, term = kept(BROKEN, problem(503, "storage_unavailable"), silence, problem(429, "slow"), renewed(), STOP)

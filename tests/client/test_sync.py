@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import FrameType
 
 import pytest
 
 import holdfast
 from holdfast import Claim, Claims, Holdfast, JobDone, JobHeld, LeaseLost, NotInTime, Session
+from holdfast.client import _jobs, _sync
+from holdfast.client._flow import NOW, Flow
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import at_once, unique, wait_until
@@ -83,6 +88,41 @@ def test_dropped_while_held_warns(client: Holdfast, job: str) -> None:
         warnings.simplefilter("error")
         client.claim(unique()).release()
         gc.collect()
+
+
+def test_loss_is_noticed_where_no_thread_can_be_started(
+    client: Holdfast, operator: Api, job: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where `on_lost` cannot be called for want of a thread, the loss is noticed all the same, and that is logged."""
+    start = threading.Thread.start
+
+    def start_others(thread: threading.Thread) -> None:
+        if thread.name == "holdfast-on-lost":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_others)
+    with client.claim(job, on_lost=pytest.fail) as claim:
+        operator.revoke(job, reason="because")
+        with pytest.raises(LeaseLost):
+            claim.renew()
+        assert claim.lost.is_set()
+    assert "on_lost was not called" in caplog.text
+
+
+def test_dropped_session_warns(client: Holdfast, job: str) -> None:
+    """A session that is dropped while it lives warns and is not kept alive any more; a claim of it keeps it."""
+    claims = [client.session("kept").claim(job)]
+    session = claims[0]._session
+    assert isinstance(session, Session)
+    flows = session._kept
+    del session
+    gc.collect()
+    assert not any(each.stopped for each in flows)
+    claims[0].release()
+    with pytest.warns(ResourceWarning, match="the session kept was dropped while it lived"):
+        claims.clear()
+    assert all(each.stopped for each in flows)
 
 
 def test_threads_are_two_in_the_line(client: Holdfast, job: str) -> None:
@@ -173,6 +213,45 @@ def test_interrupt_leaves_the_line(client: Holdfast, job: str) -> None:
             thread.join()
             signal.signal(signal.SIGINT, before)
         assert client.job(job).waiting == 0
+
+
+def test_interrupt_between_two_lines() -> None:
+    """An interrupt that comes between a flow and what it asked for, in neither of them, is the flow's to clean up."""
+    source, first = inspect.getsourcelines(_sync.drive)
+    handler = first + next(at for at, line in enumerate(source) if "except StopIteration" in line)
+    for number in range(100):
+        cleaned: list[int] = []
+        lines: list[int] = []
+
+        def flow(cleaned: list[int] = cleaned) -> Flow[str]:
+            try:
+                for _ in range(3):
+                    yield NOW
+            except KeyboardInterrupt:
+                cleaned.append(1)
+                raise
+            return "done"
+
+        def trace(frame: FrameType, event: str, _: object, lines: list[int] = lines, number: int = number) -> object:
+            if frame.f_code is not _sync.drive.__code__:
+                return None
+            if event == "line" and handler > frame.f_lineno:
+                lines.append(frame.f_lineno)
+                if len(lines) > number + 6:  # The flow has begun by then.
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)  # type: ignore[arg-type]
+        try:
+            result = _sync.drive(flow(), None)  # type: ignore[arg-type]
+        except KeyboardInterrupt:
+            assert cleaned == [1], lines
+        else:
+            assert result == "done" and number > 3
+            return
+        finally:
+            sys.settrace(before)
 
 
 def test_wait_is_not_exceeded_nor_cut_short(client: Holdfast, job: str) -> None:
@@ -298,6 +377,13 @@ def test_the_other_functions(configured: object, job: str) -> None:
         return len(holdfast.list_claimed_jobs(job))
 
     assert work() == 1
+
+
+def test_default_client_waits_for_nobody(configured: object) -> None:
+    """Threads that need the client of the process at once get one of the same server, and it stays from then on."""
+    made = at_once([_jobs.default_client] * 8)
+    assert len({each.url for each in made}) == 1
+    assert _jobs.default_client() is _jobs.default_client()
 
 
 def test_another_environment_is_another_client(configured: Callable[[str], None], job: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -47,12 +48,29 @@ def test_wait_is_no_loss_of_time() -> None:
 
 
 def test_extension_counts_from_its_own_send() -> None:
-    """A renewal counts from before its own request, and one that reaches less far takes nothing away."""
+    """A renewal counts from before its own request; one that was asked for earlier takes nothing away."""
     term = Term("j", 1, START, 60_000)
     term.extend(at(20_000), 60_000)
     assert term.left_ms(at(20_000)) == safe_ms(60_000)
-    term.extend(at(21_000), 10_000)
+    term.extend(at(19_000), 10_000)
     assert term.left_ms(at(21_000)) == safe_ms(60_000) - 1_000
+
+
+@pytest.mark.parametrize(("promised_ms", "left_ms"), [(10_000, safe_ms(10_000)), (0, 0), (-5_000, 0)])
+def test_shorter_promise_is_believed(promised_ms: int, left_ms: int) -> None:
+    """I4: who knows the lease id may renew it for less; then the next answer says less, and that is what counts."""
+    term = Term("j", 1, START, 600_000)
+    term.extend(at(1_000), promised_ms)
+    assert term.left_ms(at(1_000)) == left_ms
+    assert term.is_lost(at(1_000)) == (left_ms == 0)
+
+
+def test_term_is_looked_at_in_the_middle_of_a_change() -> None:
+    """A signal handler may look at a claim, and lose it, while its own thread has the lock."""
+    term = Term("j", 1, START, 60_000)
+    with term._lock:
+        assert term.left_ms(START) > 0
+        assert term.is_lost(at(60_000))
 
 
 def test_lost_stays_lost() -> None:

@@ -85,7 +85,7 @@ class AsyncClaim(Held):
         self._block = Block([self._term])
         if on_lost is not None:
             tell_loss([self._term], teller(weakref.ref(self), on_lost))
-        self._kept = keep(self._term, _keeping.lease_beat(self._claim), client)
+        self._kept = self._keep()
 
     async def __aenter__(self) -> Self:
         self.raise_if_lost()
@@ -96,16 +96,17 @@ class AsyncClaim(Held):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         ours = self._block.leave(kind)
-        if error is None or ours:
-            await self.release()
-            if ours:
-                raise self._term.error()  # The block was told before, and cut off all the same.
-            return
         try:
-            await self.release(outcome="failed")
+            await self.release(outcome=None if error is None or ours else "failed")
         except HoldfastError as problem:
+            if error is None or ours:
+                raise
             # What happened in the block matters more.
             mention(problem, f"the claim on {self.job_id} was not released")
+        finally:
+            self._stop()
+        if ours:
+            raise self._term.error()  # The block was told before, and cut off all the same.
 
     async def note(self, text: str) -> None:
         """Say how far it is. Everybody sees it at once, and the next owner reads it if we die. Renews the claim."""
@@ -126,7 +127,7 @@ class AsyncClaim(Held):
         try:
             await self._client._run(self._releasing(outcome, result, remember))  # noqa: SLF001 - a part of it
         finally:
-            self._stop()
+            self._settle()
 
     async def done(self, result: str | None = None, *, remember: float = REMEMBER_SECONDS) -> None:
         """Give the job back as finished: whoever claims it within `remember` seconds gets `JobDone`."""
@@ -134,18 +135,28 @@ class AsyncClaim(Held):
 
     async def transfer(self, to_owner: str, *, ttl: float | None = None) -> JobClaim:
         """Hand the job to another owner without a gap; its lease id and token are in what is returned."""
-        given = await self._client._run(self._transferring(to_owner, ttl))  # noqa: SLF001 - a part of it
-        self._stop()
-        return given
+        try:
+            return await self._client._run(self._transferring(to_owner, ttl))  # noqa: SLF001 - a part of it
+        finally:
+            self._settle()
+
+    def _keep(self) -> tuple[Kept, ...]:
+        return keep(self._term, _keeping.lease_beat(self._claim), self._client)
 
     def _stop(self) -> None:
         stop(self._kept, self._client)
+
+    def _settle(self) -> None:
+        """Stop renewing what is not ours any more. What was refused is still ours: renew it as before."""
+        self._stop()
+        if not self._term.ended and not self._is_foreign:
+            self._kept = self._keep()
 
     def __del__(self) -> None:
         """Warn if it was never given back; it is not renewed any more and ends by itself."""
         if "_kept" not in self.__dict__ or self._term.ended or self._term.loss or self._is_foreign:
             return
-        self._stop()
+        abandon(self._kept)
         warnings.warn(
             f"the claim on {self.job_id} was dropped while held; use `async with`, or await release()",
             ResourceWarning,
@@ -178,16 +189,18 @@ class AsyncClaims(Group[AsyncClaim]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         ours = self._block.leave(kind)
-        if error is None or ours:
-            await self.release()
-            if ours:
-                raise self._loss()
-            return
         try:
-            await self.release(outcome="failed")
+            await self.release(outcome=None if error is None or ours else "failed")
         except HoldfastError as problem:
+            if error is None or ours:
+                raise
             # What happened in the block matters more.
             mention(problem, f"the claims on {', '.join(self.tokens)} were not all released")
+        finally:
+            for claim in self:
+                claim._stop()  # noqa: SLF001 - one of ours
+        if ours:
+            raise self._loss()
 
     async def note(self, text: str) -> None:
         """Say how far it is, for each of them."""
@@ -202,7 +215,7 @@ class AsyncClaims(Group[AsyncClaim]):
             await self._client._run(self._releasing(outcome, result, remember))  # noqa: SLF001 - a part of it
         finally:
             for claim in self:
-                claim._stop()  # noqa: SLF001 - one of ours
+                claim._settle()  # noqa: SLF001 - one of ours
 
 
 class Entered(Protocol):
@@ -250,6 +263,12 @@ def stop(kept: Sequence[Kept], client: AsyncHoldfast) -> None:
     """Stop renewing."""
     for each in kept:
         client._keeper.drop(each)  # noqa: SLF001 - a part of it
+
+
+def abandon(kept: Sequence[Kept]) -> None:
+    """Stop renewing, from whichever thread the garbage collector runs in: the agenda is the event loop's alone."""
+    for each in kept:
+        each.stopped = True
 
 
 def tell_loss(terms: Sequence[Term], action: Callable[[], object]) -> None:

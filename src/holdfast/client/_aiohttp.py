@@ -8,8 +8,6 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 try:
     import aiohttp
     from yarl import URL
@@ -20,10 +18,15 @@ except ModuleNotFoundError as error:
 from holdfast.client._answer import Answer
 from holdfast.client._config import Target
 from holdfast.client._flow import Open, Send
-from holdfast.client._transport import ANSWER_BYTES_MAX, CONNECT_SECONDS, headers_for, proxy_for
+from holdfast.client._transport import (
+    ANSWER_BYTES_MAX,
+    CONNECT_SECONDS,
+    STREAM_BYTES,
+    headers_for,
+    payload_of,
+    proxy_for,
+)
 from holdfast.errors import ServerError, Unreachable
-
-STREAM_BYTES = 65_536
 
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -52,7 +55,7 @@ class AsyncTransport:
 
     async def send(self, request: Send) -> Answer:
         """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
-        payload = None if request.body is None else msgspec.json.encode(request.body)
+        payload = payload_of(request)
         timeout = aiohttp.ClientTimeout(
             total=request.answer_seconds, sock_connect=min(CONNECT_SECONDS, request.answer_seconds)
         )

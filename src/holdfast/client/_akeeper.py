@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from functools import partial
 
 from holdfast.client import _clock
@@ -32,7 +33,8 @@ class LoopKeeper(Keeping):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._agenda = Agenda()
+        for kept in self._agenda.take(sys.maxsize):
+            kept.entry, kept.stopped = None, True
         for task in self._asking:
             task.cancel()
 

@@ -68,10 +68,18 @@ def refusal(answer: Answer, url: str) -> Refused:
         return Refused(answer.status, "redirect", error, "set the address it leads to")
     kind = NotAllowed if answer.status in {401, 403} else Refused
     found = envelope(answer)
+    retry_after = _retry_after(answer)
     if found is None:
         details = "this is not how a Holdfast server refuses; check the address and what stands in between"
-        return kind(answer.status, "unexpected", f"{url} answered {answer.status}", details)
-    retry_after = None if found.retry_after_ms is None else found.retry_after_ms / 1_000
+        return kind(answer.status, "unexpected", f"{url} answered {answer.status}", details, retry_after=retry_after)
+    if found.retry_after_ms is not None:
+        retry_after = found.retry_after_ms / 1_000
     if found.code == "deadlock":
         return Deadlock(answer.status, found.code, found.error, found.details, found.request_id, cycle=found.cycle)
     return kind(answer.status, found.code, found.error, found.details, found.request_id, retry_after=retry_after)
+
+
+def _retry_after(answer: Answer) -> float | None:
+    """Return what whoever stands in between says of when to try again; a date is left to people."""
+    text = answer.headers.get("Retry-After", "")
+    return float(text) if text.isascii() and text.isdigit() else None

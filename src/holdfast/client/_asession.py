@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -15,6 +16,7 @@ from holdfast.client._aclaim import (
     AsyncLost,
     Block,
     C,
+    abandon,
     keep,
     stop,
     tell_loss,
@@ -23,7 +25,7 @@ from holdfast.client._aclaim import (
 from holdfast.client._client import TTL_SECONDS
 from holdfast.client._held import mention
 from holdfast.client._records import Metadata, Place
-from holdfast.client._run import RunBase
+from holdfast.client._session_base import SessionBase
 from holdfast.client._term import Term
 from holdfast.errors import HoldfastError
 from holdfast.wire.messages import SessionOpenedReply
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.client._async import AsyncHoldfast
 
 
-class AsyncSession(RunBase[AsyncClaim]):
+class AsyncSession(SessionBase[AsyncClaim]):
     """A session that is ours, kept alive in the background. Use it in an `async with` statement: leaving it ends it."""
 
     def __init__(
@@ -181,5 +183,17 @@ class AsyncSession(RunBase[AsyncClaim]):
             await self._client._run(self._ending())  # noqa: SLF001 - a part of it
         finally:
             stop(self._kept, self._client)
-            for claim in self._members:
+            for claim in tuple(self._members):
                 claim._stop()  # noqa: SLF001 - one of ours
+
+    def __del__(self) -> None:
+        """Warn if it was never ended; it is not kept alive any more and ends by itself."""
+        if not self._is_dropped:
+            return
+        abandon(self._kept)
+        warnings.warn(
+            f"{self._term.title} was dropped while it lived; use `async with`, or await end()",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )

@@ -14,17 +14,16 @@ from holdfast.client._aclaim import Acquiring, AsyncClaim, AsyncClaims
 from holdfast.client._aiohttp import AsyncTransport
 from holdfast.client._akeeper import LoopKeeper
 from holdfast.client._asession import AsyncSession
-from holdfast.client._client import TTL_SECONDS, Client, names
+from holdfast.client._client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
 from holdfast.client._flow import ANSWER_SECONDS, RETRY_SECONDS, Close, Effect, Flow, Open, Read, Rest, Send
 from holdfast.client._following import Follower
+from holdfast.client._given import names, whole_seconds
 from holdfast.client._kept import look
 from holdfast.client._records import Happened, JobClaim, JobOwner, JobStatus, Metadata, Place, SessionInfo
 from holdfast.wire.messages import StatusReply, TokenMadeReply, TokenReply, WhyReply
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-
-HISTORY_LIMIT = 100
 WAITS = (Send, Rest, Open, Read, Close)
 
 
@@ -251,9 +250,7 @@ class AsyncHoldfast(Client):
         """Open a session and keep it alive: claims made through it all end with it."""
 
         async def get() -> AsyncSession:
-            flow = _keeping.open_session(
-                self._policy, name=name, ttl_seconds=_claiming.whole_seconds(ttl), metadata=metadata
-            )
+            flow = _keeping.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
             return AsyncSession(self, *(await self._run(flow)), on_lost)
 
         return Acquiring(get)
@@ -288,7 +285,7 @@ class AsyncHoldfast(Client):
         job_id: str,
         owner: str | None = None,
         metadata: Metadata = None,
-        ttl: float = 120,
+        ttl: float = JOB_TTL_SECONDS,
         *,
         wait: float | None = None,
         resume: bool = False,

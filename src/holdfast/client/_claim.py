@@ -1,4 +1,4 @@
-"""Claims, groups of claims and sessions for threads: context managers that are renewed in the background."""
+"""Claims and groups of claims for threads: context managers that are renewed in the background."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast.client import _clock, _keeping
 from holdfast.client._claiming import Got
-from holdfast.client._held import REMEMBER_SECONDS, Group, Held, mention
+from holdfast.client._held import REMEMBER_SECONDS, Group, Held, log, mention
 from holdfast.client._keeper import keeper
 from holdfast.client._records import JobClaim, Metadata
 from holdfast.client._term import Term
@@ -56,8 +56,7 @@ class Claim(Held):
         """An event that is set when the claim is lost."""
         if on_lost is not None:
             self._term.on_loss(teller(weakref.ref(self), on_lost))
-        beat = _keeping.lease_beat(self._claim)
-        self._kept = keep(self._term, beat, client)
+        self._kept = self._keep()
 
     def __enter__(self) -> Self:
         self.raise_if_lost()
@@ -66,14 +65,15 @@ class Claim(Held):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.release()
-            return
         try:
-            self.release(outcome="failed")
+            self.release(outcome=None if error is None else "failed")
         except HoldfastError as problem:
+            if error is None:
+                raise
             # What happened in the block matters more.
             mention(problem, f"the claim on {self.job_id} was not released")
+        finally:
+            self._stop()
 
     def note(self, text: str) -> None:
         """Say how far it is. Everybody sees it at once, and the next owner reads it if we die. Renews the claim."""
@@ -89,11 +89,10 @@ class Claim(Held):
         `outcome` is `done` (then `remember` says for how many seconds nobody shall do it again) or `failed` (then it
         counts as an attempt). Raises `LeaseLost` if it was not ours any more.
         """
-        flow = self._releasing(outcome, result, remember)
         try:
-            self._client._run(flow)  # noqa: SLF001 - a part of it
+            self._client._run(self._releasing(outcome, result, remember))  # noqa: SLF001 - a part of it
         finally:
-            self._stop()
+            self._settle()
 
     def done(self, result: str | None = None, *, remember: float = REMEMBER_SECONDS) -> None:
         """Give the job back as finished: whoever claims it within `remember` seconds gets `JobDone`."""
@@ -101,13 +100,23 @@ class Claim(Held):
 
     def transfer(self, to_owner: str, *, ttl: float | None = None) -> JobClaim:
         """Hand the job to another owner without a gap; its lease id and token are in what is returned."""
-        given = self._client._run(self._transferring(to_owner, ttl))  # noqa: SLF001 - a part of it
-        self._stop()
-        return given
+        try:
+            return self._client._run(self._transferring(to_owner, ttl))  # noqa: SLF001 - a part of it
+        finally:
+            self._settle()
+
+    def _keep(self) -> tuple[Kept, ...]:
+        return keep(self._term, _keeping.lease_beat(self._claim), self._client)
 
     def _stop(self) -> None:
         if not self._is_foreign:
             stop(self._kept)
+
+    def _settle(self) -> None:
+        """Stop renewing what is not ours any more. What was refused is still ours: renew it as before."""
+        self._stop()
+        if not self._term.ended and not self._is_foreign:
+            self._kept = self._keep()
 
     def __del__(self) -> None:
         """Warn if it was never given back; it is not renewed any more and ends by itself."""
@@ -143,14 +152,16 @@ class Claims(Group[Claim]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.release()
-            return
         try:
-            self.release(outcome="failed")
+            self.release(outcome=None if error is None else "failed")
         except HoldfastError as problem:
+            if error is None:
+                raise
             # What happened in the block matters more.
             mention(problem, f"the claims on {', '.join(self.tokens)} were not all released")
+        finally:
+            for claim in self:
+                claim._stop()  # noqa: SLF001 - one of ours
 
     def note(self, text: str) -> None:
         """Say how far it is, for each of them."""
@@ -163,7 +174,7 @@ class Claims(Group[Claim]):
             self._client._run(self._releasing(outcome, result, remember))  # noqa: SLF001 - a part of it
         finally:
             for claim in self:
-                claim._stop()  # noqa: SLF001 - one of ours
+                claim._settle()  # noqa: SLF001 - one of ours
 
 
 def keep(term: Term, beat: _keeping.Beat, client: Holdfast) -> tuple[Kept, ...]:
@@ -184,8 +195,13 @@ def teller(whom: weakref.ref[object], on_lost: Callable[..., object]) -> Callabl
 
     def tell() -> None:
         held = whom()
-        if held is not None:
+        if held is None:
+            return
+        try:
             threading.Thread(target=on_lost, args=(held,), name="holdfast-on-lost", daemon=True).start()
+        except RuntimeError as error:
+            # Whoever noticed the loss must not be hindered by it; `lost` is set all the same.
+            log.error("on_lost was not called for %r: %s", held, error)
 
     return tell
 

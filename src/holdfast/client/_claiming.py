@@ -11,11 +11,12 @@ from holdfast.client import _records
 from holdfast.client._answer import Answer, decoded, envelope, refusal
 from holdfast.client._clock import Instant, elapsed_ms
 from holdfast.client._flow import HASTE_SECONDS, NEW_KEY, NOW, Flow, Heard, Policy, Rest, Send, exchange, insist, said
+from holdfast.client._given import whole_seconds
 from holdfast.client._paths import job_path
 from holdfast.client._reading import status
 from holdfast.client._records import JobClaim, JobStatus, Metadata, Place
 from holdfast.client._term import Loss, Term, lost_error
-from holdfast.errors import HoldfastError, JobHeld, NotInTime
+from holdfast.errors import HoldfastError, JobHeld, NotInTime, ServerError
 from holdfast.wire.messages import (
     AcquireBody,
     AcquiredReply,
@@ -41,6 +42,8 @@ GLANCE_SECONDS = 0.1
 SHARED_PLACE_SECONDS_MAX = 5.0
 POLL_SECONDS = 0.25
 POLL_SECONDS_MAX = 2.0
+POLL_SHARE_MIN = 0.04
+"""How much of a pause is kept at least, where the server knows of an end that comes sooner."""
 UNHEARD_MAX = 3
 _OK, _CONFLICT = 200, 409
 _GONE = frozenset({400, 404})
@@ -69,6 +72,10 @@ class Got(msgspec.Struct, frozen=True):
 
     claim: JobClaim
     term: Term
+
+
+class _HadEnough(Exception):
+    """Whoever watches the wait raised one of our own exceptions, which must not be taken for the server's."""
 
 
 class _Asking:
@@ -105,6 +112,7 @@ class _Asking:
 def claim(job: str, wanted: Wanted, policy: Policy) -> Flow[Got]:
     """Claim one job, waiting in line for as long as wanted. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`."""
     asking = _Asking([job], wanted, (yield NOW), (yield NEW_KEY))
+    path = job_path(job, "acquire")
 
     def request(wait: float) -> Send:
         body = AcquireBody(
@@ -119,7 +127,7 @@ def claim(job: str, wanted: Wanted, policy: Policy) -> Flow[Got]:
             ticket=asking.ticket,
             redo=wanted.redo or None,
         )
-        return Send("POST", job_path(job, "acquire"), body, asking.key, wait + policy.answer_seconds)
+        return Send("POST", path, body, asking.key, wait + policy.answer_seconds)
 
     reply, sent = yield from _stand(asking, request, ClaimAnswer, policy)
     match reply:
@@ -146,7 +154,7 @@ def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[list[
         return Send("POST", "/claims", body, asking.key, wait + policy.answer_seconds)
 
     reply, sent = yield from _stand(asking, request, ManyAnswer, policy)
-    return _got_many(reply, sent, wanted)
+    return _got_many(reply, sent, wanted, len(jobs))
 
 
 def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[Got]:
@@ -166,8 +174,9 @@ def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[Got]:
         if not isinstance(reply, HeldManyReply) or left <= 0:
             if isinstance(reply, HeldManyReply) and wanted.wait:
                 raise _many_held(reply, NotInTime)
-            return _got_many(reply, sent, wanted)[0]
-        yield Rest(min(pause, left, max(reply.retry_after_ms / 1_000, 0.01)))
+            return _got_many(reply, sent, wanted, 1)[0]
+        soonest = pause * POLL_SHARE_MIN  # A server that says "at once" again and again is not asked without end.
+        yield Rest(min(pause, left, max(reply.retry_after_ms / 1_000, soonest)))
         pause = min(pause * 2, POLL_SECONDS_MAX)
 
 
@@ -197,9 +206,11 @@ def _stand(
             yield from _go_on_waiting(asking, reply, heard.sent, policy)
         except (HoldfastError, GeneratorExit):
             raise
-        except BaseException:
+        except BaseException as interrupt:
             # Interrupted or cancelled, or whoever watches has had enough: nothing may be left behind.
             yield from _abandon(request(0.0), answers, policy)
+            if isinstance(interrupt, _HadEnough) and interrupt.__cause__ is not None:
+                raise interrupt.__cause__ from None
             raise
 
 
@@ -231,7 +242,11 @@ def _go_on_waiting(asking: _Asking, reply: WaitingReply, sent: Instant, policy: 
     if asking.wanted.on_wait is not None:
         known = (yield from _glance(asking.jobs[0], policy)) if len(asking.jobs) == 1 else None
         waited = elapsed_ms(asking.began, now) / 1_000
-        asking.wanted.on_wait(Place(asking.jobs[0], reply.position, waited, None if known is None else known.owner))
+        place = Place(asking.jobs[0], reply.position, waited, None if known is None else known.owner)
+        try:
+            asking.wanted.on_wait(place)
+        except HoldfastError as error:
+            raise _HadEnough from error
     if elapsed_ms(sent, now) < asking.asked_wait * 500:
         # Sent away early: somebody of the same name stands at the same place. Taking it back at once would never end.
         asking.crowded += 1
@@ -319,8 +334,10 @@ def _claims_body(wanted: Wanted, wait: float, ticket: str | None) -> ClaimsBody:
     )
 
 
-def _got_many(reply: object, sent: Instant, wanted: Wanted) -> list[Got]:
+def _got_many(reply: object, sent: Instant, wanted: Wanted, asked: int) -> list[Got]:
     match reply:
+        case ClaimsReply() if len(reply.claims) != asked:
+            raise ServerError(f"the server granted {len(reply.claims)} jobs where {asked} were asked for")
         case ClaimsReply():
             return [
                 Got(
@@ -339,6 +356,8 @@ def _got_many(reply: object, sent: Instant, wanted: Wanted) -> list[Got]:
 
 def _many_held(reply: HeldManyReply, kind: type[JobHeld]) -> JobHeld:
     others = [_records.name_held(each) for each in reply.held]
+    if not others:
+        raise ServerError("the server refused, and named nobody who has the jobs; try again")
     first = others[0]
     text = str(first) if len(others) == 1 else f"{first}, and {len(others) - 1} more are not free"
     return kind(
@@ -412,7 +431,7 @@ def release(
         lease_id=lease_id,
         outcome=outcome,  # type: ignore[arg-type]
         result=result,
-        remember_seconds=None if remember is None else whole_seconds(remember),
+        remember_seconds=None if remember is None else whole_seconds(remember, "remember"),
     )
     request = Send("POST", job_path(job, "release"), body, (yield NEW_KEY), policy.answer_seconds)
     heard = yield from insist(request, policy)
@@ -451,8 +470,3 @@ def told_loss(answer: Answer) -> Loss | None:
             return Loss("session_ended", told=True)
         case _:
             return None
-
-
-def whole_seconds(seconds: float) -> int:
-    """Return whole seconds, never fewer than were asked for."""
-    return -int(-seconds // 1)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from holdfast.client import _chance, _config
-from holdfast.client._claiming import Wanted, whole_seconds
+from holdfast.client._claiming import Wanted
 from holdfast.client._flow import ANSWER_SECONDS, RETRY_SECONDS, Policy
-from holdfast.client._records import Metadata, Place
+from holdfast.client._given import patience, wait_seconds, whole_seconds
+from holdfast.client._records import Metadata, Place, packed
 
 TTL_SECONDS = 60.0
+JOB_TTL_SECONDS = 120.0
+"""For those who renew themselves: seldom, if they are agents."""
+HISTORY_LIMIT = 100
 
 
 class Client:
@@ -43,7 +47,11 @@ class Client:
             environment=self._environment,
         )
         self._owner = owner
-        self._policy = Policy(self._target.url, answer_seconds, retry_seconds)
+        self._policy = Policy(
+            self._target.url,
+            patience(answer_seconds, "answer_seconds", allow_zero=False),
+            patience(retry_seconds, "retry_seconds", allow_zero=True),
+        )
 
     @property
     def url(self) -> str:
@@ -68,22 +76,17 @@ class Client:
         session: str | None = None,
         on_wait: Callable[[Place], None] | None = None,
     ) -> Wanted:
-        """Put together what a claim asks for, in the name of a thread or task."""
+        """Put together what a claim asks for, in the name of a thread or task. What cannot be sent is refused here."""
+        whole_seconds(ttl)
+        packed(metadata)
         return Wanted(
             ttl=ttl,
             owner=owner or self._owner or _chance.owner_of(worker),
-            wait=wait or 0.0,
+            wait=wait_seconds(wait),
             metadata=metadata,
             resume=resume,
             redo=redo,
             session=session,
-            lock_delay=whole_seconds(lock_delay),
+            lock_delay=whole_seconds(lock_delay, "lock_delay"),
             on_wait=on_wait,
         )
-
-
-def names(jobs: Sequence[str]) -> list[str]:
-    """Return the jobs as a list; one text alone is a mistake that would claim its letters."""
-    if isinstance(jobs, str):
-        raise TypeError("give a list of jobs, not one text")
-    return list(jobs)

@@ -81,7 +81,7 @@ class Follower:
             self._was_connected = True
             return
         status, body = self._stream.status, b""
-        while part := (yield Read(self._stream)):
+        while len(body) <= LINE_BYTES_MAX and (part := (yield Read(self._stream))):
             body += part
         yield from self.close()
         if status in AGAIN:

@@ -19,7 +19,7 @@ from holdfast.client._clock import Instant
 from holdfast.client._flow import NOW, Flow, Policy
 from holdfast.client._records import JobClaim, Metadata, Previous
 from holdfast.client._term import Loss, Term
-from holdfast.errors import HoldfastError, LeaseLost, LeaseReleased
+from holdfast.errors import HoldfastError, LeaseLost, LeaseReleased, Refused
 
 log = logging.getLogger("holdfast.client")
 
@@ -42,6 +42,8 @@ class Held:
         self._policy = policy
         self._pid = os.getpid()
         self._told = False
+        self._session: object = None
+        """The session it is bound to, which lives for as long as somebody has a claim of it."""
 
     @property
     def job_id(self) -> str:
@@ -137,15 +139,16 @@ class Held:
                 self.job_id, self.lease_id, self._policy, note=note, metadata=metadata
             )
         except LeaseLost as error:
-            self._term.lose(Loss(error.reason, error.by, error.why, told=True))
-            self._told = True
-            raise self._term.error() from None
+            raise self._told_of(error) from None
         self._term.extend(sent, reply.expires_in_ms)
         if metadata is not None:
             self._claim = msgspec.structs.replace(self._claim, metadata=metadata)
 
     def _releasing(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
-        """Give it back, once. Raises `LeaseLost` if there was nothing left to give back and nobody was told yet."""
+        """Give it back, once. Raises `LeaseLost` if there was nothing left to give back and nobody was told yet.
+
+        What is refused, for a word that the server does not take, leaves the claim as it was.
+        """
         if self._is_foreign:
             return
         lost = self._term.is_lost((yield NOW))
@@ -166,6 +169,9 @@ class Held:
             raise LeaseLost(
                 str(error), job_id=self.job_id, token=self.token, reason=error.reason, by=error.by, why=error.why
             ) from None
+        except (Refused, TypeError, ValueError):
+            self._term.resume()
+            raise
 
     def _giving_up(self) -> Flow[None]:
         """Release what we stopped believing in, in case the server still does: the next one need not wait."""
@@ -178,16 +184,28 @@ class Held:
             log.info("the lost claim on %s could not be given back: %s", self.job_id, error)
 
     def _transferring(self, to_owner: str, ttl: float | None) -> Flow[JobClaim]:
-        """Hand it over; from then on it is not ours."""
+        """Hand it over. From when that is asked for it may not be ours, so it is not believed in meanwhile."""
         self._insist((yield NOW))
-        try:
-            given = yield from _claiming.transfer(self.job_id, self.lease_id, to_owner, self._policy, ttl=ttl)
-        except LeaseLost as error:
-            self._term.lose(Loss(error.reason, error.by, error.why, told=True))
-            self._told = True
-            raise self._term.error() from None
         self._term.end()
-        return given
+        try:
+            return (yield from _claiming.transfer(self.job_id, self.lease_id, to_owner, self._policy, ttl=ttl))
+        except LeaseLost as error:
+            self._term.resume()
+            raise self._told_of(error) from None
+        except (Refused, TypeError, ValueError):
+            self._term.resume()
+            raise
+        except BaseException:
+            # Nobody knows whose it is by now.
+            self._term.resume()
+            self._term.lose(Loss("unreachable", why="whether it was handed over is not known"))
+            raise
+
+    def _told_of(self, error: LeaseLost) -> LeaseLost:
+        """Lose it as the server says, and return the exception that says so of this claim."""
+        self._term.lose(Loss(error.reason, error.by, error.why, told=True))
+        self._told = True
+        return self._term.error()
 
 
 H = TypeVar("H", bound=Held)

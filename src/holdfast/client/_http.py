@@ -10,18 +10,23 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-import msgspec
 import urllib3
 
 from holdfast.client._answer import Answer
 from holdfast.client._config import Target
 from holdfast.client._flow import Open, Send
-from holdfast.client._transport import ANSWER_BYTES_MAX, CONNECT_SECONDS, headers_for, proxy_for
+from holdfast.client._transport import (
+    ANSWER_BYTES_MAX,
+    CONNECT_SECONDS,
+    STREAM_BYTES,
+    headers_for,
+    payload_of,
+    proxy_for,
+)
 from holdfast.errors import ServerError, Unreachable
 
 CONNECTIONS_MAX = 256
 """How many are kept open for the next request; more at once are closed after use."""
-STREAM_BYTES = 65_536
 
 
 class Transport:
@@ -60,7 +65,7 @@ class Transport:
     def send(self, request: Send) -> Answer:
         """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
         headers = headers_for(self.target, request)
-        payload = None if request.body is None else msgspec.json.encode(request.body)
+        payload = payload_of(request)
         try:
             response = self._open(request.method, request.path, headers, request.answer_seconds, payload)
             content = b""

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from holdfast.client import _config, _exclusive
 from holdfast.client._claim import Claim, Claims
-from holdfast.client._client import TTL_SECONDS
+from holdfast.client._client import JOB_TTL_SECONDS, TTL_SECONDS
 from holdfast.client._records import JobClaim, JobOwner, Metadata, Place
 from holdfast.client._session import Session
 from holdfast.client._sync import Holdfast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_lock = threading.Lock()
 _known: dict[tuple[int, _config.Target], Holdfast] = {}
 
 
 def default_client() -> Holdfast:
     """Return the client of this process for the server that the environment names now."""
     target = _config.find(url=None, token_file=None, environment=os.environ)
-    with _lock:
-        key = (os.getpid(), target)
-        if key not in _known:
-            _known.clear()  # Another process, or another server: nobody asks for the old one again.
-            _known[key] = Holdfast()
-        return _known[key]
+    key = (os.getpid(), target)
+    client = _known.get(key)
+    if client is None:
+        # Another process, or another server: nobody asks for the old one again. No lock, which a fork could inherit
+        # locked: of two threads that come here at once one makes a client in vain, and that has opened nothing.
+        _known.clear()
+        client = _known.setdefault(key, Holdfast())
+    return client
 
 
 def claim(
@@ -148,7 +148,9 @@ def exclusive(
     return decorate
 
 
-def claim_job(job_id: str, owner: str | None = None, metadata: Metadata = None, ttl: float = 120) -> JobClaim:
+def claim_job(
+    job_id: str, owner: str | None = None, metadata: Metadata = None, ttl: float = JOB_TTL_SECONDS
+) -> JobClaim:
     """Claim a job for `ttl` seconds; renew it with `heartbeat_job`. Raises `JobHeld` or `JobDone`."""
     return default_client().claim_job(job_id, owner, metadata, ttl)
 

@@ -13,7 +13,7 @@ from functools import partial
 from holdfast.client import _clock
 from holdfast.client._agenda import Agenda
 from holdfast.client._flow import Send
-from holdfast.client._kept import SLICE_MS, Keeping, Kept
+from holdfast.client._kept import SLICE_MS, Keeping, Kept, log
 from holdfast.errors import Unreachable
 
 
@@ -55,8 +55,14 @@ class Keeper(Keeping):
             due_ms = _clock.boot_ms() + max(0, round(seconds * 1_000))
             kept.entry = self._agenda.add(due_ms, kept)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    # There may be too many of them just now. The next claim tries again, and deadlines need no thread.
+                    log.error("nothing is renewed for now: %s", error)
+                else:
+                    self._thread = thread
             elif self._agenda.next_due_ms() == due_ms:
                 self._changed.notify()
 

@@ -23,6 +23,8 @@ TRIES_PER_TERM = 16
 """A renewal that failed is tried again after a sixteenth of what is left, so there are always several tries more."""
 ANSWER_SHARE = 0.5
 """How much of the time left one try may take: a hanging one must leave time for another."""
+FAIR_SECONDS = 0.5
+"""A try that had less time before the deadline says nothing of the server: what was wrong before is the reason."""
 
 Beat = Callable[[float], Send]
 """Makes the request that renews, given how long its answer may take."""
@@ -58,7 +60,8 @@ def keep(term: Term, beat: Beat, policy: Policy) -> Flow[None]:
     """Renew a term again and again, until it ends or is lost."""
     while True:
         rest_ms = term.rest_ms((yield NOW), (yield SHARE))
-        yield Rest(rest_ms / 1_000)
+        # Never at once: a server that promises next to nothing must not be asked without end.
+        yield Rest(max(rest_ms / 1_000, AGAIN_SECONDS_MIN))
         while not (yield from _renew_once(term, beat, policy)):
             left_ms = term.left_ms((yield NOW))
             share: float = yield SHARE
@@ -77,7 +80,8 @@ def _renew_once(term: Term, beat: Beat, policy: Policy) -> Flow[bool]:
     try:
         answer: Answer = yield beat(answer_seconds)
     except Unreachable as error:
-        term.trouble = Loss("unreachable", why=error.problem)
+        if term.trouble is None or answer_seconds >= FAIR_SECONDS:
+            term.trouble = Loss("unreachable", why=error.problem)
         return False
     except ServerError as error:
         term.trouble = Loss("refused", why=str(error))

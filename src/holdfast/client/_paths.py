@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from urllib.parse import quote, urlencode
 
+from holdfast.client._given import job_name
+
 
 def job_path(job: str, verb: str = "") -> str:
     """Return the path of a job: its name is one percent-encoded segment (N2)."""
-    segment = quote(job, safe="")
+    segment = quote(job_name(job), safe="")
     if segment in {".", ".."}:
         segment = segment.replace(".", "%2E")  # Whoever tidies addresses would take it for a step in the path.
     return f"/locks/{segment}" + (f"/{verb}" if verb else "")

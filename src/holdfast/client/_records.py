@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.errors import JobDone, JobHeld
+from holdfast.errors import JobDone, JobHeld, ServerError
 from holdfast.wire.messages import (
     AcquiredReply,
     ClaimReply,
@@ -133,15 +133,23 @@ class SessionInfo(msgspec.Struct, frozen=True):
 
 
 def time_of(text: str) -> datetime:
-    """Read a time of the wire."""
-    return datetime.fromisoformat(text)
+    """Read a time of the wire. Raises `ServerError`."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ServerError(f"the server wrote {text!r:.50} for a time; check that server and client agree") from None
 
 
 def packed(metadata: Metadata) -> str | None:
     """Put metadata into the text that travels."""
     if metadata is None or isinstance(metadata, str):
         return metadata
-    return msgspec.json.encode(dict(metadata)).decode()
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata is {metadata!r:.50}; give text, or a mapping that can be written as JSON")
+    try:
+        return msgspec.json.encode(dict(metadata)).decode()
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"metadata cannot be written as JSON ({error}); give it as text") from None
 
 
 def unpacked(text: str | None) -> Metadata:

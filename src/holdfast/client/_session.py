@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -12,7 +13,7 @@ from holdfast.client._claim import Claim, Claims, Lost, keep, stop, teller
 from holdfast.client._client import TTL_SECONDS
 from holdfast.client._held import mention
 from holdfast.client._records import Metadata, Place
-from holdfast.client._run import RunBase
+from holdfast.client._session_base import SessionBase
 from holdfast.client._term import Term
 from holdfast.errors import HoldfastError
 from holdfast.wire.messages import SessionOpenedReply
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.client._sync import Holdfast
 
 
-class Session(RunBase[Claim]):
+class Session(SessionBase[Claim]):
     """A session that is ours, kept alive in the background. Use it in a `with` statement: leaving the block ends it."""
 
     def __init__(
@@ -149,5 +150,17 @@ class Session(RunBase[Claim]):
             self._client._run(self._ending())  # noqa: SLF001 - a part of it
         finally:
             stop(self._kept)
-            for claim in self._members:
+            for claim in tuple(self._members):
                 claim._stop()  # noqa: SLF001 - one of ours
+
+    def __del__(self) -> None:
+        """Warn if it was never ended; it is not kept alive any more and ends by itself."""
+        if not self._is_dropped:
+            return
+        stop(self._kept)
+        warnings.warn(
+            f"{self._term.title} was dropped while it lived; use `with`, or call end()",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Generic
 from weakref import WeakSet
 
@@ -19,7 +20,7 @@ from holdfast.wire.messages import SessionOpenedReply
 _GONE = frozenset({404, 410})
 
 
-class RunBase(Generic[H]):
+class SessionBase(Generic[H]):
     """A session and its term."""
 
     def __init__(self, policy: Policy, opened: SessionOpenedReply, term: Term) -> None:
@@ -29,6 +30,7 @@ class RunBase(Generic[H]):
         self._pid = os.getpid()
         self._told = False
         self._members: WeakSet[H] = WeakSet()
+        self._joining = threading.RLock()
 
     @property
     def session_id(self) -> str:
@@ -73,15 +75,25 @@ class RunBase(Generic[H]):
         state = "ended" if self._term.ended else "lost" if self._term.loss else f"{self.remaining:.1f} s left"
         return f"<{type(self).__name__} {self.name or self.session_id!r}, {state}>"
 
+    @property
+    def _is_dropped(self) -> bool:
+        """Whether nobody ended it who should have. Asked where nobody has it any more, maybe not even whole."""
+        whole = "_kept" in self.__dict__
+        return whole and not self._term.ended and self._term.loss is None and os.getpid() == self._pid
+
     def _add(self, held: H) -> None:
-        self._members.add(held)
+        with self._joining:
+            self._members.add(held)
+        held._session = self  # noqa: SLF001 - one of ours
 
     def _ending(self) -> Flow[None]:
         """End it, once. Raises `LeaseLost` if it had ended by itself and nobody was told yet."""
         lost = self._term.is_lost((yield NOW))
         if not self._term.end() or os.getpid() != self._pid:
             return
-        for held in self._members:
+        with self._joining:
+            members = tuple(self._members)
+        for held in members:
             held._term.end()  # noqa: SLF001 - one of ours
         policy = self._policy
         if lost:

@@ -6,14 +6,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import GEN_CLOSED, getgeneratorstate
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from holdfast.client import _claiming, _exclusive, _keeping, _reading
 from holdfast.client._claim import Claim, Claims
-from holdfast.client._client import TTL_SECONDS, Client, names
+from holdfast.client._client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
 from holdfast.client._flow import ANSWER_SECONDS, RETRY_SECONDS, Close, Effect, Flow, Open, Read, Rest, Send
 from holdfast.client._following import Follower
+from holdfast.client._given import names, whole_seconds
 from holdfast.client._http import Transport
 from holdfast.client._kept import look
 from holdfast.client._records import Happened, JobClaim, JobOwner, JobStatus, Metadata, Place, SessionInfo
@@ -23,24 +25,24 @@ from holdfast.wire.messages import StatusReply, TokenMadeReply, TokenReply, WhyR
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-HISTORY_LIMIT = 100
-
 
 def drive(flow: Flow[T], transport: Transport) -> T:
     """Perform what a flow yields until it returns. What goes wrong, an interrupt too, is the flow's to clean up."""
     step: Callable[[Any], Effect] = flow.send
     value: Any = None
-    try:
-        while True:
-            effect = step(value)
-            try:
-                value = _perform(effect, transport)
+    while True:
+        try:
+            while True:  # In here, because an interrupt may come wherever a loop turns round.
+                value = _perform(step(value), transport)
                 step = flow.send
-            except BaseException as error:  # noqa: BLE001 - it is thrown on, into the flow
-                step, value = flow.throw, error
-    except StopIteration as returned:
-        result: T = returned.value
-        return result
+        except StopIteration as returned:
+            result: T = returned.value
+            return result
+        except BaseException as error:
+            # What the flow itself raised has ended it; all else has to be told to it.
+            if getgeneratorstate(flow) == GEN_CLOSED:
+                raise
+            step, value = flow.throw, error
 
 
 def _perform(effect: Effect, transport: Transport) -> Any:  # noqa: ANN401 - each effect has a result of its own
@@ -209,9 +211,7 @@ class Holdfast(Client):
         on_lost: Callable[[Session], object] | None = None,
     ) -> Session:
         """Open a session and keep it alive: claims made through it all end with it."""
-        flow = _keeping.open_session(
-            self._policy, name=name, ttl_seconds=_claiming.whole_seconds(ttl), metadata=metadata
-        )
+        flow = _keeping.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
         return Session(self, *self._run(flow), on_lost)
 
     def exclusive(
@@ -244,7 +244,7 @@ class Holdfast(Client):
         job_id: str,
         owner: str | None = None,
         metadata: Metadata = None,
-        ttl: float = 120,
+        ttl: float = JOB_TTL_SECONDS,
         *,
         wait: float | None = None,
         resume: bool = False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,6 +37,16 @@ def safe_ms(promised_ms: int, waited_ms: int = 0) -> int:
     return span - span * DRIFT_PER_MILLE // 1_000 - ROUNDING_MS
 
 
+class _Promise(NamedTuple):
+    """What the server last promised, and when that was asked for."""
+
+    sent: Instant
+    safe_ms: int
+    """How long it may be believed."""
+    span_ms: int
+    """How long it was said to last."""
+
+
 class Term:
     """The time something is ours for: a lease, a session. Shared by the owner's thread and those that renew it."""
 
@@ -50,32 +61,29 @@ class Term:
         self.loss: Loss | None = None
         self.trouble: Loss | None = None
         """Why the last renewal failed; what the loss will be put down to if none succeeds in time."""
-        self._sent = sent
-        self._safe_ms = safe_ms(promised_ms, waited_ms)
-        self._span_ms = promised_ms
-        self._lock = threading.Lock()
+        # Replaced as a whole: it is read without a lock, also by a signal handler or a fork in the middle of a change.
+        self._promise = _Promise(sent, safe_ms(promised_ms, waited_ms), promised_ms)
+        # Reentrant: a signal handler may look at a claim whose lock its own thread has just taken.
+        self._lock = threading.RLock()
         self._hearers: list[Callable[[], None]] = []
 
     def extend(self, sent: Instant, promised_ms: int) -> None:
-        """Take a new promise; an older one that reaches further still holds."""
-        safe = safe_ms(promised_ms)
+        """Take the promise that was asked for last, a shorter one too: who knows the lease id may renew it for less."""
         with self._lock:
-            if safe + elapsed_ms(self._sent, sent) > self._safe_ms:
-                self._sent, self._safe_ms, self._span_ms = sent, safe, promised_ms
+            if elapsed_ms(self._promise.sent, sent) >= 0:
+                self._promise = _Promise(sent, safe_ms(promised_ms), promised_ms)
             self.trouble = None
 
     def left_ms(self, now: Instant) -> int:
         """Return how long it is still ours; 0 from the loss on."""
-        if self.loss is not None:
-            return 0
-        with self._lock:
-            return max(0, self._safe_ms - elapsed_ms(self._sent, now))
+        promise = self._promise
+        return 0 if self.loss is not None else max(0, promise.safe_ms - elapsed_ms(promise.sent, now))
 
     def rest_ms(self, now: Instant, share: float) -> int:
         """Return when to renew: after a third of the promise, or a little earlier, so that not all come at once."""
-        with self._lock:
-            due = self._span_ms * (0.9 + share / 10) / 3
-            return max(0, round(due) - elapsed_ms(self._sent, now))
+        promise = self._promise
+        due = promise.span_ms * (0.9 + share / 10) / 3
+        return max(0, round(due) - elapsed_ms(promise.sent, now))
 
     def is_lost(self, now: Instant) -> bool:
         """Tell whether it is lost, and lose it if its time has passed."""
@@ -101,6 +109,10 @@ class Term:
             self.ended = True
             return True
 
+    def resume(self) -> None:
+        """Believe again: giving it back was refused, so it is still ours."""
+        self.ended = False
+
     def on_loss(self, hear: Callable[[], None]) -> None:
         """Call this at the loss, or now if it has happened."""
         with self._lock:
@@ -117,7 +129,7 @@ class Term:
 
 _HOW = {
     "expired": "its time passed before it was renewed",
-    "unreachable": "the server could not be reached in time to renew it",
+    "unreachable": "the server could not be reached in time",
     "refused": "the server would not renew it",
     "session_ended": "its session has ended",
     "released": "somebody with its lease id has released it",

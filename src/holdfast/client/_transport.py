@@ -16,6 +16,8 @@ from holdfast.client._flow import Send
 
 CONNECT_SECONDS = 5.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
+STREAM_BYTES = 65_536
+"""What is read at once of a response that goes on and on."""
 
 
 class Proxy(msgspec.Struct, frozen=True):
@@ -36,6 +38,14 @@ def headers_for(target: Target, request: Send | None) -> dict[str, str]:
     if request is not None and request.key is not None:
         headers["Idempotency-Key"] = request.key
     return headers
+
+
+def payload_of(request: Send) -> bytes | None:
+    """Return the body of a request as it travels."""
+    try:
+        return None if request.body is None else msgspec.json.encode(request.body)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object!r:.50} cannot be sent: it is not text that UTF-8 can write") from None
 
 
 def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:

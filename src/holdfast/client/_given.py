@@ -1,0 +1,58 @@
+"""What callers give, checked before anything is sent: only what cannot travel at all. The server judges the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+
+from holdfast.errors import SettingsError
+
+
+def whole_seconds(seconds: float, what: str = "ttl") -> int:
+    """Return whole seconds, never fewer than were asked for."""
+    _check_number(seconds, what)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{what} is {seconds}; give a number of seconds, neither negative nor without end")
+    return -int(-seconds // 1)
+
+
+def wait_seconds(wait: float | None) -> float:
+    """Return how long to wait; it may be without end."""
+    if wait is None:
+        return 0.0
+    _check_number(wait, "wait")
+    if not wait >= 0:
+        raise ValueError(f"wait is {wait}; give the seconds to stand in line, 0 or None not to wait, math.inf for ever")
+    return wait
+
+
+def names(jobs: Sequence[str]) -> list[str]:
+    """Return the jobs as a list; one text alone is a mistake that would claim its letters."""
+    if isinstance(jobs, str):
+        raise TypeError("give a list of jobs, not one text")
+    return list(jobs)
+
+
+def job_name(job: object) -> str:
+    """Return the name of a job. Whether it is a good one is the server's to say."""
+    if not isinstance(job, str) or not job:
+        raise ValueError(f"{job!r:.50} names no job; give a text that is not empty")
+    try:
+        job.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{job!r:.50} names no job: it is not text that UTF-8 can write") from None
+    return job
+
+
+def patience(seconds: float, setting: str, *, allow_zero: bool) -> float:
+    """Return a number of seconds that a client is made with. Raises `SettingsError`."""
+    if not (seconds > 0 or (seconds == 0 and allow_zero)):
+        allowed = f"a number of seconds{', 0 or more' if allow_zero else ' above 0'}"
+        raise SettingsError(setting, "the given value", f"{seconds!r:.50} cannot be used", allowed)
+    return seconds
+
+
+def _check_number(seconds: object, what: str) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, Real):
+        raise TypeError(f"{what} is {seconds!r:.50}; give a number of seconds")
