@@ -19,12 +19,15 @@ from types import TracebackType
 from typing import Self
 
 SECONDS_MAX = 30.0
+CLOCK = r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
+"""A time as commands write it: around midnight with its date."""
 
 
 def clean_environment(home: Path, **more: str) -> dict[str, str]:
     """An environment without anything of the person who runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))}
-    kept.pop("NO_COLOR", None)
+    for name in ("NO_COLOR", "COLUMNS", "LINES"):
+        kept.pop(name, None)
     return {
         **kept,
         "XDG_CONFIG_HOME": str(home / "config"),
@@ -37,14 +40,16 @@ def clean_environment(home: Path, **more: str) -> dict[str, str]:
 class Aside:
     """One command. `shown` is what it wrote so far, standard output and standard error together."""
 
-    def __init__(self, *arguments: str, environment: Mapping[str, str], terminal: bool = False) -> None:
+    def __init__(
+        self, *arguments: str, environment: Mapping[str, str], terminal: bool = False, columns: int = 80
+    ) -> None:
         self._chunks: list[bytes] = []
         self._news = threading.Condition()
         self._at_end = False
         command = [sys.executable, "-m", "holdfast", *arguments]
         if terminal:
             self._read, write = pty.openpty()
-            fcntl.ioctl(write, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+            fcntl.ioctl(write, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         else:
             self._read, write = os.pipe()
         self.process = subprocess.Popen(

@@ -1,15 +1,19 @@
-"""A real server per file, and the real command in a process of its own."""
+"""A real server per file, and the real command: in this process where one of its own would prove nothing more."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from holdfast.cli import main
 from tests.support import callers
 from tests.support.server import ServerProcess
 
@@ -30,20 +34,44 @@ def holdfast(tmp_path: Path) -> Run:
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))}
-        return subprocess.run(
-            [sys.executable, "-m", "holdfast", *map(str, arguments)],
-            env={
-                **clean,
-                "XDG_CONFIG_HOME": str(tmp_path / "config"),
-                "XDG_STATE_HOME": str(tmp_path / "state"),
-                **environment,
-            },
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        words = [str(word) for word in arguments]
+        whole = {
+            **clean,
+            "XDG_CONFIG_HOME": str(tmp_path / "config"),
+            "XDG_STATE_HOME": str(tmp_path / "state"),
+            **environment,
+        }
+        # A command behind `--` writes to the real files, and a server changes the process it is in.
+        needs_process = "--" in words or words[0] == "serve"
+        return (_in_a_process if needs_process else _in_here)(words, whole, tmp_path)
 
     return run
+
+
+def _in_a_process(words: list[str], environment: dict[str, str], place: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", *words],
+        env=environment,
+        cwd=place,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def _in_here(words: list[str], environment: dict[str, str], place: Path) -> subprocess.CompletedProcess[str]:
+    out, error = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
+    with (
+        mock.patch.dict(os.environ, environment, clear=True),
+        contextlib.chdir(place),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(error),
+    ):
+        code = main.run(words)
+    shown = []
+    for each in (out, error):
+        each.seek(0)
+        shown.append(each.read())
+    return subprocess.CompletedProcess(words, code, *shown)

@@ -1,4 +1,4 @@
-"""`holdfast claim` and what follows it, as processes, against a real server."""
+"""`holdfast claim` and what follows it, against a real server."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.cli.asides import Aside, clean_environment
+from tests.cli.asides import CLOCK, Aside, clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
 from tests.support.server import ServerProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-ACQUIRED = re.compile(r"acquired (\S+), token (\d+), until \d\d:\d\d:\d\d \(2 min\)\n")
+ACQUIRED = re.compile(rf"acquired (\S+), token (\d+), until {CLOCK} \(2 min\)\n")
 LEASE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -63,6 +63,16 @@ def refused(done: subprocess.CompletedProcess[str], code: int) -> str:
     return line
 
 
+def test_heartbeat_beyond_today_has_a_date(alice: Run) -> None:
+    """A claim that lives into the next day says on which day it ends, after a heartbeat too."""
+    job = unique()
+    assert alice("claim", job).returncode == 0
+    assert re.fullmatch(
+        rf"renewed {job}, until \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d \(1 d\)\n",
+        alice("heartbeat", job, "--ttl", "24h").stdout,
+    )
+
+
 def test_claim_heartbeat_release_without_a_lease_id(alice: Run, api: Api, tmp_path: Path) -> None:
     """`claim`, `heartbeat`, `note` and `release` follow each other without anybody seeing the lease id."""
     job = unique("github://acme/app/issues")
@@ -99,7 +109,7 @@ def test_held_is_1(alice: Run) -> None:
     alice("claim", job, "--note", "half way")
     line = refused(alice("claim", job, HOLDFAST_OWNER="agent-2"), 1)
     assert re.fullmatch(
-        rf"holdfast: {job} is held by agent-1 since \d\d:\d\d:\d\d \(\d+ s\), last heartbeat \d+ s ago; note: half way;"
+        rf"holdfast: {job} is held by agent-1 since {CLOCK} \(\d+ s\), last heartbeat \d+ s ago; note: half way;"
         rf" try again in \d+ (s|min), wait with -w, or ask `holdfast why {job}`",
         line,
     )
@@ -325,7 +335,7 @@ def test_transfer_hands_on(alice: Run, api: Api) -> None:
     before = json.loads(alice("claim", job, "--json").stdout)
     done = alice("transfer", job, "--to", "agent-9")
     first, last = done.stdout.splitlines()
-    assert re.fullmatch(rf"handed to agent-9: {job}, token \d+, until \d\d:\d\d:\d\d \(2 min\)", first)
+    assert re.fullmatch(rf"handed to agent-9: {job}, token \d+, until {CLOCK} \(2 min\)", first)
     assert LEASE.fullmatch(last.removeprefix("lease ")) and before["lease_id"] not in last
     assert api.status(job).json()["owner"] == "agent-9"
     refused(alice("heartbeat", job, HOLDFAST_LEASE=before["lease_id"]), 20)

@@ -74,6 +74,12 @@ def test_every_shell_completes(complete: Complete, environment: dict[str, str], 
         assert complete(environment, f"holdfast {command} {job[:-3]}") == [job]
 
 
+@pytest.mark.parametrize("line", ["run job -- ca", "run job -- ls -", "session exec name -- ca"])
+def test_files_behind_the_dashes(line: str, environment: dict[str, str]) -> None:
+    """What stands behind `--` is another command's: it is completed with files, not with our jobs and options."""
+    assert as_bash(environment, f"holdfast {line}") == [f"file,{line.rsplit(maxsplit=1)[-1]}"]
+
+
 def test_own_jobs_need_no_server(environment: dict[str, str]) -> None:
     """`heartbeat` and `release` complete what was claimed from here, without asking anybody."""
     job = unique("own")

@@ -1,4 +1,4 @@
-"""`holdfast doctor`, as a process: with a server, without one, and on a data directory."""
+"""`holdfast doctor`: with a server, without one, and on a data directory."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import __version__
+from holdfast.cli import doctor
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.server import ServerProcess
@@ -237,3 +238,11 @@ def test_no_directory_and_no_journal_fail(tmp_path: Path, holdfast: Run) -> None
     done = holdfast("doctor", "--data", empty)
     assert (done.returncode, checks(done)["journal"][0]) == (1, "FAIL")
     assert list(empty.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(100_000, "0.1 MiB"), (80 * 1024**3, "80.0 GiB"), (None, "of unknown size")]
+)
+def test_sizes_can_be_read(size: int | None, text: str) -> None:
+    """A size is in the unit in which one thinks of it."""
+    assert doctor._size(size) == text

@@ -34,6 +34,17 @@ def test_kept_and_forgotten(leases: Leases) -> None:
     assert leases.find(URL, "job") is None
 
 
+def test_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither the environment nor the system knows a home, the error says what to set."""
+
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(_leases.Path, "home", nowhere)
+    with pytest.raises(OSError, match="set HOME or XDG_STATE_HOME"):
+        state_dir({})
+
+
 def test_newer_lease_replaces_older(leases: Leases) -> None:
     """A job has one lease: the last one that was kept."""
     leases.keep(kept(), 0)

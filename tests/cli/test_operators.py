@@ -1,4 +1,4 @@
-"""`holdfast revoke`, `reopen` and `check`, as processes, against a real server."""
+"""`holdfast revoke`, `reopen` and `check`, against a real server."""
 
 from __future__ import annotations
 

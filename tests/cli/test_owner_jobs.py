@@ -1,4 +1,4 @@
-"""`holdfast owner` and `holdfast jobs`, as processes, against a real server."""
+"""`holdfast owner` and `holdfast jobs`, against a real server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asides import Aside, clean_environment
+from tests.cli.asides import CLOCK, Aside, clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
@@ -55,9 +55,9 @@ def test_owner_of_a_held_job(reader: Run, api: Api, server: ServerProcess) -> No
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == f"{job} is held by agent-2"
     told = fields(done.stdout)
-    assert re.fullmatch(r"\d\d:\d\d:\d\d \(\d+ s\)", told["since"])
-    assert re.fullmatch(r"\d\d:\d\d:\d\d \(\d+ s ago\)", told["last heartbeat"])
-    assert re.fullmatch(r"\d\d:\d\d:\d\d \((9|10) min left\)", told["until"])
+    assert re.fullmatch(rf"{CLOCK} \(\d+ s\)", told["since"])
+    assert re.fullmatch(rf"{CLOCK} \(\d+ s ago\)", told["last heartbeat"])
+    assert re.fullmatch(rf"{CLOCK} \((9|10) min left\)", told["until"])
     assert (told["note"], told["metadata"], told["token"]) == ("half way", "model=small", str(lease["fencing_token"]))
     assert told["waiting"].startswith("1 ") and told["attempts"].startswith("2 ")
     assert re.fullmatch(r"agent-1, released \d+ s ago; its note: gave up", told["before"])
@@ -147,3 +147,18 @@ def test_table_fits_the_terminal(server: ServerProcess, api: Api, tmp_path: Path
     assert max(map(len, lines)) <= 80
     width = lines[0].index("OWNER")
     assert "".join(line[:width].strip() for line in lines[1:]) == job
+
+
+def test_narrow_terminal_loses_no_column(server: ServerProcess, api: Api, tmp_path: Path) -> None:
+    """On a terminal too narrow for the table each job is a few lines of its own, with all that the table has."""
+    prefix = unique("narrow") + "/"
+    lease = api.acquired(f"{prefix}one", owner="agent-1")
+    api.renew(f"{prefix}one", lease["lease_id"], note="half way")
+    api.acquired(f"{prefix}two", owner="agent-2")
+    environment = clean_environment(tmp_path, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.READER, NO_COLOR="1")
+    with Aside("jobs", prefix, environment=environment, terminal=True, columns=40) as listing:
+        assert listing.end() == 0
+        one, two = re.split(rf"^{prefix}", listing.shown.replace("\r", ""), flags=re.MULTILINE)[1:]
+    names = ["owner", "age", "heartbeat", "left", "waiting"]
+    assert list(fields(one)) == [*names, "note"] and list(fields(two)) == names
+    assert (fields(one)["owner"], fields(one)["note"]) == ("agent-1", "half way")

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli import main
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import wait_until
@@ -21,6 +23,9 @@ from tests.support.supervised import SECONDS_MAX, is_dead, program
 
 Started = subprocess.Popen[str]
 Start = Callable[..., Started]
+ENTRY = ("-m", "holdfast")
+IMPATIENT = ("-c", "from holdfast.cli import main, run; run.RETRY_SECONDS = 1; main.main()")
+"""The same, but a server that is gone is not waited for with the release."""
 
 
 @pytest.fixture
@@ -44,11 +49,13 @@ def start(server: ServerProcess, tmp_path: Path) -> Iterator[Start]:
     """Starts `holdfast run …` and leaves it running; whatever still runs at the end is killed."""
     started: list[Started] = []
 
-    def run(*arguments: object, on: ServerProcess | None = None) -> Started:
+    def run(
+        *arguments: object, on: ServerProcess | None = None, place: Path = tmp_path, entry: tuple[str, ...] = ENTRY
+    ) -> Started:
         process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "run", *map(str, arguments)],
+            [sys.executable, *entry, "run", *map(str, arguments)],
             env=environment(on or server, tmp_path),
-            cwd=tmp_path,
+            cwd=place,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -138,11 +145,15 @@ def test_renewed_while_it_runs(start: Start, api: Api, tmp_path: Path) -> None:
     process = start("run/long", "--ttl", "2s", "--", *program("beat()"))
     wait_for_command(tmp_path)
     first = api.status("run/long").json()
-    deadline = time.monotonic() + 4.5
-    wait_until(lambda: time.monotonic() > deadline, seconds_max=SECONDS_MAX)
-    later = api.status("run/long").json()
-    assert later["status"] == "held"
-    assert later["fencing_token"] == first["fencing_token"]
+    # A heartbeat after the first lease would have ended, by the server's own clock, on the same claim.
+    first_end = datetime.fromisoformat(first["claimed_at"]) + timedelta(seconds=2)
+
+    def outlived() -> bool:
+        now = api.status("run/long").json()
+        assert (now["status"], now["fencing_token"]) == ("held", first["fencing_token"])
+        return datetime.fromisoformat(now["last_heartbeat_at"]) > first_end
+
+    wait_until(outlived, seconds_max=SECONDS_MAX)
     process.terminate()
     assert process.wait(SECONDS_MAX) == 128 + signal.SIGTERM
     assert is_free(api, "run/long")
@@ -164,6 +175,27 @@ def test_success_is_remembered(run: Run, api: Api) -> None:
     assert run("run/done", "--redo", "--", "echo", "again").stdout == "again\n"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_files(server: ServerProcess, tmp_path: Path, closed: str) -> None:
+    """With standard input, output or error closed the command runs as ever, and finds no file of ours there."""
+    look = (
+        "import os; open('links', 'w').write(str([os.readlink(f'/proc/self/fd/{n}') for n in range(3)])); os._exit(7)"
+    )
+    command = [sys.executable, "-m", "holdfast", "run", "run/closed", "--", sys.executable, "-S", "-c", look]
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
+        env=environment(server, tmp_path),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert ended.returncode == 7
+    assert (tmp_path / "links").read_text() == str(["/dev/null"] * 3)
+
+
 # Held by another.
 
 
@@ -179,6 +211,19 @@ def test_held(run: Run, api: Api) -> None:
     assert run("-n", "-E", "75", "run/held", "--", "echo", "no").returncode == 75
     assert run("-w", "1s", "-E", "75", "run/held", "--", "echo", "no").returncode == 75
     assert api.status("run/held").json()["waiting"] == 0
+
+
+def test_job_of_the_run_around(run: Run, holdfast: Run, server: ServerProcess, tmp_path: Path) -> None:
+    """A wait for the job of the run around it would never end: it is refused with 13, unless that run is over."""
+    inner = [sys.executable, "-m", "holdfast", "run", "run/around", "--", "echo", "no"]
+    ended = run("-q", "run/around", "--", *inner)
+    assert (ended.returncode, ended.stdout) == (13, "")
+    assert "run/around -> the `holdfast run` around it" in ended.stderr
+    outlived = run("-q", "run/around", "--", "sh", "-c", 'echo "$HOLDFAST_JOBS"').stdout
+    assert "run/around" in outlived
+    for told in (outlived, "not ours"):
+        later = {**environment(server, tmp_path), "HOLDFAST_JOBS": told}
+        assert holdfast("run", "run/around", "--", "echo", "mine", **later).stdout == "mine\n"
 
 
 def test_waits_its_turn(start: Start, api: Api) -> None:
@@ -240,22 +285,29 @@ def test_revoked_claim_stops_the_command(start: Start, server: ServerProcess, ap
     assert is_dead(command)
 
 
-@pytest.mark.parametrize("deaf", [False, True])
-def test_unreachable_server_stops_the_command_in_time(start: Start, tmp_path: Path, deaf: bool) -> None:
+def test_unreachable_server_stops_the_command_in_time(start: Start, tmp_path: Path) -> None:
     """A server that is gone for good: the command is dead before its lease can have ended, even one deaf to TERM."""
+    places = {"polite": tmp_path / "polite", "deaf": tmp_path / "deaf"}
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
-        lines = ["deaf_to('SIGTERM')"] if deaf else []
-        process = start("run/gone", "--ttl", "6s", "--grace", "1s", "--", *program(*lines, "beat()"), on=server)
-        command = wait_for_command(tmp_path)
+        running = []
+        for name, place in places.items():
+            place.mkdir()
+            lines = ["deaf_to('SIGTERM')"] if name == "deaf" else []
+            job = [f"run/gone-{name}", "--ttl", "6s", "--grace", "1s"]
+            running.append(
+                (place, start(*job, "--", *program(*lines, "beat()"), on=server, place=place, entry=IMPATIENT))
+            )
+        commands = [wait_for_command(place) for place in places.values()]
         server.kill()
-        # A renewal may have been answered up to now, so this is the earliest moment at which the lease can end.
+        # A renewal may have been answered up to now, so this is the earliest moment at which a lease can end.
         lease_ends = time.monotonic() + 6
-        _, error = process.communicate(timeout=SECONDS_MAX)
-    assert process.returncode == 20
-    assert "could not be reached" in error or "not renewed in time" in error
-    assert is_dead(command)
-    last_beat = float((tmp_path / "beats").read_text().split()[-1])
-    assert last_beat < lease_ends
+        for place, process in running:
+            _, error = process.communicate(timeout=SECONDS_MAX)
+            assert process.returncode == 20
+            assert "could not be reached" in error or "not renewed in time" in error
+            last_beat = float((place / "beats").read_text().split()[-1])
+            assert last_beat < lease_ends
+    assert all(map(is_dead, commands))
 
 
 def test_stopped_supervisor_loses_its_command_in_time(start: Start, api: Api, tmp_path: Path) -> None:
@@ -324,6 +376,7 @@ def test_command_that_is_not_there(run: Run, api: Api) -> None:
         (["-n", "-w", "1s", "job", "--", "true"], "use one of them"),
         (["--ttl", "soon", "job", "--", "true"], "not a time"),
         (["a b", "--", "true"], "Bad name"),
+        (["", "--", "true"], "is a variable not set?"),
     ],
 )
 def test_usage(run: Run, arguments: list[str], said: str) -> None:
@@ -333,12 +386,17 @@ def test_usage(run: Run, arguments: list[str], said: str) -> None:
     assert said in ended.stderr
 
 
-def test_nobody_there(start: Start, server: ServerProcess, tmp_path: Path) -> None:
+def test_nobody_there(
+    capfd: pytest.CaptureFixture[str], server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a server nothing is run, and the exit code says unreachable."""
-    process = start("--url", "http://127.0.0.1:9", "job", "--", "echo", "no")
-    out, error = process.communicate(timeout=SECONDS_MAX)
-    assert (process.returncode, out) == (69, "")
-    assert "no answer from http://127.0.0.1:9" in error
+    # In this process, because a process of its own would wait for the server as long as it really does.
+    monkeypatch.setattr("holdfast.cli.run.RETRY_SECONDS", 0.2)
+    for name, value in environment(server, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    assert main.run(["run", "--url", "http://127.0.0.1:9", "job", "--", "echo", "no"]) == 69
+    shown = capfd.readouterr()
+    assert shown.out == "" and "no answer from http://127.0.0.1:9" in shown.err
 
 
 # Sessions.

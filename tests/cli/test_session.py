@@ -1,4 +1,4 @@
-"""`holdfast session`, as a process, against a real server."""
+"""`holdfast session`, against a real server."""
 
 from __future__ import annotations
 
@@ -128,6 +128,6 @@ def test_claim_with_a_session_that_is_gone(alice: Run, api: Api) -> None:
 def test_terminal_is_told_how_to_use_it(server: ServerProcess, tmp_path: Path) -> None:
     """On a terminal a hint says that the lines are for `eval`."""
     environment = clean_environment(tmp_path, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
-    with Aside("session", "start", environment=environment, terminal=True) as starting:
+    with Aside("session", "start", "night", environment=environment, terminal=True) as starting:
         assert starting.end() == 0
-        assert 'eval "$(holdfast session start)"' in starting.shown
+        assert 'eval "$(holdfast session start night)"' in starting.shown

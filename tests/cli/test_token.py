@@ -1,4 +1,4 @@
-"""`holdfast token`, as a process, against a real server."""
+"""`holdfast token`, against a real server."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.cli.asides import CLOCK
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -68,8 +69,9 @@ def test_list_is_a_table(as_operator: Callable[..., str]) -> None:
     shown = as_operator("list")
     head, *rows = shown.splitlines()
     assert head.split() == ["NAME", "SCOPES", "PREFIX", "EXPIRES", "CREATED", "SOURCE"]
-    (row,) = [row.split() for row in rows if row.split()[0] == name]
+    (row,) = [re.split(r" {2,}", row) for row in rows if row.split()[0] == name]
     assert (row[1], row[2], row[3], row[5]) == ("read+claim", prefix, "never", "made")
+    assert re.fullmatch(CLOCK, row[4]), "times are written as everywhere"
     assert any(row.split()[0] == "operator" and row.split()[-1] == "static" for row in rows)
     assert token not in shown and callers.OPERATOR not in shown and "\x1b" not in shown
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -62,6 +63,20 @@ def test_every_command_has_help(path: tuple[str, ...]) -> None:
     command = dict(every_command(cli))[path]
     assert command.help
     assert [param.name for param in command.params if isinstance(param, click.Option) and not param.help] == []
+
+
+def test_no_help_is_cut() -> None:
+    """In the lists of commands each text is whole, also on a narrow terminal, and they stand as in the reference."""
+    for path, command in every_command(cli):
+        if isinstance(command, click.Group):
+            shown = CliRunner().invoke(cli, [*path, "--help"], prog_name="holdfast", terminal_width=80).output
+            assert "..." not in shown.partition("[ARGS]...")[2], path
+    page = REFERENCE.read_text(encoding="utf-8")
+    for name in ("session", "token"):
+        group = cli.commands[name]
+        assert isinstance(group, click.Group)
+        listed = group.list_commands(click.Context(group))
+        assert listed == re.findall(rf"^### holdfast {name} (\w+)$", page, flags=re.MULTILINE)
 
 
 def test_every_command_is_documented() -> None:
@@ -124,6 +139,20 @@ def test_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
         assert url in line and "holdfast serve" in line
         assert run(["doctor", "--url", url]) == 69
         assert capsys.readouterr().out.startswith("FAIL  reachable")
+
+
+def test_silent_server_is_said_soon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that hangs is waited for no longer than somebody in front of the command has patience."""
+    monkeypatch.setattr(_options, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setenv("HOLDFAST_TOKEN", "hold_x")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        for command in (["jobs"], ["claim", "job"], ["session", "start"]):
+            began = time.monotonic()
+            assert "did not come in time" in refused(capsys, [*command, "--url", url], 69)
+            assert time.monotonic() - began < 10, "it was asked for as long as a program would ask"
 
 
 def test_token_is_not_sent_in_the_clear(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,6 +155,7 @@ HELD = "github-issue-1842 is held by agent-2 since 02:10:05 (4 min), last heartb
         (held(same_owner=True), 1, "held", "--resume"),
         (held(NotInTime), 11, "not_in_time", f"not acquired in time: {HELD}; wait longer with -w"),
         (JobDone("x", job_id="j", owner="a", completed_at=AT, result="ok"), 12, "done", "j is done: by a at 02:14:05"),
+        (JobDone("x", job_id="j", owner="a", completed_at=AT), 12, "done", "to do it again, add --redo"),
         (Deadlock(409, "deadlock", "x", cycle=["a", "j", "b", "k"]), 13, "deadlock", "a -> j -> b -> k -> a"),
         (LeaseLost("it is lost", job_id="j j"), 20, "lost", "holdfast owner 'j j'"),
         (Refused(503, "outcome_unknown", "Outcome unknown"), 20, "uncertain", "Outcome unknown"),

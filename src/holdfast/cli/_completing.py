@@ -5,13 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
+COMMAND = "holdfast.command"
+"""Where the context has what stood behind `--`; nothing where there was none."""
 ANSWER_SECONDS = 1.0
 NAMES_MAX = 100
 
 
-def claimed_jobs(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the claimed jobs that begin so, if the server says so at once."""
+def claimed_jobs(context: click.Context, _: click.Parameter, incomplete: str) -> list[str] | list[CompletionItem]:
+    """Return the claimed jobs that begin so, if the server says so at once; files for a command behind `--`."""
+    if context.meta.get(COMMAND) is not None:
+        return [CompletionItem(incomplete, type="file")]
     try:
         return _printable(_ask(context, incomplete))
     except Exception:  # noqa: BLE001 - whatever it is, the shell must not show it

@@ -7,6 +7,7 @@ removed some time after the lease must have ended. Nothing here says that a leas
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -79,13 +80,20 @@ class Leases:
 
 
 def state_dir(environment: Mapping[str, str]) -> Path:
-    """Tell where the user's state lives."""
+    """Tell where the user's state lives. Raises `OSError` where nothing says so."""
     state = environment.get("XDG_STATE_HOME", "")
     # The XDG specification: a path that is not absolute counts as not set.
     if Path(state).is_absolute():
         return Path(state) / "holdfast"
-    home = environment.get("HOME")
-    return (Path(home) if home else Path.home()) / ".local" / "state" / "holdfast"
+    home = environment.get("HOME") or _home()
+    return Path(home) / ".local" / "state" / "holdfast"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:  # A container may run as a number that has none.
+        raise OSError(errno.ENOENT, "there is no home directory; set HOME or XDG_STATE_HOME") from error
 
 
 def own() -> Leases:

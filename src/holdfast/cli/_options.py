@@ -14,12 +14,15 @@ import click
 from holdfast.cli import _completing
 
 if TYPE_CHECKING:
+    from holdfast.client._flow import Policy
     from holdfast.client._http import Transport
     from holdfast.client._records import Metadata
     from holdfast.client._sync import Holdfast
 
 RETRY_SECONDS = 1.0
 """Somebody sits in front of it: a server that is not there is said soon."""
+ANSWER_SECONDS = 5.0
+"""And so is one that hangs. It is asked twice before that."""
 SECONDS_MAX = 2**32 - 1
 OWNER_CHARS_MAX = 128
 JSON = "holdfast.json"
@@ -78,6 +81,14 @@ class Moment(click.ParamType[str]):
             self.fail(
                 f"{value!r} is not a time; write 02:14, 2026-11-15T02:14:00Z, or 2h for two hours ago", param, ctx
             )
+
+
+class InOrder(click.Group):
+    """A group whose help shows its commands in the order in which they were added, as the reference does."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's form
+        """Name them."""
+        return list(self.commands)
 
 
 def _written(at: datetime) -> str:
@@ -192,8 +203,15 @@ def transport(url: str | None, token_file: Path | None) -> Transport:
     return Transport(_config.find(url=url, token_file=token_file, environment=os.environ), environment=os.environ)
 
 
-def client(url: str | None, token_file: Path | None, *, retry_seconds: float = RETRY_SECONDS) -> Holdfast:
+def policy(server: Transport, retry_seconds: float = RETRY_SECONDS) -> Policy:
+    """Return how long to ask it."""
+    from holdfast.client._flow import Policy
+
+    return Policy(server.target.url, answer_seconds=ANSWER_SECONDS, retry_seconds=retry_seconds)
+
+
+def client(url: str | None, token_file: Path | None) -> Holdfast:
     """Make a client of the server that the options and the environment name. Raises `SettingsError`."""
     from holdfast.client._sync import Holdfast
 
-    return Holdfast(url, token_file=token_file, retry_seconds=retry_seconds)
+    return Holdfast(url, token_file=token_file, answer_seconds=ANSWER_SECONDS, retry_seconds=RETRY_SECONDS)

@@ -12,6 +12,9 @@ import click
 if TYPE_CHECKING:
     from holdfast.client._records import JobOwner, Metadata, Previous
 
+FOLDED_CELLS_MIN = 10
+"""A column in which a text is folded is no use if it is narrower."""
+
 OK = 0
 FAILED = 1
 HELD = 1
@@ -49,6 +52,11 @@ def say_json(value: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
+def is_terminal() -> bool:
+    """Does a person read standard output?"""
+    return sys.stdout.isatty()
+
+
 def wants_colour() -> bool | None:
     """False where NO_COLOR forbids it; None leaves it to whether this is a terminal."""
     return False if os.environ.get("NO_COLOR") else None
@@ -73,21 +81,46 @@ def say_fields(rows: list[tuple[str, str]]) -> None:
         say(f"  {click.style(f'{name:{width}}', dim=True)}  {plain(value)}")
 
 
-def say_table(heads: list[str], rows: list[list[str]], *, folded: tuple[str, ...] | None = None) -> None:
-    """Write a table that fits the terminal; elsewhere nothing is cut. `folded` columns take what the others leave."""
+def say_table(heads: list[str], rows: list[list[str]], *, folded: tuple[str, ...] = ()) -> None:
+    """Write a table that fits the terminal; elsewhere nothing is cut. `folded` columns take what the others leave.
+
+    Where they leave next to nothing, each row is written as the fields of one thing.
+    """
     cells = [[plain(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty():
+    if not is_terminal():
         return _say_columns([heads, *cells])
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False)
+    if _cells_min([heads, *cells], folded) > console.width:
+        return _say_blocks(heads, cells)
     table = Table(box=None, pad_edge=False, header_style="" if wants_colour() is False else "bold")
     for head in heads:
-        table.add_column(head, overflow="fold", no_wrap=folded is not None and head not in folded)
+        table.add_column(head, overflow="fold", no_wrap=head not in folded)
     for row in cells:
         table.add_row(*map(Text, row))
-    return Console(highlight=False).print(table)
+    return console.print(table)
+
+
+def _cells_min(rows: list[list[str]], folded: tuple[str, ...]) -> int:
+    """Tell how wide a terminal must be at least for a table that can be read."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    least = [
+        min(width, FOLDED_CELLS_MIN) if head in folded else width for head, width in zip(rows[0], widths, strict=True)
+    ]
+    return sum(least) + 2 * (len(least) - 1)
+
+
+def _say_blocks(heads: list[str], rows: list[list[str]]) -> None:
+    """Write each row as lines of its own: its first cell, then what else is known."""
+    for first, *others in rows:
+        say(click.style(first, bold=True))
+        fields = zip(heads[1:], others, strict=True)
+        say_fields([(head.lower(), cell) for head, cell in fields if cell not in {"", "-"}])
 
 
 def _say_columns(rows: list[list[str]]) -> None:

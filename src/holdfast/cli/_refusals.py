@@ -50,7 +50,7 @@ def sentence(error: HoldfastError) -> str:
         case JobHeld():
             return f"{_held(error)}; {_what_now(error)}"
         case JobDone():
-            return f"{_done(error)}; to do it again: holdfast claim {quoted(error.job_id)} --redo"
+            return f"{_done(error)}; to do it again, add --redo"
         case Deadlock():
             circle = " -> ".join([*error.cycle, *error.cycle[:1]])
             return (

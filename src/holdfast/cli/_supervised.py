@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from types import FrameType
 
 import click
+from click.shell_completion import CompletionItem
 
-COMMAND = "holdfast.command"
-"""Where the context has what stood behind `--`."""
+from holdfast.cli._completing import COMMAND
 
 _STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -28,18 +28,25 @@ class WithCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Cut it off before anything else is read."""
-        has_cut = "--" in args
-        cut = args.index("--") if has_cut else len(args)
-        ctx.meta[COMMAND] = args[cut + 1 :]
+        cut = args.index("--") if "--" in args else len(args)
+        ctx.meta[COMMAND] = args[cut + 1 :] if "--" in args else None
         rest = super().parse_args(ctx, args[:cut])
         if not ctx.meta[COMMAND] and not ctx.resilient_parsing:
-            what = "nothing stands behind --" if has_cut else "there is no --"
-            raise click.UsageError(f"{what}; write the command at the end, as in: {ctx.info_name} … -- ./fix.sh", ctx)
+            what = "there is no --" if ctx.meta[COMMAND] is None else "nothing stands behind --"
+            raise click.UsageError(
+                f"{what}; write the command at the end, as in: {ctx.command_path} ... -- ./fix.sh", ctx
+            )
         return rest
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the command with files: which program it is, and what it takes, is nothing that we know."""
+        if ctx.meta.get(COMMAND) is not None:
+            return [CompletionItem(incomplete, type="file")]
+        return super().shell_complete(ctx, incomplete)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Show where it goes."""
-        return [*super().collect_usage_pieces(ctx), "-- COMMAND…"]
+        return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from holdfast.cli._options import (
     attaches,
     default_owner,
     metadata_of,
+    policy,
     transport,
 )
 from holdfast.cli._refusals import quoted
@@ -46,7 +46,7 @@ holdfast claim --any issue-1 issue-2 issue-3 -m model=small --json
 @click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=_completing.claimed_jobs)
 @click.option("--any", "any_of", is_flag=True, help="Claim the first free one of several jobs, not all of them.")
 @click.option("--ttl", metavar="TIME", type=Duration(), default=TTL_SECONDS, help="How long it lives unrenewed [2m].")
-@click.option("-w", "--wait", metavar="TIME", type=Duration(), help="Stand in line for so long.")
+@click.option("-w", "--wait", metavar="TIME", type=Duration(), help="Stand in line for so long; else fail at once.")
 @click.option("--owner", metavar="NAME", help="In whose name; else HOLDFAST_OWNER, else user@host:pid.")
 @attaches
 @click.option("--note", metavar="TEXT", help="Say what you are about to do.")
@@ -116,7 +116,8 @@ def keep(url: str, claims: list[JobClaim]) -> bool:
             kept = _leases.Kept(url, each.job_id, each.lease_id, each.owner, each.token, until_ms)
             _leases.own().keep(kept, _times.wall_ms(now))
     except OSError as error:
-        _output.complain(f"{error.filename}: {error.strerror}; the lease id cannot be kept, so take it from here")
+        place = f"{error.filename}: " if error.filename else ""
+        _output.complain(f"{place}{error.strerror}; the lease id cannot be kept, so take it from here")
         return False
     return True
 
@@ -131,25 +132,22 @@ def describe(claim: JobClaim) -> str:
 
 def _ask(server: Transport, jobs: tuple[str, ...], wanted: Wanted, *, any_of: bool) -> list[JobClaim]:
     from holdfast.client import _claiming
-    from holdfast.client._flow import Policy
     from holdfast.client._sync import drive
 
-    policy = Policy(server.target.url, retry_seconds=min(max(RETRY_SECONDS, wanted.wait), WAITING_RETRY_SECONDS))
+    patience = policy(server, retry_seconds=min(max(RETRY_SECONDS, wanted.wait), WAITING_RETRY_SECONDS))
     if any_of:
-        return [drive(_claiming.claim_any(jobs, wanted, policy), server).claim]
+        return [drive(_claiming.claim_any(jobs, wanted, patience), server).claim]
     if len(jobs) > 1:
-        return [got.claim for got in drive(_claiming.claim_all(jobs, wanted, policy), server)]
-    return [drive(_claiming.claim(jobs[0], wanted, policy), server).claim]
+        return [got.claim for got in drive(_claiming.claim_all(jobs, wanted, patience), server)]
+    return [drive(_claiming.claim(jobs[0], wanted, patience), server).claim]
 
 
 def _note(server: Transport, claims: list[JobClaim], note: str) -> None:
     from holdfast.client import _claiming
-    from holdfast.client._flow import Policy
     from holdfast.client._sync import drive
 
-    policy = Policy(server.target.url, retry_seconds=RETRY_SECONDS)
     for each in claims:
-        drive(_claiming.renew(each.job_id, each.lease_id, policy, note=note), server)
+        drive(_claiming.renew(each.job_id, each.lease_id, policy(server), note=note), server)
 
 
 def _say(claims: list[JobClaim], *, as_list: bool, json: bool, shows_lease: bool) -> None:
@@ -166,6 +164,6 @@ def _say(claims: list[JobClaim], *, as_list: bool, json: bool, shows_lease: bool
             _output.say(f"attempt {each.attempts}: it has not ended well so far")
         if shows_lease:
             _output.say(f"lease {_output.plain(each.lease_id)}")
-    if sys.stdout.isatty() and not shows_lease:
+    if _output.is_terminal() and not shows_lease:
         job = quoted(claims[0].job_id)
         _output.hint(_output.plain(f"renew it with `holdfast heartbeat {job}`, end it with `holdfast release {job}`"))

@@ -74,7 +74,7 @@ fish:  holdfast completion fish > ~/.config/fish/completions/holdfast.fish
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, /, *, shell: str) -> None:
-    """Print the script that completes commands, options and names of jobs in SHELL."""
+    """Print the script that completes commands, options and names of jobs in a shell."""
     register()
     kind = get_completion_class(shell)
     if kind is None:

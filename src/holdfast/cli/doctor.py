@@ -42,7 +42,9 @@ class Check(msgspec.Struct, frozen=True):
 
 
 @click.command(short_help="Look for trouble: server, store, token, clocks.")
-@click.option("--data", type=click.Path(path_type=Path), help="Look at this data directory instead of a server.")
+@click.option(
+    "--data", metavar="DIR", type=click.Path(path_type=Path), help="Look at this data directory instead of a server."
+)
 @click.option("--dump", is_flag=True, help="Print the journal in --data as JSON lines, and nothing else.")
 @as_json
 @asks_server
@@ -121,7 +123,7 @@ def _ready(answer: Answer) -> Check:
 def _store(answer: Answer) -> Check:
     details = _field(answer, "details") or "no details"
     if answer.status == 200 and _field(answer, "status") == "ok":  # noqa: PLR2004 - the one good answer
-        return Check("store", "ok", f"{_field(answer, 'storage')}, {_megabytes(_field(answer, 'db_size_bytes'))}")
+        return Check("store", "ok", f"{_field(answer, 'storage')}, {_size(_field(answer, 'db_size_bytes'))}")
     text = f"it answered {answer.status}: {details}"
     return Check(
         "store", "FAIL", text, "look at the server's disk and log; `holdfast doctor --data DIR` once it is stopped"
@@ -192,8 +194,10 @@ def _field(answer: Answer, name: str) -> Any:  # noqa: ANN401 - JSON is whatever
     return body.get(name) if isinstance(body, dict) else None
 
 
-def _megabytes(size: object) -> str:
-    return f"{size / 1024**2:.1f} MiB" if isinstance(size, int) else "of unknown size"
+def _size(size_bytes: object) -> str:
+    if not isinstance(size_bytes, int):
+        return "of unknown size"
+    return f"{size_bytes / 1024**2:.1f} MiB" if size_bytes < 1024**3 else f"{size_bytes / 1024**3:.1f} GiB"
 
 
 # A data directory.
@@ -221,7 +225,7 @@ def _permissions(data: Path) -> Check:
 
 def _disk(data: Path) -> Check:
     free = shutil.disk_usage(data).free
-    text = f"{_megabytes(free)} free"
+    text = f"{_size(free)} free"
     if free < DISK_FREE_BYTES_MIN:
         return Check("disk", "FAIL", text, "free some space: a full disk stops new claims")
     if free < DISK_FREE_BYTES_LOW:

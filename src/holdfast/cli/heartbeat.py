@@ -84,4 +84,4 @@ def _renew(
     if json:
         _output.say_json({"status": "renewed", "job_id": job, "expires_in": seconds, "expires_at": until})
         return
-    _output.say(_output.plain(f"{word} {job}, until {_times.clock(until, until)} ({_times.span(seconds)})"))
+    _output.say(_output.plain(f"{word} {job}, until {_times.clock(until, now)} ({_times.span(seconds)})"))

@@ -77,10 +77,26 @@ for _commands in SECTIONS.values():
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    _fill_standard_files()
     if VARIABLE in os.environ:  # The shell asks what could follow; click answers and ends.
         register()
         cli.main(prog_name="holdfast")
     sys.exit(run(sys.argv[1:]))
+
+
+def _fill_standard_files() -> None:
+    """Let nothing else become standard input, output or error where one was closed before we came.
+
+    The next file that is opened would: a connection to the server, or a pipe of ours.
+    """
+    for file in range(3):
+        try:
+            os.fstat(file)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    # Python had seen that they were closed.
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - it lives as long as we do
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115 - it lives as long as we do
 
 
 def run(arguments: list[str]) -> int:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import click
 
 from holdfast.cli import _completing, _output, _times
-from holdfast.cli._options import Duration, asks_server, attaches, metadata_of
+from holdfast.cli._options import Duration, Job, asks_server, attaches, metadata_of
 from holdfast.cli._refusals import sentence
-from holdfast.cli._supervised import COMMAND, WithCommand, orderly_end
+from holdfast.cli._supervised import WithCommand, orderly_end
 from holdfast.cli.claim import describe
-from holdfast.errors import HoldfastError, JobHeld, LeaseLost
+from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.client._claim import Claim, Claims
     from holdfast.client._records import Metadata
@@ -47,6 +47,13 @@ time (-w), both replaced by -E; 12 already done, 13 deadlock, 20 lost, 126 and 1
 """
 
 
+class _Told(TypedDict):
+    """An entry of HOLDFAST_JOBS."""
+
+    job: str
+    fencing_token: int
+
+
 class Wish(NamedTuple):
     """What the options ask for, beside the jobs and the command."""
 
@@ -62,18 +69,14 @@ class Wish(NamedTuple):
 
 
 @click.command(cls=WithCommand, epilog=EPILOG, short_help="Run a command while a job is yours.")
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB…", shell_complete=_completing.claimed_jobs)
+@click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=_completing.claimed_jobs)
 @click.option("-n", "--no-wait", is_flag=True, help="Fail at once if somebody else has the job.")
 @click.option(
     "-w", "--wait", type=Duration(), metavar="TIME", help="Stand in line for so long. Without -n and -w: for ever."
 )
-@click.option(
-    "--ttl", type=Duration(), metavar="TIME", default=TTL_SECONDS, help="The life of the lease; 60s if absent."
-)
+@click.option("--ttl", type=Duration(), metavar="TIME", default=TTL_SECONDS, help="The life of the lease [60s].")
 @click.option("--any", "any_one", is_flag=True, help="Take the first free one of the jobs instead of all of them.")
-@click.option(
-    "--grace", type=Duration(), metavar="TIME", default=GRACE_SECONDS, help="From TERM to KILL; 10s if absent."
-)
+@click.option("--grace", type=Duration(), metavar="TIME", default=GRACE_SECONDS, help="From TERM to KILL [10s].")
 @click.option(
     "-E", "--conflict-exit-code", "conflict", type=click.IntRange(0, 255), metavar="N", help="End with N if it is held."
 )
@@ -81,7 +84,7 @@ class Wish(NamedTuple):
     "--remember", type=Duration(), metavar="TIME", help="If the command succeeds, the job is done for so long."
 )
 @click.option("--redo", is_flag=True, help="Run it although the job is done.")
-@click.option("--owner", metavar="NAME", help="Your name; else HOLDFAST_OWNER, else host:pid:random.")
+@click.option("--owner", metavar="NAME", help="In whose name; else HOLDFAST_OWNER, else host:pid:random.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @attaches
 @asks_server
@@ -127,13 +130,37 @@ def run(
     )
     with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS) as server:
         try:
+            if wish.wait and not any_one:
+                refuse_own(server, jobs)
             held = claim(server, jobs, wish)
         except JobHeld as error:
             if conflict is None:
                 raise
             _output.complain(sentence(error))
             return conflict
-        return run_held(held, context.meta[COMMAND], wish)
+        return run_held(held, context.meta[_completing.COMMAND], wish)
+
+
+def refuse_own(server: Holdfast, jobs: Sequence[str]) -> None:
+    """Raise `Deadlock` if the `holdfast run` around us has one of the jobs: it waits for us.
+
+    The server cannot know, because each has an owner of its own. An environment that outlived its run says nothing.
+    """
+    for job, token in held_around(os.environ).items():
+        if job in jobs and server.check(job, token):
+            circle = ("this command", job, "the `holdfast run` around it")
+            raise Deadlock(409, "deadlock", "Deadlock", cycle=circle)
+
+
+def held_around(environment: Mapping[str, str]) -> dict[str, int]:
+    """Return the jobs that the `holdfast run` around us told us of, with their fencing tokens."""
+    import msgspec
+
+    try:
+        told = msgspec.json.decode(environment.get("HOLDFAST_JOBS", "[]"), type=list[_Told])
+    except msgspec.MsgspecError:  # Somebody else's variable.
+        return {}
+    return {each["job"]: each["fencing_token"] for each in told}
 
 
 def claim(server: Holdfast, jobs: Sequence[str], wish: Wish) -> Claim | Claims:
@@ -218,7 +245,7 @@ def environment_of(claims: Sequence[Claim]) -> dict[str, str]:
     """Return what the command is told of its claims. The lease id is in the environment, never on a command line."""
     import msgspec
 
-    several = [{"job": each.job_id, "fencing_token": each.token} for each in claims]
+    several: list[_Told] = [{"job": each.job_id, "fencing_token": each.token} for each in claims]
     told = {"HOLDFAST_JOBS": msgspec.json.encode(several).decode()}
     if len(claims) > 1:
         return told

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from pathlib import Path
 
 import click
 
 from holdfast.cli import _output, _times
 from holdfast.cli._options import (
-    RETRY_SECONDS,
     Duration,
+    InOrder,
     as_json,
     asks_server,
     attaches,
     client,
     metadata_of,
+    policy,
     transport,
 )
+from holdfast.cli._refusals import quoted
 from holdfast.cli.session_exec import exec_
 
 
-@click.group(short_help="Begin, end and list runs whose claims end with them.")
+@click.group(cls=InOrder, short_help="Begin, end and list runs whose claims end with them.")
 def session() -> None:
     """Begin, end and list sessions: runs whose claims all end with them."""
 
@@ -39,9 +39,11 @@ holdfast session end
 session.add_command(exec_)
 
 
-@session.command(epilog=EXAMPLES)
+@session.command(epilog=EXAMPLES, short_help="Begin a session and print what a shell needs.")
 @click.argument("name", required=False)
-@click.option("--ttl", metavar="TIME", type=Duration(), help="How long it lives unused [what the server says].")
+@click.option(
+    "--ttl", metavar="TIME", type=Duration(), help="How long it lives without a call; else as long as the server says."
+)
 @attaches
 @as_json
 @asks_server
@@ -61,16 +63,14 @@ def start(
     lives for the server's setting resource_lock_timeout_seconds.
     """
     from holdfast.client import _keeping, _reading
-    from holdfast.client._flow import Policy
     from holdfast.client._sync import drive
 
     attached = metadata_of(metadata, pairs)
     with transport(url, token_file) as server:
         address = server.target.url
-        policy = Policy(address, retry_seconds=RETRY_SECONDS)
         if ttl is None:
-            ttl = drive(_reading.server_status(policy), server).resource_lock_timeout_seconds
-        made, _ = drive(_keeping.open_session(policy, name=name, ttl_seconds=ttl, metadata=attached), server)
+            ttl = drive(_reading.server_status(policy(server)), server).resource_lock_timeout_seconds
+        made, _ = drive(_keeping.open_session(policy(server), name=name, ttl_seconds=ttl, metadata=attached), server)
     variables = {"GATEWAY_URL": address, "SHUTDOWN_SECRET": made.session_secret, "HOLDFAST_SESSION": made.session_id}
     if json:
         _output.say_json(
@@ -84,12 +84,13 @@ def start(
         )
         return
     for variable, value in variables.items():
-        _output.say(f"export {variable}={shlex.quote(_output.plain(value))}")
-    if sys.stdout.isatty():
-        _output.hint('to use it: eval "$(holdfast session start)"')
+        _output.say(f"export {variable}={quoted(_output.plain(value))}")
+    if _output.is_terminal():
+        given = f" {quoted(name)}" if name else ""
+        _output.hint(_output.plain(f'to use it: eval "$(holdfast session start{given})"'))
 
 
-@session.command()
+@session.command(short_help="End a session and every claim of it.")
 @click.argument("session_id", metavar="[ID]", required=False)
 @as_json
 @asks_server

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from holdfast.cli import _output
+from holdfast.cli._completing import COMMAND
 from holdfast.cli._options import Duration, asks_server, attaches, metadata_of
-from holdfast.cli._supervised import COMMAND, WithCommand, orderly_end
+from holdfast.cli._supervised import WithCommand, orderly_end
 from holdfast.cli.run import GRACE_SECONDS, RETRY_SECONDS, TTL_SECONDS
 from holdfast.errors import HoldfastError, LeaseLost
 
@@ -26,11 +27,13 @@ exit code, 128 + n for signal n, or with 20 if the session was lost.
 @click.command("exec", cls=WithCommand, epilog=EXAMPLES, short_help="Run a command in a session of its own.")
 @click.argument("name")
 @click.option(
-    "--ttl", type=Duration(), metavar="TIME", default=TTL_SECONDS, help="How long it outlives us; 60s if absent."
+    "--ttl",
+    type=Duration(),
+    metavar="TIME",
+    default=TTL_SECONDS,
+    help="How long it outlives us if we are killed [60s].",
 )
-@click.option(
-    "--grace", type=Duration(), metavar="TIME", default=GRACE_SECONDS, help="From TERM to KILL; 10s if absent."
-)
+@click.option("--grace", type=Duration(), metavar="TIME", default=GRACE_SECONDS, help="From TERM to KILL [10s].")
 @attaches
 @asks_server
 @click.pass_context

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import click
 
-from holdfast.cli import _output
-from holdfast.cli._options import Duration, as_json, asks_server, client
+from holdfast.cli import _output, _times
+from holdfast.cli._options import Duration, InOrder, as_json, asks_server, client
 
 SCOPES = ("read", "claim", "admin")
 
 
-@click.group()
+@click.group(cls=InOrder)
 def token() -> None:
     """Make, list and revoke tokens.
 
@@ -56,7 +57,7 @@ def create(
         _output.say_json(made)
         return
     _output.say(_output.plain(made.token))
-    until = f" until {made.expires_at}" if made.expires_at else ""
+    until = f" until {_clock(made.expires_at)}" if made.expires_at else ""
     _output.hint(
         _output.plain(
             f"{made.name} may {'+'.join(made.scopes)}{until}. This is the only time the token is shown:"
@@ -80,13 +81,13 @@ def list_tokens(*, json: bool, url: str | None, token_file: Path | None) -> None
             each.name,
             "+".join(each.scopes),
             each.prefix or "-",
-            each.expires_at or "never",
-            each.created_at or "-",
+            _clock(each.expires_at) or "never",
+            _clock(each.created_at) or "-",
             each.source,
         ]
         for each in known
     ]
-    _output.say_table(["NAME", "SCOPES", "PREFIX", "EXPIRES", "CREATED", "SOURCE"], rows)
+    _output.say_table(["NAME", "SCOPES", "PREFIX", "EXPIRES", "CREATED", "SOURCE"], rows, folded=("NAME", "PREFIX"))
 
 
 @token.command()
@@ -104,6 +105,11 @@ def revoke(*, name: str, json: bool, url: str | None, token_file: Path | None) -
         _output.say_json({"status": "revoked", "name": name})
         return
     _output.say(_output.plain(f"{name} is revoked"))
+
+
+def _clock(at: str | None) -> str | None:
+    """Write a time of the server's as every command writes times."""
+    return None if at is None else _times.clock(datetime.fromisoformat(at), _times.now())
 
 
 def _scopes(each: tuple[str, ...], joined: str | None) -> list[str] | None:
