@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         release_job,
         session,
     )
+    from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
     from holdfast.client._records import Happened, JobClaim, JobOwner, JobStatus, Place, Previous, SessionInfo
     from holdfast.client._session import Session
     from holdfast.client._sync import Holdfast
@@ -52,6 +53,9 @@ __all__ = [
     "AsyncSession",
     "CannotFence",
     "Claim",
+    "ClaimAllOptions",
+    "ClaimAnyOptions",
+    "ClaimOptions",
     "Claims",
     "Deadlock",
     "Happened",
@@ -108,6 +112,9 @@ _HOMES: dict[str, str] = {
     "list_claimed_jobs": "holdfast.client._jobs",
     "release_job": "holdfast.client._jobs",
     "session": "holdfast.client._jobs",
+    "ClaimAllOptions": "holdfast.client._options",
+    "ClaimAnyOptions": "holdfast.client._options",
+    "ClaimOptions": "holdfast.client._options",
     "Happened": "holdfast.client._records",
     "JobClaim": "holdfast.client._records",
     "JobOwner": "holdfast.client._records",

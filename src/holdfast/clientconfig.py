@@ -36,8 +36,18 @@ def client_config_dir(environment: Mapping[str, str]) -> Path:
     # The XDG specification: a path that is not absolute counts as not set.
     if Path(config).is_absolute():
         return Path(config) / "holdfast"
+    return _home(environment) / ".config" / "holdfast"
+
+
+def _home(environment: Mapping[str, str]) -> Path:
     home = environment.get("HOME")
-    return (Path(home) if home else Path.home()) / ".config" / "holdfast"
+    if home:
+        return Path(home)
+    try:
+        return Path.home()
+    except RuntimeError:
+        # A container may run as a number that nobody knows: that one has no configuration.
+        return Path("/nonexistent")
 
 
 def read(environment: Mapping[str, str]) -> ClientConfig:

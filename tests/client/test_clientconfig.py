@@ -31,6 +31,16 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+def test_one_without_a_home_has_no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user that nobody knows, as in a container, has no configuration, and that is no error."""
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert clientconfig.read({}) == clientconfig.ClientConfig()
+
+
 def test_folder_follows_xdg() -> None:
     """The folder is below $XDG_CONFIG_HOME, else ~/.config; a relative path there is ignored."""
     home = {"HOME": "/home/ana"}

@@ -75,6 +75,19 @@ def test_release_that_was_not_heard_of() -> None:
         held.raise_if_lost()
 
 
+def test_release_is_tried_no_longer_than_the_lease_lives() -> None:
+    """The end of the lease gives the job back too: nobody answers, and the release is given up by then."""
+    world, mine = got()
+    held = Held(mine, POLICY)
+    world.advance(58)
+    world.network = scripted(BROKEN)
+    began = world.now()
+    with pytest.raises(Unreachable):
+        world.run(held._releasing(None, None, None))
+    assert world.now().boot_ms - began.boot_ms <= 2_000
+    assert max(sent.answer_seconds for sent in world.sent[1:]) <= 2
+
+
 def test_note_extends_and_a_told_loss_is_kept() -> None:
     """A note renews the claim; if that tells of the end, the claim is lost with that reason and raised once."""
     world, mine = got()

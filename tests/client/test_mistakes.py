@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import LeaseReleased, NotInTime, Refused, SettingsError
+from holdfast import Holdfast, LeaseReleased, NotInTime, Refused, SettingsError
 from holdfast.client._given import patience, wait_seconds, whole_seconds
 from holdfast.client._paths import job_path
 from tests.client.both import Either
@@ -126,3 +126,19 @@ def test_watcher_that_raises_leaves_the_line(either: Either, open_client: Callab
         with pytest.raises(NotInTime, match="enough"):
             either.claim(job, wait=30, on_wait=had_enough)
         assert either.job(job).waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "jobs", "option"),
+    [
+        ("claim", "j", "timeout"),
+        ("claim_any", ["j"], "on_wait"),
+        ("claim_any", ["j"], "resume"),
+        ("claim_all", ["j"], "resume"),
+    ],
+)
+def test_unknown_option_is_refused(method: str, jobs: object, option: str) -> None:
+    """An option that a claim does not have is a `TypeError` that names those it has; nothing is sent."""
+    client = Holdfast("http://127.0.0.1:9", environment={})
+    with pytest.raises(TypeError, match=f"no option '{option}' here; known are .*ttl"):
+        getattr(client, method)(jobs, **{option: None})

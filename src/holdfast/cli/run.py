@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.client._claim import Claim, Claims
+    from holdfast.client._options import ClaimAnyOptions
     from holdfast.client._records import Metadata
     from holdfast.client._sync import Holdfast
 
@@ -167,30 +168,19 @@ def claim(server: Holdfast, jobs: Sequence[str], wish: Wish) -> Claim | Claims:
     """Claim what is asked for, and show the wait."""
     from holdfast.cli._waiting import waiting
 
+    options: ClaimAnyOptions = {
+        "wait": wish.wait,
+        "ttl": wish.ttl,
+        "redo": wish.redo,
+        "owner": wish.owner,
+        "metadata": wish.metadata,
+    }
     if wish.any_one:
-        return server.claim_any(
-            jobs, wait=wish.wait, ttl=wish.ttl, redo=wish.redo, owner=wish.owner, metadata=wish.metadata
-        )
+        return server.claim_any(jobs, **options)
     with waiting(quiet=wish.quiet) as on_wait:
         if len(jobs) > 1:
-            return server.claim_all(
-                jobs,
-                wait=wish.wait,
-                ttl=wish.ttl,
-                redo=wish.redo,
-                owner=wish.owner,
-                metadata=wish.metadata,
-                on_wait=on_wait,
-            )
-        return server.claim(
-            jobs[0],
-            wait=wish.wait,
-            ttl=wish.ttl,
-            redo=wish.redo,
-            owner=wish.owner,
-            metadata=wish.metadata,
-            on_wait=on_wait,
-        )
+            return server.claim_all(jobs, on_wait=on_wait, **options)
+        return server.claim(jobs[0], on_wait=on_wait, **options)
 
 
 def run_held(held: Claim | Claims, command: Sequence[str], wish: Wish) -> int:

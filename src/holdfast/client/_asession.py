@@ -6,7 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from holdfast.client import _keeping
 from holdfast.client._aclaim import (
@@ -22,9 +22,8 @@ from holdfast.client._aclaim import (
     tell_loss,
     teller,
 )
-from holdfast.client._client import TTL_SECONDS
 from holdfast.client._held import mention
-from holdfast.client._records import Metadata, Place
+from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
 from holdfast.client._session_base import SessionBase
 from holdfast.client._term import Term
 from holdfast.errors import HoldfastError
@@ -74,34 +73,11 @@ class AsyncSession(SessionBase[AsyncClaim]):
             raise self._term.error()  # The block was told before, and cut off all the same.
 
     def claim(
-        self,
-        job_id: str,
-        *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        resume: bool = False,
-        redo: bool = False,
-        lock_delay: float = 0,
-        on_lost: Callable[[AsyncClaim], object] | None = None,
-        on_wait: Callable[[Place], None] | None = None,
+        self, job_id: str, *, on_lost: Callable[[AsyncClaim], object] | None = None, **options: Unpack[ClaimOptions]
     ) -> Acquiring[AsyncClaim]:
         """Claim a job for this session, as `AsyncHoldfast.claim`."""
         return self._adopting(
-            self._client.claim(
-                job_id,
-                ttl=ttl,
-                wait=wait,
-                owner=owner,
-                metadata=metadata,
-                resume=resume,
-                redo=redo,
-                lock_delay=lock_delay,
-                session=self.session_id,
-                on_lost=on_lost,
-                on_wait=on_wait,
-            ),
+            self._client.claim(job_id, session=self.session_id, on_lost=on_lost, **options),
             self._add,
         )
 
@@ -109,27 +85,12 @@ class AsyncSession(SessionBase[AsyncClaim]):
         self,
         job_ids: Sequence[str],
         *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        redo: bool = False,
-        lock_delay: float = 0,
         on_lost: Callable[[AsyncClaim], object] | None = None,
+        **options: Unpack[ClaimAnyOptions],
     ) -> Acquiring[AsyncClaim]:
         """Claim the first free job of a list for this session, as `AsyncHoldfast.claim_any`."""
         return self._adopting(
-            self._client.claim_any(
-                job_ids,
-                ttl=ttl,
-                wait=wait,
-                owner=owner,
-                metadata=metadata,
-                redo=redo,
-                lock_delay=lock_delay,
-                session=self.session_id,
-                on_lost=on_lost,
-            ),
+            self._client.claim_any(job_ids, session=self.session_id, on_lost=on_lost, **options),
             self._add,
         )
 
@@ -137,29 +98,12 @@ class AsyncSession(SessionBase[AsyncClaim]):
         self,
         job_ids: Sequence[str],
         *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        redo: bool = False,
-        lock_delay: float = 0,
         on_lost: Callable[[AsyncClaims], object] | None = None,
-        on_wait: Callable[[Place], None] | None = None,
+        **options: Unpack[ClaimAllOptions],
     ) -> Acquiring[AsyncClaims]:
         """Claim every job of a list or none for this session, as `AsyncHoldfast.claim_all`."""
         return self._adopting(
-            self._client.claim_all(
-                job_ids,
-                ttl=ttl,
-                wait=wait,
-                owner=owner,
-                metadata=metadata,
-                redo=redo,
-                lock_delay=lock_delay,
-                session=self.session_id,
-                on_lost=on_lost,
-                on_wait=on_wait,
-            ),
+            self._client.claim_all(job_ids, session=self.session_id, on_lost=on_lost, **options),
             self._add_all,
         )
 

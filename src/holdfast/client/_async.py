@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from holdfast.client import _claiming, _exclusive, _keeping, _reading
 from holdfast.client._aclaim import Acquiring, AsyncClaim, AsyncClaims
@@ -15,10 +14,11 @@ from holdfast.client._aiohttp import AsyncTransport
 from holdfast.client._akeeper import LoopKeeper
 from holdfast.client._asession import AsyncSession
 from holdfast.client._client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
-from holdfast.client._flow import ANSWER_SECONDS, RETRY_SECONDS, Close, Effect, Flow, Open, Read, Rest, Send
+from holdfast.client._flow import Close, Effect, Flow, Open, Read, Rest, Send
 from holdfast.client._following import Follower
 from holdfast.client._given import names, whole_seconds
 from holdfast.client._kept import look
+from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
 from holdfast.client._records import Happened, JobClaim, JobOwner, JobStatus, Metadata, Place, SessionInfo
 from holdfast.wire.messages import StatusReply, TokenMadeReply, TokenReply, WhyReply
 
@@ -89,27 +89,7 @@ class AsyncHoldfast(Client):
     ...     await push(branch, fencing_token=claim.token)
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        token: str | None = None,
-        token_file: str | os.PathLike[str] | None = None,
-        owner: str | None = None,
-        answer_seconds: float = ANSWER_SECONDS,
-        retry_seconds: float = RETRY_SECONDS,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        """Find the server and the token; nothing is sent yet. Raises `SettingsError`."""
-        super().__init__(
-            url,
-            token=token,
-            token_file=token_file,
-            owner=owner,
-            answer_seconds=answer_seconds,
-            retry_seconds=retry_seconds,
-            environment=environment,
-        )
+    def _prepare(self) -> None:
         self._transport = AsyncTransport(self._target, environment=self._environment)
         self._keeper = LoopKeeper()
 
@@ -135,38 +115,20 @@ class AsyncHoldfast(Client):
         self,
         job_id: str,
         *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        resume: bool = False,
-        redo: bool = False,
-        lock_delay: float = 0,
         session: str | None = None,
         on_lost: Callable[[AsyncClaim], object] | None = None,
-        on_wait: Callable[[Place], None] | None = None,
+        **options: Unpack[ClaimOptions],
     ) -> Acquiring[AsyncClaim]:
         """Claim a job and keep it renewed. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
 
-        `ttl` is the life of the lease in seconds, `wait` how long to stand in line for it. `resume` asks for one's own
-        live claim back, `redo` claims a job although it is done. `lock_delay` keeps the job closed for so many seconds
-        after any end. `on_lost` is called, or awaited, when the claim is lost, `on_wait` with the place in
-        the line every few seconds.
+        Options: `ttl` is the life of the lease in seconds (60), `wait` how long to stand in line for it. `owner` is the
+        name that others see, `metadata` what they see with it. `resume` asks for one's own live claim back, `redo`
+        claims a job although it is done. `lock_delay` keeps the job closed for so many seconds after any end. `on_wait`
+        is called with the place in the line every few seconds. `on_lost` is called, or awaited, when the claim is lost.
         """
 
         async def get() -> AsyncClaim:
-            wanted = self._wanted(
-                asyncio.current_task(),
-                ttl=ttl,
-                wait=wait,
-                owner=owner,
-                metadata=metadata,
-                resume=resume,
-                redo=redo,
-                lock_delay=lock_delay,
-                session=session,
-                on_wait=on_wait,
-            )
+            wanted = self._wanted(asyncio.current_task(), ClaimOptions, options, session=session)
             return AsyncClaim(self, await self._run(_claiming.claim(job_id, wanted, self._policy)), on_lost)
 
         return Acquiring(get)
@@ -175,14 +137,9 @@ class AsyncHoldfast(Client):
         self,
         job_ids: Sequence[str],
         *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        redo: bool = False,
-        lock_delay: float = 0,
         session: str | None = None,
         on_lost: Callable[[AsyncClaim], object] | None = None,
+        **options: Unpack[ClaimAnyOptions],
     ) -> Acquiring[AsyncClaim]:
         """Claim the first free job of a list and keep it renewed: how a worker takes work from a backlog.
 
@@ -191,16 +148,7 @@ class AsyncHoldfast(Client):
         """
 
         async def get() -> AsyncClaim:
-            wanted = self._wanted(
-                asyncio.current_task(),
-                ttl=ttl,
-                wait=wait,
-                owner=owner,
-                metadata=metadata,
-                redo=redo,
-                lock_delay=lock_delay,
-                session=session,
-            )
+            wanted = self._wanted(asyncio.current_task(), ClaimAnyOptions, options, session=session)
             return AsyncClaim(self, await self._run(_claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost)
 
         return Acquiring(get)
@@ -209,30 +157,14 @@ class AsyncHoldfast(Client):
         self,
         job_ids: Sequence[str],
         *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        redo: bool = False,
-        lock_delay: float = 0,
         session: str | None = None,
         on_lost: Callable[[AsyncClaims], object] | None = None,
-        on_wait: Callable[[Place], None] | None = None,
+        **options: Unpack[ClaimAllOptions],
     ) -> Acquiring[AsyncClaims]:
         """Claim every job of a list or none, and keep all of them renewed. Raises as `claim`."""
 
         async def get() -> AsyncClaims:
-            wanted = self._wanted(
-                asyncio.current_task(),
-                ttl=ttl,
-                wait=wait,
-                owner=owner,
-                metadata=metadata,
-                redo=redo,
-                lock_delay=lock_delay,
-                session=session,
-                on_wait=on_wait,
-            )
+            wanted = self._wanted(asyncio.current_task(), ClaimAllOptions, options, session=session)
             return AsyncClaims(
                 self, await self._run(_claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost
             )
@@ -256,15 +188,7 @@ class AsyncHoldfast(Client):
         return Acquiring(get)
 
     def exclusive(
-        self,
-        job_id: str,
-        *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        remember: float | None = None,
-        skip: bool = False,
-        owner: str | None = None,
-        metadata: Metadata = None,
+        self, job_id: str, *, remember: float | None = None, skip: bool = False, **options: Unpack[ClaimOptions]
     ) -> Callable[[F], F]:
         """Let a coroutine function run only while this job is ours.
 
@@ -274,7 +198,7 @@ class AsyncHoldfast(Client):
         """
 
         def claim(job: str) -> Acquiring[AsyncClaim]:
-            return self.claim(job, ttl=ttl, wait=wait, owner=owner, metadata=metadata)
+            return self.claim(job, **options)
 
         return _exclusive.for_coroutine(job_id, claim, remember=remember, skip=skip)
 
@@ -296,8 +220,7 @@ class AsyncHoldfast(Client):
 
         `on_wait` is called with the place in the line every few seconds.
         """
-        wanted = self._wanted(
-            asyncio.current_task(),
+        options = ClaimOptions(
             ttl=ttl,
             wait=wait,
             owner=owner,
@@ -306,6 +229,7 @@ class AsyncHoldfast(Client):
             redo=redo,
             on_wait=on_wait,
         )
+        wanted = self._wanted(asyncio.current_task(), ClaimOptions, options)
         return (await self._run(_claiming.claim(job_id, wanted, self._policy))).claim
 
     async def heartbeat_job(
@@ -435,16 +359,14 @@ class AsyncHoldfast(Client):
         await self._run(_reading.revoke_token(name, self._policy))
 
 
-def claim_alone(
-    *, ttl: float, wait: float | None, owner: str | None, metadata: Metadata
-) -> Callable[[str], AbstractAsyncContextManager[AsyncClaim]]:
+def claim_alone(**options: Unpack[ClaimOptions]) -> Callable[[str], AbstractAsyncContextManager[AsyncClaim]]:
     """Return what claims a job with a client of its own, for one who has none."""
 
     @asynccontextmanager
     async def managed(job_id: str) -> AsyncIterator[AsyncClaim]:
         async with (
             AsyncHoldfast() as client,
-            client.claim(job_id, ttl=ttl, wait=wait, owner=owner, metadata=metadata) as claim,
+            client.claim(job_id, **options) as claim,
         ):
             yield claim
 

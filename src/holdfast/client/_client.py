@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from holdfast.client import _chance, _config
 from holdfast.client._claiming import Wanted
 from holdfast.client._flow import ANSWER_SECONDS, RETRY_SECONDS, Policy
 from holdfast.client._given import patience, wait_seconds, whole_seconds
-from holdfast.client._records import Metadata, Place, packed
+from holdfast.client._options import check_known
+from holdfast.client._records import packed
 
 TTL_SECONDS = 60.0
 JOB_TTL_SECONDS = 120.0
@@ -18,7 +21,7 @@ JOB_TTL_SECONDS = 120.0
 HISTORY_LIMIT = 100
 
 
-class Client:
+class Client(ABC):
     """The configuration of a client. The token never shows."""
 
     def __init__(
@@ -52,6 +55,11 @@ class Client:
             patience(answer_seconds, "answer_seconds", allow_zero=False),
             patience(retry_seconds, "retry_seconds", allow_zero=True),
         )
+        self._prepare()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make ready to ask; nothing is sent yet."""
 
     @property
     def url(self) -> str:
@@ -62,31 +70,20 @@ class Client:
         """Show where it leads, never the token."""
         return f"<{type(self).__name__} {self._target.url}>"
 
-    def _wanted(
-        self,
-        worker: object,
-        *,
-        ttl: float,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        resume: bool = False,
-        redo: bool = False,
-        lock_delay: float = 0,
-        session: str | None = None,
-        on_wait: Callable[[Place], None] | None = None,
-    ) -> Wanted:
+    def _wanted(self, worker: object, kind: type, options: Mapping[str, Any], *, session: str | None = None) -> Wanted:
         """Put together what a claim asks for, in the name of a thread or task. What cannot be sent is refused here."""
+        check_known(options, kind)
+        ttl, metadata = options.get("ttl", TTL_SECONDS), options.get("metadata")
         whole_seconds(ttl)
         packed(metadata)
         return Wanted(
             ttl=ttl,
-            owner=owner or self._owner or _chance.owner_of(worker),
-            wait=wait_seconds(wait),
+            owner=options.get("owner") or self._owner or _chance.owner_of(worker),
+            wait=wait_seconds(options.get("wait")),
             metadata=metadata,
-            resume=resume,
-            redo=redo,
+            resume=options.get("resume", False),
+            redo=options.get("redo", False),
             session=session,
-            lock_delay=whole_seconds(lock_delay, "lock_delay"),
-            on_wait=on_wait,
+            lock_delay=whole_seconds(options.get("lock_delay", 0), "lock_delay"),
+            on_wait=options.get("on_wait"),
         )

@@ -151,7 +151,9 @@ class Held:
         """
         if self._is_foreign:
             return
-        lost = self._term.is_lost((yield NOW))
+        now: Instant = yield NOW
+        lost = self._term.is_lost(now)
+        policy = self._within(self._term.left_ms(now) / 1_000)
         if not self._term.end():
             return
         if lost:
@@ -162,7 +164,7 @@ class Held:
             raise self._term.error()
         try:
             yield from _claiming.release(
-                self.job_id, self.lease_id, self._policy, outcome=outcome, result=result, remember=remember
+                self.job_id, self.lease_id, policy, outcome=outcome, result=result, remember=remember
             )
         except LeaseLost as error:
             self._told = True
@@ -172,6 +174,13 @@ class Held:
         except (Refused, TypeError, ValueError):
             self._term.resume()
             raise
+
+    def _within(self, left: float) -> Policy:
+        """Return how patient to be about a release: not beyond the end of the lease, which gives the job back too."""
+        answer_seconds = min(self._policy.answer_seconds, max(left, LAST_TRY_SECONDS))
+        return msgspec.structs.replace(
+            self._policy, answer_seconds=answer_seconds, retry_seconds=min(self._policy.retry_seconds, left)
+        )
 
     def _giving_up(self) -> Flow[None]:
         """Release what we stopped believing in, in case the server still does: the next one need not wait."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from holdfast.client import _config, _exclusive
 from holdfast.client._claim import Claim, Claims
 from holdfast.client._client import JOB_TTL_SECONDS, TTL_SECONDS
-from holdfast.client._records import JobClaim, JobOwner, Metadata, Place
+from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
+from holdfast.client._records import JobClaim, JobOwner, Metadata
 from holdfast.client._session import Session
 from holdfast.client._sync import Holdfast
 
@@ -32,82 +33,23 @@ def default_client() -> Holdfast:
     return client
 
 
-def claim(
-    job_id: str,
-    *,
-    ttl: float = TTL_SECONDS,
-    wait: float | None = None,
-    owner: str | None = None,
-    metadata: Metadata = None,
-    resume: bool = False,
-    redo: bool = False,
-    lock_delay: float = 0,
-    on_lost: Callable[[Claim], object] | None = None,
-    on_wait: Callable[[Place], None] | None = None,
-) -> Claim:
+def claim(job_id: str, *, on_lost: Callable[[Claim], object] | None = None, **options: Unpack[ClaimOptions]) -> Claim:
     """Claim a job and keep it renewed, as `Holdfast.claim`: `with holdfast.claim("github-issue-1842") as claim:`."""
-    return default_client().claim(
-        job_id,
-        ttl=ttl,
-        wait=wait,
-        owner=owner,
-        metadata=metadata,
-        resume=resume,
-        redo=redo,
-        lock_delay=lock_delay,
-        on_lost=on_lost,
-        on_wait=on_wait,
-    )
+    return default_client().claim(job_id, on_lost=on_lost, **options)
 
 
 def claim_any(
-    job_ids: Sequence[str],
-    *,
-    ttl: float = TTL_SECONDS,
-    wait: float | None = None,
-    owner: str | None = None,
-    metadata: Metadata = None,
-    redo: bool = False,
-    lock_delay: float = 0,
-    on_lost: Callable[[Claim], object] | None = None,
+    job_ids: Sequence[str], *, on_lost: Callable[[Claim], object] | None = None, **options: Unpack[ClaimAnyOptions]
 ) -> Claim:
     """Claim the first free job of a list and keep it renewed, as `Holdfast.claim_any`."""
-    return default_client().claim_any(
-        job_ids,
-        ttl=ttl,
-        wait=wait,
-        owner=owner,
-        metadata=metadata,
-        redo=redo,
-        lock_delay=lock_delay,
-        on_lost=on_lost,
-    )
+    return default_client().claim_any(job_ids, on_lost=on_lost, **options)
 
 
 def claim_all(
-    job_ids: Sequence[str],
-    *,
-    ttl: float = TTL_SECONDS,
-    wait: float | None = None,
-    owner: str | None = None,
-    metadata: Metadata = None,
-    redo: bool = False,
-    lock_delay: float = 0,
-    on_lost: Callable[[Claims], object] | None = None,
-    on_wait: Callable[[Place], None] | None = None,
+    job_ids: Sequence[str], *, on_lost: Callable[[Claims], object] | None = None, **options: Unpack[ClaimAllOptions]
 ) -> Claims:
     """Claim every job of a list or none, and keep all of them renewed, as `Holdfast.claim_all`."""
-    return default_client().claim_all(
-        job_ids,
-        ttl=ttl,
-        wait=wait,
-        owner=owner,
-        metadata=metadata,
-        redo=redo,
-        lock_delay=lock_delay,
-        on_lost=on_lost,
-        on_wait=on_wait,
-    )
+    return default_client().claim_all(job_ids, on_lost=on_lost, **options)
 
 
 def session(
@@ -122,14 +64,7 @@ def session(
 
 
 def exclusive(
-    job_id: str,
-    *,
-    ttl: float = TTL_SECONDS,
-    wait: float | None = None,
-    remember: float | None = None,
-    skip: bool = False,
-    owner: str | None = None,
-    metadata: Metadata = None,
+    job_id: str, *, remember: float | None = None, skip: bool = False, **options: Unpack[ClaimOptions]
 ) -> Callable[[F], F]:
     """Let a function run only while this job is ours, as `Holdfast.exclusive`; for coroutine functions too."""
 
@@ -137,11 +72,11 @@ def exclusive(
         if inspect.iscoroutinefunction(function):
             from holdfast.client._async import claim_alone  # noqa: PLC0415 - it needs aiohttp
 
-            manage = claim_alone(ttl=ttl, wait=wait, owner=owner, metadata=metadata)
+            manage = claim_alone(**options)
             return _exclusive.for_coroutine(job_id, manage, remember=remember, skip=skip)(function)
 
         def claim_now(job: str) -> Claim:
-            return claim(job, ttl=ttl, wait=wait, owner=owner, metadata=metadata)
+            return claim(job, **options)
 
         return _exclusive.for_function(job_id, claim_now, remember=remember, skip=skip)(function)
 

@@ -6,13 +6,12 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from holdfast.client import _keeping
 from holdfast.client._claim import Claim, Claims, Lost, keep, stop, teller
-from holdfast.client._client import TTL_SECONDS
 from holdfast.client._held import mention
-from holdfast.client._records import Metadata, Place
+from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
 from holdfast.client._session_base import SessionBase
 from holdfast.client._term import Term
 from holdfast.errors import HoldfastError
@@ -57,33 +56,10 @@ class Session(SessionBase[Claim]):
             mention(problem, f"the session {self.session_id} was not ended")
 
     def claim(
-        self,
-        job_id: str,
-        *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        resume: bool = False,
-        redo: bool = False,
-        lock_delay: float = 0,
-        on_lost: Callable[[Claim], object] | None = None,
-        on_wait: Callable[[Place], None] | None = None,
+        self, job_id: str, *, on_lost: Callable[[Claim], object] | None = None, **options: Unpack[ClaimOptions]
     ) -> Claim:
         """Claim a job for this session, as `Holdfast.claim`."""
-        claim = self._client.claim(
-            job_id,
-            ttl=ttl,
-            wait=wait,
-            owner=owner,
-            metadata=metadata,
-            resume=resume,
-            redo=redo,
-            lock_delay=lock_delay,
-            session=self.session_id,
-            on_lost=on_lost,
-            on_wait=on_wait,
-        )
+        claim = self._client.claim(job_id, session=self.session_id, on_lost=on_lost, **options)
         self._add(claim)
         return claim
 
@@ -91,26 +67,11 @@ class Session(SessionBase[Claim]):
         self,
         job_ids: Sequence[str],
         *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        redo: bool = False,
-        lock_delay: float = 0,
         on_lost: Callable[[Claim], object] | None = None,
+        **options: Unpack[ClaimAnyOptions],
     ) -> Claim:
         """Claim the first free job of a list for this session, as `Holdfast.claim_any`."""
-        claim = self._client.claim_any(
-            job_ids,
-            ttl=ttl,
-            wait=wait,
-            owner=owner,
-            metadata=metadata,
-            redo=redo,
-            lock_delay=lock_delay,
-            session=self.session_id,
-            on_lost=on_lost,
-        )
+        claim = self._client.claim_any(job_ids, session=self.session_id, on_lost=on_lost, **options)
         self._add(claim)
         return claim
 
@@ -118,28 +79,11 @@ class Session(SessionBase[Claim]):
         self,
         job_ids: Sequence[str],
         *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        redo: bool = False,
-        lock_delay: float = 0,
         on_lost: Callable[[Claims], object] | None = None,
-        on_wait: Callable[[Place], None] | None = None,
+        **options: Unpack[ClaimAllOptions],
     ) -> Claims:
         """Claim every job of a list or none for this session, as `Holdfast.claim_all`."""
-        claims = self._client.claim_all(
-            job_ids,
-            ttl=ttl,
-            wait=wait,
-            owner=owner,
-            metadata=metadata,
-            redo=redo,
-            lock_delay=lock_delay,
-            session=self.session_id,
-            on_lost=on_lost,
-            on_wait=on_wait,
-        )
+        claims = self._client.claim_all(job_ids, session=self.session_id, on_lost=on_lost, **options)
         for claim in claims:
             self._add(claim)
         return claims

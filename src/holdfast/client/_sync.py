@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from inspect import GEN_CLOSED, getgeneratorstate
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from holdfast.client import _claiming, _exclusive, _keeping, _reading
 from holdfast.client._claim import Claim, Claims
 from holdfast.client._client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
-from holdfast.client._flow import ANSWER_SECONDS, RETRY_SECONDS, Close, Effect, Flow, Open, Read, Rest, Send
+from holdfast.client._flow import Close, Effect, Flow, Open, Read, Rest, Send
 from holdfast.client._following import Follower
 from holdfast.client._given import names, whole_seconds
 from holdfast.client._http import Transport
 from holdfast.client._kept import look
+from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
 from holdfast.client._records import Happened, JobClaim, JobOwner, JobStatus, Metadata, Place, SessionInfo
 from holdfast.client._session import Session
 from holdfast.wire.messages import StatusReply, TokenMadeReply, TokenReply, WhyReply
@@ -68,27 +68,7 @@ class Holdfast(Client):
     ...     push(branch, fencing_token=claim.token)
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        token: str | None = None,
-        token_file: str | os.PathLike[str] | None = None,
-        owner: str | None = None,
-        answer_seconds: float = ANSWER_SECONDS,
-        retry_seconds: float = RETRY_SECONDS,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        """Find the server and the token; nothing is sent yet. Raises `SettingsError`."""
-        super().__init__(
-            url,
-            token=token,
-            token_file=token_file,
-            owner=owner,
-            answer_seconds=answer_seconds,
-            retry_seconds=retry_seconds,
-            environment=environment,
-        )
+    def _prepare(self) -> None:
         self._transport = Transport(self._target, environment=self._environment)
 
     def __enter__(self) -> Self:
@@ -112,94 +92,47 @@ class Holdfast(Client):
         self,
         job_id: str,
         *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        resume: bool = False,
-        redo: bool = False,
-        lock_delay: float = 0,
         session: str | None = None,
         on_lost: Callable[[Claim], object] | None = None,
-        on_wait: Callable[[Place], None] | None = None,
+        **options: Unpack[ClaimOptions],
     ) -> Claim:
         """Claim a job and keep it renewed. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
 
-        `ttl` is the life of the lease in seconds, `wait` how long to stand in line for it. `resume` asks for one's own
-        live claim back, `redo` claims a job although it is done. `lock_delay` keeps the job closed for so many seconds
-        after any end. `on_lost` is called in a thread of its own when the claim is lost, `on_wait` with the place in
-        the line every few seconds.
+        Options: `ttl` is the life of the lease in seconds (60), `wait` how long to stand in line for it. `owner` is the
+        name that others see, `metadata` what they see with it. `resume` asks for one's own live claim back, `redo`
+        claims a job although it is done. `lock_delay` keeps the job closed for so many seconds after any end. `on_wait`
+        is called with the place in the line every few seconds. `on_lost` is called in a thread of its own when the
+        claim is lost.
         """
-        wanted = self._wanted(
-            threading.current_thread(),
-            ttl=ttl,
-            wait=wait,
-            owner=owner,
-            metadata=metadata,
-            resume=resume,
-            redo=redo,
-            lock_delay=lock_delay,
-            session=session,
-            on_wait=on_wait,
-        )
+        wanted = self._wanted(threading.current_thread(), ClaimOptions, options, session=session)
         return Claim(self, self._run(_claiming.claim(job_id, wanted, self._policy)), on_lost)
 
     def claim_any(
         self,
         job_ids: Sequence[str],
         *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        redo: bool = False,
-        lock_delay: float = 0,
         session: str | None = None,
         on_lost: Callable[[Claim], object] | None = None,
+        **options: Unpack[ClaimAnyOptions],
     ) -> Claim:
         """Claim the first free job of a list and keep it renewed: how a worker takes work from a backlog.
 
         Finished jobs are passed over. Raises `JobHeld` with `others`, or `JobDone` when only finished ones are left.
         With `wait` it asks again and again; there is no line for this.
         """
-        wanted = self._wanted(
-            threading.current_thread(),
-            ttl=ttl,
-            wait=wait,
-            owner=owner,
-            metadata=metadata,
-            redo=redo,
-            lock_delay=lock_delay,
-            session=session,
-        )
+        wanted = self._wanted(threading.current_thread(), ClaimAnyOptions, options, session=session)
         return Claim(self, self._run(_claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost)
 
     def claim_all(
         self,
         job_ids: Sequence[str],
         *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        redo: bool = False,
-        lock_delay: float = 0,
         session: str | None = None,
         on_lost: Callable[[Claims], object] | None = None,
-        on_wait: Callable[[Place], None] | None = None,
+        **options: Unpack[ClaimAllOptions],
     ) -> Claims:
         """Claim every job of a list or none, and keep all of them renewed. Raises as `claim`."""
-        wanted = self._wanted(
-            threading.current_thread(),
-            ttl=ttl,
-            wait=wait,
-            owner=owner,
-            metadata=metadata,
-            redo=redo,
-            lock_delay=lock_delay,
-            session=session,
-            on_wait=on_wait,
-        )
+        wanted = self._wanted(threading.current_thread(), ClaimAllOptions, options, session=session)
         return Claims(self, self._run(_claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost)
 
     def session(
@@ -215,15 +148,7 @@ class Holdfast(Client):
         return Session(self, *self._run(flow), on_lost)
 
     def exclusive(
-        self,
-        job_id: str,
-        *,
-        ttl: float = TTL_SECONDS,
-        wait: float | None = None,
-        remember: float | None = None,
-        skip: bool = False,
-        owner: str | None = None,
-        metadata: Metadata = None,
+        self, job_id: str, *, remember: float | None = None, skip: bool = False, **options: Unpack[ClaimOptions]
     ) -> Callable[[F], F]:
         """Let a function run only while this job is ours.
 
@@ -233,7 +158,7 @@ class Holdfast(Client):
         """
 
         def claim(job: str) -> Claim:
-            return self.claim(job, ttl=ttl, wait=wait, owner=owner, metadata=metadata)
+            return self.claim(job, **options)
 
         return _exclusive.for_function(job_id, claim, remember=remember, skip=skip)
 
@@ -255,8 +180,7 @@ class Holdfast(Client):
 
         `on_wait` is called with the place in the line every few seconds.
         """
-        wanted = self._wanted(
-            threading.current_thread(),
+        options = ClaimOptions(
             ttl=ttl,
             wait=wait,
             owner=owner,
@@ -265,6 +189,7 @@ class Holdfast(Client):
             redo=redo,
             on_wait=on_wait,
         )
+        wanted = self._wanted(threading.current_thread(), ClaimOptions, options)
         return self._run(_claiming.claim(job_id, wanted, self._policy)).claim
 
     def heartbeat_job(

@@ -1,0 +1,51 @@
+"""What a claim may ask for: every option has its one home here. A type checker knows them where they are given.
+
+All times are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypedDict
+
+from holdfast.client._records import Metadata, Place
+
+
+class ClaimAnyOptions(TypedDict, total=False):
+    """What every claim may ask for."""
+
+    ttl: float
+    """The life of the lease: how long the job stays ours if this process dies. 60, unless given."""
+    wait: float | None
+    """How long to stand in line for it; not at all, unless given."""
+    owner: str | None
+    """The name that others see; the client's, unless given, else one of the form host:pid:random."""
+    metadata: Metadata
+    """Shown to everybody who asks for the job."""
+    redo: bool
+    """Claim it although it is done."""
+    lock_delay: float
+    """Keep the job closed for so long after any end of this claim."""
+
+
+class ClaimAllOptions(ClaimAnyOptions, total=False):
+    """What a claim of all may ask for, beside that."""
+
+    on_wait: Callable[[Place], None] | None
+    """Called with the place in the line, every few seconds."""
+
+
+class ClaimOptions(ClaimAllOptions, total=False):
+    """What a claim of one job may ask for, beside that."""
+
+    resume: bool
+    """Ask for one's own live claim back."""
+
+
+def check_known(given: Iterable[str], kind: type) -> None:
+    """Refuse an option that there is not: it must never be ignored."""
+    known = kind.__annotations__
+    for name in given:
+        if name not in known:
+            hint = "; ttl is the life of the lease, wait how long to stand in line" if name == "timeout" else ""
+            raise TypeError(f"there is no option {name!r} here; known are {', '.join(sorted(known))}{hint}")
