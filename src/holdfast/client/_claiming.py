@@ -87,7 +87,6 @@ class _Asking:
         self.began = began
         self.key = key
         self.ticket: str | None = None
-        self.seen_at: int | None = None
         self.asked_wait = 0.0
         """How long the last request was to wait."""
         self.unheard = 0
