@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, LeaseReleased, NotInTime, Refused, SettingsError
+from holdfast import exclusive as holdfast_exclusive
 from holdfast.client._given import patience, wait_seconds, whole_seconds
 from holdfast.client._paths import job_path
 from tests.client.both import Either
@@ -142,3 +143,10 @@ def test_unknown_option_is_refused(method: str, jobs: object, option: str) -> No
     client = Holdfast("http://127.0.0.1:9", environment={})
     with pytest.raises(TypeError, match=f"no option '{option}' here; known are .*ttl"):
         getattr(client, method)(jobs, **{option: None})
+
+
+@pytest.mark.parametrize("exclusive", [holdfast_exclusive, Holdfast("http://127.0.0.1:9", environment={}).exclusive])
+def test_unknown_option_of_exclusive_is_refused_at_once(exclusive: Callable[..., Any]) -> None:
+    """A decorator with an option that there is not fails where it stands, and not in the night when it is called."""
+    with pytest.raises(TypeError, match="no option 'timeout' here"):
+        exclusive("nightly", timeout=3)

@@ -60,7 +60,7 @@ def start(
     """Begin a session and print what a shell needs for it.
 
     `rlock` and its kin use it, any call of theirs keeps it alive, and `holdfast claim` binds to it. Without --ttl it
-    lives for the server's setting resource_lock_timeout_seconds.
+    lives for the server's setting `resourceLockTimeout`.
     """
     from holdfast.client import _keeping, _reading
     from holdfast.client._sync import drive

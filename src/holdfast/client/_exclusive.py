@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 import string
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from holdfast.client import _clock
 from holdfast.errors import JobDone, JobHeld
@@ -21,6 +21,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.client")
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Skipping(Protocol):
+    """A decorator whose function may be passed over: then it returns None."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
 def for_function(job_id: str, claim: Callable[[str], Claim], *, remember: float | None, skip: bool) -> Callable[[F], F]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from holdfast.client import _config, _exclusive
 from holdfast.client._claim import Claim, Claims
 from holdfast.client._client import JOB_TTL_SECONDS, TTL_SECONDS
-from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
+from holdfast.client._exclusive import Skipping
+from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions, check_known
 from holdfast.client._records import JobClaim, JobOwner, Metadata
 from holdfast.client._session import Session
 from holdfast.client._sync import Holdfast
@@ -63,10 +64,19 @@ def session(
     return default_client().session(name, ttl=ttl, metadata=metadata, on_lost=on_lost)
 
 
+@overload
+def exclusive(
+    job_id: str, *, remember: float | None = None, skip: Literal[False] = False, **options: Unpack[ClaimOptions]
+) -> Callable[[F], F]: ...
+@overload
+def exclusive(
+    job_id: str, *, remember: float | None = None, skip: Literal[True], **options: Unpack[ClaimOptions]
+) -> Skipping: ...
 def exclusive(
     job_id: str, *, remember: float | None = None, skip: bool = False, **options: Unpack[ClaimOptions]
-) -> Callable[[F], F]:
+) -> Callable[[F], F] | Skipping:
     """Let a function run only while this job is ours, as `Holdfast.exclusive`; for coroutine functions too."""
+    check_known(options, ClaimOptions)
 
     def decorate(function: F) -> F:
         if inspect.iscoroutinefunction(function):

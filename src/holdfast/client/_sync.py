@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from inspect import GEN_CLOSED, getgeneratorstate
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from holdfast.client import _claiming, _exclusive, _keeping, _reading
 from holdfast.client._claim import Claim, Claims
 from holdfast.client._client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
+from holdfast.client._exclusive import Skipping
 from holdfast.client._flow import Close, Effect, Flow, Open, Read, Rest, Send
 from holdfast.client._following import Follower
 from holdfast.client._given import names, whole_seconds
 from holdfast.client._http import Transport
 from holdfast.client._kept import look
-from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
+from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions, check_known
 from holdfast.client._records import Happened, JobClaim, JobOwner, JobStatus, Metadata, Place, SessionInfo
 from holdfast.client._session import Session
 from holdfast.wire.messages import StatusReply, TokenMadeReply, TokenReply, WhyReply
@@ -147,15 +148,29 @@ class Holdfast(Client):
         flow = _keeping.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
         return Session(self, *self._run(flow), on_lost)
 
+    @overload
+    def exclusive(
+        self,
+        job_id: str,
+        *,
+        remember: float | None = None,
+        skip: Literal[False] = False,
+        **options: Unpack[ClaimOptions],
+    ) -> Callable[[F], F]: ...
+    @overload
+    def exclusive(
+        self, job_id: str, *, remember: float | None = None, skip: Literal[True], **options: Unpack[ClaimOptions]
+    ) -> Skipping: ...
     def exclusive(
         self, job_id: str, *, remember: float | None = None, skip: bool = False, **options: Unpack[ClaimOptions]
-    ) -> Callable[[F], F]:
+    ) -> Callable[[F], F] | Skipping:
         """Let a function run only while this job is ours.
 
         `{date}` in `job_id` is today's date (UTC), `{name}` any argument of the call. With `remember` the job counts as
         done for so many seconds once the function has returned. Raises `JobHeld` or `JobDone` instead of calling it;
         with `skip` it returns None and logs the reason.
         """
+        check_known(options, ClaimOptions)
 
         def claim(job: str) -> Claim:
             return self.claim(job, **options)
