@@ -20,7 +20,7 @@ from holdfast.cli._command import Command
 from holdfast.cli._gate import CANNOT_RUN
 from holdfast.cli._leash import FIRST_WORD, Leash
 from holdfast.cli._plan import Plan, plan
-from holdfast.cli._signals import STOPS, Signals
+from holdfast.cli._signals import Signals
 from holdfast.cli._terminal import Terminal, reads_keyboard
 from holdfast.client import _clock
 
@@ -60,8 +60,6 @@ class Outcome(NamedTuple):
     """As a shell would see it: 128 + n for signal n."""
     lost: bool
     """The command was told to stop, or killed, because of the claim."""
-    signalled: int | None
-    """The first signal that asked us to end; it was passed on."""
 
 
 def run_child(
@@ -73,7 +71,7 @@ def run_child(
             child = Command(command, environment)
         except (OSError, ValueError) as error:
             _quietly(say, f"{command[0]}: it cannot be started: {_reason(error)}")
-            return Outcome(CANNOT_RUN, lost=False, signalled=None)
+            return Outcome(CANNOT_RUN, lost=False)
         try:
             try:
                 leash = Leash(child.group)
@@ -99,7 +97,7 @@ def run_child(
 def _refuse(child: Command, say: Say, problem: str) -> Outcome:
     child.send(signal.SIGKILL)
     _quietly(say, f"the command was not run: nobody would stop it in time if we were killed: {problem}")
-    return Outcome(_output.UNEXPECTED, lost=False, signalled=None)
+    return Outcome(_output.UNEXPECTED, lost=False)
 
 
 class _Supervisor:
@@ -128,7 +126,6 @@ class _Supervisor:
         self._has_leftovers = False
         self._killed_at: _clock.Instant | None = None
         self._is_lost = False
-        self._signalled: int | None = None
         self._shares_terminal = reads_keyboard()
         self._replaced_at: _clock.Instant | None = None
         self._due_seconds = 0.0
@@ -175,8 +172,7 @@ class _Supervisor:
             self._note_reports(self._leash.end())
         if problem := self._child.problem():
             _quietly(self._say, problem)
-        self._note_signals(self._signals.arrived())
-        return Outcome(self._child.ended_with() or 0, self._is_lost, self._signalled)
+        return Outcome(self._child.ended_with() or 0, self._is_lost)
 
     def _sleep(self) -> None:
         sources: list[Signals | Leash] = [self._signals]
@@ -272,16 +268,11 @@ class _Supervisor:
     # Signals and the terminal.
 
     def _pass_on_signals(self) -> None:
-        numbers = self._signals.arrived()
-        self._note_signals(numbers)
-        for number in numbers:
+        for number in self._signals.arrived():
             if number == signal.SIGCONT:
                 self._resume()
             else:
                 self._child.send(number)
-
-    def _note_signals(self, numbers: list[int]) -> None:
-        self._signalled = self._signalled or next((number for number in numbers if number in STOPS), None)
 
     def _look_for_stop(self) -> None:
         number = self._child.stopped_by()

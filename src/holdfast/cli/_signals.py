@@ -20,8 +20,6 @@ OUR_OWN = frozenset(
     )
     if hasattr(signal, name)
 )
-STOPS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""These ask a program to end."""
 
 
 class Signals:
