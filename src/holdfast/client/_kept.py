@@ -54,8 +54,8 @@ class Keeping(ABC):
     def _advance(self, kept: Kept, step: Callable[[], Effect]) -> None:
         """Go on with a flow. Only one at a time has it."""
         try:
-            effect = step()
             while not kept.stopped:
+                effect = step()
                 match effect:
                     case Rest(seconds=seconds):
                         self._rest(kept, seconds)
@@ -64,7 +64,7 @@ class Keeping(ABC):
                         self._ask(kept, effect)
                         return
                     case _:
-                        effect = kept.flow.send(look(effect))
+                        step = partial(kept.flow.send, look(effect))
             kept.flow.close()
         except StopIteration:
             return
