@@ -10,6 +10,7 @@ import contextlib
 import random
 import socket
 import threading
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +20,7 @@ from tests.support.server import ServerProcess
 TIMEOUT_SECONDS = 15.0
 
 
-class Proxy:
+class Proxy(ABC):
     """Listens on a port of its own; `server` may be changed while it runs."""
 
     def __init__(self, server: ServerProcess) -> None:
@@ -53,8 +54,9 @@ class Proxy:
                 return
             threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
 
+    @abstractmethod
     def _pass_on(self, client: socket.socket) -> None:
-        raise NotImplementedError
+        """Serve one connection, in a thread of its own."""
 
 
 class LosingProxy(Proxy):
