@@ -84,9 +84,14 @@ work=$!
 keep_renewing "$work" >/dev/null 2>&1 3<&- &
 beat=$!
 trap finish EXIT
-trap 'kill "$work" 2>/dev/null || true' HUP INT TERM
+told=0
+trap 'told=1; kill "$work" 2>/dev/null || true' HUP INT TERM
 
 code=0
 wait "$work" || code=$?
-while kill -0 "$work" 2>/dev/null; do code=0; wait "$work" || code=$?; done  # A signal to us ended the wait early.
+while [ "$told" -eq 1 ]; do  # A signal to us ended the wait early. 127: the command had ended, and its code is known.
+    told=0 again=0
+    wait "$work" || again=$?
+    [ "$again" -eq 127 ] || code=$again
+done
 exit "$code"
