@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import __version__
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")], key=lambda page: page.as_posix()
@@ -15,6 +17,7 @@ PAGES = sorted(
 
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+VERSION = re.compile(r"Holdfast (\S+) is listening|version +(\S+) on both sides")
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
 
@@ -75,3 +78,11 @@ def test_every_guide_is_listed() -> None:
     listed = set(LINK.findall(prose(ROOT / "docs" / "README.md")))
     for folder in ("guide", "reference"):
         assert {f"{folder}/{page.name}" for page in (ROOT / "docs" / folder).glob("*.md")} <= listed
+
+
+def test_the_version_shown_is_ours() -> None:
+    """Where a page shows what a command prints, the version in it is the one of this tree."""
+    shown = [
+        version for page in PAGES for found in VERSION.findall(page.read_text(encoding="utf-8")) for version in found
+    ]
+    assert {version for version in shown if version} == {__version__}

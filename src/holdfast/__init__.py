@@ -92,7 +92,7 @@ __all__ = [
     "session",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Each public name and the module it lives in; a name belongs here and in __all__, and a test compares the two.
 _HOMES: dict[str, str] = {
