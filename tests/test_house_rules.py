@@ -9,12 +9,15 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "holdfast"
 
 LEAVES = {"clientconfig", "errors", "settings"}
+PUBLIC = "the public names"
+"""What a user imports from `holdfast` itself."""
 
 # What may import what: a package, a module beside the packages, or one file of a package, which then counts alone.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -28,10 +31,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"journal", "core", *LEAVES},
     "server": {"engine", "wire", "core", *LEAVES},
     "client": {"wire", *LEAVES},
-    "cli": {"client", *LEAVES},
-    "cli/serve.py": {"client", "server", "engine", "journal", *LEAVES},
-    "cli/doctor.py": {"client", "server", "engine", "journal", *LEAVES},
-    "mcp": {"client", *LEAVES},
+    "cli": {"client", PUBLIC, *LEAVES},
+    "cli/serve.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
+    "cli/doctor.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
+    "mcp": {"client", PUBLIC, *LEAVES},
     "testing": {"engine", "journal", "core", *LEAVES},
     "__init__": {"client", "fencing", *LEAVES},
     "__main__": {"cli"},
@@ -125,11 +128,21 @@ def wrong_arrows(path: str, text: str) -> list[str]:
     complaints = []
     for line, name in imported(path, ast.parse(text)):
         origin, _, rest = name.partition(".")
-        target = rest.partition(".")[0]
+        target = PUBLIC if rest in public_names() else rest.partition(".")[0]
         home = unit.partition("/")[0]
         if origin == "holdfast" and target not in {home, "__version__", *MAY_IMPORT[unit]}:
             complaints.append(f"{path}:{line}: {unit} may not import {name}")
     return complaints
+
+
+@cache
+def public_names() -> frozenset[str]:
+    """What `holdfast` itself offers to users."""
+    for node in ast.parse(_text(SOURCE / "__init__.py")).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
+                return frozenset(ast.literal_eval(value)) - {"__version__"}
+    return frozenset()
 
 
 def dependencies(extra: str | None = None) -> set[str]:
@@ -310,6 +323,7 @@ def test_imports_follow_the_arrows() -> None:
     assert wrong_arrows("client/_sync.py", "importlib.import_module('holdfast.server')")
     assert wrong_arrows("client/_sync.py", "from holdfast import Claim")
     assert wrong_arrows("cli/token.py", "from holdfast.server import app")
+    assert wrong_arrows("cli/token.py", "from holdfast import fencing")
     assert wrong_arrows("server/app.py", "from holdfast.cli import main")
     assert wrong_arrows("engine/engine.py", "from holdfast.testing import ManualClock")
     assert wrong_arrows("settings.py", "import holdfast.core.values")
@@ -321,6 +335,7 @@ def test_imports_follow_the_arrows() -> None:
     assert wrong_arrows("core/decide.py", "import math\nfrom . import values\nfrom holdfast.core import state") == []
     assert wrong_arrows("engine/engine.py", "from holdfast.journal.base import Journal\nfrom ..errors import E") == []
     assert wrong_arrows("cli/serve.py", "from holdfast.server import app\nfrom holdfast import __version__") == []
+    assert wrong_arrows("cli/token.py", "from holdfast import Holdfast, JobClaim") == []
 
 
 def test_nobody_imports_testing_cli_or_mcp() -> None:

@@ -25,8 +25,18 @@ if TYPE_CHECKING:
         release_job,
         session,
     )
-    from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
-    from holdfast.client._records import Happened, JobClaim, JobOwner, JobStatus, Place, Previous, SessionInfo
+    from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions
+    from holdfast.client._records import (
+        Happened,
+        JobClaim,
+        JobOwner,
+        JobStatus,
+        Metadata,
+        OpenedSession,
+        Place,
+        Previous,
+        SessionInfo,
+    )
     from holdfast.client._session import Session
     from holdfast.client._sync import Holdfast
     from holdfast.errors import (
@@ -55,6 +65,7 @@ __all__ = [
     "Claim",
     "ClaimAllOptions",
     "ClaimAnyOptions",
+    "ClaimJobOptions",
     "ClaimOptions",
     "Claims",
     "Deadlock",
@@ -68,8 +79,10 @@ __all__ = [
     "JobStatus",
     "LeaseLost",
     "LeaseReleased",
+    "Metadata",
     "NotAllowed",
     "NotInTime",
+    "OpenedSession",
     "Place",
     "Previous",
     "Refused",
@@ -114,11 +127,14 @@ _HOMES: dict[str, str] = {
     "session": "holdfast.client._jobs",
     "ClaimAllOptions": "holdfast.client._options",
     "ClaimAnyOptions": "holdfast.client._options",
+    "ClaimJobOptions": "holdfast.client._options",
     "ClaimOptions": "holdfast.client._options",
     "Happened": "holdfast.client._records",
     "JobClaim": "holdfast.client._records",
     "JobOwner": "holdfast.client._records",
     "JobStatus": "holdfast.client._records",
+    "Metadata": "holdfast.client._records",
+    "OpenedSession": "holdfast.client._records",
     "Place": "holdfast.client._records",
     "Previous": "holdfast.client._records",
     "SessionInfo": "holdfast.client._records",

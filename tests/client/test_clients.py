@@ -262,6 +262,50 @@ def test_session_ends_all(either: Either, job: str) -> None:
         session.raise_if_lost()
 
 
+def test_claims_that_nobody_keeps(either: Either, job: str) -> None:
+    """`claim_any_job` and `claim_all_jobs` claim as their twins and leave renewing to the caller, for 120 s."""
+    taken, free, other = f"{job}-1", f"{job}-2", f"{job}-3"
+    first = either.claim_job(taken, "ana")
+    found = either.claim_any_job([taken, free], owner="ben", metadata={"model": "m"})
+    assert isinstance(found, JobClaim) and (found.job_id, found.owner, found.metadata) == (free, "ben", {"model": "m"})
+    assert 100 < (found.expires_at - found.claimed_at).total_seconds() <= 120
+    assert 100 < either.heartbeat_job(free, found.lease_id) <= 120
+    with pytest.raises(JobHeld) as caught:
+        either.claim_all_jobs([free, other])
+    assert [each.job_id for each in caught.value.others] == [free]
+    with pytest.raises(NotInTime):
+        either.claim_any_job([taken, free], wait=0.1)
+    either.release_job(taken, first.lease_id)
+    either.release_job(free, found.lease_id)
+    claims = either.claim_all_jobs([free, taken], ttl=30)
+    assert [each.job_id for each in claims] == [free, taken]
+    assert either.get_job_owner(taken).expires_in <= 30
+    for each in claims:
+        either.release_job(each.job_id, each.lease_id)
+    assert either.list_claimed_jobs(job) == []
+
+
+def test_session_that_nobody_keeps(either: Either, open_client: Open, job: str) -> None:
+    """`open_session` gives what a child needs: its secret lets one in and keeps it, and its end ends what is bound."""
+    opened = either.open_session("run-1", ttl=30, metadata={"why": "tests"})
+    assert (opened.name, opened.metadata, opened.url) == ("run-1", {"why": "tests"}, either.url)
+    assert 20 < opened.expires_in <= 30 and opened.expires_at > datetime.now(UTC)
+    assert opened.environment == {"GATEWAY_URL": either.url, "SHUTDOWN_SECRET": opened.secret}
+    assert opened.secret not in repr(opened)
+    known = {each.session_id: each for each in either.sessions()}[opened.session_id]
+    assert (known.name, known.metadata) == ("run-1", {"why": "tests"})
+    either.claim_job(f"{job}-1", session=opened.session_id)
+    either.claim_any_job([f"{job}-2"], session=opened.session_id)
+    either.claim_all_jobs([f"{job}-3", f"{job}-4"], session=opened.session_id)
+    child = open_client(token=opened.secret)
+    assert len(child.list_claimed_jobs(job, session=opened.session_id)) == 4
+    either.end_session(opened.session_id)
+    assert either.list_claimed_jobs(job) == []
+    with pytest.raises(Refused) as caught:
+        either.claim_job(job, session=opened.session_id)
+    assert caught.value.code == "not_found"
+
+
 def test_session_that_was_ended_is_lost(either: Either, job: str) -> None:
     """S2: a session that somebody else has ended is lost, and with it its claims."""
     with pytest.raises(LeaseLost) as caught, either.session(ttl=30) as session:
@@ -335,12 +379,14 @@ def test_reading(either: Either, job: str) -> None:
 
 
 def test_listing_has_pages(either: Either, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing is whole however many pages it has, in order of name, and can be narrowed to an owner."""
+    """A listing is whole however many pages it has, in order of name; an owner or a limit narrows it."""
     monkeypatch.setattr("holdfast.client._reading.PAGE", 2)
     names = [f"{job}/{number}" for number in range(5)]
     with either.claim_all(names, owner="ana"), either.claim(f"{job}/9", owner="ben"):
         assert [each.job_id for each in either.list_claimed_jobs(f"{job}/")] == [*names, f"{job}/9"]
         assert [each.job_id for each in either.list_claimed_jobs(f"{job}/", owner="ben")] == [f"{job}/9"]
+        assert [each.job_id for each in either.list_claimed_jobs(f"{job}/", limit=3)] == names[:3]
+        assert [each.job_id for each in either.list_claimed_jobs(f"{job}/", limit=99)] == [*names, f"{job}/9"]
 
 
 def test_events_are_followed(either: Either, job: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_type
 
 import holdfast
-from holdfast import AsyncClaim, AsyncHoldfast, Claim, Claims, Holdfast, JobOwner, Session
+from holdfast import AsyncClaim, AsyncHoldfast, Claim, Claims, Holdfast, JobClaim, JobOwner, Session
 
 
 @holdfast.exclusive("nightly-{date}", ttl=300, remember=3_600)
@@ -36,11 +36,16 @@ def use_in_threads(client: Holdfast) -> None:
         assert_type(claims, Claims)
     with client.session("run") as session, session.claim_any(["a"], owner="me") as claim:
         assert_type(session, Session)
+    assert_type(client.claim_any_job(["a"], session="s", ttl=5), JobClaim)
+    assert_type(client.claim_all_jobs(["a", "b"], wait=1), list[JobClaim])
+    assert_type(client.open_session("run", ttl=30).environment, dict[str, str])
+    client.claim_job("a", "me", {"model": "m"}, 5, wait=1, lock_delay=3, session="s")
     assert_type(holdfast.get_job_owner("a"), JobOwner | None)
     assert_type(one_or_error(1), str)
     assert_type(one_or_none(1), str | None)
     holdfast.claim("a", timeout=3)  # type: ignore[call-arg]
     client.claim_any(["a"], resume=True)  # type: ignore[call-arg]
+    client.claim_job("a", timeout=3)  # type: ignore[call-arg]
     holdfast.no_such_name  # type: ignore[attr-defined]  # noqa: B018 - that it is refused is the point
 
 

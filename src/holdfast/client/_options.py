@@ -11,21 +11,29 @@ from typing import TypedDict
 from holdfast.client._records import Metadata, Place
 
 
-class ClaimAnyOptions(TypedDict, total=False):
-    """What every claim may ask for."""
+class _EveryOption(TypedDict, total=False):
+    """What every claim may ask for, in whichever way it is made."""
 
-    ttl: float
-    """The life of the lease: how long the job stays ours if this process dies. 60, unless given."""
     wait: float | None
     """How long to stand in line for it; not at all, unless given."""
-    owner: str | None
-    """The name that others see; the client's, unless given, else one of the form host:pid:random."""
-    metadata: Metadata
-    """Shown to everybody who asks for the job."""
     redo: bool
     """Claim it although it is done."""
     lock_delay: float
     """Keep the job closed for so long after any end of this claim."""
+
+
+class ClaimAnyOptions(_EveryOption, total=False):
+    """What every claim may ask for by name."""
+
+    ttl: float
+    """The life of the lease: how long the job stays ours if this process dies.
+
+    60, unless given; 120 for those who renew themselves.
+    """
+    owner: str | None
+    """The name that others see; the client's, unless given, else one of the form host:pid:random."""
+    metadata: Metadata
+    """Shown to everybody who asks for the job."""
 
 
 class ClaimAllOptions(ClaimAnyOptions, total=False):
@@ -38,6 +46,15 @@ class ClaimAllOptions(ClaimAnyOptions, total=False):
 class ClaimOptions(ClaimAllOptions, total=False):
     """What a claim of one job may ask for, beside that."""
 
+    resume: bool
+    """Ask for one's own live claim back."""
+
+
+class ClaimJobOptions(_EveryOption, total=False):
+    """What `claim_job` may ask for, beside the owner, the metadata and the ttl, which have a place of their own."""
+
+    on_wait: Callable[[Place], None] | None
+    """Called with the place in the line, every few seconds."""
     resume: bool
     """Ask for one's own live claim back."""
 

@@ -35,18 +35,25 @@ def status(job: str, policy: Policy) -> Flow[JobStatus]:
 
 
 def jobs(
-    policy: Policy, *, prefix: str | None = None, owner: str | None = None, session: str | None = None
+    policy: Policy,
+    *,
+    prefix: str | None = None,
+    owner: str | None = None,
+    session: str | None = None,
+    limit: int | None = None,
 ) -> Flow[list[JobOwner]]:
-    """List the claimed jobs in order of name, page by page."""
+    """List the claimed jobs in order of name, page by page; the first `limit` of them, if that is given."""
     found: list[JobOwner] = []
     after: str | None = None
-    while True:
-        path = with_query("/locks", prefix=prefix, owner=owner, session=session, limit=PAGE, after=after)
+    while limit is None or len(found) < limit:
+        page_limit = PAGE if limit is None else min(limit - len(found), PAGE)
+        path = with_query("/locks", prefix=prefix, owner=owner, session=session, limit=page_limit, after=after)
         page = yield from ask(_get(path, policy), policy, LocksReply)
         found += [each for each in map(_records.owner_of, page.locks) if each is not None]
         after = page.next_after
         if after is None:
-            return found
+            break
+    return found
 
 
 def history(

@@ -18,6 +18,7 @@ from holdfast.wire.messages import (
     HeldName,
     HeldReply,
     LockReply,
+    SessionOpenedReply,
     SessionReply,
 )
 from holdfast.wire.messages import Previous as PreviousReply
@@ -130,6 +131,30 @@ class SessionInfo(msgspec.Struct, frozen=True):
     expires_at: datetime
     claims: int
     metadata: Metadata
+
+
+class OpenedSession(msgspec.Struct, frozen=True):
+    """A session that nobody keeps alive: it ends by itself, unless a call with its secret comes before."""
+
+    session_id: str
+    name: str | None
+    secret: str
+    """A bearer token for this session alone: for a child process, not for logs."""
+    expires_at: datetime
+    expires_in: float
+    """Seconds, as of when the server answered."""
+    metadata: Metadata
+    url: str
+    """The server that it lives on."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a child process needs for `rlock` and its kin."""
+        return {"GATEWAY_URL": self.url, "SHUTDOWN_SECRET": self.secret}
+
+    def __repr__(self) -> str:
+        """Show everything but the secret."""
+        return f"OpenedSession({self.name or self.session_id!r}, until {self.expires_at})"
 
 
 def time_of(text: str) -> datetime:
@@ -257,6 +282,19 @@ def session(reply: SessionReply) -> SessionInfo:
     """Say what is known of a session."""
     return SessionInfo(
         reply.session_id, reply.name, time_of(reply.expires_at), reply.lock_count, unpacked(reply.metadata)
+    )
+
+
+def opened_session(reply: SessionOpenedReply, url: str) -> OpenedSession:
+    """Say what a session is that has just begun."""
+    return OpenedSession(
+        reply.session_id,
+        reply.name,
+        reply.session_secret,
+        time_of(reply.expires_at),
+        reply.expires_in_ms / 1_000,
+        unpacked(reply.metadata),
+        url,
     )
 
 

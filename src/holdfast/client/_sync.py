@@ -18,8 +18,17 @@ from holdfast.client._following import Follower
 from holdfast.client._given import names, whole_seconds
 from holdfast.client._http import Transport
 from holdfast.client._kept import look
-from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions, check_known
-from holdfast.client._records import Happened, JobClaim, JobOwner, JobStatus, Metadata, Place, SessionInfo
+from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions, check_known
+from holdfast.client._records import (
+    Happened,
+    JobClaim,
+    JobOwner,
+    JobStatus,
+    Metadata,
+    OpenedSession,
+    SessionInfo,
+    opened_session,
+)
 from holdfast.client._session import Session
 from holdfast.wire.messages import StatusReply, TokenMadeReply, TokenReply, WhyReply
 
@@ -177,7 +186,7 @@ class Holdfast(Client):
 
         return _exclusive.for_function(job_id, claim, remember=remember, skip=skip)
 
-    # One claim, by its lease id: for those who renew themselves.
+    # Claims by their lease id and sessions by their id: for those who renew themselves.
 
     def claim_job(
         self,
@@ -186,26 +195,39 @@ class Holdfast(Client):
         metadata: Metadata = None,
         ttl: float = JOB_TTL_SECONDS,
         *,
-        wait: float | None = None,
-        resume: bool = False,
-        redo: bool = False,
-        on_wait: Callable[[Place], None] | None = None,
+        session: str | None = None,
+        **options: Unpack[ClaimJobOptions],
     ) -> JobClaim:
         """Claim a job and leave it to the caller to renew. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
 
         `on_wait` is called with the place in the line every few seconds.
         """
-        options = ClaimOptions(
-            ttl=ttl,
-            wait=wait,
-            owner=owner,
-            metadata=metadata,
-            resume=resume,
-            redo=redo,
-            on_wait=on_wait,
-        )
-        wanted = self._wanted(threading.current_thread(), ClaimOptions, options)
+        given = {**options, "owner": owner, "metadata": metadata, "ttl": ttl}
+        wanted = self._wanted(threading.current_thread(), ClaimOptions, given, session=session)
         return self._run(_claiming.claim(job_id, wanted, self._policy)).claim
+
+    def claim_any_job(
+        self, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAnyOptions]
+    ) -> JobClaim:
+        """Claim the first free job of a list and leave it to the caller to renew. Raises as `claim_any`.
+
+        Its `ttl` is 120 seconds, unless given.
+        """
+        given = {"ttl": JOB_TTL_SECONDS, **options}
+        wanted = self._wanted(threading.current_thread(), ClaimAnyOptions, given, session=session)
+        return self._run(_claiming.claim_any(names(job_ids), wanted, self._policy)).claim
+
+    def claim_all_jobs(
+        self, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAllOptions]
+    ) -> list[JobClaim]:
+        """Claim every job of a list or none, and leave it to the caller to renew each. Raises as `claim_all`.
+
+        Their `ttl` is 120 seconds, unless given.
+        """
+        given = {"ttl": JOB_TTL_SECONDS, **options}
+        wanted = self._wanted(threading.current_thread(), ClaimAllOptions, given, session=session)
+        gots = self._run(_claiming.claim_all(names(job_ids), wanted, self._policy))
+        return [got.claim for got in gots]
 
     def heartbeat_job(
         self,
@@ -236,6 +258,17 @@ class Holdfast(Client):
         """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
         return self._run(_claiming.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
 
+    def open_session(
+        self, name: str | None = None, *, ttl: float = TTL_SECONDS, metadata: Metadata = None
+    ) -> OpenedSession:
+        """Open a session and leave it to the caller to keep it alive: any call with its secret does.
+
+        Claims that are made with `session=` its id end with it. `end_session` ends it.
+        """
+        flow = _keeping.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
+        reply, _ = self._run(flow)
+        return opened_session(reply, self.url)
+
     # Asking.
 
     def get_job_owner(self, job_id: str) -> JobOwner | None:
@@ -247,10 +280,16 @@ class Holdfast(Client):
         return self._run(_reading.status(job_id, self._policy))
 
     def list_claimed_jobs(
-        self, prefix: str | None = None, *, owner: str | None = None, session: str | None = None
+        self,
+        prefix: str | None = None,
+        *,
+        owner: str | None = None,
+        session: str | None = None,
+        limit: int | None = None,
     ) -> list[JobOwner]:
-        """List the claimed jobs, ordered by name."""
-        return self._run(_reading.jobs(self._policy, prefix=prefix, owner=owner, session=session))
+        """List the claimed jobs, ordered by name: all of them, or the first `limit`."""
+        flow = _reading.jobs(self._policy, prefix=prefix, owner=owner, session=session, limit=limit)
+        return self._run(flow)
 
     def history(
         self,
