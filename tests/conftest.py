@@ -1,4 +1,7 @@
-"""Counts are told at the end of a run: whatever tests put on record as `count: …` is added up and printed."""
+"""For every test: signals as at a terminal, and counts told at the end of a run.
+
+Whatever tests put on record as `count: …` is added up and printed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,14 @@ from collections import Counter
 
 import pytest
 
+from tests.support import signals
+
 COUNT = "count: "
+
+
+def pytest_configure() -> None:
+    """Drop the signals that were inherited, here and in every worker."""
+    signals.reset()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
