@@ -19,7 +19,7 @@ from holdfast.engine.build import JournalError
 from holdfast.server import render
 from holdfast.server.request import BodyReader, Request, read_key
 from holdfast.server.secrets import SESSION_PREFIX
-from holdfast.wire import messages
+from holdfast.wire import requests
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -70,16 +70,16 @@ class Api:
         self._tasks: set[asyncio.Task[None]] = set()
         self.started_ms = engine.clock.monotonic_ms()
         ignore = settings.unknown_fields == "ignore"
-        self.acquire_body = BodyReader(messages.AcquireBody, ignore_unknown=ignore)
-        self.renew_body = BodyReader(messages.RenewBody, ignore_unknown=ignore)
-        self.release_body = BodyReader(messages.ReleaseBody, ignore_unknown=ignore)
-        self.session_body = BodyReader(messages.SessionBody, ignore_unknown=ignore)
-        self.token_body = BodyReader(messages.TokenBody, ignore_unknown=ignore)
-        self.claims_body = BodyReader(messages.ClaimsBody, ignore_unknown=ignore)
-        self.transfer_body = BodyReader(messages.TransferBody, ignore_unknown=ignore)
-        self.check_body = BodyReader(messages.CheckBody, ignore_unknown=ignore)
-        self.revoke_body = BodyReader(messages.RevokeBody, ignore_unknown=ignore)
-        self.reopen_body = BodyReader(messages.ReopenBody, ignore_unknown=ignore)
+        self.acquire_body = BodyReader(requests.AcquireBody, ignore_unknown=ignore)
+        self.renew_body = BodyReader(requests.RenewBody, ignore_unknown=ignore)
+        self.release_body = BodyReader(requests.ReleaseBody, ignore_unknown=ignore)
+        self.session_body = BodyReader(requests.SessionBody, ignore_unknown=ignore)
+        self.token_body = BodyReader(requests.TokenBody, ignore_unknown=ignore)
+        self.claims_body = BodyReader(requests.ClaimsBody, ignore_unknown=ignore)
+        self.transfer_body = BodyReader(requests.TransferBody, ignore_unknown=ignore)
+        self.check_body = BodyReader(requests.CheckBody, ignore_unknown=ignore)
+        self.revoke_body = BodyReader(requests.RevokeBody, ignore_unknown=ignore)
+        self.reopen_body = BodyReader(requests.ReopenBody, ignore_unknown=ignore)
 
     def identify(self, request: Request, scope: str) -> Caller:
         """Return who asks, as of this turn. A call made with a session's secret keeps that session alive (S1)."""

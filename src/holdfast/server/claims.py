@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.server.api import Api
     from holdfast.server.auth import Caller
     from holdfast.server.request import Reply, Request
-    from holdfast.wire.messages import ClaimsBody
+    from holdfast.wire.requests import ClaimsBody
 
 _OK, _NO_CONTENT = 200, 204
 

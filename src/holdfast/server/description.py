@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.wire import gateway, messages
+from holdfast.wire import gateway, replies, requests
 
 _UNKEYED = ("/keepalive", "/renew-all", "/check", "/tickets/{id}", "/locks/acquire", "/locks/heartbeat")
 
@@ -60,10 +60,10 @@ OPERATIONS: tuple[Operation, ...] = (
         "/claims",
         "Claim the first free one of several names, or all of them",
         "claim",
-        messages.ClaimsBody,
+        requests.ClaimsBody,
         {
-            200: messages.ClaimsReply | messages.HeldManyReply | messages.WaitingReply | messages.DoneReply,
-            409: messages.HeldManyReply | messages.WaitingReply | messages.DoneReply,
+            200: replies.ClaimsReply | replies.HeldManyReply | replies.WaitingReply | replies.DoneReply,
+            409: replies.HeldManyReply | replies.WaitingReply | replies.DoneReply,
         },
         (*_NAME, *_CLAIM),
         {"on_held": "`409` answers held names with 409 and Retry-After instead of 200."},
@@ -84,15 +84,15 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET",
         "/health",
         "How the store is",
-        replies={200: messages.HealthReply, 503: messages.HealthReply},
+        replies={200: replies.HealthReply, 503: replies.HealthReply},
     ),
-    Operation("GET", "/healthz", "Whether the process answers", replies={200: messages.ReadyReply}),
+    Operation("GET", "/healthz", "Whether the process answers", replies={200: replies.ReadyReply}),
     Operation(
         "GET",
         "/locks",
         "The held names, in order",
         "read",
-        replies={200: messages.LocksReply},
+        replies={200: replies.LocksReply},
         problems=("invalid_input", "forbidden"),
         query={
             "prefix": "Only names that start so.",
@@ -155,7 +155,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/locks/{name}",
         "Who owns a name",
         "read",
-        replies={200: messages.LockReply},
+        replies={200: replies.LockReply},
         problems=(*_NAME, "forbidden"),
     ),
     Operation(
@@ -163,10 +163,10 @@ OPERATIONS: tuple[Operation, ...] = (
         "/locks/{name}/acquire",
         "Claim a name",
         "claim",
-        messages.AcquireBody,
+        requests.AcquireBody,
         {
-            200: messages.AcquiredReply | messages.HeldReply | messages.WaitingReply | messages.DoneReply,
-            409: messages.DelayedReply | messages.HeldReply | messages.WaitingReply | messages.DoneReply,
+            200: replies.AcquiredReply | replies.HeldReply | replies.WaitingReply | replies.DoneReply,
+            409: replies.DelayedReply | replies.HeldReply | replies.WaitingReply | replies.DoneReply,
         },
         (*_NAME, *_CLAIM),
         {"on_held": "`409` answers a held name with 409 and Retry-After instead of 200."},
@@ -176,8 +176,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "/locks/{name}/check",
         "Whether a fencing token is the current one",
         "read",
-        messages.CheckBody,
-        {200: messages.CheckReply},
+        requests.CheckBody,
+        {200: replies.CheckReply},
         (*_NAME, "invalid_input", "forbidden"),
     ),
     Operation(
@@ -185,7 +185,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/locks/{name}/reopen",
         "Let finished work be claimed again",
         "admin",
-        messages.ReopenBody,
+        requests.ReopenBody,
         {204: None},
         (*_NAME, "invalid_input", "forbidden", "not_found", "idempotency_conflict"),
     ),
@@ -194,7 +194,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/locks/{name}/revoke",
         "End somebody's lease, with a reason",
         "admin",
-        messages.RevokeBody,
+        requests.RevokeBody,
         {204: None},
         (*_NAME, "invalid_input", "forbidden", "not_found", "idempotency_conflict"),
     ),
@@ -203,8 +203,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "/locks/{name}/transfer",
         "Hand a claim to another owner, without a gap",
         "claim",
-        messages.TransferBody,
-        {200: messages.AcquiredReply},
+        requests.TransferBody,
+        {200: replies.AcquiredReply},
         (*_NAME, *_LEASE, "invalid_input", "invalid_ttl", "forbidden", "idempotency_conflict"),
     ),
     Operation(
@@ -212,7 +212,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/locks/{name}/history",
         "Who owned a name, when, and how that ended; newest first",
         "read",
-        replies={200: messages.HistoryReply},
+        replies={200: replies.HistoryReply},
         problems=(*_NAME, "invalid_input", "forbidden"),
         query={
             "before": "Only records before this number: the next page.",
@@ -227,7 +227,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/locks/{name}/why",
         "Why a name cannot be had: the chain of waits",
         "read",
-        replies={200: messages.WhyReply},
+        replies={200: replies.WhyReply},
         problems=(*_NAME, "forbidden"),
     ),
     Operation(
@@ -235,7 +235,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/locks/{name}/release",
         "Give a name back",
         "claim",
-        messages.ReleaseBody,
+        requests.ReleaseBody,
         {200: None},
         (*_NAME, *_LEASE, "invalid_input", "forbidden", "idempotency_conflict"),
     ),
@@ -244,8 +244,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "/locks/{name}/renew",
         "Heartbeat: keep a lease alive",
         "claim",
-        messages.RenewBody,
-        {200: messages.RenewedReply},
+        requests.RenewBody,
+        {200: replies.RenewedReply},
         (*_NAME, *_LEASE, "invalid_input", "invalid_ttl", "forbidden"),
     ),
     Operation(
@@ -262,14 +262,14 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET",
         "/readyz",
         "Whether the journal takes writes",
-        replies={200: messages.ReadyReply, 503: messages.ReadyReply},
+        replies={200: replies.ReadyReply, 503: replies.ReadyReply},
     ),
     Operation(
         "GET",
         "/sessions",
         "The caller's sessions",
         "read",
-        replies={200: messages.SessionsReply},
+        replies={200: replies.SessionsReply},
         problems=("forbidden",),
     ),
     Operation(
@@ -277,8 +277,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "/sessions",
         "Open a session: a group of claims that ends together",
         "claim",
-        messages.SessionBody,
-        {201: messages.SessionOpenedReply},
+        requests.SessionBody,
+        {201: replies.SessionOpenedReply},
         ("invalid_input", "forbidden", "not_found", "session_expired", "quota_exceeded", "idempotency_conflict"),
     ),
     Operation(
@@ -294,7 +294,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/sessions/{id}",
         "What is known of a session",
         "read",
-        replies={200: messages.SessionReply},
+        replies={200: replies.SessionReply},
         problems=("invalid_input", "forbidden", "not_found", "session_expired"),
     ),
     Operation(
@@ -302,7 +302,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/sessions/{id}/keepalive",
         "Keep a session alive",
         "claim",
-        replies={200: messages.SessionKeptReply},
+        replies={200: replies.SessionKeptReply},
         problems=("invalid_input", "forbidden", "not_found", "session_expired"),
     ),
     Operation(
@@ -310,10 +310,10 @@ OPERATIONS: tuple[Operation, ...] = (
         "/sessions/{id}/renew-all",
         "Keep a session and every lease bound to it alive",
         "claim",
-        replies={200: messages.SessionRenewedReply},
+        replies={200: replies.SessionRenewedReply},
         problems=("invalid_input", "forbidden", "not_found", "session_expired"),
     ),
-    Operation("GET", "/status", "Counters since the start", replies={200: messages.StatusReply}),
+    Operation("GET", "/status", "Counters since the start", replies={200: replies.StatusReply}),
     Operation(
         "DELETE",
         "/tickets/{id}",
@@ -327,7 +327,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/tokens",
         "All tokens, without the tokens",
         "admin",
-        replies={200: messages.TokensReply},
+        replies={200: replies.TokensReply},
         problems=("invalid_input", "forbidden"),
     ),
     Operation(
@@ -335,8 +335,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "/tokens",
         "Make a token; shown this once",
         "admin",
-        messages.TokenBody,
-        {201: messages.TokenMadeReply},
+        requests.TokenBody,
+        {201: replies.TokenMadeReply},
         ("invalid_input", "forbidden", "not_found", "conflict", "quota_exceeded", "idempotency_conflict"),
     ),
     Operation(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.events import Ended, Granted, GrantedMany, Joined, Left, Reopened, SessionEnded, Transferred
 from holdfast.server.times import rfc3339
-from holdfast.wire.messages import HappenedReply
+from holdfast.wire.replies import HappenedReply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ from holdfast.engine.build import HistoryQuery
 from holdfast.server.api import encode
 from holdfast.server.happenings import changes
 from holdfast.server.request import read_query, read_segment
-from holdfast.wire.messages import HistoryReply
 from holdfast.wire.problems import Problem
+from holdfast.wire.replies import HistoryReply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.core.events import Record
     from holdfast.server.api import Answered, Api
     from holdfast.server.request import Reply, Request
-    from holdfast.wire.messages import HappenedReply
+    from holdfast.wire.replies import HappenedReply
 
 LIMIT = 100
 LIMIT_MAX = 1_000

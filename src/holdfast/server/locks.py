@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET
@@ -17,8 +17,9 @@ from holdfast.engine.waiters import after_wait
 from holdfast.server import render
 from holdfast.server.api import encode, fingerprint, refuse
 from holdfast.server.request import read_key, read_query, read_segment, read_uuid
-from holdfast.wire.messages import LocksReply
 from holdfast.wire.problems import Problem
+from holdfast.wire.replies import LocksReply
+from holdfast.wire.requests import field_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.server.api import Answered, Api
     from holdfast.server.auth import Caller
     from holdfast.server.request import Reply, Request
-    from holdfast.wire.messages import AcquireBody, ReleaseBody, RenewBody
+    from holdfast.wire.requests import AcquireBody, ClaimBody, ReleaseBody, RenewBody
 
 NULL = b"null"
 RENEW_TTL_SECONDS = 60
@@ -110,9 +111,10 @@ def in_ms(seconds: float) -> int:
     return int(min(seconds, SECONDS_MAX) * 1000)
 
 
-def unwaited(body: Any) -> Any:  # noqa: ANN401 - any claim's body
+def unwaited(body: ClaimBody) -> dict[str, object]:
     """Return a claim without what may differ between tries: how long it waits, and at which place (C5)."""
-    return msgspec.structs.replace(body, wait_seconds=None, ticket=None)
+    fields = {name: getattr(body, name) for name in field_names(type(body))} | {"wait_seconds": None, "ticket": None}
+    return {name: value for name, value in fields.items() if value is not UNSET}
 
 
 def renew(api: Api, request: Request, segment: bytes, reply: Reply) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast import __version__
 from holdfast.server.api import encode
 from holdfast.server.times import rfc3339
-from holdfast.wire.messages import HealthReply, ReadyReply, StatusReply
+from holdfast.wire.replies import HealthReply, ReadyReply, StatusReply
 
 if TYPE_CHECKING:
     from holdfast.core.state import State

@@ -14,6 +14,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.server.description import OPERATIONS, Operation
 from holdfast.wire.problems import KINDS
+from holdfast.wire.requests import field_names
 
 if TYPE_CHECKING:
     from holdfast.server.api import Api
@@ -63,6 +64,9 @@ def openapi() -> bytes:
     ]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     schema_of = dict(zip(map(repr, types), schemas, strict=True))
+    for body in {operation.body for operation in OPERATIONS if operation.body is not None}:
+        schema = components[body.__name__]
+        schema["properties"] = {name: schema["properties"][name] for name in field_names(body)}
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, schema_of)
@@ -180,7 +184,7 @@ def _row(operation: Operation) -> str:
     scope = "" if operation.scope is None else f"<code>{operation.scope}</code>"
     fields = ""
     if operation.body is not None:
-        names = (field.encode_name for field in msgspec.structs.fields(operation.body) if field.name != "acl")
+        names = (name for name in field_names(operation.body) if name != "acl")
         fields = ", ".join(f"<code>{name}</code>" for name in names)
     query = ", ".join(f"<code>?{name}=</code>" for name in operation.query)
     return (

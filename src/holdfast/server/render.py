@@ -8,7 +8,8 @@ from holdfast.core import refusals
 from holdfast.core.state import EMPTY
 from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.server.times import rfc3339
-from holdfast.wire.messages import (
+from holdfast.wire.problems import Problem
+from holdfast.wire.replies import (
     AcquiredReply,
     ClaimReply,
     ClaimsReply,
@@ -22,7 +23,6 @@ from holdfast.wire.messages import (
     RenewedReply,
     WaitingReply,
 )
-from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.core.answers import Acquired, AcquiredMany, Extended, Waiting

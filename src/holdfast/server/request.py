@@ -17,8 +17,8 @@ import msgspec
 
 from holdfast.core.values import KEY_CHARS_MAX
 from holdfast.engine.ids import new_request_id
-from holdfast.wire.messages import lenient
 from holdfast.wire.problems import Problem
+from holdfast.wire.requests import field_names, lenient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ class BodyReader:
     def __init__(self, body: type[Any], *, ignore_unknown: bool) -> None:
         """`ignore_unknown` passes over fields that the type does not have."""
         self._decode = msgspec.json.Decoder(lenient(body) if ignore_unknown else body).decode
-        self._fields = [field.encode_name for field in msgspec.structs.fields(body)]
+        self._fields = field_names(body)
         self._quoted = [f'"{field}"'.encode() for field in self._fields]
 
     def read(self, request: Request) -> Any:  # noqa: ANN401 - the type it was made for

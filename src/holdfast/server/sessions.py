@@ -13,14 +13,14 @@ from holdfast.server import render
 from holdfast.server.api import encode, fingerprint, nothing
 from holdfast.server.request import read_query, read_uuid_segment
 from holdfast.server.times import rfc3339
-from holdfast.wire.messages import (
+from holdfast.wire.problems import Problem
+from holdfast.wire.replies import (
     SessionKeptReply,
     SessionOpenedReply,
     SessionRenewedReply,
     SessionReply,
     SessionsReply,
 )
-from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.server.api import Answered, Api
     from holdfast.server.auth import Caller
     from holdfast.server.request import Reply, Request
-    from holdfast.wire.messages import SessionBody
+    from holdfast.wire.requests import SessionBody
 
 SESSION_TTL_SECONDS = 60
 _OK, _CREATED, _NO_CONTENT = 200, 201, 204

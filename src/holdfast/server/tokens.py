@@ -11,15 +11,15 @@ from holdfast.server.auth import SCOPES, check_token_name
 from holdfast.server.request import read_query, read_segment
 from holdfast.server.secrets import digest, new_token
 from holdfast.server.times import rfc3339
-from holdfast.wire.messages import TokenMadeReply, TokenReply, TokensReply
 from holdfast.wire.problems import Problem
+from holdfast.wire.replies import TokenMadeReply, TokenReply, TokensReply
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import AccessToken, Moment
     from holdfast.server.api import Answered, Api
     from holdfast.server.request import Reply, Request
-    from holdfast.wire.messages import TokenBody
+    from holdfast.wire.requests import TokenBody
 
 PREFIX_BYTES_MAX = 256
 _OK, _CREATED, _NO_CONTENT = 200, 201, 204

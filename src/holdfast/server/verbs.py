@@ -13,7 +13,7 @@ from holdfast.server import render
 from holdfast.server.api import encode, fingerprint, nothing
 from holdfast.server.request import read_query, read_segment, read_uuid
 from holdfast.server.times import rfc3339
-from holdfast.wire.messages import CheckReply, WhyLink, WhyReply, WhyWaiter
+from holdfast.wire.replies import CheckReply, WhyLink, WhyReply, WhyWaiter
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.core.views import Link
     from holdfast.server.api import Answered, Api
     from holdfast.server.request import Reply, Request
-    from holdfast.wire.messages import CheckBody, ReopenBody, RevokeBody, TransferBody
+    from holdfast.wire.requests import CheckBody, ReopenBody, RevokeBody, TransferBody
 
 WAITERS_SHOWN = 100
 _OK, _NO_CONTENT = 200, 204

@@ -1,0 +1,347 @@
+"""The bodies of replies, as msgspec structs. The OpenAPI document is made from them, so it cannot drift.
+
+`status` tells the replies of one route apart. Times stand twice: as text for people, in milliseconds for programs.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from holdfast.wire.fields import Millis, Time, Token, Uuid
+
+
+class Previous(msgspec.Struct, gc=False):
+    """Who was there before."""
+
+    owner: str | None
+    fencing_token: Token
+    ended: str
+    """`released`, `expired`, `revoked`, `session_ended` or `transferred`."""
+    at: Time
+    note: str | None
+
+
+class AcquiredReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"):
+    """The caller owns the name."""
+
+    lease_id: Uuid
+    fencing_token: Token
+    expires_at: Time
+    renew_after_ms: Millis
+    metadata: str | None
+    owner: str | None
+    claimed_at: Time
+    expires_in_ms: Millis
+    waited_ms: Millis
+    reacquired: bool
+    previous: Previous | None
+    attempts: int
+    session_id: Uuid | None = None
+
+
+class HeldReply(msgspec.Struct, gc=False, tag_field="status", tag="held"):
+    """Somebody else owns the name."""
+
+    holder_id: Uuid
+    """A pseudonym of the holder, the same for all its claims."""
+    expires_at: Time
+    retry_after_ms: Millis
+    metadata: str | None
+    owner: str | None
+    same_owner: bool
+    claimed_at: Time
+    last_heartbeat_at: Time
+    expires_in_ms: Millis
+    note: str | None
+    waiting: int
+
+
+class DelayedReply(msgspec.Struct, gc=False, tag_field="status", tag="delayed"):
+    """The name is closed for a while after its last end."""
+
+    available_at: Time
+    lock_delay_seconds: int
+    retry_after_ms: Millis
+
+
+class WaitingReply(msgspec.Struct, gc=False, tag_field="status", tag="waiting"):
+    """The caller stands in line: ask again with the ticket within a minute to keep the place."""
+
+    ticket: Uuid
+    position: int
+    waited_ms: Millis
+
+
+class DoneReply(msgspec.Struct, gc=False, tag_field="status", tag="done"):
+    """The work is finished: do not do it again."""
+
+    name: str
+    owner: str | None
+    fencing_token: Token
+    completed_at: Time
+    result: str | None
+    remembered_for_ms: Millis
+
+
+class ClaimReply(msgspec.Struct, gc=False):
+    """One of the names that were claimed."""
+
+    name: str
+    lease_id: Uuid
+    fencing_token: Token
+    expires_at: Time
+    renew_after_ms: Millis
+    expires_in_ms: Millis
+    previous: Previous | None
+    attempts: int
+
+
+class ClaimsReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"):
+    """The names are the caller's."""
+
+    claims: list[ClaimReply]
+    owner: str | None
+    waited_ms: Millis
+
+
+class HeldName(msgspec.Struct, gc=False):
+    """One of the names that could not be had."""
+
+    name: str
+    owner: str | None
+    holder_id: Uuid | None
+    retry_after_ms: Millis
+    metadata: str | None
+    note: str | None
+    claimed_at: Time | None
+    """None, as the two below, for a name that nobody holds but that is closed."""
+    last_heartbeat_at: Time | None
+    expires_at: Time | None
+
+
+class HeldManyReply(msgspec.Struct, gc=False, tag_field="status", tag="held"):
+    """None of the names, or not all of them, can be had now."""
+
+    held: list[HeldName]
+    retry_after_ms: Millis
+
+
+class CheckReply(msgspec.Struct, gc=False):
+    """Whether the token is that of the live lease."""
+
+    current: bool
+    fencing_token: Token | None
+    """That of the live lease, if there is one."""
+
+
+class HappenedReply(msgspec.Struct, gc=False):
+    """Something that happened to a name."""
+
+    seq: int
+    at: Time
+    event: str
+    name: str
+    owner: str | None
+    fencing_token: Token | None
+    by: str | None
+    reason: str | None
+
+
+class HistoryReply(msgspec.Struct, gc=False):
+    """What happened, newest first."""
+
+    history: list[HappenedReply]
+    next_before: int | None
+    """Ask again with `before` set to this for the next page."""
+
+
+class WhyLink(msgspec.Struct, gc=False):
+    """One link of the chain: a name, who holds it, how alive that one looks, what it waits for itself."""
+
+    name: str
+    status: Literal["held", "free", "closed", "done"]
+    owner: str | None
+    claimed_at: Time | None
+    last_heartbeat_at: Time | None
+    expires_in_ms: Millis | None
+    note: str | None
+    waits_for: list[str]
+    """What the owner itself stands in line for."""
+
+
+class WhyWaiter(msgspec.Struct, gc=False):
+    """One who stands in line."""
+
+    owner: str | None
+    since: Time
+    there: bool
+
+
+class WhyReply(msgspec.Struct, gc=False):
+    """Why a name cannot be had: the chain of waits from it to the owner everybody waits for."""
+
+    name: str
+    chain: list[WhyLink]
+    waiting: list[WhyWaiter]
+    """The first hundred in line."""
+    circle: bool
+    """The chain comes back to where it was: nobody in it can go on."""
+
+
+class RenewedReply(msgspec.Struct, gc=False):
+    """The lease lives on."""
+
+    lease_id: Uuid
+    expires_at: Time
+    renew_after_ms: Millis
+    expires_in_ms: Millis
+
+
+class LockReply(msgspec.Struct, gc=False, omit_defaults=True):
+    """What is known of a name."""
+
+    name: str
+    status: Literal["free", "held", "done"]
+    holder_id: Uuid | None
+    fencing_token: Token
+    """Of the live lease; for a free name the next one to be given."""
+    expires_at: Time | None
+    metadata: str | None
+    owner: str | None
+    claimed_at: Time | None
+    last_heartbeat_at: Time | None
+    expires_in_ms: Millis | None
+    note: str | None
+    session: Uuid | None
+    waiting: int
+    attempts: int
+    previous: Previous | None
+    available_at: Time | UnsetType = UNSET
+    """Only while a lock delay keeps the name closed."""
+    retry_after_ms: Millis | UnsetType = UNSET
+    completed_at: Time | UnsetType = UNSET
+    """Only while the work is remembered as done."""
+    result: str | UnsetType | None = UNSET
+
+
+class LocksReply(msgspec.Struct, gc=False):
+    """The held names, in order."""
+
+    locks: list[LockReply]
+    total: int
+    """How many match, on all pages."""
+    prefix: str | None
+    next_after: str | None
+    """Ask again with `after` set to this for the next page."""
+
+
+class SessionOpenedReply(msgspec.Struct, gc=False):
+    """A session began."""
+
+    session_id: Uuid
+    expires_at: Time
+    keepalive_interval_secs: int
+    session_secret: str
+    """Usable as a bearer token for this session alone."""
+    expires_in_ms: Millis
+    name: str | None
+    metadata: str | None
+
+
+class SessionKeptReply(msgspec.Struct, gc=False):
+    """The session lives on."""
+
+    session_id: Uuid
+    expires_at: Time
+    expires_in_ms: Millis
+
+
+class SessionRenewedReply(msgspec.Struct, gc=False):
+    """The session and all that is bound to it live on."""
+
+    session_id: Uuid
+    expires_at: Time
+    expires_in_ms: Millis
+    renewed: int
+    """How many leases were renewed."""
+
+
+class SessionsReply(msgspec.Struct, gc=False):
+    """The caller's sessions."""
+
+    sessions: list[SessionReply]
+    total: int
+
+
+class SessionReply(msgspec.Struct, gc=False):
+    """What is known of a session."""
+
+    session_id: Uuid
+    user_id: Uuid
+    expires_at: Time
+    lock_count: int
+    active: bool
+    name: str | None
+    metadata: str | None
+
+
+class TokenReply(msgspec.Struct, gc=False):
+    """What is known of a token."""
+
+    name: str
+    scopes: list[str]
+    prefix: str | None
+    expires_at: Time | None
+    created_at: Time | None
+    source: Literal["made", "static"]
+
+
+class TokenMadeReply(msgspec.Struct, gc=False):
+    """A new token: the only time it is shown."""
+
+    name: str
+    token: str
+    scopes: list[str]
+    prefix: str | None
+    expires_at: Time | None
+    created_at: Time
+
+
+class TokensReply(msgspec.Struct, gc=False):
+    """All tokens, without the tokens."""
+
+    tokens: list[TokenReply]
+
+
+class HealthReply(msgspec.Struct, gc=False):
+    """Whether the store takes writes."""
+
+    status: str
+    storage: str
+    db_size_bytes: int
+    details: str
+
+
+class ReadyReply(msgspec.Struct, gc=False):
+    """Alive, or ready."""
+
+    status: str
+    details: str
+
+
+class StatusReply(msgspec.Struct, gc=False):
+    """Counters since the process started."""
+
+    status: str
+    uptime_seconds: int
+    active_locks: int
+    total_users: int
+    total_acquires: int
+    total_releases: int
+    version: str
+    time: Time
+    resource_lock_timeout_seconds: int
+    """How long a lock of the gateway lives that asks for no time of its own."""

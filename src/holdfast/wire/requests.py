@@ -1,0 +1,152 @@
+"""The bodies of requests, as msgspec structs. The OpenAPI document is made from them, so it cannot drift.
+
+A request refuses fields it does not know; `lenient` makes the forgiving twin for `unknown_fields = "ignore"`.
+Fields that may be absent take `null` as absent. Whole numbers are 32 bits wide, as OctoStore's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from holdfast.wire.fields import U32, Seconds, Token
+
+
+class _Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What every request body has in common."""
+
+    shown_first: ClassVar[tuple[str, ...]] = ()
+    """The fields that stand before all others where a body's fields are listed: see `field_names`."""
+
+
+class ClaimBody(_Body):
+    """What every claim says, of one name or of several."""
+
+    ttl_seconds: U32 | None = None
+    """How long the lease lives without a renewal; `default_ttl_seconds` if absent."""
+    metadata: str | None = None
+    """Shown to everybody who asks for the name."""
+    owner: str | None = None
+    """Who claims it, for people: `agent-3`."""
+    session_id: str | None = None
+    ephemeral: bool | None = None
+    """End with the session."""
+    lock_delay_seconds: U32 | None = None
+    """Keep the name closed for so long after any end of this lease."""
+    wait_seconds: Seconds | None = None
+    """Stand in line for so long, 50 at most. Of several names only with `all`."""
+    ticket: str | None = None
+    """Come back to a place in the line."""
+    redo: bool | None = None
+    """Claim it although it is done."""
+
+
+class AcquireBody(ClaimBody):
+    """Claim a name."""
+
+    shown_first: ClassVar[tuple[str, ...]] = ("ttl_seconds", "metadata", "owner", "resume")
+
+    resume: bool | None = None
+    """Give the caller its own live lease back."""
+    acl: msgspec.Raw | UnsetType = UNSET
+    """Not supported: refused, never ignored."""
+
+
+class ClaimsBody(ClaimBody):
+    """Claim one of several names, or all of them."""
+
+    shown_first: ClassVar[tuple[str, ...]] = ("any", "all")
+
+    any: list[str] | None = None
+    """The first free one, in this order."""
+    all: list[str] | None = None
+    """Every one or none."""
+
+
+class RenewBody(_Body):
+    """Heartbeat."""
+
+    lease_id: str
+    ttl_seconds: U32 | None = None
+    """The new ttl, counted from now; 60 if absent."""
+    keep_ttl: bool | None = None
+    """Use the lease's own ttl."""
+    note: str | None = None
+    """Progress; the next owner reads it if this one dies."""
+    metadata: str | None = None
+
+
+class ReleaseBody(_Body):
+    """Give a name back."""
+
+    lease_id: str
+    outcome: Literal["done", "failed"] | None = None
+    """`done` may be remembered; `failed` leaves the attempts counting."""
+    remember_seconds: U32 | None = None
+    """Answer `done` to whoever claims the name within so long; only with `done`."""
+    result: str | None = None
+    """What came of it; only with `done`."""
+
+
+class TransferBody(_Body):
+    """Hand a claim to another owner."""
+
+    lease_id: str
+    to_owner: str
+    ttl_seconds: U32 | None = None
+    """The new lease's ttl; the old one's if absent."""
+
+
+class CheckBody(_Body):
+    """Ask whether a fencing token is the current one."""
+
+    fencing_token: Token
+
+
+class RevokeBody(_Body):
+    """End somebody's lease."""
+
+    reason: str
+    """The holder is told."""
+
+
+class ReopenBody(_Body):
+    """Let finished work be claimed again."""
+
+    reason: str | None = None
+
+
+class SessionBody(_Body):
+    """Open a session."""
+
+    ttl_seconds: U32 | None = None
+    """Clamped, never refused; 60 if absent."""
+    name: str | None = None
+    metadata: str | None = None
+
+
+class TokenBody(_Body):
+    """Make a bearer token."""
+
+    name: str
+    scopes: list[Literal["read", "claim", "admin"]] | None = None
+    """`read` and `claim` if absent."""
+    prefix: str | None = None
+    """Confine the token to names that start so."""
+    expires_in_seconds: U32 | None = None
+
+
+def field_names(body: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the fields of a body in the order in which they are shown and in which a fingerprint counts them.
+
+    The journal keeps fingerprints of requests. A retry that comes after an upgrade must have the same one, so a field
+    never changes its place here, whichever class it stands in.
+    """
+    return tuple(dict.fromkeys((*getattr(body, "shown_first", ()), *body.__struct_encode_fields__)))
+
+
+def lenient(body: type[Any]) -> type[Any]:
+    """Return a twin of a request body that ignores fields it does not know."""
+    return msgspec.defstruct(body.__name__, [], bases=(body,), forbid_unknown_fields=False, gc=False, kw_only=True)
