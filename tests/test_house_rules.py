@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"journal", "core", *LEAVES},
     "server": {"engine", "wire", "core", *LEAVES},
     "client": {"wire", *LEAVES},
-    "cli": {"client", PUBLIC, *LEAVES},
+    "supervision": {"client"},
+    "cli": {"supervision", "client", PUBLIC, *LEAVES},
     "cli/serve.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "cli/doctor.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "mcp": {"client", PUBLIC, *LEAVES},
@@ -56,8 +57,8 @@ EXTRA: dict[str, str] = {
 PURE = {"core", "fencing", *LEAVES}
 
 # cli/rlock.py: the client's clock would cost it a third of its time to start, and it is one process for one question.
-# cli/_guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.
-MAY_READ_THE_CLOCK = {"engine/clock.py", "client/_clock.py", "cli/_guardian.py", "cli/rlock.py"}
+# supervision/guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.
+MAY_READ_THE_CLOCK = {"engine/clock.py", "client/_clock.py", "cli/rlock.py", "supervision/guardian.py"}
 MAY_READ_CHANCE = {"engine/ids.py", "client/_chance.py"}
 
 FUNCTION_LINES_MAX = 60
@@ -325,6 +326,7 @@ def test_imports_follow_the_arrows() -> None:
     assert wrong_arrows("cli/token.py", "from holdfast.server import app")
     assert wrong_arrows("cli/token.py", "from holdfast import fencing")
     assert wrong_arrows("server/app.py", "from holdfast.cli import main")
+    assert wrong_arrows("supervision/child.py", "from holdfast.cli import main")
     assert wrong_arrows("engine/engine.py", "from holdfast.testing import ManualClock")
     assert wrong_arrows("settings.py", "import holdfast.core.values")
     assert wrong_arrows("errors.py", "import holdfast.settings")

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tests.support.checks import wait_until
 
-CLI_TESTS = Path(__file__).resolve().parents[1] / "cli"
+SUPERVISION_TESTS = Path(__file__).resolve().parents[1] / "supervision"
 SECONDS_MAX = 60.0
 """Bounds every wait. Nothing is proved by it passing."""
 
@@ -64,7 +64,7 @@ class Supervised:
         self.process: subprocess.Popen[str] | None = None
 
     def arguments(self, command: list[str], grace: float) -> list[str]:
-        script = str(CLI_TESTS / "supervise.py")
+        script = str(SUPERVISION_TESTS / "supervise.py")
         return [sys.executable, script, str(self.place / "control"), str(self.place / "outcome"), str(grace), *command]
 
     def start(self, command: list[str], *, grace: float = 5, before: list[str] | None = None, **options: Any) -> Self:  # noqa: ANN401 - passed on as they are
@@ -134,7 +134,7 @@ class Supervised:
             for path in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
                     parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                    if parent == supervisor and b"_guardian.py" in (path / "cmdline").read_bytes():
+                    if parent == supervisor and b"guardian.py" in (path / "cmdline").read_bytes():
                         return int(path.name)
             return 0
 

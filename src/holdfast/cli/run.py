@@ -185,8 +185,8 @@ def claim(server: Holdfast, jobs: Sequence[str], wish: Wish) -> Claim | Claims:
 
 def run_held(held: Claim | Claims, command: Sequence[str], wish: Wish) -> int:
     """Run the command, and give back what is held, whatever happens."""
-    from holdfast.cli._child import run_child
     from holdfast.client._held import Group
+    from holdfast.supervision.supervisor import run_child
 
     claims = tuple(held) if isinstance(held, Group) else (held,)
     try:

@@ -54,8 +54,8 @@ def exec_(
     When the command has ended, so has the session, and every lock of it is free. If the session is lost before, the
     command is stopped.
     """
-    from holdfast.cli._child import run_child
     from holdfast.client._sync import Holdfast
+    from holdfast.supervision.supervisor import run_child
 
     attached = metadata_of(metadata, pairs)
     with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS) as server:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import _guardian
 from holdfast.client import _clock
+from holdfast.supervision import guardian
 from tests.support.checks import wait_until
 from tests.support.supervised import SECONDS_MAX, Supervised, is_dead, program, state_of
 
@@ -353,7 +353,7 @@ def test_guardian_reaches_its_group_on_every_kernel(monkeypatch: pytest.MonkeyPa
     if kernel == "none":
         monkeypatch.delattr(os, "pidfd_open")
     with subprocess.Popen(["sleep", "600"], process_group=0) as process:
-        group = _guardian.Group(process.pid)
+        group = guardian.Group(process.pid)
         assert group.is_led() and group.send(0)
         assert group.send(signal.SIGKILL)
         assert process.wait(SECONDS_MAX) == -signal.SIGKILL
@@ -362,7 +362,7 @@ def test_guardian_reaches_its_group_on_every_kernel(monkeypatch: pytest.MonkeyPa
 
 def test_guardian_counts_from_when_it_was_said() -> None:
     """An order ages by the clock that saw more time pass, from the moment at which it was written."""
-    order = _guardian.Order(1, 1_000, 5_000, 10, 20, 5)
+    order = guardian.Order(1, 1_000, 5_000, 10, 20, 5)
     assert order.age_ms(1_000, 5_000) == 0
     assert order.age_ms(1_010, 5_700) == 700
     assert order.age_ms(1_700, 5_010) == 700
@@ -370,18 +370,18 @@ def test_guardian_counts_from_when_it_was_said() -> None:
 
 def test_guardian_has_the_clients_clocks() -> None:
     """The guardian, which may import nothing, reads the same two clocks as the client."""
-    before, found, after = _clock.now(), _guardian.clocks(), _clock.now()
+    before, found, after = _clock.now(), guardian.clocks(), _clock.now()
     assert before.monotonic_ms <= found[0] <= after.monotonic_ms
     assert before.boot_ms <= found[1] <= after.boot_ms
 
 
 def test_scripts_count_on_the_standard_library_alone() -> None:
     """The guardian and the gate import nothing that was installed; a guardian that was told nothing ends."""
-    for name in ("_guardian.py", "_gate.py"):
-        script = Path(_guardian.__file__).with_name(name)
+    for name in ("guardian.py", "gate.py"):
+        script = Path(guardian.__file__).with_name(name)
         imports = [line.split()[1] for line in script.read_text().splitlines() if line.startswith(("import ", "from "))]
         assert not {"holdfast", "click", "msgspec"} & {name.partition(".")[0] for name in imports}
-        if name == "_guardian.py":
+        if name == "guardian.py":
             done = subprocess.run(
                 [sys.executable, "-I", "-S", script], stdin=subprocess.DEVNULL, check=False, timeout=60
             )

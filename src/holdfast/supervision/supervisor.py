@@ -2,7 +2,7 @@
 
 The command has a process group of its own. It gets the signals we get, and the terminal if we have it. Before the claim
 can be lost the group gets SIGTERM, then SIGKILL. Should we be stopped, frozen or killed meanwhile, the guardian does it
-(`_guardian.py`). When the command has ended, what it left behind in its group is stopped too, before we return.
+(`guardian.py`). When the command has ended, what it left behind in its group is stopped too, before we return.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from holdfast.cli import _output
-from holdfast.cli._command import Command
-from holdfast.cli._gate import CANNOT_RUN
-from holdfast.cli._leash import FIRST_WORD, Leash
-from holdfast.cli._plan import Plan, plan
-from holdfast.cli._signals import Signals
-from holdfast.cli._terminal import Terminal, reads_keyboard
 from holdfast.client import _clock
+from holdfast.supervision.child import Child
+from holdfast.supervision.gate import CANNOT_RUN
+from holdfast.supervision.guardian_link import FIRST_WORD, GuardianLink
+from holdfast.supervision.plan import Plan, plan
+from holdfast.supervision.signals import Signals
+from holdfast.supervision.terminal import Terminal, reads_keyboard
 
 TICK_SECONDS = 0.2
 """How late we may notice that the claim was lost, or that the guardian died."""
 START_SECONDS_MAX = 20
 DEATH_SECONDS_MAX = 5
 """A killed process is gone at once, unless it waits for a disk or a network that does not answer."""
+NOT_GUARDED = 70
+"""The exit code if there is no guardian. Every command has it for what it did not expect."""
 TERMINAL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 WANTS_TERMINAL = frozenset({signal.SIGTTIN, signal.SIGTTOU})
 
@@ -41,8 +42,8 @@ class Flag(Protocol):
     def is_set(self) -> bool: ...
 
 
-class Held(Protocol):
-    """What there is to know of a claim."""
+class Ownership(Protocol):
+    """What a command runs for: a claim, several, or a session."""
 
     @property
     def remaining(self) -> float:
@@ -63,23 +64,23 @@ class Outcome(NamedTuple):
 
 
 def run_child(
-    command: Sequence[str], *, environment: Mapping[str, str], held: Held, grace_seconds: float, say: Say
+    command: Sequence[str], *, environment: Mapping[str, str], held: Ownership, grace_seconds: float, say: Say
 ) -> Outcome:
     """Run a command while a claim is held. Called in the main thread; everything is over when it returns."""
     with Signals() as signals, Terminal() as terminal:
         try:
-            child = Command(command, environment)
+            child = Child(command, environment)
         except (OSError, ValueError) as error:
             _quietly(say, f"{command[0]}: it cannot be started: {_reason(error)}")
             return Outcome(CANNOT_RUN, lost=False)
         try:
             try:
-                leash = Leash(child.group)
+                guardian = GuardianLink(child.group)
             except OSError as error:
                 return _refuse(child, say, _reason(error))
             supervisor = _Supervisor(
                 child=child,
-                leash=leash,
+                guardian=guardian,
                 held=held,
                 grace_seconds=grace_seconds,
                 say=say,
@@ -87,17 +88,17 @@ def run_child(
                 terminal=terminal,
             )
             if problem := supervisor.wait_for_guard():
-                leash.end()
+                guardian.end()
                 return _refuse(child, say, problem)
             return supervisor.run()
         finally:
             child.close()
 
 
-def _refuse(child: Command, say: Say, problem: str) -> Outcome:
+def _refuse(child: Child, say: Say, problem: str) -> Outcome:
     child.send(signal.SIGKILL)
     _quietly(say, f"the command was not run: nobody would stop it in time if we were killed: {problem}")
-    return Outcome(_output.UNEXPECTED, lost=False)
+    return Outcome(NOT_GUARDED, lost=False)
 
 
 class _Supervisor:
@@ -106,16 +107,16 @@ class _Supervisor:
     def __init__(
         self,
         *,
-        child: Command,
-        leash: Leash,
-        held: Held,
+        child: Child,
+        guardian: GuardianLink,
+        held: Ownership,
         grace_seconds: float,
         say: Say,
         signals: Signals,
         terminal: Terminal,
     ) -> None:
         self._child = child
-        self._leash = leash
+        self._guardian = guardian
         self._held = held
         self._grace_seconds = grace_seconds
         self._say = say
@@ -133,17 +134,17 @@ class _Supervisor:
     def wait_for_guard(self) -> str | None:
         """Wait until the guardian watches and the gate is there. Returns what went wrong."""
         began = now = _clock.now()
-        self._leash.tell(now, self._plan(now), is_told=False)
-        missing: dict[int, str] = {self._leash.fileno(): "guardian", self._child.status: "gate"}
+        self._guardian.tell(now, self._plan(now), is_told=False)
+        missing: dict[int, str] = {self._guardian.fileno(): "guardian", self._child.status: "gate"}
         while missing and _clock.elapsed_ms(began, now) < START_SECONDS_MAX * 1_000:
             for file in select.select(list(missing), [], [], TICK_SECONDS)[0]:
                 # Whose time is over already may have been ended by the guardian; `run` will see it.
                 if file == self._child.status and os.read(file, 1) != b"r" and self._plan(now).term_ms > 0:
                     return f"the process {self._child.group} that was to become it has ended"
-                if file == self._leash.fileno():
-                    words = self._leash.reports()
+                if file == self._guardian.fileno():
+                    words = self._guardian.reports()
                     if FIRST_WORD not in words:
-                        return f"the guardian, process {self._leash.pid}, has ended"
+                        return f"the guardian, process {self._guardian.pid}, has ended"
                     self._note_reports(words)
                 del missing[file]
             now = _clock.now()
@@ -169,15 +170,15 @@ class _Supervisor:
             raise
         finally:
             self._terminal.take_back(self._child.group)
-            self._note_reports(self._leash.end())
+            self._note_reports(self._guardian.end())
         if problem := self._child.problem():
             _quietly(self._say, problem)
         return Outcome(self._child.ended_with() or 0, self._is_lost)
 
     def _sleep(self) -> None:
-        sources: list[Signals | Leash] = [self._signals]
-        if self._leash.is_alive:
-            sources.append(self._leash)
+        sources: list[Signals | GuardianLink] = [self._signals]
+        if self._guardian.is_alive:
+            sources.append(self._guardian)
         select.select(sources, [], [], min(TICK_SECONDS, self._due_seconds))
 
     # Time.
@@ -205,7 +206,7 @@ class _Supervisor:
         elif due.term_ms == 0 and self._told_at is None:
             self._tell_to_stop(now)
             due = self._plan(now)
-        self._leash.tell(now, due, is_told=self._told_at is not None)
+        self._guardian.tell(now, due, is_told=self._told_at is not None)
         if self._killed_at is not None:
             self._due_seconds = TICK_SECONDS
         else:
@@ -246,15 +247,15 @@ class _Supervisor:
     # The guardian.
 
     def _hear_guardian(self) -> None:
-        self._note_reports(self._leash.reports())
+        self._note_reports(self._guardian.reports())
         now = _clock.now()
-        if self._leash.is_alive or (
+        if self._guardian.is_alive or (
             self._replaced_at is not None and _clock.elapsed_ms(self._replaced_at, now) < TICK_SECONDS * 1_000
         ):
             return
         self._replaced_at = now
         with contextlib.suppress(OSError):  # Then at the next tick.
-            self._leash.replace()
+            self._guardian.replace()
 
     def _note_reports(self, words: list[str]) -> None:
         if self._told_at is None and {"told", "killed"} & set(words):

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from holdfast.cli import _gate
+from holdfast.supervision import gate
 
-GATE = Path(_gate.__file__).absolute()
+GATE = Path(gate.__file__).absolute()
 CAN_PEEK = hasattr(os, "waitid")
 
 
-class Command:
+class Child:
     """A command that runs in a process group of its own."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:

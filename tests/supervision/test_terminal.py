@@ -15,7 +15,7 @@ from typing import Self
 import pytest
 
 from tests.support.checks import wait_until
-from tests.support.supervised import CLI_TESTS, SECONDS_MAX, Supervised, is_dead, program, state_of
+from tests.support.supervised import SECONDS_MAX, SUPERVISION_TESTS, Supervised, is_dead, program, state_of
 
 CTRL_C, CTRL_Z = b"\x03", b"\x1a"
 NOTES_TERMINAL = "note('terminal', os.tcgetpgrp(os.open('/dev/tty', os.O_RDWR)) == os.getpgrp())"
@@ -33,7 +33,12 @@ class OnTerminal(Supervised):
         self.keyboard, terminal = pty.openpty()
         os.set_blocking(self.keyboard, False)
         self.process = subprocess.Popen(
-            [sys.executable, str(CLI_TESTS / "jobshell.py"), os.ttyname(terminal), *self.arguments(command, grace)],
+            [
+                sys.executable,
+                str(SUPERVISION_TESTS / "jobshell.py"),
+                os.ttyname(terminal),
+                *self.arguments(command, grace),
+            ],
             cwd=self.place,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

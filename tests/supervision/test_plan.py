@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from holdfast.cli._plan import Plan, plan
+from holdfast.supervision.plan import Plan, plan
 
 
 @pytest.mark.parametrize(

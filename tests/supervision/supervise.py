@@ -12,8 +12,8 @@ import threading
 import time
 from pathlib import Path
 
-from holdfast.cli import _command, _leash
-from holdfast.cli._child import run_child
+from holdfast.supervision import child, guardian_link
+from holdfast.supervision.supervisor import run_child
 
 
 class FileClaim:
@@ -42,10 +42,10 @@ class FileClaim:
 def main(control: str, outcome: str, grace: str, *command: str) -> None:
     """Run it, and leave the outcome in a file: who started us may be gone."""
     if script := os.environ.pop("GUARDIAN", None):
-        _leash.SCRIPT = Path(script)
+        guardian_link.SCRIPT = Path(script)
     if os.environ.pop("PLAIN", None):  # As on a system without waitid and without /proc.
-        _command.CAN_PEEK = False
-        _command._alive = lambda group: None
+        child.CAN_PEEK = False
+        child._alive = lambda group: None
     environment = json.loads(os.environ.pop("ENVIRONMENT", "null"))
     found = run_child(
         command,

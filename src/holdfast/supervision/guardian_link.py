@@ -11,11 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.cli import _guardian
-from holdfast.cli._plan import Plan
 from holdfast.client._clock import Instant, elapsed_ms
+from holdfast.supervision import guardian
+from holdfast.supervision.plan import Plan
 
-SCRIPT = Path(_guardian.__file__).absolute()
+SCRIPT = Path(guardian.__file__).absolute()
 MOVED_MS_MIN = 20
 """A deadline that moved by less is the same, read a little later."""
 TERM_LATE_MS = 300
@@ -24,7 +24,7 @@ END_SECONDS_MAX = 2
 FIRST_WORD = "watching"
 
 
-class Leash:
+class GuardianLink:
     """A guardian for one group."""
 
     def __init__(self, group: int) -> None:
