@@ -33,8 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"wire", *LEAVES},
     "supervision": {"client"},
     "cli": {"supervision", "client", PUBLIC, *LEAVES},
-    "cli/serve.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
-    "cli/doctor.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
+    "cli/operators/serve.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
+    "cli/operators/doctor.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "mcp": {"client", PUBLIC, *LEAVES},
     "testing": {"engine", "journal", "core", *LEAVES},
     "__init__": {"client", "fencing", *LEAVES},
@@ -47,8 +47,8 @@ EXTRA: dict[str, str] = {
     "engine": "server",
     "server": "server",
     "testing": "server",
-    "cli/serve.py": "server",
-    "cli/doctor.py": "server",
+    "cli/operators/serve.py": "server",
+    "cli/operators/doctor.py": "server",
     "client": "async",
     "mcp": "mcp",
 }
@@ -56,9 +56,9 @@ EXTRA: dict[str, str] = {
 # These import the standard library and msgspec, and nothing else at all.
 PURE = {"core", "fencing", *LEAVES}
 
-# cli/rlock.py: the client's clock would cost it a third of its time to start, and it is one process for one question.
-# supervision/guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.
-MAY_READ_THE_CLOCK = {"engine/clock.py", "client/_clock.py", "cli/rlock.py", "supervision/guardian.py"}
+# rlock.py: the client's clock would cost it a third of its time to start, and it is one process for one question.
+# guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.
+MAY_READ_THE_CLOCK = {"engine/clock.py", "client/_clock.py", "cli/agents/rlock.py", "supervision/guardian.py"}
 MAY_READ_CHANCE = {"engine/ids.py", "client/_chance.py"}
 
 FUNCTION_LINES_MAX = 60
@@ -323,8 +323,8 @@ def test_imports_follow_the_arrows() -> None:
     assert wrong_arrows("client/_sync.py", "def late():\n    from holdfast.core import values")
     assert wrong_arrows("client/_sync.py", "importlib.import_module('holdfast.server')")
     assert wrong_arrows("client/_sync.py", "from holdfast import Claim")
-    assert wrong_arrows("cli/token.py", "from holdfast.server import app")
-    assert wrong_arrows("cli/token.py", "from holdfast import fencing")
+    assert wrong_arrows("cli/operators/token.py", "from holdfast.server import app")
+    assert wrong_arrows("cli/operators/token.py", "from holdfast import fencing")
     assert wrong_arrows("server/app.py", "from holdfast.cli import main")
     assert wrong_arrows("supervision/child.py", "from holdfast.cli import main")
     assert wrong_arrows("engine/engine.py", "from holdfast.testing import ManualClock")
@@ -336,8 +336,9 @@ def test_imports_follow_the_arrows() -> None:
 
     assert wrong_arrows("core/decide.py", "import math\nfrom . import values\nfrom holdfast.core import state") == []
     assert wrong_arrows("engine/engine.py", "from holdfast.journal.base import Journal\nfrom ..errors import E") == []
-    assert wrong_arrows("cli/serve.py", "from holdfast.server import app\nfrom holdfast import __version__") == []
-    assert wrong_arrows("cli/token.py", "from holdfast import Holdfast, JobClaim") == []
+    assert wrong_arrows("cli/operators/serve.py", "from holdfast.server import app") == []
+    assert wrong_arrows("cli/operators/serve.py", "from holdfast import __version__") == []
+    assert wrong_arrows("cli/operators/token.py", "from holdfast import Holdfast, JobClaim") == []
 
 
 def test_nobody_imports_testing_cli_or_mcp() -> None:
@@ -354,7 +355,7 @@ def test_imports_are_declared_dependencies() -> None:
     assert undeclared_imports("core/state.py", "from sortedcontainers import SortedDict")
     assert undeclared_imports("errors.py", "import click")
     assert undeclared_imports("client/_sync.py", "import starlette")
-    assert undeclared_imports("cli/token.py", "import apsw")
+    assert undeclared_imports("cli/operators/token.py", "import apsw")
     assert undeclared_imports("engine/engine.py", "import numpy.random")
 
     assert undeclared_imports("core/state.py", "import msgspec, typing") == []

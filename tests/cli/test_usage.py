@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast import __version__
-from holdfast.cli import _options, _output
 from holdfast.cli.main import cli, exit_code, run
+from holdfast.cli.shared import options, output
 from holdfast.errors import HoldfastError, NotAllowed, Refused, ServerError, SettingsError, Unreachable
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md"
@@ -143,7 +143,7 @@ def test_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_silent_server_is_said_soon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that hangs is waited for no longer than somebody in front of the command has patience."""
-    monkeypatch.setattr(_options, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(options, "ANSWER_SECONDS", 0.1)
     monkeypatch.setenv("HOLDFAST_TOKEN", "hold_x")
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -191,14 +191,14 @@ def test_bug_is_a_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     def broken(*_: object) -> None:
         raise KeyError("\x1b[31mred\nline")
 
-    monkeypatch.setattr("holdfast.cli.token.client", broken)
+    monkeypatch.setattr("holdfast.cli.operators.token.client", broken)
     line = refused(capsys, ["token", "list"], 70)
     assert "KeyError" in line and "test_usage.py:" in line and "\x1b" not in line
 
 
 def test_durations() -> None:
     """A time is a number and a unit."""
-    read = _options.Duration().convert
+    read = options.Duration().convert
     assert [read(text, None, None) for text in ("90s", "15m", "12h", "30d", "2w")] == [
         90,
         900,
@@ -210,7 +210,7 @@ def test_durations() -> None:
 
 def test_foreign_text_does_not_act_on_the_terminal() -> None:
     """Escape sequences and line breaks of a server's text are shown, not obeyed."""
-    assert _output.plain("a\x1b[2Jb\nc\u202ed") == "a\\x1b[2Jb c\\x202ed"
+    assert output.plain("a\x1b[2Jb\nc\u202ed") == "a\\x1b[2Jb c\\x202ed"
 
 
 def test_light_start() -> None:

@@ -10,22 +10,22 @@ from pathlib import Path
 import click
 
 from holdfast import __version__
-from holdfast.cli import _output
-from holdfast.cli._options import JSON
-from holdfast.cli._refusals import as_object, exit_code, sentence
-from holdfast.cli.claim import claim
-from holdfast.cli.completion import VARIABLE, completion, register
-from holdfast.cli.doctor import doctor
-from holdfast.cli.heartbeat import heartbeat, note
-from holdfast.cli.operator import check, reopen, revoke
-from holdfast.cli.owner import jobs, owner
-from holdfast.cli.release import release, transfer
-from holdfast.cli.run import run as run_command
-from holdfast.cli.serve import serve
-from holdfast.cli.session import session
-from holdfast.cli.token import token
-from holdfast.cli.watch import history, watch
-from holdfast.cli.why import why
+from holdfast.cli.agents.session import session
+from holdfast.cli.operators.doctor import doctor
+from holdfast.cli.operators.revoke import check, reopen, revoke
+from holdfast.cli.operators.serve import serve
+from holdfast.cli.operators.token import token
+from holdfast.cli.operators.watch import history, watch
+from holdfast.cli.operators.why import why
+from holdfast.cli.shared import output
+from holdfast.cli.shared.completion import VARIABLE, completion, register
+from holdfast.cli.shared.options import JSON
+from holdfast.cli.shared.refusals import as_object, exit_code, sentence
+from holdfast.cli.workers.claim import claim
+from holdfast.cli.workers.heartbeat import heartbeat, note
+from holdfast.cli.workers.owner import jobs, owner
+from holdfast.cli.workers.release import release, transfer
+from holdfast.cli.workers.run import run as run_command
 from holdfast.errors import HoldfastError
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
@@ -106,17 +106,17 @@ def run(arguments: list[str]) -> int:
         with cli.make_context("holdfast", arguments) as context:
             code = _invoke(context)
         sys.stdout.flush()
-        return code if isinstance(code, int) else _output.OK
+        return code if isinstance(code, int) else output.OK
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        return _output.USAGE
+        return output.USAGE
     except click.ClickException as error:
-        _output.complain(_usage(error))
-        return _output.USAGE
+        output.complain(_usage(error))
+        return output.USAGE
     except (click.Abort, KeyboardInterrupt):
-        return _output.INTERRUPTED
+        return output.INTERRUPTED
     except ModuleNotFoundError as error:
         return _missing(error)
     except OSError as error:
@@ -131,8 +131,8 @@ def _invoke(context: click.Context) -> object:
         return cli.invoke(context)
     except HoldfastError as error:
         if context.meta.get(JSON):
-            _output.say_json(as_object(error))
-        _output.complain(sentence(error))
+            output.say_json(as_object(error))
+        output.complain(sentence(error))
         return exit_code(error)
 
 
@@ -144,21 +144,21 @@ def _usage(error: click.ClickException) -> str:
 def _missing(error: ModuleNotFoundError) -> int:
     if error.name is None or error.name.startswith("holdfast"):
         return _bug(error)
-    _output.complain(f"the server's parts are not installed ({error.name}); run: pip install 'holdfast[server]'")
-    return _output.UNREACHABLE
+    output.complain(f"the server's parts are not installed ({error.name}); run: pip install 'holdfast[server]'")
+    return output.UNREACHABLE
 
 
 def _bug(error: Exception) -> int:
     where = traceback.extract_tb(error.__traceback__)[-1]
-    _output.complain(f"unexpected {error!r:.500} at {Path(where.filename).name}:{where.lineno}; please report this")
-    return _output.UNEXPECTED
+    output.complain(f"unexpected {error!r:.500} at {Path(where.filename).name}:{where.lineno}; please report this")
+    return output.UNEXPECTED
 
 
 def _system_error(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):
         # Whoever read our output has enough. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _output.PIPE_CLOSED
+        return output.PIPE_CLOSED
     place = f"{error.filename}: " if error.filename else ""
-    _output.complain(f"{place}{error.strerror or error}")
-    return _output.UNEXPECTED
+    output.complain(f"{place}{error.strerror or error}")
+    return output.UNEXPECTED

@@ -1,0 +1,80 @@
+"""`holdfast session exec`: run a command as a run of its own, whose claims all end with it, whichever way it ends."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from holdfast.cli.shared import output
+from holdfast.cli.shared.interrupts import orderly_end
+from holdfast.cli.shared.options import Duration, asks_server, attaches, metadata_of
+from holdfast.cli.shared.suggestions import COMMAND
+from holdfast.cli.shared.with_command import GRACE_SECONDS, RETRY_SECONDS, TTL_SECONDS, WithCommand
+from holdfast.errors import HoldfastError, LeaseLost
+
+EXAMPLES = """\
+\b
+holdfast session exec triage-7f3a -- ./agent.sh
+holdfast session exec review -- sh -c 'rlock github://acme/app/pr/17 && ./review.sh'
+
+The command finds GATEWAY_URL, SHUTDOWN_SECRET and HOLDFAST_SESSION in its environment. It ends with the command's own
+exit code, 128 + n for signal n, or with 20 if the session was lost.
+"""
+
+
+@click.command("exec", cls=WithCommand, epilog=EXAMPLES, short_help="Run a command in a session of its own.")
+@click.argument("name")
+@click.option(
+    "--ttl",
+    type=Duration(),
+    metavar="TIME",
+    default=TTL_SECONDS,
+    help="How long it outlives us if we are killed [60s].",
+)
+@click.option("--grace", type=Duration(), metavar="TIME", default=GRACE_SECONDS, help="From TERM to KILL [10s].")
+@attaches
+@asks_server
+@click.pass_context
+def exec_(
+    context: click.Context,
+    /,
+    *,
+    name: str,
+    ttl: int,
+    grace: int,
+    metadata: str | None,
+    pairs: tuple[str, ...],
+    url: str | None,
+    token_file: Path | None,
+) -> int:
+    """Run a command in a session called NAME, which is kept alive meanwhile.
+
+    When the command has ended, so has the session, and every lock of it is free. If the session is lost before, the
+    command is stopped.
+    """
+    from holdfast.client._sync import Holdfast
+    from holdfast.supervision.supervisor import run_child
+
+    attached = metadata_of(metadata, pairs)
+    with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS) as server:
+        session = server.session(name, ttl=ttl, metadata=attached)
+        lost = False
+        try:
+            ended = run_child(
+                context.meta[COMMAND],
+                environment={**os.environ, **session.environment, "HOLDFAST_SESSION": session.session_id},
+                held=session,
+                grace_seconds=grace,
+                say=output.complain,
+            )
+        finally:
+            try:
+                session.end()
+            except LeaseLost as error:
+                output.complain(str(error))
+                lost = True
+            except HoldfastError as error:
+                output.complain(f"the session was not ended and ends by itself: {error}")
+        return output.LOST if lost or ended.lost else ended.returncode

@@ -1,0 +1,275 @@
+"""`holdfast doctor`: look at a server, or at a data directory that no server uses, and say for each thing how it is.
+
+It changes nothing. A check is a line: ok, warn or FAIL, and what to do next where there is something to do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+import msgspec
+
+from holdfast.cli.shared import output
+from holdfast.cli.shared.options import as_json, asks_server, transport
+from holdfast.errors import ServerError, Unreachable
+
+if TYPE_CHECKING:
+    from holdfast.client._answer import Answer
+    from holdfast.client._http import Transport
+
+CLOCK_OFF_MS_MAX = 5_000
+DISK_FREE_BYTES_LOW = 1024**3
+DISK_FREE_BYTES_MIN = 64 * 1024**2
+COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
+
+
+class Check(msgspec.Struct, frozen=True):
+    """How one thing is."""
+
+    name: str
+    status: Literal["ok", "warn", "FAIL"]
+    text: str
+    next: str | None = None
+
+
+@click.command(short_help="Look for trouble: server, store, token, clocks.")
+@click.option(
+    "--data", metavar="DIR", type=click.Path(path_type=Path), help="Look at this data directory instead of a server."
+)
+@click.option("--dump", is_flag=True, help="Print the journal in --data as JSON lines, and nothing else.")
+@as_json
+@asks_server
+def doctor(*, data: Path | None, dump: bool, json: bool, url: str | None, token_file: Path | None) -> int:
+    """Say whether the server, its store, your token and the clocks are well.
+
+    With --data it looks at a data directory of a stopped server instead. It ends with 0 when nothing has failed, with 1
+    when something has, and with 69 when the server cannot be reached.
+    """
+    if dump:
+        if data is None:
+            raise click.UsageError("--dump needs the directory; write it as --dump --data DIR")
+        return _dump(data)
+    if data is not None:
+        checks = _directory_checks(data)
+    else:
+        with transport(url, token_file) as server:
+            checks = list(_server_checks(server))
+    if json:
+        output.say_json({"ok": not _failed(checks), "checks": checks})
+    else:
+        for check in checks:
+            _show(check)
+    if any(check.name == "reachable" for check in _failed(checks)):
+        return output.UNREACHABLE
+    return output.FAILED if _failed(checks) else output.OK
+
+
+def _failed(checks: list[Check]) -> list[Check]:
+    return [check for check in checks if check.status == "FAIL"]
+
+
+def _show(check: Check) -> None:
+    word = click.style(f"{check.status:4}", fg=COLOURS[check.status], bold=check.status == "FAIL")
+    following = f" -> {check.next}" if check.next else ""
+    output.say(f"{word}  {check.name:11} {output.plain(check.text + following)}")
+
+
+# A server.
+
+
+def _server_checks(server: Transport) -> Iterator[Check]:
+    from holdfast.client import _clock
+
+    target = server.target
+    began_ms = _clock.monotonic_ms()
+    try:
+        ready = _ask(server, "/readyz")
+        yield Check(
+            "reachable", "ok", f"{target.url} (from {target.url_origin}), {_clock.monotonic_ms() - began_ms} ms"
+        )
+        yield _ready(ready)
+        yield _store(_ask(server, "/health"))
+        yield _token(server)
+        asked_ms = _clock.wall_ms()
+        status = _ask(server, "/status")
+        yield from _clock_and_version(status, (asked_ms + _clock.wall_ms()) // 2)
+    except Unreachable as error:
+        text = f"{error} (the address is from {target.url_origin})"
+        yield Check("reachable", "FAIL", text, "start it with `holdfast serve`, or name another with HOLDFAST_URL")
+
+
+def _ask(server: Transport, path: str) -> Answer:
+    from holdfast.client._flow import Send
+
+    return server.send(Send("GET", path))
+
+
+def _ready(answer: Answer) -> Check:
+    if answer.status == 200:  # noqa: PLR2004 - the one good answer
+        return Check("ready", "ok", "it takes requests")
+    text = f"it answered {answer.status}: {_field(answer, 'details') or 'no details'}"
+    return Check("ready", "FAIL", text, "look at the server's log")
+
+
+def _store(answer: Answer) -> Check:
+    details = _field(answer, "details") or "no details"
+    if answer.status == 200 and _field(answer, "status") == "ok":  # noqa: PLR2004 - the one good answer
+        return Check("store", "ok", f"{_field(answer, 'storage')}, {_size(_field(answer, 'db_size_bytes'))}")
+    text = f"it answered {answer.status}: {details}"
+    return Check(
+        "store", "FAIL", text, "look at the server's disk and log; `holdfast doctor --data DIR` once it is stopped"
+    )
+
+
+def _token(server: Transport) -> Check:
+    from holdfast.client._answer import refusal
+
+    how = "put one into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE"
+    if server.target.token is None:
+        return Check("token", "FAIL", "there is none for this server", how)
+    try:
+        answer = _ask(server, "/locks?limit=1")
+    except ServerError as error:
+        return Check("token", "FAIL", str(error), "try again")
+    origin = f"(from {server.target.token_origin})"
+    match answer.status:
+        case 200:
+            return Check("token", "ok", f"accepted {origin}")
+        case 401:
+            return Check("token", "FAIL", f"not accepted {origin}: {refusal(answer, server.target.url)}", how)
+        case 403:
+            return Check(
+                "token", "warn", f"accepted, but it may not read {origin}", "use one with the scope read to look around"
+            )
+        case _:
+            return Check("token", "FAIL", f"{origin} {refusal(answer, server.target.url)}", "look at the server's log")
+
+
+def _clock_and_version(answer: Answer, local_ms: int) -> Iterator[Check]:
+    from holdfast import __version__
+
+    there_ms = _wall_of(answer)
+    if there_ms is None:
+        yield Check("clock", "warn", "the server did not say what time it has", "check that this is a Holdfast server")
+    else:
+        off_ms = local_ms - there_ms
+        text = f"{abs(off_ms) / 1000:.1f} s {'ahead of' if off_ms > 0 else 'behind'} the server's"
+        if abs(off_ms) <= CLOCK_OFF_MS_MAX:
+            yield Check("clock", "ok", text)
+        else:
+            hint = (
+                "no lease depends on it, but times shown to people and the expiry of tokens do: synchronise the clocks"
+            )
+            yield Check("clock", "warn", text, hint)
+    version = _field(answer, "version") or "unknown"
+    if version == __version__:
+        yield Check("version", "ok", f"{version} on both sides")
+    else:
+        yield Check("version", "warn", f"the server has {version}, this is {__version__}", "use the same on both sides")
+
+
+def _wall_of(answer: Answer) -> int | None:
+    """Read the server's wall clock off its answer: `time` to the millisecond, else the Date header to the second."""
+    try:
+        return round(datetime.fromisoformat(str(_field(answer, "time"))).timestamp() * 1_000)
+    except ValueError:
+        pass
+    try:
+        return round(parsedate_to_datetime(answer.headers["Date"]).timestamp() * 1_000) + 500
+    except (KeyError, ValueError):
+        return None
+
+
+def _field(answer: Answer, name: str) -> Any:  # noqa: ANN401 - JSON is whatever the server sent
+    body = answer.json()
+    return body.get(name) if isinstance(body, dict) else None
+
+
+def _size(size_bytes: object) -> str:
+    if not isinstance(size_bytes, int):
+        return "of unknown size"
+    return f"{size_bytes / 1024**2:.1f} MiB" if size_bytes < 1024**3 else f"{size_bytes / 1024**3:.1f} GiB"
+
+
+# A data directory.
+
+
+def _directory_checks(data: Path) -> list[Check]:
+    if not data.is_dir():
+        return [
+            Check("directory", "FAIL", f"{data} is not a directory", "name the one that the server was started with")
+        ]
+    return [Check("directory", "ok", str(data)), _permissions(data), _disk(data), _journal(data), _key(data)]
+
+
+def _permissions(data: Path) -> Check:
+    paths = [data, *(path for path in sorted(data.iterdir()) if path.is_file())]
+    if closed := [path for path in paths if not os.access(path, os.R_OK | os.W_OK)]:
+        return Check("access", "FAIL", f"you may not read and write {closed[0]}", "look as the user the server runs as")
+    others = stat.S_IRWXG | stat.S_IRWXO
+    if stat.S_IMODE(data.stat().st_mode) & others and (
+        open_ones := [path for path in paths[1:] if stat.S_IMODE(path.stat().st_mode) & others]
+    ):
+        return Check("access", "warn", f"other users may use {open_ones[0]}", f"chmod go= '{data}' '{data}'/*")
+    return Check("access", "ok", "yours to read and write, and nobody else's")
+
+
+def _disk(data: Path) -> Check:
+    free = shutil.disk_usage(data).free
+    text = f"{_size(free)} free"
+    if free < DISK_FREE_BYTES_MIN:
+        return Check("disk", "FAIL", text, "free some space: a full disk stops new claims")
+    if free < DISK_FREE_BYTES_LOW:
+        return Check("disk", "warn", text, "free some space before it is full")
+    return Check("disk", "ok", text)
+
+
+def _journal(data: Path) -> Check:
+    from holdfast.journal.base import JournalError, JournalLockedError
+    from holdfast.journal.inspect import inspect
+
+    try:
+        found = inspect(data)
+    except JournalLockedError as error:
+        return Check("journal", "warn", str(error), "`holdfast doctor` without --data asks the server")
+    except JournalError as error:
+        return Check("journal", "FAIL", str(error), "check that the server was started with this directory")
+    if found.problems:
+        more = f" (and {len(found.problems) - 1} more)" if len(found.problems) > 1 else ""
+        hint = "restore the directory from a backup; nothing was changed here"
+        return Check("journal", "FAIL", f"{found.problems[0]}{more}", hint)
+    return Check("journal", "ok", f"{found.records} records, all whole; the last is {found.last_seq}")
+
+
+def _key(data: Path) -> Check:
+    from holdfast.server.secrets import KEY_BYTES, KEY_FILE
+
+    file = data / KEY_FILE
+    if not file.is_file():
+        hint = "restore it from a backup, or let the next start make a new one: session secrets of before will not work"
+        return Check("key", "warn", f"{file} is not there", hint)
+    if file.stat().st_size != KEY_BYTES:
+        return Check("key", "FAIL", f"{file} is not a key of {KEY_BYTES} bytes", "restore it from a backup")
+    return Check("key", "ok", str(file))
+
+
+def _dump(data: Path) -> int:
+    from holdfast.journal.base import JournalError
+    from holdfast.journal.inspect import dump
+
+    try:
+        for record in dump(data):
+            sys.stdout.buffer.write(msgspec.json.encode(record) + b"\n")
+    except JournalError as error:
+        output.complain(str(error))
+        return output.FAILED
+    return output.OK

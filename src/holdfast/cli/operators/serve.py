@@ -1,0 +1,61 @@
+"""`holdfast serve`: put the settings together and start the server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from holdfast.cli.shared import output
+
+
+class _Serve(click.Command):
+    """A command whose help ends with the table of settings."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's form
+        """Write the table."""
+        from holdfast.settings import TABLE
+
+        formatter.write_paragraph()
+        formatter.write_text(
+            "Every setting is --set NAME=VALUE, a variable HOLDFAST_<NAME> or a line of holdfast.toml; the first wins."
+        )
+        with formatter.section("Settings"):
+            formatter.write_dl(
+                [(row.name, f"{row.help.replace('`', '')} [{row.default_text.replace('`', '')}]") for row in TABLE]
+            )
+
+
+@click.command(cls=_Serve)
+@click.option("--listen", metavar="HOST:PORT", help="Short for --set listen=HOST:PORT.")
+@click.option("--data", metavar="DIR", help="Short for --set data=DIR.")
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Read settings from FILE; else from HOLDFAST_CONFIG, else from holdfast.toml in this directory.",
+)
+@click.option("--set", "changes", metavar="NAME=VALUE", multiple=True, help="Set one setting. Can be repeated.")
+def serve(*, listen: str | None, data: str | None, config: Path | None, changes: tuple[str, ...]) -> int:
+    """Start the server.
+
+    It stops on SIGTERM or Ctrl-C, after it has answered what was asked.
+    """
+    from holdfast.settings import load, unknown_variables
+
+    overrides = dict(_pair(change) for change in changes)
+    overrides |= {name: value for name, value in (("listen", listen), ("data", data)) if value is not None}
+    settings = load(overrides=overrides, environment=os.environ, file=config)
+    for warning in unknown_variables(os.environ):
+        output.complain(warning)
+    from holdfast.server.app import serve as serve_until_stopped
+
+    return serve_until_stopped(settings)
+
+
+def _pair(change: str) -> tuple[str, str]:
+    name, equals, value = change.partition("=")
+    if not equals or not name.strip():
+        raise click.UsageError(f"--set {name!r:.100} has no value; write it as --set NAME=VALUE")
+    return name.strip(), value

@@ -1,0 +1,98 @@
+"""`holdfast watch` and `holdfast history`: what happens, as it happens, and what has happened to one job."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.shared import output, suggestions, times
+from holdfast.cli.shared.options import Moment, as_json, asks_server, client, names_job
+
+if TYPE_CHECKING:
+    from holdfast.client._records import Happened
+
+LIMIT = 100
+COLOURS = {
+    "granted": "green",
+    "transferred": "green",
+    "done": "cyan",
+    "expired": "red",
+    "revoked": "red",
+    "session_ended": "yellow",
+}
+
+
+@click.command(short_help="Follow everything that happens.")
+@click.argument("prefix", required=False, shell_complete=suggestions.claimed_jobs)
+@click.option("--after", metavar="N", type=click.IntRange(min=0), help="Begin after event N instead of now.")
+@as_json
+@asks_server
+def watch(*, prefix: str | None, after: int | None, json: bool, url: str | None, token_file: Path | None) -> None:
+    """Print what happens to all jobs, or to those that begin with PREFIX, one line each, until Ctrl-C.
+
+    It goes on through restarts of the server: nothing is missing and nothing comes twice. Renewals are not told. With
+    --json each line is an object.
+    """
+    with client(url, token_file) as server:
+        for event in server.events(prefix, after=after):
+            if json:
+                output.say_json_line(event)
+            else:
+                _say(event)
+
+
+@click.command(short_help="Say what happened to a job.")
+@names_job
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), default=LIMIT, help="At most so many [100].")
+@click.option("--owner", metavar="NAME", help="Only what concerns NAME.")
+@click.option("--since", metavar="WHEN", type=Moment(), help="Not before: 02:14, 2026-11-15T02:14:00Z, or 2h (ago).")
+@click.option("--until", metavar="WHEN", type=Moment(), help="Not after.")
+@as_json
+@asks_server
+def history(
+    *,
+    job: str,
+    limit: int,
+    owner: str | None,
+    since: str | None,
+    until: str | None,
+    json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> None:
+    """Say what happened to JOB, newest first."""
+    with client(url, token_file) as server:
+        found = server.history(job, limit=limit, owner=owner, since=since, until=until)
+    if json:
+        output.say_json({"history": found})
+    elif found:
+        now = times.now()
+        heads = ["WHEN", "AGO", "EVENT", "OWNER", "TOKEN", "BY", "REASON"]
+        output.say_table(heads, [_row(each, now) for each in found], folded=("OWNER", "BY", "REASON"))
+    else:
+        output.hint(output.plain(f"nothing is known of {job} that is like this, or it is no longer kept"))
+
+
+def _row(event: Happened, now: datetime) -> list[str]:
+    when, age = ("-", "-") if event.at is None else (times.clock(event.at, now), times.ago(event.at, now))
+    token = "-" if event.token is None else str(event.token)
+    return [when, age, event.event, event.owner or "-", token, event.by or "-", event.reason or ""]
+
+
+def _say(event: Happened) -> None:
+    if event.at is None:
+        output.hint(f"some events before {event.seq} are no longer kept; see what is claimed with `holdfast jobs`")
+        return
+    when = times.clock(event.at, times.now())
+    word = click.style(f"{output.plain(event.event):13}", fg=COLOURS.get(event.event))
+    rest = f"{event.job_id}  {event.owner or '-'}"
+    if event.token is not None:
+        rest += f"  token {event.token}"
+    if event.by:
+        rest += f"  by {event.by}"
+    if event.reason:
+        rest += f": {event.reason}"
+    output.say(f"{when}  {word} {output.plain(rest)}")

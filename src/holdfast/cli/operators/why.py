@@ -1,0 +1,95 @@
+"""`holdfast why`: why a job cannot be had, drawn as a chain that ends at whoever everybody waits for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.cli.shared import output, times
+from holdfast.cli.shared.options import as_json, asks_server, client, names_job
+from holdfast.cli.shared.refusals import quoted
+
+
+@click.command(short_help="Say why a job cannot be had.")
+@names_job
+@as_json
+@asks_server
+def why(*, job: str, json: bool, url: str | None, token_file: Path | None) -> None:
+    """Say why JOB cannot be had.
+
+    Who has it, what that one waits for, who has that, and so on; and who stands in line. A circle is marked: nobody in
+    it can go on.
+    """
+    with client(url, token_file) as server:
+        reply = server.why(job)
+    if json:
+        output.say_json(reply)
+        return
+    told: dict[str, Any] = msgspec.to_builtins(reply)
+    now = times.now()
+    chain = told["chain"]
+    for depth, link in enumerate(chain):
+        _say_link(link, depth, now)
+    if told["circle"]:
+        _say_circle(chain)
+    else:
+        _say_end(chain, is_cut=bool(chain[-1]["waits_for"]))
+    _say_line(job, told["waiting"], now)
+
+
+def _say_link(link: dict[str, Any], depth: int, now: datetime) -> None:
+    indent = "   " * depth
+    arrow = f"{indent[3:]}└─ " if depth else ""
+    name = click.style(output.plain(link["name"]), bold=True)
+    if link["status"] != "held":
+        free = {"free": "is free", "done": "is done", "closed": "is closed for a while after its last owner"}
+        output.say(f"{arrow}{name} {free[link['status']]}")
+        return
+    since = times.since(datetime.fromisoformat(link["claimed_at"]), now)
+    beat = times.ago(datetime.fromisoformat(link["last_heartbeat_at"]), now)
+    left = times.span(link["expires_in_ms"] / 1_000)
+    told = f"is held by {output.who(link['owner'])} since {since}, last heartbeat {beat}, {left} left"
+    output.say(f"{arrow}{name} {output.plain(told)}")
+    if link["note"]:
+        output.say(f"{indent}   note: {output.plain(link['note'])}")
+    if link["waits_for"]:
+        wanted = ", ".join(link["waits_for"])
+        output.say(f"{indent}   {output.plain(output.who(link['owner']))} waits for {output.plain(wanted)}")
+
+
+def _say_end(chain: list[dict[str, Any]], *, is_cut: bool) -> None:
+    last = chain[-1]
+    if is_cut:
+        output.say("the chain goes on, but no more of it is shown")
+    elif last["status"] == "held" and len(chain) > 1:
+        output.say(output.plain(f"everybody waits for {output.who(last['owner'])}, who waits for nobody"))
+
+
+def _say_circle(chain: list[dict[str, Any]]) -> None:
+    # The last link closes it: its owner was in the chain before.
+    first = next(place for place, link in enumerate(chain) if _same_holder(link, chain[-1]))
+    names = [link["name"] for link in chain[first:]]
+    if names[0] != names[-1]:
+        names.append(names[0])
+    text = click.style("CIRCLE", fg="red", bold=True)
+    output.say(f"{text}: {output.plain(' -> '.join(names))}: nobody in it can go on by itself")
+    output.hint(output.plain(f"an operator can break it: holdfast revoke {quoted(chain[-1]['name'])} --reason '...'"))
+
+
+def _same_holder(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one["name"] == other["name"] or (one["owner"] is not None and one["owner"] == other["owner"])
+
+
+def _say_line(job: str, waiting: list[dict[str, Any]], now: datetime) -> None:
+    if not waiting:
+        output.say(output.plain(f"nobody stands in line for {job}"))
+        return
+    output.say(output.plain(f"in line for {job}:"))
+    for place, each in enumerate(waiting, start=1):
+        span = times.span((now - datetime.fromisoformat(each["since"])).total_seconds())
+        away = "" if each["there"] else ", away at the moment"
+        output.say(output.plain(f"{place:4}. {output.who(each['owner'])} for {span}{away}"))

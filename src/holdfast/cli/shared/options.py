@@ -1,0 +1,217 @@
+"""Options that several commands share, and the types of what stands on a command line."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from holdfast.cli.shared import suggestions
+
+if TYPE_CHECKING:
+    from holdfast.client._flow import Policy
+    from holdfast.client._http import Transport
+    from holdfast.client._records import Metadata
+    from holdfast.client._sync import Holdfast
+
+RETRY_SECONDS = 1.0
+"""Somebody sits in front of it: a server that is not there is said soon."""
+ANSWER_SECONDS = 5.0
+"""And so is one that hangs. It is asked twice before that."""
+SECONDS_MAX = 2**32 - 1
+OWNER_CHARS_MAX = 128
+JSON = "holdfast.json"
+"""Where the context says that `--json` was given."""
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Duration(click.ParamType[int]):
+    """A time with its unit: 90s, 15m, 12h, 30d, 2w. In seconds afterwards."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"([0-9]{1,10})([smhdw])", str(value))
+        seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+        if not 1 <= seconds <= SECONDS_MAX:
+            self.fail(f"{value!r} is not a time; write 90s, 15m, 12h, 30d or 2w", param, ctx)
+        return seconds
+
+
+class Job(click.ParamType[str]):
+    """The name of a job. An empty one is a variable that was not set."""
+
+    name = "job"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Read it."""
+        text = str(value)
+        if not text.strip():
+            self.fail("a job needs a name, and this one is empty; is a variable not set?", param, ctx)
+        return text
+
+
+class Moment(click.ParamType[str]):
+    """A point in time: RFC 3339, local time without a zone, or how long ago. RFC 3339 afterwards."""
+
+    name = "when"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Read it."""
+        from holdfast.cli.shared import times
+
+        text = str(value)
+        if found := re.fullmatch(r"([0-9]{1,10})([smhdw])", text):
+            return _written(times.now() - timedelta(seconds=min(int(found[1]) * _UNITS[found[2]], SECONDS_MAX)))
+        if re.fullmatch(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?", text):
+            text = f"{times.now().astimezone().date()}T{text}"
+        try:
+            return _written(datetime.fromisoformat(text).astimezone())
+        except (ValueError, OverflowError):
+            self.fail(
+                f"{value!r} is not a time; write 02:14, 2026-11-15T02:14:00Z, or 2h for two hours ago", param, ctx
+            )
+
+
+class InOrder(click.Group):
+    """A group whose help shows its commands in the order in which they were added, as the reference does."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's form
+        """Name them."""
+        return list(self.commands)
+
+
+def _written(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def asks_server(command: F) -> F:
+    """Add the options that say which server, and with which token."""
+    url = click.option("--url", metavar="URL", help="The server; else HOLDFAST_URL, else your client.toml.")
+    token_file = click.option(
+        "--token-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="The file with your token; else HOLDFAST_TOKEN, HOLDFAST_TOKEN_FILE, else your client.toml.",
+    )
+    return url(token_file(command))
+
+
+def as_json(command: F) -> F:
+    """Add `--json`."""
+    return click.option(
+        "--json", "json", is_flag=True, is_eager=True, callback=_note_json, help="Print JSON instead of text."
+    )(command)
+
+
+def _note_json(context: click.Context, _: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's form
+    # Seen by `main`, which says a refusal as JSON too.
+    context.meta[JSON] = value
+    return value
+
+
+def names_job(command: F) -> F:
+    """Add the argument JOB, completed with the names of claimed jobs."""
+    return click.argument("job", type=Job(), shell_complete=suggestions.claimed_jobs)(command)
+
+
+def names_own_job(command: F) -> F:
+    """Add the argument JOB, completed with what was claimed from here, and the options that say by whom."""
+    job = click.argument("job", type=Job(), shell_complete=suggestions.own_jobs)
+    lease = click.option("--lease", metavar="ID", help="The lease id; else HOLDFAST_LEASE, else what `claim` kept.")
+    owner = click.option(
+        "--owner", metavar="NAME", help="Insist that NAME claimed it from here; else HOLDFAST_OWNER, else anybody."
+    )
+    return job(lease(owner(command)))
+
+
+def attaches(command: F) -> F:
+    """Add the options for metadata."""
+    text = click.option("--metadata", metavar="TEXT", help="Attach TEXT, or a JSON object, for everybody to see.")
+    pairs = click.option(
+        "-m", "--meta", "pairs", metavar="KEY=VALUE", multiple=True, help="Attach a field. Can be repeated."
+    )
+    return text(pairs(command))
+
+
+def metadata_of(text: str | None, pairs: tuple[str, ...]) -> Metadata:
+    """Put metadata together."""
+    if text is not None and pairs:
+        raise click.UsageError("--metadata and -m exclude each other; put all of it into one of them")
+    fields = [pair.partition("=") for pair in pairs]
+    if wrong := [key for key, equals, _ in fields if not equals or not key]:
+        raise click.UsageError(f"-m {wrong[0]!r:.100} has no value; write it as -m KEY=VALUE")
+    return {key: value for key, _, value in fields} if fields else text
+
+
+def default_owner() -> str:
+    """Return in whose name to claim where nobody is named: HOLDFAST_OWNER, else user@host:pid, of the shell.
+
+    The shell's number keeps two shells of one user apart: of one name they would be one holder, and one that waits for
+    what the other has would be refused as waiting for itself.
+    """
+    if found := os.environ.get("HOLDFAST_OWNER"):
+        return found
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (ImportError, KeyError, OSError):  # A container may run as a number without a name.
+        user = f"uid-{os.getuid()}"
+    shell = f":{os.getppid()}"
+    return f"{user}@{socket.gethostname()}"[: OWNER_CHARS_MAX - len(shell)] + shell
+
+
+def lease_of(url: str, job: str, named_lease: str | None, named_owner: str | None) -> str:
+    """Return the lease id to show: as named, else HOLDFAST_LEASE, else what was kept when the job was claimed here."""
+    from holdfast.cli.shared import leases
+
+    # In the environment of `holdfast run` it is that of HOLDFAST_JOB, and of no other job.
+    is_meant = os.environ.get("HOLDFAST_JOB", job) == job
+    if given := named_lease or (os.environ.get("HOLDFAST_LEASE") if is_meant else None):
+        return given
+    kept = leases.own().find(url, job)
+    if kept is None:
+        raise click.UsageError(
+            f"nobody claimed {job!r:.200} from here;"
+            " claim it with `holdfast claim`, or put its lease id into HOLDFAST_LEASE"
+        )
+    wanted = named_owner or os.environ.get("HOLDFAST_OWNER")
+    if wanted and wanted != kept.owner:
+        raise click.UsageError(
+            f"{job!r:.200} was claimed from here by {kept.owner!r:.200} and not by {wanted!r:.200};"
+            " name the right --owner"
+        )
+    return kept.lease_id
+
+
+def transport(url: str | None, token_file: Path | None) -> Transport:
+    """Open the way to the server that the options and the environment name. Raises `SettingsError`."""
+    from holdfast.client import _config
+    from holdfast.client._http import Transport
+
+    return Transport(_config.find(url=url, token_file=token_file, environment=os.environ), environment=os.environ)
+
+
+def policy(server: Transport, retry_seconds: float = RETRY_SECONDS) -> Policy:
+    """Return how long to ask it."""
+    from holdfast.client._flow import Policy
+
+    return Policy(server.target.url, answer_seconds=ANSWER_SECONDS, retry_seconds=retry_seconds)
+
+
+def client(url: str | None, token_file: Path | None) -> Holdfast:
+    """Make a client of the server that the options and the environment name. Raises `SettingsError`."""
+    from holdfast.client._sync import Holdfast
+
+    return Holdfast(url, token_file=token_file, answer_seconds=ANSWER_SECONDS, retry_seconds=RETRY_SECONDS)

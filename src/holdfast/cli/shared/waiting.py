@@ -1,0 +1,90 @@
+"""What is said while a claim waits in line: on standard error, and only what is new.
+
+On a terminal it is one line that is written over. Elsewhere it is a line whenever the place or the owner changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from holdfast.cli.shared import output, times
+
+if TYPE_CHECKING:
+    from holdfast.client._records import Place
+
+_CLEAR = "\r\x1b[K"
+_WIDTH = 80
+
+
+@contextlib.contextmanager
+def waiting(*, quiet: bool = False) -> Iterator[Callable[[Place], None] | None]:
+    """Give what this yields to a claim as `on_wait`."""
+    if quiet:
+        yield None
+        return
+    line = _Line()
+    try:
+        yield line
+    finally:
+        line.end()
+
+
+class _Line:
+    """The line that is written over, or the lines where there is no terminal."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_dirty = False
+        self._last: tuple[int, str | None] | None = None
+
+    def __call__(self, place: Place) -> None:
+        """Show where one stands."""
+        text = words(place)
+        if self._live:
+            sys.stderr.write(_CLEAR + _cut(text))
+            sys.stderr.flush()
+            self._is_dirty = True
+            return
+        key = (place.position, place.owner.owner if place.owner else None)
+        if key != self._last:
+            self._last = key
+            output.hint(text)
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self._is_dirty:
+            self._is_dirty = False
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
+
+
+def words(place: Place) -> str:
+    """Say where one stands: `3rd in line, held by agent-2 for 4 min`."""
+    text = f"{ordinal(place.position)} in line"
+    owner = place.owner
+    if owner is not None:
+        moment = output.moment_of(owner)
+        held = times.span((moment - owner.claimed_at).total_seconds())
+        text += f", held by {output.who(owner.owner)} for {held}"
+    return output.plain(text)
+
+
+def ordinal(number: int) -> str:
+    """Write a place: 1st, 2nd, 3rd, 4th, 11th."""
+    teens = 10 < number % 100 < 20  # noqa: PLR2004 - eleventh to nineteenth
+    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def _cut(text: str) -> str:
+    """Leave what fits a line of the terminal: a longer one could not be written over."""
+    from rich.cells import cell_len, set_cell_size
+
+    try:
+        width = os.get_terminal_size(sys.stderr.fileno()).columns or _WIDTH
+    except OSError:
+        width = _WIDTH
+    return text if cell_len(text) < width else set_cell_size(text, max(1, width - 2)).rstrip() + "…"

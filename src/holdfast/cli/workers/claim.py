@@ -1,0 +1,169 @@
+"""`holdfast claim`: claim jobs once, keep their lease ids for the commands that follow, and say how it stands."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from holdfast.cli.shared import leases, output, suggestions, times
+from holdfast.cli.shared.interrupts import orderly_end
+from holdfast.cli.shared.options import (
+    RETRY_SECONDS,
+    Duration,
+    Job,
+    as_json,
+    asks_server,
+    attaches,
+    default_owner,
+    metadata_of,
+    policy,
+    transport,
+)
+from holdfast.cli.shared.refusals import quoted
+
+if TYPE_CHECKING:
+    from holdfast.client._claiming import Wanted
+    from holdfast.client._http import Transport
+    from holdfast.client._records import JobClaim
+
+TTL_SECONDS = 120
+WAITING_RETRY_SECONDS = 15.0
+"""A server that restarts does not end a wait."""
+
+EXAMPLES = """\
+\b
+holdfast claim github-issue-1842
+holdfast claim deploy-main -w 10m --note "rolling out 4.2"
+holdfast claim --any issue-1 issue-2 issue-3 -m model=small --json
+"""
+
+
+@click.command(epilog=EXAMPLES, short_help="Claim a job.")
+@click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=suggestions.claimed_jobs)
+@click.option("--any", "any_of", is_flag=True, help="Claim the first free one of several jobs, not all of them.")
+@click.option("--ttl", metavar="TIME", type=Duration(), default=TTL_SECONDS, help="How long it lives unrenewed [2m].")
+@click.option("-w", "--wait", metavar="TIME", type=Duration(), help="Stand in line for so long; else fail at once.")
+@click.option("--owner", metavar="NAME", help="In whose name; else HOLDFAST_OWNER, else user@host:pid.")
+@attaches
+@click.option("--note", metavar="TEXT", help="Say what you are about to do.")
+@click.option("--resume", is_flag=True, help="Take back what you hold already under the same owner.")
+@click.option("--redo", is_flag=True, help="Claim it although it is done.")
+@click.option("--session", metavar="ID", help="End with this session; else HOLDFAST_SESSION, else none.")
+@click.option("--no-keep", is_flag=True, help="Print the lease id instead of keeping it for heartbeat and release.")
+@as_json
+@asks_server
+def claim(
+    *,
+    jobs: tuple[str, ...],
+    any_of: bool,
+    ttl: int,
+    wait: int | None,
+    owner: str | None,
+    metadata: str | None,
+    pairs: tuple[str, ...],
+    note: str | None,
+    resume: bool,
+    redo: bool,
+    session: str | None,
+    no_keep: bool,
+    json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> int:
+    """Claim JOB, once; of several all or none.
+
+    Nothing renews it but `holdfast heartbeat`. Its lease id is kept for you, so that `heartbeat` and `release` work
+    from here. `holdfast run` claims, renews and releases around a command.
+    """
+    from holdfast.cli.shared.waiting import waiting
+    from holdfast.client._claiming import Wanted
+
+    if resume and len(jobs) > 1:
+        raise click.UsageError("--resume takes back one job; name one")
+    wanted = Wanted(
+        ttl=ttl,
+        owner=owner or default_owner(),
+        wait=wait or 0,
+        metadata=metadata_of(metadata, pairs),
+        resume=resume,
+        redo=redo,
+        session=session or os.environ.get("HOLDFAST_SESSION") or None,
+    )
+    with orderly_end(), transport(url, token_file) as server:
+        try:
+            with waiting() as on_wait:
+                claims = _ask(server, jobs, msgspec.structs.replace(wanted, on_wait=on_wait), any_of=any_of)
+        except KeyboardInterrupt:
+            output.complain(f"interrupted; nothing was claimed and you are no longer in line for {', '.join(jobs)}")
+            return output.INTERRUPTED
+        is_kept = not no_keep and keep(server.target.url, claims)
+        _say(claims, as_list=len(jobs) > 1 and not any_of, json=json, shows_lease=not is_kept)
+        if note is not None:
+            _note(server, claims, note)
+    return output.OK
+
+
+def keep(url: str, claims: list[JobClaim]) -> bool:
+    """Keep the lease ids for the commands that follow; False where that cannot be done."""
+    now = times.now()
+    try:
+        for each in claims:
+            until_ms = times.wall_ms(each.expires_at)
+            kept = leases.Kept(url, each.job_id, each.lease_id, each.owner, each.token, until_ms)
+            leases.own().keep(kept, times.wall_ms(now))
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        output.complain(f"{place}{error.strerror}; the lease id cannot be kept, so take it from here")
+        return False
+    return True
+
+
+def describe(claim: JobClaim) -> str:
+    """Say what was got: `github-issue-1842, token 1, until 02:14:05 (2 min)`."""
+    now = times.now()
+    began = now if claim.reacquired else claim.claimed_at
+    left = times.span((claim.expires_at - began).total_seconds())
+    return f"{claim.job_id}, token {claim.token}, until {times.clock(claim.expires_at, now)} ({left})"
+
+
+def _ask(server: Transport, jobs: tuple[str, ...], wanted: Wanted, *, any_of: bool) -> list[JobClaim]:
+    from holdfast.client import _claiming
+    from holdfast.client._sync import drive
+
+    patience = policy(server, retry_seconds=min(max(RETRY_SECONDS, wanted.wait), WAITING_RETRY_SECONDS))
+    if any_of:
+        return [drive(_claiming.claim_any(jobs, wanted, patience), server).claim]
+    if len(jobs) > 1:
+        return [got.claim for got in drive(_claiming.claim_all(jobs, wanted, patience), server)]
+    return [drive(_claiming.claim(jobs[0], wanted, patience), server).claim]
+
+
+def _note(server: Transport, claims: list[JobClaim], note: str) -> None:
+    from holdfast.client import _claiming
+    from holdfast.client._sync import drive
+
+    for each in claims:
+        drive(_claiming.renew(each.job_id, each.lease_id, policy(server), note=note), server)
+
+
+def _say(claims: list[JobClaim], *, as_list: bool, json: bool, shows_lease: bool) -> None:
+    if json:
+        values = [msgspec.structs.asdict(each) for each in claims]
+        output.say_json({"status": "acquired", **({"claims": values} if as_list else values[0])})
+        return
+    for each in claims:
+        word = "acquired again:" if each.reacquired else "acquired"
+        output.say(f"{click.style(word, fg='green')} {output.plain(describe(each))}")
+        if each.previous is not None:
+            output.say(output.plain(f"before: {output.before(each.previous, times.now())}"))
+        if each.attempts > 1:
+            output.say(f"attempt {each.attempts}: it has not ended well so far")
+        if shows_lease:
+            output.say(f"lease {output.plain(each.lease_id)}")
+    if output.is_terminal() and not shows_lease:
+        job = quoted(claims[0].job_id)
+        output.hint(output.plain(f"renew it with `holdfast heartbeat {job}`, end it with `holdfast release {job}`"))

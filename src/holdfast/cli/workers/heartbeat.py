@@ -1,0 +1,87 @@
+"""`holdfast heartbeat` and `holdfast note`: renew a claim that was made from here, and say how far the work is."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import timedelta
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast.cli.shared import leases, output, times
+from holdfast.cli.shared.options import Duration, as_json, asks_server, client, lease_of, names_own_job
+
+
+@click.command(short_help="Renew a claim.")
+@names_own_job
+@click.option("--note", metavar="TEXT", help="Say how far it is; the next owner reads it if you die.")
+@click.option("--ttl", metavar="TIME", type=Duration(), help="Let it live for so long from now on; else as before.")
+@as_json
+@asks_server
+def heartbeat(
+    *,
+    job: str,
+    note: str | None,
+    ttl: int | None,
+    lease: str | None,
+    owner: str | None,
+    json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> None:
+    """Renew your claim on JOB.
+
+    It ends with 20 when the claim is lost: then stop working on it.
+    """
+    _renew("renewed", job, note=note, ttl=ttl, lease=lease, owner=owner, json=json, url=url, token_file=token_file)
+
+
+@click.command(short_help="Say how far the work is.")
+@names_own_job
+@click.argument("text")
+@as_json
+@asks_server
+def note(
+    *,
+    job: str,
+    text: str,
+    lease: str | None,
+    owner: str | None,
+    json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> None:
+    """Say how far your work on JOB is, for everybody to see.
+
+    The next owner reads it if you die. It renews the claim.
+    """
+    _renew("noted on", job, note=text, ttl=None, lease=lease, owner=owner, json=json, url=url, token_file=token_file)
+
+
+def _renew(
+    word: str,
+    job: str,
+    *,
+    note: str | None,
+    ttl: int | None,
+    lease: str | None,
+    owner: str | None,
+    json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> None:
+    with client(url, token_file) as server:
+        lease_id = lease_of(server.url, job, lease, owner)
+        seconds = server.heartbeat_job(job, lease_id, ttl=ttl, note=note)
+        kept = leases.own().find(server.url, job)
+    now = times.now()
+    until = now + timedelta(seconds=seconds)
+    if kept is not None and kept.lease_id == lease_id:
+        renewed = msgspec.structs.replace(kept, until_ms=times.wall_ms(until))
+        with contextlib.suppress(OSError):  # It was renewed all the same.
+            leases.own().keep(renewed, times.wall_ms(now))
+    if json:
+        output.say_json({"status": "renewed", "job_id": job, "expires_in": seconds, "expires_at": until})
+        return
+    output.say(output.plain(f"{word} {job}, until {times.clock(until, now)} ({times.span(seconds)})"))

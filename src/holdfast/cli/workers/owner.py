@@ -1,0 +1,127 @@
+"""`holdfast owner` and `holdfast jobs`: who owns a job, who owns what, and how alive each of them looks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.shared import output, suggestions, times
+from holdfast.cli.shared.options import as_json, asks_server, client, names_job
+from holdfast.cli.shared.refusals import quoted
+
+if TYPE_CHECKING:
+    from holdfast.client._records import JobOwner, JobStatus
+
+
+@click.command(short_help="Say who owns a job.")
+@names_job
+@as_json
+@asks_server
+def owner(*, job: str, json: bool, url: str | None, token_file: Path | None) -> int:
+    """Say who owns JOB, since when, and how alive that one looks.
+
+    It ends with 0 when somebody owns it, with 1 when nobody does, and with 12 when it is done.
+    """
+    with client(url, token_file) as server:
+        status = server.job(job)
+    if json:
+        output.say_json(status)
+    elif status.owner is not None:
+        _say_held(status, status.owner)
+    else:
+        _say_not_held(status)
+    if status.owner is not None:
+        return output.OK
+    return output.DONE if status.status == "done" else output.FAILED
+
+
+@click.command(short_help="List the claimed jobs.")
+@click.argument("prefix", required=False, shell_complete=suggestions.claimed_jobs)
+@click.option("--owner", metavar="NAME", help="Only what NAME owns.")
+@click.option("--session", metavar="ID", help="Only what is bound to this session.")
+@as_json
+@asks_server
+def jobs(
+    *, prefix: str | None, owner: str | None, session: str | None, json: bool, url: str | None, token_file: Path | None
+) -> None:
+    """List the claimed jobs, all or those that begin with PREFIX, in order of name."""
+    with client(url, token_file) as server:
+        found = server.list_claimed_jobs(prefix, owner=owner, session=session)
+    if json:
+        output.say_json({"jobs": found})
+    elif found:
+        heads = ["JOB", "OWNER", "AGE", "HEARTBEAT", "LEFT", "WAITING", "NOTE"]
+        output.say_table(heads, [_row(each) for each in found], folded=("JOB", "OWNER", "NOTE"))
+    else:
+        kind = " like this" if prefix or owner or session else ""
+        output.hint(f"no job{kind} is claimed")
+
+
+def _row(job: JobOwner) -> list[str]:
+    now = output.moment_of(job)
+    return [
+        job.job_id,
+        job.owner or "-",
+        times.span((now - job.claimed_at).total_seconds()),
+        times.ago(job.last_heartbeat_at, now),
+        times.span(job.expires_in),
+        str(job.waiting),
+        job.note or "",
+    ]
+
+
+def _say_held(status: JobStatus, owner: JobOwner) -> None:
+    now = output.moment_of(owner)
+    output.say(f"{output.plain(status.job_id)} is {_word('held')} by {output.plain(output.who(owner.owner))}")
+    beat = owner.last_heartbeat_at
+    rows = [
+        ("since", times.since(owner.claimed_at, now)),
+        ("last heartbeat", f"{times.clock(beat, now)} ({times.ago(beat, now)})"),
+        ("until", f"{times.clock(owner.expires_at, now)} ({times.span(owner.expires_in)} left)"),
+        ("token", str(owner.token)),
+    ]
+    if owner.session is not None:
+        rows.append(("session", owner.session))
+    if owner.note:
+        rows.append(("note", owner.note))
+    if metadata := output.metadata_words(owner.metadata):
+        rows.append(("metadata", metadata))
+    output.say_fields([*rows, *_around(status, now)])
+
+
+def _say_not_held(status: JobStatus) -> None:
+    now = times.now()
+    output.say(f"{output.plain(status.job_id)} is {_word(status.status)}")
+    rows: list[tuple[str, str]] = []
+    if status.completed_at is not None:
+        at = f"{times.clock(status.completed_at, now)} ({times.ago(status.completed_at, now)})"
+        rows.append(("by", f"{output.who(status.done_by)} at {at}"))
+    if status.result:
+        rows.append(("result", status.result))
+    if status.available_at is not None:
+        left = times.span((status.available_at - now).total_seconds())
+        rows.append(("closed until", f"{times.clock(status.available_at, now)} ({left} left)"))
+    if status.status != "done":  # Who was there before is who has done it.
+        rows += _around(status, now)
+    output.say_fields(rows)
+    if status.status == "done":
+        output.hint(output.plain(f"to do it again: holdfast claim {quoted(status.job_id)} --redo"))
+
+
+def _around(status: JobStatus, now: datetime) -> list[tuple[str, str]]:
+    """Say what is true whether it is held or not."""
+    rows: list[tuple[str, str]] = []
+    if status.waiting:
+        rows.append(("waiting", f"{status.waiting} (who: holdfast why {quoted(status.job_id)})"))
+    if status.attempts > 1:
+        rows.append(("attempts", f"{status.attempts} since it last ended well"))
+    if status.previous is not None:
+        rows.append(("before", output.before(status.previous, now)))
+    return rows
+
+
+def _word(status: str) -> str:
+    return click.style(status, fg={"held": "yellow", "free": "green", "done": "cyan"}.get(status))

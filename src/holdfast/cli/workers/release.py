@@ -1,0 +1,103 @@
+"""`holdfast release` and `holdfast transfer`: give a claim back, or hand it to somebody else without a gap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast.cli.shared import leases, output
+from holdfast.cli.shared.options import Duration, as_json, asks_server, client, lease_of, names_own_job
+from holdfast.cli.workers import claim
+from holdfast.errors import LeaseLost
+
+REMEMBER_SECONDS = 86_400
+
+
+@click.command(short_help="Give a claim back.")
+@names_own_job
+@click.option("--done", is_flag=True, help="The work is finished: nobody shall do it again.")
+@click.option("--failed", is_flag=True, help="It did not end well: it counts as an attempt.")
+@click.option("--remember", metavar="TIME", type=Duration(), help="With --done: for how long [1d].")
+@click.option("--result", metavar="TEXT", help="With --done: what came of it.")
+@as_json
+@asks_server
+def release(
+    *,
+    job: str,
+    done: bool,
+    failed: bool,
+    remember: int | None,
+    result: str | None,
+    lease: str | None,
+    owner: str | None,
+    json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> None:
+    """Give JOB back.
+
+    It ends with 20 when the claim was lost before: then another may have worked on it meanwhile.
+    """
+    if done and failed:
+        raise click.UsageError("--done and --failed exclude each other")
+    if not done and (remember is not None or result is not None):
+        raise click.UsageError("--remember and --result belong to --done; add it")
+    outcome = "done" if done else "failed" if failed else None
+    with client(url, token_file) as server:
+        lease_id = lease_of(server.url, job, lease, owner)
+        try:
+            server.release_job(
+                job,
+                lease_id,
+                outcome=outcome,
+                result=result,
+                remember=(remember or REMEMBER_SECONDS) if done else None,
+            )
+        except LeaseLost:
+            _forget(server.url, job, lease_id)
+            raise
+        _forget(server.url, job, lease_id)
+    if json:
+        output.say_json({"status": "released", "job_id": job, "outcome": outcome})
+        return
+    output.say(output.plain(f"released {job}" + (f" as {outcome}" if outcome else "")))
+
+
+@click.command(short_help="Hand a claim to another owner.")
+@names_own_job
+@click.option("--to", "to_owner", metavar="OWNER", required=True, help="Who has it from now on.")
+@click.option("--ttl", metavar="TIME", type=Duration(), help="Let it live for so long from now on; else as before.")
+@as_json
+@asks_server
+def transfer(
+    *,
+    job: str,
+    to_owner: str,
+    ttl: int | None,
+    lease: str | None,
+    owner: str | None,
+    json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> None:
+    """Hand JOB to OWNER without a gap.
+
+    The lease id and the token are new; the old ones are worth nothing from then on. The new lease id is printed for
+    OWNER, and kept here in its name.
+    """
+    with client(url, token_file) as server:
+        given = server.transfer_job(job, lease_of(server.url, job, lease, owner), to_owner, ttl=ttl)
+        claim.keep(server.url, [given])
+    if json:
+        output.say_json({"status": "transferred", **msgspec.structs.asdict(given)})
+        return
+    output.say(output.plain(f"handed to {to_owner}: {claim.describe(given)}"))
+    output.say(f"lease {output.plain(given.lease_id)}")
+
+
+def _forget(url: str, job: str, lease_id: str) -> None:
+    kept = leases.own().find(url, job)
+    if kept is not None and kept.lease_id == lease_id:
+        leases.own().forget(url, job)

@@ -1,0 +1,251 @@
+"""`holdfast run`: claim, run a command while the claim is renewed, release. The whole loop in one command.
+
+The command runs only while the claim is ours, and is stopped before it could be lost. Whatever happens, the claim is
+given back when it is over.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
+
+import click
+
+from holdfast.cli.shared import output, suggestions, times
+from holdfast.cli.shared.interrupts import orderly_end
+from holdfast.cli.shared.options import Duration, Job, asks_server, attaches, metadata_of
+from holdfast.cli.shared.refusals import sentence
+from holdfast.cli.shared.with_command import GRACE_SECONDS, RETRY_SECONDS, TTL_SECONDS, WithCommand
+from holdfast.cli.workers.claim import describe
+from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.client._claim import Claim, Claims
+    from holdfast.client._options import ClaimAnyOptions
+    from holdfast.client._records import Metadata
+    from holdfast.client._sync import Holdfast
+
+EPILOG = """\
+\b
+holdfast run github-issue-1842 -- ./fix.sh
+holdfast run -n nightly-report --remember 20h -- ./report.sh
+holdfast run deploy-main -w 10m -E 75 -- ./deploy.sh
+holdfast run --any task-1 task-2 -- sh -c './work "$HOLDFAST_JOB"'
+
+The command finds HOLDFAST_JOB, HOLDFAST_FENCING_TOKEN and HOLDFAST_LEASE in its environment, HOLDFAST_JOBS (JSON) for
+one job or several, and HOLDFAST_PREVIOUS_OWNER, HOLDFAST_PREVIOUS_ENDED and HOLDFAST_PREVIOUS_NOTE if somebody was
+there before.
+
+It ends with the command's own exit code, 128 + n for signal n. Otherwise: 1 held by another (-n), 11 not acquired in
+time (-w), both replaced by -E; 12 already done, 13 deadlock, 20 lost, 126 and 127 as a shell has them.
+"""
+
+
+class _Told(TypedDict):
+    """An entry of HOLDFAST_JOBS."""
+
+    job: str
+    fencing_token: int
+
+
+class Wish(NamedTuple):
+    """What the options ask for, beside the jobs and the command."""
+
+    wait: float
+    ttl: int
+    any_one: bool
+    grace: int
+    remember: int | None
+    redo: bool
+    owner: str | None
+    metadata: Metadata
+    quiet: bool
+
+
+@click.command(cls=WithCommand, epilog=EPILOG, short_help="Run a command while a job is yours.")
+@click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=suggestions.claimed_jobs)
+@click.option("-n", "--no-wait", is_flag=True, help="Fail at once if somebody else has the job.")
+@click.option(
+    "-w", "--wait", type=Duration(), metavar="TIME", help="Stand in line for so long. Without -n and -w: for ever."
+)
+@click.option("--ttl", type=Duration(), metavar="TIME", default=TTL_SECONDS, help="The life of the lease [60s].")
+@click.option("--any", "any_one", is_flag=True, help="Take the first free one of the jobs instead of all of them.")
+@click.option("--grace", type=Duration(), metavar="TIME", default=GRACE_SECONDS, help="From TERM to KILL [10s].")
+@click.option(
+    "-E", "--conflict-exit-code", "conflict", type=click.IntRange(0, 255), metavar="N", help="End with N if it is held."
+)
+@click.option(
+    "--remember", type=Duration(), metavar="TIME", help="If the command succeeds, the job is done for so long."
+)
+@click.option("--redo", is_flag=True, help="Run it although the job is done.")
+@click.option("--owner", metavar="NAME", help="In whose name; else HOLDFAST_OWNER, else host:pid:random.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@attaches
+@asks_server
+@click.pass_context
+def run(
+    context: click.Context,
+    /,
+    *,
+    jobs: tuple[str, ...],
+    no_wait: bool,
+    wait: int | None,
+    ttl: int,
+    any_one: bool,
+    grace: int,
+    conflict: int | None,
+    remember: int | None,
+    redo: bool,
+    owner: str | None,
+    quiet: bool,
+    metadata: str | None,
+    pairs: tuple[str, ...],
+    url: str | None,
+    token_file: Path | None,
+) -> int:
+    """Run a command while every JOB is yours, or with --any the first free one.
+
+    The lease is renewed while the command runs. Before it can be lost, the command gets TERM, and KILL after the grace.
+    """
+    from holdfast.client._sync import Holdfast
+
+    if no_wait and wait is not None:
+        raise click.UsageError("-n does not wait and -w does; use one of them")
+    wish = Wish(
+        wait=0.0 if no_wait else float("inf") if wait is None else float(wait),
+        ttl=ttl,
+        any_one=any_one,
+        grace=grace,
+        remember=remember,
+        redo=redo,
+        owner=owner or os.environ.get("HOLDFAST_OWNER"),
+        metadata=metadata_of(metadata, pairs),
+        quiet=quiet,
+    )
+    with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS) as server:
+        try:
+            if wish.wait and not any_one:
+                refuse_own(server, jobs)
+            held = claim(server, jobs, wish)
+        except JobHeld as error:
+            if conflict is None:
+                raise
+            output.complain(sentence(error))
+            return conflict
+        return run_held(held, context.meta[suggestions.COMMAND], wish)
+
+
+def refuse_own(server: Holdfast, jobs: Sequence[str]) -> None:
+    """Raise `Deadlock` if the `holdfast run` around us has one of the jobs: it waits for us.
+
+    The server cannot know, because each has an owner of its own. An environment that outlived its run says nothing.
+    """
+    for job, token in held_around(os.environ).items():
+        if job in jobs and server.check(job, token):
+            circle = ("this command", job, "the `holdfast run` around it")
+            raise Deadlock(409, "deadlock", "Deadlock", cycle=circle)
+
+
+def held_around(environment: Mapping[str, str]) -> dict[str, int]:
+    """Return the jobs that the `holdfast run` around us told us of, with their fencing tokens."""
+    import msgspec
+
+    try:
+        told = msgspec.json.decode(environment.get("HOLDFAST_JOBS", "[]"), type=list[_Told])
+    except msgspec.MsgspecError:  # Somebody else's variable.
+        return {}
+    return {each["job"]: each["fencing_token"] for each in told}
+
+
+def claim(server: Holdfast, jobs: Sequence[str], wish: Wish) -> Claim | Claims:
+    """Claim what is asked for, and show the wait."""
+    from holdfast.cli.shared.waiting import waiting
+
+    options: ClaimAnyOptions = {
+        "wait": wish.wait,
+        "ttl": wish.ttl,
+        "redo": wish.redo,
+        "owner": wish.owner,
+        "metadata": wish.metadata,
+    }
+    if wish.any_one:
+        return server.claim_any(jobs, **options)
+    with waiting(quiet=wish.quiet) as on_wait:
+        if len(jobs) > 1:
+            return server.claim_all(jobs, on_wait=on_wait, **options)
+        return server.claim(jobs[0], on_wait=on_wait, **options)
+
+
+def run_held(held: Claim | Claims, command: Sequence[str], wish: Wish) -> int:
+    """Run the command, and give back what is held, whatever happens."""
+    from holdfast.client._held import Group
+    from holdfast.supervision.supervisor import run_child
+
+    claims = tuple(held) if isinstance(held, Group) else (held,)
+    try:
+        if not wish.quiet:
+            _announce(claims)
+        ended = run_child(
+            command,
+            environment={**os.environ, **environment_of(claims)},
+            held=held,
+            grace_seconds=wish.grace,
+            say=output.complain,
+        )
+    except BaseException:
+        give_back(held, "failed")
+        raise
+    if ended.returncode != 0:
+        lost = give_back(held, "failed")
+    elif wish.remember is not None:
+        lost = give_back(held, "done", wish.remember)
+    else:
+        lost = give_back(held, None)
+    return output.LOST if lost or ended.lost else ended.returncode
+
+
+def _announce(claims: Sequence[Claim]) -> None:
+    """Say what was got and who was there before, beside the command's own output."""
+    for each in claims:
+        output.hint(f"holdfast: acquired {output.plain(describe(each.record))}")
+        if each.previous is not None:
+            output.hint(f"holdfast: before: {output.plain(output.before(each.previous, times.now()))}")
+
+
+def give_back(held: Claim | Claims, outcome: str | None, remember: float | None = None) -> bool:
+    """Release; True if it was lost."""
+    try:
+        held.release(outcome=outcome, remember=remember)
+    except LeaseLost as error:
+        output.complain(str(error))
+        return True
+    except HoldfastError as error:
+        output.complain(f"the claim was not released and ends by itself: {error}")
+    return False
+
+
+def environment_of(claims: Sequence[Claim]) -> dict[str, str]:
+    """Return what the command is told of its claims. The lease id is in the environment, never on a command line."""
+    import msgspec
+
+    several: list[_Told] = [{"job": each.job_id, "fencing_token": each.token} for each in claims]
+    told = {"HOLDFAST_JOBS": msgspec.json.encode(several).decode()}
+    if len(claims) > 1:
+        return told
+    (only,) = claims
+    told |= {
+        "HOLDFAST_JOB": only.job_id,
+        "HOLDFAST_FENCING_TOKEN": str(only.token),
+        "HOLDFAST_LEASE": only.lease_id,
+    }
+    before = only.previous
+    if before is not None:
+        told |= {
+            "HOLDFAST_PREVIOUS_OWNER": before.owner or "",
+            "HOLDFAST_PREVIOUS_ENDED": before.ended,
+            "HOLDFAST_PREVIOUS_NOTE": before.note or "",
+        }
+    return told

@@ -1,0 +1,248 @@
+"""`holdfast doctor`: with a server, without one, and on a data directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import __version__
+from holdfast.cli.operators import doctor
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.server import ServerProcess
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class OddServer(ThreadingHTTPServer):
+    """A server that answers whatever the test wants it to, for what a real one does only when it is ill."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        now = datetime.now(UTC).isoformat()
+        self.answers: dict[str, tuple[int, dict[str, Any]]] = {
+            "/readyz": (200, {"status": "ok", "details": "ok"}),
+            "/health": (200, {"status": "ok", "storage": "wal", "db_size_bytes": 5, "details": "ok"}),
+            "/locks?limit=1": (200, {"locks": []}),
+            "/status": (200, {"status": "ok", "time": now, "version": __version__}),
+        }
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: OddServer
+
+    def do_GET(self) -> None:
+        status, body = self.server.answers[self.path]
+        payload = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(payload)))
+        self.end_headers()
+        self.wfile.write(payload)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name upstream
+        """Keep the tests quiet."""
+
+
+@pytest.fixture
+def odd() -> Iterator[OddServer]:
+    with OddServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with a few records, which no server uses. Not to be changed."""
+    data = tmp_path_factory.mktemp("stopped") / "data"
+    with ServerProcess.start(data, tokens=callers.TOKENS) as server:
+        lease = Api.of(server, callers.ALICE).acquired("job/7", owner="ana")
+        assert Api.of(server, callers.ALICE).release("job/7", lease["lease_id"]).status == 200
+        assert server.terminate() == 0
+    return data
+
+
+@pytest.fixture
+def copy(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may spoil."""
+    return Path(shutil.copytree(stopped, tmp_path / "copy"))
+
+
+def checks(done: subprocess.CompletedProcess[str]) -> dict[str, tuple[str, str]]:
+    """Each check's name, with its status and everything behind it."""
+    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    return {name: (status, text) for status, name, text in lines}
+
+
+# With a server.
+
+
+def test_healthy_server_is_all_ok(server: ServerProcess, holdfast: Run) -> None:
+    """A healthy server with a good token is six times ok, without colours in a pipe."""
+    done = holdfast("doctor", HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = checks(done)
+    assert list(found) == ["reachable", "ready", "store", "token", "clock", "version"]
+    assert {status for status, _ in found.values()} == {"ok"}, done.stdout
+    assert "\x1b" not in done.stdout and callers.ALICE not in done.stdout
+
+
+def test_json_for_programs(server: ServerProcess, holdfast: Run) -> None:
+    """`--json` says the same to a program."""
+    done = holdfast("doctor", "--json", HOLDFAST_URL=server.url, HOLDFAST_TOKEN="wrong-token-wrong")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["ok"]) == (1, False)
+    (failed,) = [check for check in found["checks"] if check["status"] == "FAIL"]
+    assert failed["name"] == "token" and "HOLDFAST_TOKEN" in failed["next"]
+
+
+@pytest.mark.parametrize("token", ["", "wrong-token-wrong"])
+def test_bad_token_fails(server: ServerProcess, holdfast: Run, token: str) -> None:
+    """A missing or unknown token is the one thing that fails, with what to do."""
+    done = holdfast("doctor", HOLDFAST_URL=server.url, HOLDFAST_TOKEN=token)
+    found = checks(done)
+    assert done.returncode == 1
+    assert [name for name, (status, _) in found.items() if status == "FAIL"] == ["token"]
+    assert "-> " in found["token"][1] and "HOLDFAST_TOKEN" in found["token"][1]
+
+
+def test_server_that_is_gone_is_69(tmp_path_factory: pytest.TempPathFactory, holdfast: Run) -> None:
+    """A server that has ended is exit code 69 and one line that says how to start it."""
+    server = ServerProcess.start(tmp_path_factory.mktemp("gone") / "data", tokens=callers.TOKENS)
+    server.kill()
+    done = holdfast("doctor", HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
+    assert done.returncode == 69
+    assert checks(done)["reachable"][0] == "FAIL"
+    assert "holdfast serve" in done.stdout and len(done.stdout.splitlines()) == 1
+
+
+def test_store_that_takes_no_writes_fails(odd: OddServer, holdfast: Run) -> None:
+    """A server whose store is ill is not ready, and its own words are shown."""
+    odd.answers["/readyz"] = (503, {"status": "unavailable", "details": "the disk is full"})
+    odd.answers["/health"] = (503, {"status": "degraded", "details": "the disk\x1b[2J is full"})
+    done = holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE)
+    found = checks(done)
+    assert done.returncode == 1
+    assert (found["ready"][0], found["store"][0], found["token"][0]) == ("FAIL", "FAIL", "ok")
+    assert "the disk is full" in found["ready"][1] and "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(("off_seconds", "status"), [(-60, "warn"), (60, "warn"), (2, "ok")])
+def test_clock_that_is_off_is_a_warning(odd: OddServer, holdfast: Run, off_seconds: int, status: str) -> None:
+    """More than five seconds between the clocks is a warning, and no failure: no lease depends on it."""
+    there = datetime.now(UTC) + timedelta(seconds=off_seconds)
+    odd.answers["/status"] = (200, {"time": there.isoformat(), "version": __version__})
+    done = holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE)
+    assert done.returncode == 0
+    assert checks(done)["clock"][0] == status
+
+
+def test_clock_of_the_date_header(odd: OddServer, holdfast: Run) -> None:
+    """A server that does not say the time in its answer says it in the Date header; another version is a warning."""
+    odd.answers["/status"] = (404, {})
+    found = checks(holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE))
+    assert (found["clock"][0], found["version"][0]) == ("ok", "warn")
+
+
+def test_token_that_may_not_read_is_a_warning(odd: OddServer, holdfast: Run) -> None:
+    """A token that is known but may not read is accepted."""
+    odd.answers["/locks?limit=1"] = (403, {"error": "Forbidden", "code": "forbidden"})
+    done = holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE)
+    assert (done.returncode, checks(done)["token"][0]) == (0, "warn")
+
+
+# On a data directory.
+
+
+def test_sound_directory_is_all_ok(stopped: Path, holdfast: Run) -> None:
+    """The directory of a stopped server is sound, and looking changes nothing."""
+    before = {path.name: path.read_bytes() for path in stopped.iterdir()}
+    done = holdfast("doctor", "--data", stopped)
+    assert done.returncode == 0, done.stdout
+    found = checks(done)
+    assert list(found) == ["directory", "access", "disk", "journal", "key"]
+    assert {found[name][0] for name in ("directory", "access", "journal", "key")} == {"ok"}
+    assert {path.name: path.read_bytes() for path in stopped.iterdir()} == before
+
+
+def test_dump_is_json_lines(stopped: Path, holdfast: Run) -> None:
+    """`--dump` prints every record of the journal as a line of JSON, in order, and no token."""
+    done = holdfast("doctor", "--data", stopped, "--dump")
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0
+    assert [record["seq"] for record in records] == sorted(record["seq"] for record in records)
+    assert "job/7" in done.stdout and callers.ALICE not in done.stdout
+
+
+def test_damage_is_found(copy: Path, holdfast: Run) -> None:
+    """A journal with bytes that nobody wrote fails, and the advice is a backup."""
+    file = copy / "journal.sqlite3"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2 :: 7] = b"\xa5" * len(content[len(content) // 2 :: 7])
+    file.write_bytes(content)
+    done = holdfast("doctor", "--data", copy)
+    assert done.returncode == 1, done.stdout
+    assert checks(done)["journal"][0] == "FAIL" and "backup" in checks(done)["journal"][1]
+
+
+def test_spoiled_key_is_found(copy: Path, holdfast: Run) -> None:
+    """A key that was cut fails; one that is gone is a warning."""
+    (copy / "authority.key").write_bytes(b"short")
+    done = holdfast("doctor", "--data", copy)
+    assert (done.returncode, checks(done)["key"][0]) == (1, "FAIL")
+    (copy / "authority.key").unlink()
+    done = holdfast("doctor", "--data", copy)
+    assert (done.returncode, checks(done)["key"][0]) == (0, "warn")
+
+
+def test_files_open_to_others_are_a_warning(copy: Path, holdfast: Run) -> None:
+    """A key that other users may read is a warning with the command that helps."""
+    copy.chmod(0o755)
+    (copy / "authority.key").chmod(0o644)
+    done = holdfast("doctor", "--data", copy)
+    status, text = checks(done)["access"]
+    assert (done.returncode, status) == (0, "warn")
+    assert "authority.key" in text and "chmod" in text
+    copy.chmod(0o700)
+    assert checks(holdfast("doctor", "--data", copy))["access"][0] == "ok"
+
+
+def test_directory_in_use_is_a_warning(server: ServerProcess, holdfast: Run) -> None:
+    """The directory of a running server is left alone, and that is said."""
+    done = holdfast("doctor", "--data", server.data)
+    assert (done.returncode, checks(done)["journal"][0]) == (0, "warn")
+    dumped = holdfast("doctor", "--data", server.data, "--dump")
+    assert (dumped.returncode, dumped.stdout) == (1, "")
+    assert dumped.stderr.startswith("holdfast: ") and len(dumped.stderr.splitlines()) == 1
+
+
+def test_no_directory_and_no_journal_fail(tmp_path: Path, holdfast: Run) -> None:
+    """A path that is no directory, and a directory without a journal, fail with what to do; nothing is made there."""
+    assert holdfast("doctor", "--data", tmp_path / "nowhere").returncode == 1
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = holdfast("doctor", "--data", empty)
+    assert (done.returncode, checks(done)["journal"][0]) == (1, "FAIL")
+    assert list(empty.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(100_000, "0.1 MiB"), (80 * 1024**3, "80.0 GiB"), (None, "of unknown size")]
+)
+def test_sizes_can_be_read(size: int | None, text: str) -> None:
+    """A size is in the unit in which one thinks of it."""
+    assert doctor._size(size) == text

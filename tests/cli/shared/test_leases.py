@@ -1,0 +1,93 @@
+"""Where lease ids are kept between two commands."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.cli.shared.leases import KEPT_AFTER_END_MS, Kept, Leases, own, state_dir
+
+URL = "http://127.0.0.1:7420"
+
+
+@pytest.fixture
+def leases(tmp_path: Path) -> Leases:
+    return Leases({"XDG_STATE_HOME": str(tmp_path)})
+
+
+def kept(job: str = "job", *, url: str = URL, until_ms: int = 1_000, lease_id: str = "secret-id") -> Kept:
+    return Kept(url, job, lease_id, "agent-1", 7, until_ms)
+
+
+def test_kept_and_forgotten(leases: Leases) -> None:
+    """What is kept is found under its server and job alone, and gone once it is forgotten."""
+    leases.keep(kept(), 0)
+    assert leases.find(URL, "job") == kept()
+    assert leases.find(URL, "job2") is None
+    assert leases.find("http://127.0.0.1:7421", "job") is None
+    leases.forget(URL, "job")
+    leases.forget(URL, "job")
+    assert leases.find(URL, "job") is None
+
+
+def test_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither the environment nor the system knows a home, the error says what to set."""
+
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("holdfast.cli.shared.leases.Path.home", nowhere)
+    with pytest.raises(OSError, match="set HOME or XDG_STATE_HOME"):
+        state_dir({})
+
+
+def test_newer_lease_replaces_older(leases: Leases) -> None:
+    """A job has one lease: the last one that was kept."""
+    leases.keep(kept(), 0)
+    leases.keep(kept(lease_id="another"), 0)
+    found = leases.find(URL, "job")
+    assert found is not None and found.lease_id == "another"
+
+
+def test_only_the_user_can_read(leases: Leases, tmp_path: Path) -> None:
+    """The directory is 0700 and each file 0600, whatever the umask, and nothing unfinished stays behind."""
+    leases.keep(kept("github://acme/app/issues/42"), 0)
+    (file,) = (tmp_path / "holdfast" / "leases").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_dead_leases_are_pruned(leases: Leases) -> None:
+    """A lease that ended more than a day ago is forgotten when the next one is kept, and none that may live."""
+    leases.keep(kept("old", until_ms=0), 0)
+    leases.keep(kept("young", until_ms=KEPT_AFTER_END_MS), 0)
+    leases.keep(kept("new", until_ms=2 * KEPT_AFTER_END_MS), KEPT_AFTER_END_MS + 1)
+    assert leases.jobs() == ["new", "young"]
+
+
+def test_damaged_file_counts_as_none(leases: Leases, tmp_path: Path) -> None:
+    """A file that cannot be read is as if it were not there, and is replaced by the next claim."""
+    leases.keep(kept(), 0)
+    (file,) = (tmp_path / "holdfast" / "leases").iterdir()
+    file.write_text("{")
+    assert leases.find(URL, "job") is None
+    assert leases.jobs() == []
+    leases.keep(kept(), 0)
+    assert leases.find(URL, "job") == kept()
+
+
+def test_secret_does_not_show() -> None:
+    """The text of a kept lease has everything but its id."""
+    assert "secret-id" not in repr(kept()) and "secret-id" in msgspec.json.encode(kept()).decode()
+
+
+def test_place_follows_the_xdg_specification(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XDG_STATE_HOME counts if it is absolute; else it is ~/.local/state."""
+    assert state_dir({"XDG_STATE_HOME": "/var/x", "HOME": "/h"}) == Path("/var/x/holdfast")
+    assert state_dir({"XDG_STATE_HOME": "x", "HOME": "/h"}) == Path("/h/.local/state/holdfast")
+    assert state_dir({"HOME": "/h"}) == Path("/h/.local/state/holdfast")
+    monkeypatch.setenv("XDG_STATE_HOME", "/nowhere/at/all")
+    assert own().jobs() == []
