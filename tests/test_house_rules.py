@@ -37,6 +37,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli/operators/doctor.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "mcp": {"client", PUBLIC, *LEAVES},
     "testing": {"engine", "journal", "core", *LEAVES},
+    # What a user's tests get: the public client, and the server only as a command. None needs the extra `server`.
+    "testing/__init__.py": set(),
+    "testing/guard.py": set(),
+    "testing/server_process.py": {PUBLIC, *LEAVES},
+    "testing/pytest_plugin.py": {PUBLIC},
     "__init__": {"client", "fencing", *LEAVES},
     "__main__": {"cli"},
 }
@@ -47,6 +52,7 @@ EXTRA: dict[str, str] = {
     "engine": "server",
     "server": "server",
     "testing": "server",
+    "testing/pytest_plugin.py": "pytest",
     "cli/operators/serve.py": "server",
     "cli/operators/doctor.py": "server",
     "client": "async",

@@ -1,0 +1,160 @@
+"""`holdfast.testing.server()`: a real server for one test, of which nothing is left afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast.testing
+from holdfast.testing import RunningServer, ServerFailedError, server
+from tests.support.checks import wait_until
+from tests.support.program import Program
+
+# Starts a server, says where everything is, and waits until somebody ends it.
+STARTER = """
+import json, signal
+from holdfast.testing import server
+with server() as running:
+    print(json.dumps({"guard": running._process.pid, "folder": str(running._folder)}), flush=True)
+    signal.pause()
+"""
+
+
+def is_gone(group: int) -> bool:
+    """Has every process of the group ended?"""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def holdfast_command(running: RunningServer, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "holdfast", *words]
+    return subprocess.run(command, env=running.env(**more), capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_one_line_gives_a_server() -> None:
+    """A server of one's own takes claims, and is gone with all its files when the block ends."""
+    with server() as running:
+        guard, folder = running._process, running.data.parent
+        assert guard is not None and running.data.is_dir()
+        with running.client(owner="me").claim("job") as claim:
+            owner = running.client().get_job_owner("job")
+            assert owner is not None and (owner.owner, owner.token) == ("me", claim.token)
+    assert is_gone(guard.pid)
+    assert not folder.exists()
+
+
+def test_restart_keeps_what_was_claimed() -> None:
+    """After a kill and after a stop the same address serves the same leases, and the same token is taken."""
+    with server() as running:
+        client = running.client()
+        claim = client.claim_job("job", "me")
+        where = (running.url, running.token)
+        for end in (running.kill, running.stop, running.restart):
+            end()
+            running.restart()
+            assert (running.url, running.token) == where
+            owner = client.get_job_owner("job")
+            assert owner is not None and owner.token == claim.token
+
+
+def test_a_killed_server_is_gone_until_it_is_started() -> None:
+    """Between `kill` and `restart` nobody answers, and a second `kill` is harmless."""
+    with server() as running:
+        running.kill()
+        running.kill()
+        client = holdfast.Holdfast(running.url, token=running.token, retry_seconds=0)
+        with client, pytest.raises(holdfast.Unreachable):
+            client.get_job_owner("job")
+
+
+def test_commands_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `env()` a command uses this server alone, whatever the user's own variables say."""
+    monkeypatch.setenv("HOLDFAST_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("HOLDFAST_TOKEN_FILE", "/nowhere")
+    monkeypatch.setenv("HOLDFAST_OWNER", "somebody")
+    with server() as running:
+        assert holdfast_command(running, "claim", "job", HOLDFAST_OWNER="me").returncode == 0
+        shown = holdfast_command(running, "owner", "job", "--json")
+        assert json.loads(shown.stdout)["owner"]["owner"] == "me"
+        assert holdfast_command(running, "release", "job", HOLDFAST_OWNER="me").returncode == 0
+        assert running.env(MORE="1")["MORE"] == "1"
+
+
+def test_settings_reach_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings are those of `holdfast serve`, and no file of the working directory is read."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "holdfast.toml").write_text("no_such_setting = 1\n")
+    with server(max_ttl_seconds=30, log_requests=True) as running:
+        with pytest.raises(holdfast.Refused, match="30"):
+            running.client().claim_job("job", ttl=31)
+        wait_until(lambda: "/locks/job/acquire" in running.log)
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    """What the server says when it does not start is in the error; what is chosen here cannot be set."""
+    with pytest.raises(ServerFailedError, match="no_such_setting"), server(no_such_setting=1):
+        pass
+    with pytest.raises(TypeError, match="tokens: a server for tests chooses this itself"), server(tokens="a:b"):
+        pass
+
+
+def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra `server` the error says what to install."""
+    (tmp_path / "apsw.py").write_text("raise ModuleNotFoundError(\"No module named 'apsw'\", name='apsw')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ServerFailedError, match=r"pip install 'holdfast\[server\]'"), server():
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_nothing_is_left_when_the_test_run_dies(number: signal.Signals, tmp_path: Path) -> None:
+    """Whichever signal ends the test run, its server ends too and the folder is removed."""
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    # A shell that runs this in the background lets SIGINT be ignored, and Python would not raise then.
+    starter = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + STARTER
+    with Program([sys.executable, "-c", starter], env=env, folder=tmp_path) as program:
+        where = json.loads(program.said(r"\{.*\}")[0][0])
+        assert Path(where["folder"]).parent == tmp_path and not is_gone(where["guard"])
+        os.kill(program.pid, number)
+        wait_until(lambda: is_gone(where["guard"]) and not Path(where["folder"]).exists(), seconds_max=30)
+
+
+def test_a_forked_process_does_not_keep_it_alive(tmp_path: Path) -> None:
+    """A process that was forked from the test run, and outlives it, does not keep the server."""
+    forked = STARTER.replace("    signal.pause()", "    import os\n    os.fork()\n    signal.pause()")
+    with Program(
+        [sys.executable, "-c", forked], env={**os.environ, "TMPDIR": str(tmp_path)}, folder=tmp_path
+    ) as program:
+        where = json.loads(program.said(r"\{.*\}")[0][0])
+        os.kill(program.pid, signal.SIGKILL)
+        wait_until(lambda: is_gone(where["guard"]) and not Path(where["folder"]).exists(), seconds_max=30)
+
+
+def test_public_names_load() -> None:
+    """Every public name of `holdfast.testing` exists, has a home, and a misspelt one is refused."""
+    assert set(holdfast.testing._HOMES) == set(holdfast.testing.__all__)
+    assert [name for name in holdfast.testing.__all__ if not hasattr(holdfast.testing, name)] == []
+    with pytest.raises(AttributeError, match="sever"):
+        _ = holdfast.testing.sever
+
+
+def test_a_server_needs_no_part_of_the_server_here() -> None:
+    """`server()` and the plugin import neither the engine nor anything of the extra `server`."""
+    text = """
+import sys
+import holdfast.testing.pytest_plugin
+assert "urllib3" not in sys.modules and "msgspec" not in sys.modules, "a plugin that is not used costs nothing"
+from holdfast.testing import server
+forbidden = {"apsw", "uvicorn", "holdfast.engine", "holdfast.journal", "holdfast.server", "holdfast.core"}
+assert not forbidden & set(sys.modules), forbidden & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=60)
