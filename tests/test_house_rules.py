@@ -64,8 +64,8 @@ PURE = {"core", "fencing", *LEAVES}
 
 # rlock.py: the client's clock would cost it a third of its time to start, and it is one process for one question.
 # guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.
-MAY_READ_THE_CLOCK = {"engine/clock.py", "client/_clock.py", "cli/agents/rlock.py", "supervision/guardian.py"}
-MAY_READ_CHANCE = {"engine/ids.py", "client/_chance.py"}
+MAY_READ_THE_CLOCK = {"engine/clock.py", "client/clock.py", "cli/agents/rlock.py", "supervision/guardian.py"}
+MAY_READ_CHANCE = {"engine/ids.py", "client/chance.py"}
 
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
@@ -326,9 +326,9 @@ def test_imports_follow_the_arrows() -> None:
     assert wrong_arrows("core/decide.py", "from .. import journal")
     assert wrong_arrows("journal/sql/loader.py", "from ...engine import clock")
     assert wrong_arrows("journal/base.py", "import holdfast.engine.clock")
-    assert wrong_arrows("client/_sync.py", "def late():\n    from holdfast.core import values")
-    assert wrong_arrows("client/_sync.py", "importlib.import_module('holdfast.server')")
-    assert wrong_arrows("client/_sync.py", "from holdfast import Claim")
+    assert wrong_arrows("client/threads/client.py", "def late():\n    from holdfast.core import values")
+    assert wrong_arrows("client/threads/client.py", "importlib.import_module('holdfast.server')")
+    assert wrong_arrows("client/threads/client.py", "from holdfast import Claim")
     assert wrong_arrows("cli/operators/token.py", "from holdfast.server import app")
     assert wrong_arrows("cli/operators/token.py", "from holdfast import fencing")
     assert wrong_arrows("server/app.py", "from holdfast.cli import main")
@@ -360,13 +360,13 @@ def test_imports_are_declared_dependencies() -> None:
 
     assert undeclared_imports("core/state.py", "from sortedcontainers import SortedDict")
     assert undeclared_imports("errors.py", "import click")
-    assert undeclared_imports("client/_sync.py", "import starlette")
+    assert undeclared_imports("client/threads/client.py", "import starlette")
     assert undeclared_imports("cli/operators/token.py", "import apsw")
     assert undeclared_imports("engine/engine.py", "import numpy.random")
 
     assert undeclared_imports("core/state.py", "import msgspec, typing") == []
     assert undeclared_imports("journal/sqlite.py", "import apsw") == []
-    assert undeclared_imports("client/_async.py", "import aiohttp, urllib3") == []
+    assert undeclared_imports("client/coroutines/client.py", "import aiohttp, urllib3") == []
 
 
 def test_one_object_reads_the_clock() -> None:

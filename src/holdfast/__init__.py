@@ -9,11 +9,10 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast import fencing as fencing
-    from holdfast.client._aclaim import AsyncClaim, AsyncClaims
-    from holdfast.client._asession import AsyncSession
-    from holdfast.client._async import AsyncHoldfast
-    from holdfast.client._claim import Claim, Claims
-    from holdfast.client._jobs import (
+    from holdfast.client.coroutines.claim import AsyncClaim, AsyncClaims
+    from holdfast.client.coroutines.client import AsyncHoldfast
+    from holdfast.client.coroutines.session import AsyncSession
+    from holdfast.client.functions import (
         claim,
         claim_all,
         claim_any,
@@ -25,8 +24,11 @@ if TYPE_CHECKING:
         release_job,
         session,
     )
-    from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions
-    from holdfast.client._records import (
+    from holdfast.client.threads.claim import Claim, Claims
+    from holdfast.client.threads.client import Holdfast
+    from holdfast.client.threads.session import Session
+    from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions
+    from holdfast.client.values.records import (
         Happened,
         JobClaim,
         JobOwner,
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
         Previous,
         SessionInfo,
     )
-    from holdfast.client._session import Session
-    from holdfast.client._sync import Holdfast
     from holdfast.errors import (
         CannotFence,
         Deadlock,
@@ -109,37 +109,37 @@ __version__ = "0.2.0.dev0"
 
 # Each public name and the module it lives in; a name belongs here and in __all__, and a test compares the two.
 _HOMES: dict[str, str] = {
-    "AsyncClaim": "holdfast.client._aclaim",
-    "AsyncClaims": "holdfast.client._aclaim",
-    "AsyncSession": "holdfast.client._asession",
-    "AsyncHoldfast": "holdfast.client._async",
-    "Claim": "holdfast.client._claim",
-    "Claims": "holdfast.client._claim",
-    "claim": "holdfast.client._jobs",
-    "claim_all": "holdfast.client._jobs",
-    "claim_any": "holdfast.client._jobs",
-    "claim_job": "holdfast.client._jobs",
-    "exclusive": "holdfast.client._jobs",
-    "get_job_owner": "holdfast.client._jobs",
-    "heartbeat_job": "holdfast.client._jobs",
-    "list_claimed_jobs": "holdfast.client._jobs",
-    "release_job": "holdfast.client._jobs",
-    "session": "holdfast.client._jobs",
-    "ClaimAllOptions": "holdfast.client._options",
-    "ClaimAnyOptions": "holdfast.client._options",
-    "ClaimJobOptions": "holdfast.client._options",
-    "ClaimOptions": "holdfast.client._options",
-    "Happened": "holdfast.client._records",
-    "JobClaim": "holdfast.client._records",
-    "JobOwner": "holdfast.client._records",
-    "JobStatus": "holdfast.client._records",
-    "Metadata": "holdfast.client._records",
-    "OpenedSession": "holdfast.client._records",
-    "Place": "holdfast.client._records",
-    "Previous": "holdfast.client._records",
-    "SessionInfo": "holdfast.client._records",
-    "Session": "holdfast.client._session",
-    "Holdfast": "holdfast.client._sync",
+    "AsyncClaim": "holdfast.client.coroutines.claim",
+    "AsyncClaims": "holdfast.client.coroutines.claim",
+    "AsyncSession": "holdfast.client.coroutines.session",
+    "AsyncHoldfast": "holdfast.client.coroutines.client",
+    "Claim": "holdfast.client.threads.claim",
+    "Claims": "holdfast.client.threads.claim",
+    "claim": "holdfast.client.functions",
+    "claim_all": "holdfast.client.functions",
+    "claim_any": "holdfast.client.functions",
+    "claim_job": "holdfast.client.functions",
+    "exclusive": "holdfast.client.functions",
+    "get_job_owner": "holdfast.client.functions",
+    "heartbeat_job": "holdfast.client.functions",
+    "list_claimed_jobs": "holdfast.client.functions",
+    "release_job": "holdfast.client.functions",
+    "session": "holdfast.client.functions",
+    "ClaimAllOptions": "holdfast.client.values.options",
+    "ClaimAnyOptions": "holdfast.client.values.options",
+    "ClaimJobOptions": "holdfast.client.values.options",
+    "ClaimOptions": "holdfast.client.values.options",
+    "Happened": "holdfast.client.values.records",
+    "JobClaim": "holdfast.client.values.records",
+    "JobOwner": "holdfast.client.values.records",
+    "JobStatus": "holdfast.client.values.records",
+    "Metadata": "holdfast.client.values.records",
+    "OpenedSession": "holdfast.client.values.records",
+    "Place": "holdfast.client.values.records",
+    "Previous": "holdfast.client.values.records",
+    "SessionInfo": "holdfast.client.values.records",
+    "Session": "holdfast.client.threads.session",
+    "Holdfast": "holdfast.client.threads.client",
     "CannotFence": "holdfast.errors",
     "Deadlock": "holdfast.errors",
     "HoldfastError": "holdfast.errors",

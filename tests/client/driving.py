@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.client._answer import Answer
-from holdfast.client._clock import Instant
-from holdfast.client._flow import Effect, Flow, NewKey, Now, Policy, Rest, Send, Share
+from holdfast.client.clock import Instant
+from holdfast.client.flows.effects import Effect, Flow, NewKey, Now, Policy, Rest, Send, Share
+from holdfast.client.values.answer import Answer
 from holdfast.errors import Unreachable
 
 T = TypeVar("T")

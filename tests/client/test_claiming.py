@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client._answer import Answer
-from holdfast.client._claiming import (
+from holdfast.client.flows.claiming import (
     UNHEARD_MAX,
     WAIT_SECONDS_MAX,
     Got,
@@ -21,10 +20,11 @@ from holdfast.client._claiming import (
     renew,
     transfer,
 )
-from holdfast.client._flow import Flow, Policy, Send
-from holdfast.client._given import whole_seconds
-from holdfast.client._records import Place
-from holdfast.client._term import safe_ms
+from holdfast.client.flows.effects import Flow, Policy, Send
+from holdfast.client.values.answer import Answer
+from holdfast.client.values.arguments import whole_seconds
+from holdfast.client.values.records import Place
+from holdfast.client.values.term import safe_ms
 from holdfast.errors import (
     Deadlock,
     JobDone,

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.client._akeeper import LoopKeeper
-from holdfast.client._answer import Answer
-from holdfast.client._claiming import Got, Wanted, claim
-from holdfast.client._flow import Flow, Rest, Send
-from holdfast.client._held import Group, Held
-from holdfast.client._keeper import Keeper
-from holdfast.client._term import Loss
+from holdfast.client.coroutines.background import LoopKeeper
+from holdfast.client.flows.claiming import Got, Wanted, claim
+from holdfast.client.flows.effects import Flow, Rest, Send
+from holdfast.client.holding.claim import Group, Held
+from holdfast.client.threads.background import Keeper
+from holdfast.client.values.answer import Answer
+from holdfast.client.values.term import Loss
 from holdfast.errors import LeaseLost, LeaseReleased, Unreachable
 from tests.client.driving import BROKEN, LEASE, POLICY, World, acquired, answer, bodies, problem, renewed, scripted
 

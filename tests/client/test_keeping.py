@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from holdfast.client import _keeping
-from holdfast.client._answer import Answer
-from holdfast.client._claiming import Wanted, claim
-from holdfast.client._flow import Send
-from holdfast.client._following import Follower
-from holdfast.client._keeping import ANSWER_SHARE, keep, lease_beat, open_session, session_beat, watch
-from holdfast.client._term import Loss, Term, lost_error, safe_ms
+from holdfast.client.flows import renewing
+from holdfast.client.flows.claiming import Wanted, claim
+from holdfast.client.flows.effects import Send
+from holdfast.client.flows.following import Follower
+from holdfast.client.flows.renewing import ANSWER_SHARE, keep, lease_beat, open_session, session_beat, watch
+from holdfast.client.values.answer import Answer
+from holdfast.client.values.term import Loss, Term, lost_error, safe_ms
 from holdfast.errors import Refused, ServerError, Unreachable
 from tests.client.driving import (
     AT,
@@ -59,7 +59,7 @@ def test_strange_promises_do_not_make_it_spin(promised_ms: int) -> None:
     """A server that promises next to nothing is not asked without end: what it says is believed, and is over."""
     world, term = kept(*[renewed(promised_ms)] * 20, STOP)
     assert term.loss is not None
-    assert min(world.rests) >= _keeping.AGAIN_SECONDS_MIN
+    assert min(world.rests) >= renewing.AGAIN_SECONDS_MIN
     assert len(world.sent) <= 21
 
 
@@ -157,7 +157,7 @@ def test_hanging_try_leaves_time_for_another() -> None:
     world.run(keep(term, beat, POLICY))
     assert len(lefts) > 4
     for sent, left in zip(world.sent, lefts, strict=True):
-        assert sent.answer_seconds <= max(left * ANSWER_SHARE, _keeping.AGAIN_SECONDS_MIN) + 1e-9
+        assert sent.answer_seconds <= max(left * ANSWER_SHARE, renewing.AGAIN_SECONDS_MIN) + 1e-9
 
 
 def test_sleep_of_the_machine_is_noticed() -> None:

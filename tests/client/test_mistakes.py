@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import Holdfast, LeaseReleased, NotInTime, Refused, SettingsError
 from holdfast import exclusive as holdfast_exclusive
-from holdfast.client._given import patience, wait_seconds, whole_seconds
-from holdfast.client._paths import job_path
+from holdfast.client.values.arguments import patience, wait_seconds, whole_seconds
+from holdfast.client.values.paths import job_path
 from tests.client.both import Either
 from tests.support.checks import unique
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, JobHeld, LeaseLost
-from holdfast.client._flow import Send
+from holdfast.client.flows.effects import Send
 from tests.client.both import KINDS, Both, Either
 from tests.support import callers
 from tests.support.checks import at_once, wait_until

@@ -18,8 +18,9 @@ import pytest
 
 import holdfast
 from holdfast import Claim, Claims, Holdfast, JobDone, JobHeld, LeaseLost, NotInTime, Session
-from holdfast.client import _jobs, _sync
-from holdfast.client._flow import NOW, Flow
+from holdfast.client import functions
+from holdfast.client.flows.effects import NOW, Flow
+from holdfast.client.threads import client as threads_client
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import at_once, unique, wait_until
@@ -217,7 +218,7 @@ def test_interrupt_leaves_the_line(client: Holdfast, job: str) -> None:
 
 def test_interrupt_between_two_lines() -> None:
     """An interrupt that comes between a flow and what it asked for, in neither of them, is the flow's to clean up."""
-    source, first = inspect.getsourcelines(_sync.drive)
+    source, first = inspect.getsourcelines(threads_client.drive)
     handler = first + next(at for at, line in enumerate(source) if "except StopIteration" in line)
     for number in range(100):
         cleaned: list[int] = []
@@ -233,7 +234,7 @@ def test_interrupt_between_two_lines() -> None:
             return "done"
 
         def trace(frame: FrameType, event: str, _: object, lines: list[int] = lines, number: int = number) -> object:
-            if frame.f_code is not _sync.drive.__code__:
+            if frame.f_code is not threads_client.drive.__code__:
                 return None
             if event == "line" and handler > frame.f_lineno:
                 lines.append(frame.f_lineno)
@@ -244,7 +245,7 @@ def test_interrupt_between_two_lines() -> None:
         before = sys.gettrace()
         sys.settrace(trace)  # type: ignore[arg-type]
         try:
-            result = _sync.drive(flow(), None)  # type: ignore[arg-type]
+            result = threads_client.drive(flow(), None)  # type: ignore[arg-type]
         except KeyboardInterrupt:
             assert cleaned == [1], lines
         else:
@@ -381,9 +382,9 @@ def test_the_other_functions(configured: object, job: str) -> None:
 
 def test_default_client_waits_for_nobody(configured: object) -> None:
     """Threads that need the client of the process at once get one of the same server, and it stays from then on."""
-    made = at_once([_jobs.default_client] * 8)
+    made = at_once([functions.default_client] * 8)
     assert len({each.url for each in made}) == 1
-    assert _jobs.default_client() is _jobs.default_client()
+    assert functions.default_client() is functions.default_client()
 
 
 def test_another_environment_is_another_client(configured: Callable[[str], None], job: str) -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.client import _keeping
-from holdfast.client._agenda import Agenda
-from holdfast.client._answer import Answer
-from holdfast.client._claiming import Got, Wanted, claim
-from holdfast.client._clock import Instant, elapsed_ms
-from holdfast.client._flow import Effect, Flow, NewKey, Now, Rest, Send, Share
-from holdfast.client._term import ROUNDING_MS, Loss, Term, safe_ms
+from holdfast.client.clock import Instant, elapsed_ms
+from holdfast.client.common.schedule import Agenda
+from holdfast.client.flows import renewing
+from holdfast.client.flows.claiming import Got, Wanted, claim
+from holdfast.client.flows.effects import Effect, Flow, NewKey, Now, Rest, Send, Share
+from holdfast.client.values.answer import Answer
+from holdfast.client.values.term import ROUNDING_MS, Loss, Term, safe_ms
 from holdfast.errors import HoldfastError, Unreachable
 from tests.client.driving import POLICY, URL, acquired, problem, renewed
 
@@ -262,7 +262,7 @@ def test_client_never_believes_longer_than_the_server(
     model.term = got.term
     if model.until_us is not None and model.until_us <= model.server_us:
         model.check()  # It ended before we heard of it.
-    model.drive(_keeping.keep(got.term, _keeping.lease_beat(got.claim), POLICY), 100)
+    model.drive(renewing.keep(got.term, renewing.lease_beat(got.claim), POLICY), 100)
     # Then the client hears nothing any more.
     model.pass_us(200_000_000, asleep=asleep)
     assert model.checks

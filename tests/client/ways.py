@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypeVar
 
-from holdfast.client import _async, _sync
-from holdfast.client._aiohttp import AsyncTransport
-from holdfast.client._answer import Answer
-from holdfast.client._config import Target
-from holdfast.client._flow import Flow, Policy, Send, ask
-from holdfast.client._http import Transport
+from holdfast.client.coroutines import client as coroutines_client
+from holdfast.client.coroutines.transport import AsyncTransport
+from holdfast.client.flows.effects import Flow, Policy, Send, ask
+from holdfast.client.threads import client as threads_client
+from holdfast.client.threads.transport import Transport
+from holdfast.client.values.answer import Answer
+from holdfast.client.values.config import Target
 
 T = TypeVar("T")
 
@@ -43,8 +44,8 @@ class Way:
 
     def run(self, flow: Flow[T]) -> T:
         if self._runner is None:
-            return _sync.drive(flow, self.transport)
-        return self._runner.run(_async.drive(flow, self.transport, flow.send, None))
+            return threads_client.drive(flow, self.transport)
+        return self._runner.run(coroutines_client.drive(flow, self.transport, flow.send, None))
 
     def close(self) -> None:
         if self._runner is None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.client._clock import Instant, elapsed_ms
+from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.supervision import guardian
 from holdfast.supervision.plan import Plan
 

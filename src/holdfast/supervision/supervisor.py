@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from holdfast.client import _clock
+from holdfast.client import clock as _clock
 from holdfast.supervision.child import Child
 from holdfast.supervision.gate import CANNOT_RUN
 from holdfast.supervision.guardian_link import FIRST_WORD, GuardianLink

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.cli.operators import watch
 from holdfast.cli.shared import options, output, refusals, times, waiting
-from holdfast.client._records import Happened, JobOwner, Place, Previous
+from holdfast.client.values.records import Happened, JobOwner, Place, Previous
 from holdfast.errors import (
     Deadlock,
     HoldfastError,
@@ -33,7 +33,7 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Local time is UTC, and it is 02:14:05."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    monkeypatch.setattr("holdfast.client._clock.wall_ms", lambda: round(AT.timestamp() * 1_000))
+    monkeypatch.setattr("holdfast.client.clock.wall_ms", lambda: round(AT.timestamp() * 1_000))
     yield
     monkeypatch.undo()
     time.tzset()

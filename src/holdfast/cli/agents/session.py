@@ -62,8 +62,9 @@ def start(
     `rlock` and its kin use it, any call of theirs keeps it alive, and `holdfast claim` binds to it. Without --ttl it
     lives for the server's setting `resourceLockTimeout`.
     """
-    from holdfast.client import _keeping, _reading
-    from holdfast.client._sync import drive
+    from holdfast.client.flows import reading as _reading
+    from holdfast.client.flows import renewing as _keeping
+    from holdfast.client.threads.client import drive
 
     attached = metadata_of(metadata, pairs)
     with transport(url, token_file) as server:

@@ -23,8 +23,8 @@ from holdfast.cli.shared.options import as_json, asks_server, transport
 from holdfast.errors import ServerError, Unreachable
 
 if TYPE_CHECKING:
-    from holdfast.client._answer import Answer
-    from holdfast.client._http import Transport
+    from holdfast.client.threads.transport import Transport
+    from holdfast.client.values.answer import Answer
 
 CLOCK_OFF_MS_MAX = 5_000
 DISK_FREE_BYTES_LOW = 1024**3
@@ -87,7 +87,7 @@ def _show(check: Check) -> None:
 
 
 def _server_checks(server: Transport) -> Iterator[Check]:
-    from holdfast.client import _clock
+    from holdfast.client import clock as _clock
 
     target = server.target
     began_ms = _clock.monotonic_ms()
@@ -108,7 +108,7 @@ def _server_checks(server: Transport) -> Iterator[Check]:
 
 
 def _ask(server: Transport, path: str) -> Answer:
-    from holdfast.client._flow import Send
+    from holdfast.client.flows.effects import Send
 
     return server.send(Send("GET", path))
 
@@ -131,7 +131,7 @@ def _store(answer: Answer) -> Check:
 
 
 def _token(server: Transport) -> Check:
-    from holdfast.client._answer import refusal
+    from holdfast.client.values.answer import refusal
 
     how = "put one into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE"
     if server.target.token is None:

@@ -35,8 +35,8 @@ def own_jobs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str
 
 def _ask(context: click.Context, prefix: str) -> list[str]:
     from holdfast.cli.shared.options import transport
-    from holdfast.client._flow import Send
-    from holdfast.client._paths import with_query
+    from holdfast.client.flows.effects import Send
+    from holdfast.client.values.paths import with_query
 
     file = context.params.get("token_file")
     with transport(context.params.get("url"), None if file is None else Path(file)) as server:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from holdfast.client import _clock
+from holdfast.client import clock as _clock
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 

@@ -26,9 +26,9 @@ from holdfast.cli.shared.options import (
 from holdfast.cli.shared.refusals import quoted
 
 if TYPE_CHECKING:
-    from holdfast.client._claiming import Wanted
-    from holdfast.client._http import Transport
-    from holdfast.client._records import JobClaim
+    from holdfast.client.flows.claiming import Wanted
+    from holdfast.client.threads.transport import Transport
+    from holdfast.client.values.records import JobClaim
 
 TTL_SECONDS = 120
 WAITING_RETRY_SECONDS = 15.0
@@ -80,7 +80,7 @@ def claim(
     from here. `holdfast run` claims, renews and releases around a command.
     """
     from holdfast.cli.shared.waiting import waiting
-    from holdfast.client._claiming import Wanted
+    from holdfast.client.flows.claiming import Wanted
 
     if resume and len(jobs) > 1:
         raise click.UsageError("--resume takes back one job; name one")
@@ -131,8 +131,8 @@ def describe(claim: JobClaim) -> str:
 
 
 def _ask(server: Transport, jobs: tuple[str, ...], wanted: Wanted, *, any_of: bool) -> list[JobClaim]:
-    from holdfast.client import _claiming
-    from holdfast.client._sync import drive
+    from holdfast.client.flows import claiming as _claiming
+    from holdfast.client.threads.client import drive
 
     patience = policy(server, retry_seconds=min(max(RETRY_SECONDS, wanted.wait), WAITING_RETRY_SECONDS))
     if any_of:
@@ -143,8 +143,8 @@ def _ask(server: Transport, jobs: tuple[str, ...], wanted: Wanted, *, any_of: bo
 
 
 def _note(server: Transport, claims: list[JobClaim], note: str) -> None:
-    from holdfast.client import _claiming
-    from holdfast.client._sync import drive
+    from holdfast.client.flows import claiming as _claiming
+    from holdfast.client.threads.client import drive
 
     for each in claims:
         drive(_claiming.renew(each.job_id, each.lease_id, policy(server), note=note), server)

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client import _records
-from holdfast.client._answer import Answer, refusal
-from holdfast.client._clock import Instant, elapsed_ms
-from holdfast.client._flow import AGAIN, NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
-from holdfast.client._paths import with_query
-from holdfast.client._records import Happened
+from holdfast.client.clock import Instant, elapsed_ms
+from holdfast.client.flows.effects import AGAIN, NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
+from holdfast.client.values import records
+from holdfast.client.values.answer import Answer, refusal
+from holdfast.client.values.paths import with_query
+from holdfast.client.values.records import Happened
 from holdfast.errors import ServerError, Unreachable
 from holdfast.wire.messages import HappenedReply
 
@@ -113,4 +113,4 @@ class Follower:
         self._after = told.seq
         if fields.get("event") == "resync":
             return [Happened(told.seq, None, "resync", "", None, None, None, None)]
-        return [_records.happened(each) for each in told.changes]
+        return [records.happened(each) for each in told.changes]

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.client._answer import Answer, envelope, refusal
-from holdfast.client._claiming import renewal, told_loss
-from holdfast.client._clock import Instant
-from holdfast.client._flow import HASTE_SECONDS, NEW_KEY, NOW, SHARE, Flow, Policy, Rest, Send, ask
-from holdfast.client._paths import session_path
-from holdfast.client._reading import end_session
-from holdfast.client._records import JobClaim, Metadata, packed
-from holdfast.client._term import Loss, Term
+from holdfast.client.clock import Instant
+from holdfast.client.flows.claiming import renewal, told_loss
+from holdfast.client.flows.effects import HASTE_SECONDS, NEW_KEY, NOW, SHARE, Flow, Policy, Rest, Send, ask
+from holdfast.client.flows.reading import end_session
+from holdfast.client.values.answer import Answer, envelope, refusal
+from holdfast.client.values.paths import session_path
+from holdfast.client.values.records import JobClaim, Metadata, packed
+from holdfast.client.values.term import Loss, Term
 from holdfast.errors import HoldfastError, ServerError, Unreachable
 from holdfast.wire.messages import SessionBody, SessionOpenedReply
 

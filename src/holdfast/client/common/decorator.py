@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
-from holdfast.client import _clock
+from holdfast.client import clock
 from holdfast.errors import JobDone, JobHeld
 
 if TYPE_CHECKING:
-    from holdfast.client._aclaim import AsyncClaim
-    from holdfast.client._claim import Claim
+    from holdfast.client.coroutines.claim import AsyncClaim
+    from holdfast.client.threads.claim import Claim
 
 log = logging.getLogger("holdfast.client")
 
@@ -114,5 +114,5 @@ def _name(job_id: str, signature: inspect.Signature, args: tuple[Any, ...], kwar
     """Fill the arguments of a call into the name of its job."""
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    today = datetime.fromtimestamp(_clock.wall_ms() / 1_000, UTC).date().isoformat()
+    today = datetime.fromtimestamp(clock.wall_ms() / 1_000, UTC).date().isoformat()
     return job_id.format(**{"date": today, **bound.arguments})

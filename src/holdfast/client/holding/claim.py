@@ -1,6 +1,6 @@
 """What a claim is to whoever holds it, in threads and in coroutines alike: all of it but waiting.
 
-What has to be waited for is a flow here, and is driven by `_claim` and `_aclaim`.
+What has to be waited for is a flow here, and is driven by `threads/claim.py` and `coroutines/claim.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from holdfast.client import _claiming, _clock
-from holdfast.client._claiming import Got
-from holdfast.client._clock import Instant
-from holdfast.client._flow import NOW, Flow, Policy
-from holdfast.client._records import JobClaim, Metadata, Previous
-from holdfast.client._term import Loss, Term
+from holdfast.client import clock
+from holdfast.client.clock import Instant
+from holdfast.client.flows import claiming
+from holdfast.client.flows.claiming import Got
+from holdfast.client.flows.effects import NOW, Flow, Policy
+from holdfast.client.values.records import JobClaim, Metadata, Previous
+from holdfast.client.values.term import Loss, Term
 from holdfast.errors import HoldfastError, LeaseLost, LeaseReleased, Refused
 
 log = logging.getLogger("holdfast.client")
@@ -93,12 +94,12 @@ class Held:
     @property
     def remaining(self) -> float:
         """Seconds until we must stop believing that the job is ours; 0 once it is lost or given back."""
-        return 0.0 if self._term.ended else self._term.left_ms(_clock.now()) / 1_000
+        return 0.0 if self._term.ended else self._term.left_ms(clock.now()) / 1_000
 
     @property
     def expires_at(self) -> datetime:
         """The same as a time of day, for people."""
-        return datetime.fromtimestamp(_clock.wall_ms() / 1_000 + self.remaining, UTC)
+        return datetime.fromtimestamp(clock.wall_ms() / 1_000 + self.remaining, UTC)
 
     @property
     def released(self) -> bool:
@@ -112,7 +113,7 @@ class Held:
 
     def raise_if_lost(self) -> None:
         """Raise `LeaseLost` if the job is not ours any more, `LeaseReleased` if we gave it back."""
-        self._insist(_clock.now())
+        self._insist(clock.now())
 
     def _insist(self, now: Instant) -> None:
         if self._term.ended:
@@ -135,7 +136,7 @@ class Held:
         """Renew now, and say something by it."""
         self._insist((yield NOW))
         try:
-            reply, sent = yield from _claiming.renew(
+            reply, sent = yield from claiming.renew(
                 self.job_id, self.lease_id, self._policy, note=note, metadata=metadata
             )
         except LeaseLost as error:
@@ -163,7 +164,7 @@ class Held:
             self._told = True
             raise self._term.error()
         try:
-            yield from _claiming.release(
+            yield from claiming.release(
                 self.job_id, self.lease_id, policy, outcome=outcome, result=result, remember=remember
             )
         except LeaseLost as error:
@@ -188,7 +189,7 @@ class Held:
             return
         hasty = msgspec.structs.replace(self._policy, answer_seconds=LAST_TRY_SECONDS, retry_seconds=0)
         try:
-            yield from _claiming.release(self.job_id, self.lease_id, hasty, outcome="failed")
+            yield from claiming.release(self.job_id, self.lease_id, hasty, outcome="failed")
         except HoldfastError as error:
             log.info("the lost claim on %s could not be given back: %s", self.job_id, error)
 
@@ -197,7 +198,7 @@ class Held:
         self._insist((yield NOW))
         self._term.end()
         try:
-            return (yield from _claiming.transfer(self.job_id, self.lease_id, to_owner, self._policy, ttl=ttl))
+            return (yield from claiming.transfer(self.job_id, self.lease_id, to_owner, self._policy, ttl=ttl))
         except LeaseLost as error:
             self._term.resume()
             raise self._told_of(error) from None

@@ -9,17 +9,18 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.client import _clock, _keeping
-from holdfast.client._claiming import Got
-from holdfast.client._held import REMEMBER_SECONDS, Group, Held, log, mention
-from holdfast.client._keeper import keeper
-from holdfast.client._records import JobClaim, Metadata
-from holdfast.client._term import Term
+from holdfast.client import clock
+from holdfast.client.flows import renewing
+from holdfast.client.flows.claiming import Got
+from holdfast.client.holding.claim import REMEMBER_SECONDS, Group, Held, log, mention
+from holdfast.client.threads.background import keeper
+from holdfast.client.values.records import JobClaim, Metadata
+from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.client._kept import Kept
-    from holdfast.client._sync import Holdfast
+    from holdfast.client.common.background import Kept
+    from holdfast.client.threads.client import Holdfast
 
 
 class Lost(threading.Event):
@@ -33,7 +34,7 @@ class Lost(threading.Event):
 
     def is_set(self) -> bool:
         """Is any of it lost?"""
-        now = _clock.now()
+        now = clock.now()
         return super().is_set() or any(term.is_lost(now) for term in self._terms)
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -106,7 +107,7 @@ class Claim(Held):
             self._settle()
 
     def _keep(self) -> tuple[Kept, ...]:
-        return keep(self._term, _keeping.lease_beat(self._claim), self._client)
+        return keep(self._term, renewing.lease_beat(self._claim), self._client)
 
     def _stop(self) -> None:
         if not self._is_foreign:
@@ -177,10 +178,10 @@ class Claims(Group[Claim]):
                 claim._settle()  # noqa: SLF001 - one of ours
 
 
-def keep(term: Term, beat: _keeping.Beat, client: Holdfast) -> tuple[Kept, ...]:
+def keep(term: Term, beat: renewing.Beat, client: Holdfast) -> tuple[Kept, ...]:
     """Renew in the background, and watch the deadline beside it."""
     send = client._transport.send  # noqa: SLF001 - a part of it
-    flows = (_keeping.watch(term), _keeping.keep(term, beat, client._policy))  # noqa: SLF001 - the same
+    flows = (renewing.watch(term), renewing.keep(term, beat, client._policy))  # noqa: SLF001 - the same
     return tuple(keeper().add(flow, send) for flow in flows)
 
 

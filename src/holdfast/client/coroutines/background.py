@@ -6,10 +6,10 @@ import asyncio
 import sys
 from functools import partial
 
-from holdfast.client import _clock
-from holdfast.client._agenda import Agenda
-from holdfast.client._flow import Send
-from holdfast.client._kept import SLICE_MS, Keeping, Kept
+from holdfast.client import clock
+from holdfast.client.common.background import SLICE_MS, Keeping, Kept
+from holdfast.client.common.schedule import Agenda
+from holdfast.client.flows.effects import Send
 
 
 class LoopKeeper(Keeping):
@@ -53,7 +53,7 @@ class LoopKeeper(Keeping):
     def _rest(self, kept: Kept, seconds: float) -> None:
         if kept.stopped:
             return
-        due_ms = _clock.boot_ms() + max(0, round(seconds * 1_000))
+        due_ms = clock.boot_ms() + max(0, round(seconds * 1_000))
         kept.entry = self._agenda.add(due_ms, kept)
         if self._timer is None or due_ms < self._timer_ms:
             self._arm(due_ms)
@@ -61,14 +61,14 @@ class LoopKeeper(Keeping):
     def _arm(self, due_ms: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        now_ms = _clock.boot_ms()
+        now_ms = clock.boot_ms()
         self._timer_ms = min(due_ms, now_ms + SLICE_MS)
         delay = max(self._timer_ms - now_ms, 0) / 1_000
         self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
 
     def _ring(self) -> None:
         self._timer = None
-        for kept in self._agenda.take(_clock.boot_ms()):
+        for kept in self._agenda.take(clock.boot_ms()):
             kept.entry = None
             self._advance(kept, partial(kept.flow.send, None))
         due_ms = self._agenda.next_due_ms()

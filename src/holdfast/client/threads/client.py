@@ -9,17 +9,19 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from holdfast.client import _claiming, _exclusive, _keeping, _reading
-from holdfast.client._claim import Claim, Claims
-from holdfast.client._client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
-from holdfast.client._exclusive import Skipping
-from holdfast.client._flow import Close, Effect, Flow, Open, Read, Rest, Send
-from holdfast.client._following import Follower
-from holdfast.client._given import names, whole_seconds
-from holdfast.client._http import Transport
-from holdfast.client._kept import look
-from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions, check_known
-from holdfast.client._records import (
+from holdfast.client.common import decorator
+from holdfast.client.common.background import look
+from holdfast.client.common.client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
+from holdfast.client.common.decorator import Skipping
+from holdfast.client.flows import claiming, reading, renewing
+from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read, Rest, Send
+from holdfast.client.flows.following import Follower
+from holdfast.client.threads.claim import Claim, Claims
+from holdfast.client.threads.session import Session
+from holdfast.client.threads.transport import Transport
+from holdfast.client.values.arguments import names, whole_seconds
+from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions, check_known
+from holdfast.client.values.records import (
     Happened,
     JobClaim,
     JobOwner,
@@ -29,7 +31,6 @@ from holdfast.client._records import (
     SessionInfo,
     opened_session,
 )
-from holdfast.client._session import Session
 from holdfast.wire.messages import StatusReply, TokenMadeReply, TokenReply, WhyReply
 
 T = TypeVar("T")
@@ -115,7 +116,7 @@ class Holdfast(Client):
         claim is lost.
         """
         wanted = self._wanted(threading.current_thread(), ClaimOptions, options, session=session)
-        return Claim(self, self._run(_claiming.claim(job_id, wanted, self._policy)), on_lost)
+        return Claim(self, self._run(claiming.claim(job_id, wanted, self._policy)), on_lost)
 
     def claim_any(
         self,
@@ -131,7 +132,7 @@ class Holdfast(Client):
         With `wait` it asks again and again; there is no line for this.
         """
         wanted = self._wanted(threading.current_thread(), ClaimAnyOptions, options, session=session)
-        return Claim(self, self._run(_claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost)
+        return Claim(self, self._run(claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost)
 
     def claim_all(
         self,
@@ -143,7 +144,7 @@ class Holdfast(Client):
     ) -> Claims:
         """Claim every job of a list or none, and keep all of them renewed. Raises as `claim`."""
         wanted = self._wanted(threading.current_thread(), ClaimAllOptions, options, session=session)
-        return Claims(self, self._run(_claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost)
+        return Claims(self, self._run(claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost)
 
     def session(
         self,
@@ -154,7 +155,7 @@ class Holdfast(Client):
         on_lost: Callable[[Session], object] | None = None,
     ) -> Session:
         """Open a session and keep it alive: claims made through it all end with it."""
-        flow = _keeping.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
+        flow = renewing.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
         return Session(self, *self._run(flow), on_lost)
 
     @overload
@@ -184,7 +185,7 @@ class Holdfast(Client):
         def claim(job: str) -> Claim:
             return self.claim(job, **options)
 
-        return _exclusive.for_function(job_id, claim, remember=remember, skip=skip)
+        return decorator.for_function(job_id, claim, remember=remember, skip=skip)
 
     # Claims by their lease id and sessions by their id: for those who renew themselves.
 
@@ -204,7 +205,7 @@ class Holdfast(Client):
         """
         given = {**options, "owner": owner, "metadata": metadata, "ttl": ttl}
         wanted = self._wanted(threading.current_thread(), ClaimOptions, given, session=session)
-        return self._run(_claiming.claim(job_id, wanted, self._policy)).claim
+        return self._run(claiming.claim(job_id, wanted, self._policy)).claim
 
     def claim_any_job(
         self, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAnyOptions]
@@ -215,7 +216,7 @@ class Holdfast(Client):
         """
         given = {"ttl": JOB_TTL_SECONDS, **options}
         wanted = self._wanted(threading.current_thread(), ClaimAnyOptions, given, session=session)
-        return self._run(_claiming.claim_any(names(job_ids), wanted, self._policy)).claim
+        return self._run(claiming.claim_any(names(job_ids), wanted, self._policy)).claim
 
     def claim_all_jobs(
         self, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAllOptions]
@@ -226,7 +227,7 @@ class Holdfast(Client):
         """
         given = {"ttl": JOB_TTL_SECONDS, **options}
         wanted = self._wanted(threading.current_thread(), ClaimAllOptions, given, session=session)
-        gots = self._run(_claiming.claim_all(names(job_ids), wanted, self._policy))
+        gots = self._run(claiming.claim_all(names(job_ids), wanted, self._policy))
         return [got.claim for got in gots]
 
     def heartbeat_job(
@@ -239,7 +240,7 @@ class Holdfast(Client):
         metadata: Metadata = None,
     ) -> float:
         """Renew a claim for its own ttl, or another; return how many seconds it lives. Raises `LeaseLost`."""
-        flow = _claiming.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
+        flow = claiming.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
         return self._run(flow)[0].expires_in_ms / 1_000
 
     def release_job(
@@ -252,11 +253,11 @@ class Holdfast(Client):
         remember: float | None = None,
     ) -> None:
         """Give a claim back; a second time is harmless. Raises `LeaseLost` if it had ended in another way."""
-        self._run(_claiming.release(job_id, lease_id, self._policy, outcome=outcome, result=result, remember=remember))
+        self._run(claiming.release(job_id, lease_id, self._policy, outcome=outcome, result=result, remember=remember))
 
     def transfer_job(self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None) -> JobClaim:
         """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
-        return self._run(_claiming.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
+        return self._run(claiming.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
 
     def open_session(
         self, name: str | None = None, *, ttl: float = TTL_SECONDS, metadata: Metadata = None
@@ -265,7 +266,7 @@ class Holdfast(Client):
 
         Claims that are made with `session=` its id end with it. `end_session` ends it.
         """
-        flow = _keeping.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
+        flow = renewing.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
         reply, _ = self._run(flow)
         return opened_session(reply, self.url)
 
@@ -273,11 +274,11 @@ class Holdfast(Client):
 
     def get_job_owner(self, job_id: str) -> JobOwner | None:
         """Return who owns a job; None if nobody does."""
-        return self._run(_reading.status(job_id, self._policy)).owner
+        return self._run(reading.status(job_id, self._policy)).owner
 
     def job(self, job_id: str) -> JobStatus:
         """Return all that is known of a job."""
-        return self._run(_reading.status(job_id, self._policy))
+        return self._run(reading.status(job_id, self._policy))
 
     def list_claimed_jobs(
         self,
@@ -288,7 +289,7 @@ class Holdfast(Client):
         limit: int | None = None,
     ) -> list[JobOwner]:
         """List the claimed jobs, ordered by name: all of them, or the first `limit`."""
-        flow = _reading.jobs(self._policy, prefix=prefix, owner=owner, session=session, limit=limit)
+        flow = reading.jobs(self._policy, prefix=prefix, owner=owner, session=session, limit=limit)
         return self._run(flow)
 
     def history(
@@ -301,16 +302,16 @@ class Holdfast(Client):
         until: str | None = None,
     ) -> list[Happened]:
         """Return what happened to a job, newest first. `since` and `until` are times in RFC 3339."""
-        flow = _reading.history(job_id, self._policy, limit=limit, owner=owner, since=since, until=until)
+        flow = reading.history(job_id, self._policy, limit=limit, owner=owner, since=since, until=until)
         return self._run(flow)
 
     def why(self, job_id: str) -> WhyReply:
         """Say why a job cannot be had: the chain from it to the owner everybody waits for."""
-        return self._run(_reading.why(job_id, self._policy))
+        return self._run(reading.why(job_id, self._policy))
 
     def check(self, job_id: str, token: int) -> bool:
         """Tell whether a fencing token is that of the live claim."""
-        return self._run(_reading.check(job_id, token, self._policy))
+        return self._run(reading.check(job_id, token, self._policy))
 
     def events(self, prefix: str | None = None, *, after: int | None = None) -> Iterator[Happened]:
         """Follow everything that happens but renewals, for ever, through broken connections.
@@ -327,25 +328,25 @@ class Holdfast(Client):
 
     def server_status(self) -> StatusReply:
         """Ask the server how it is."""
-        return self._run(_reading.server_status(self._policy))
+        return self._run(reading.server_status(self._policy))
 
     # Operators.
 
     def revoke(self, job_id: str, reason: str) -> None:
         """End somebody's claim; that one is told who did it and why. Needs the scope admin."""
-        self._run(_reading.revoke(job_id, reason, self._policy))
+        self._run(reading.revoke(job_id, reason, self._policy))
 
     def reopen(self, job_id: str, reason: str | None = None) -> None:
         """Let finished work be claimed again. Needs the scope admin."""
-        self._run(_reading.reopen(job_id, reason, self._policy))
+        self._run(reading.reopen(job_id, reason, self._policy))
 
     def sessions(self) -> list[SessionInfo]:
         """List one's sessions."""
-        return self._run(_reading.sessions(self._policy))
+        return self._run(reading.sessions(self._policy))
 
     def end_session(self, session_id: str) -> None:
         """End a session and all that is bound to it."""
-        self._run(_reading.end_session(session_id, self._policy))
+        self._run(reading.end_session(session_id, self._policy))
 
     def create_token(
         self,
@@ -356,15 +357,15 @@ class Holdfast(Client):
         expires_in_seconds: int | None = None,
     ) -> TokenMadeReply:
         """Make a token; this is the only time it is shown. Needs the scope admin."""
-        flow = _reading.create_token(
+        flow = reading.create_token(
             name, self._policy, scopes=scopes, prefix=prefix, expires_in_seconds=expires_in_seconds
         )
         return self._run(flow)
 
     def list_tokens(self) -> list[TokenReply]:
         """List the tokens, without the tokens. Needs the scope admin."""
-        return self._run(_reading.list_tokens(self._policy))
+        return self._run(reading.list_tokens(self._policy))
 
     def revoke_token(self, name: str) -> None:
         """Shut a token out. Needs the scope admin."""
-        self._run(_reading.revoke_token(name, self._policy))
+        self._run(reading.revoke_token(name, self._policy))

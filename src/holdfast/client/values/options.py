@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypedDict
 
-from holdfast.client._records import Metadata, Place
+from holdfast.client.values.records import Metadata, Place
 
 
 class _EveryOption(TypedDict, total=False):

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from holdfast.client import _keeping
-from holdfast.client._aclaim import (
+from holdfast.client.coroutines.claim import (
     Acquiring,
     AsyncClaim,
     AsyncClaims,
@@ -22,15 +21,16 @@ from holdfast.client._aclaim import (
     tell_loss,
     teller,
 )
-from holdfast.client._held import mention
-from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
-from holdfast.client._session_base import SessionBase
-from holdfast.client._term import Term
+from holdfast.client.flows import renewing
+from holdfast.client.holding.claim import mention
+from holdfast.client.holding.session import SessionBase
+from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
+from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
 from holdfast.wire.messages import SessionOpenedReply
 
 if TYPE_CHECKING:
-    from holdfast.client._async import AsyncHoldfast
+    from holdfast.client.coroutines.client import AsyncHoldfast
 
 
 class AsyncSession(SessionBase[AsyncClaim]):
@@ -51,7 +51,7 @@ class AsyncSession(SessionBase[AsyncClaim]):
         if on_lost is not None:
             tell_loss([term], teller(weakref.ref(self), on_lost))
         self._block = Block([term])
-        self._kept = keep(term, _keeping.session_beat(opened.session_id), client)
+        self._kept = keep(term, renewing.session_beat(opened.session_id), client)
 
     async def __aenter__(self) -> Self:
         self.raise_if_lost()

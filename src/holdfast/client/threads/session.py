@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from holdfast.client import _keeping
-from holdfast.client._claim import Claim, Claims, Lost, keep, stop, teller
-from holdfast.client._held import mention
-from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
-from holdfast.client._session_base import SessionBase
-from holdfast.client._term import Term
+from holdfast.client.flows import renewing
+from holdfast.client.holding.claim import mention
+from holdfast.client.holding.session import SessionBase
+from holdfast.client.threads.claim import Claim, Claims, Lost, keep, stop, teller
+from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
+from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
 from holdfast.wire.messages import SessionOpenedReply
 
 if TYPE_CHECKING:
-    from holdfast.client._sync import Holdfast
+    from holdfast.client.threads.client import Holdfast
 
 
 class Session(SessionBase[Claim]):
@@ -38,7 +38,7 @@ class Session(SessionBase[Claim]):
         """An event that is set when the session is lost."""
         if on_lost is not None:
             term.on_loss(teller(weakref.ref(self), on_lost))
-        self._kept = keep(term, _keeping.session_beat(opened.session_id), client)
+        self._kept = keep(term, renewing.session_beat(opened.session_id), client)
 
     def __enter__(self) -> Self:
         self.raise_if_lost()

@@ -7,23 +7,24 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from holdfast.client import _config, _exclusive
-from holdfast.client._claim import Claim, Claims
-from holdfast.client._client import JOB_TTL_SECONDS, TTL_SECONDS
-from holdfast.client._exclusive import Skipping
-from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions, check_known
-from holdfast.client._records import JobClaim, JobOwner, Metadata
-from holdfast.client._session import Session
-from holdfast.client._sync import Holdfast
+from holdfast.client.common import decorator
+from holdfast.client.common.client import JOB_TTL_SECONDS, TTL_SECONDS
+from holdfast.client.common.decorator import Skipping
+from holdfast.client.threads.claim import Claim, Claims
+from holdfast.client.threads.client import Holdfast
+from holdfast.client.threads.session import Session
+from holdfast.client.values import config
+from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions, check_known
+from holdfast.client.values.records import JobClaim, JobOwner, Metadata
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_known: dict[tuple[int, _config.Target], Holdfast] = {}
+_known: dict[tuple[int, config.Target], Holdfast] = {}
 
 
 def default_client() -> Holdfast:
     """Return the client of this process for the server that the environment names now."""
-    target = _config.find(url=None, token_file=None, environment=os.environ)
+    target = config.find(url=None, token_file=None, environment=os.environ)
     key = (os.getpid(), target)
     client = _known.get(key)
     if client is None:
@@ -80,15 +81,15 @@ def exclusive(
 
     def decorate(function: F) -> F:
         if inspect.iscoroutinefunction(function):
-            from holdfast.client._async import claim_alone  # noqa: PLC0415 - it needs aiohttp
+            from holdfast.client.coroutines.client import claim_alone  # noqa: PLC0415 - it needs aiohttp
 
             manage = claim_alone(**options)
-            return _exclusive.for_coroutine(job_id, manage, remember=remember, skip=skip)(function)
+            return decorator.for_coroutine(job_id, manage, remember=remember, skip=skip)(function)
 
         def claim_now(job: str) -> Claim:
             return claim(job, **options)
 
-        return _exclusive.for_function(job_id, claim_now, remember=remember, skip=skip)(function)
+        return decorator.for_function(job_id, claim_now, remember=remember, skip=skip)(function)
 
     return decorate
 

@@ -7,15 +7,27 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.client import _records
-from holdfast.client._answer import Answer, decoded, envelope, refusal
-from holdfast.client._clock import Instant, elapsed_ms
-from holdfast.client._flow import HASTE_SECONDS, NEW_KEY, NOW, Flow, Heard, Policy, Rest, Send, exchange, insist, said
-from holdfast.client._given import whole_seconds
-from holdfast.client._paths import job_path
-from holdfast.client._reading import status
-from holdfast.client._records import JobClaim, JobStatus, Metadata, Place
-from holdfast.client._term import Loss, Term, lost_error
+from holdfast.client.clock import Instant, elapsed_ms
+from holdfast.client.flows.effects import (
+    HASTE_SECONDS,
+    NEW_KEY,
+    NOW,
+    Flow,
+    Heard,
+    Policy,
+    Rest,
+    Send,
+    exchange,
+    insist,
+    said,
+)
+from holdfast.client.flows.reading import status
+from holdfast.client.values import records
+from holdfast.client.values.answer import Answer, decoded, envelope, refusal
+from holdfast.client.values.arguments import whole_seconds
+from holdfast.client.values.paths import job_path
+from holdfast.client.values.records import JobClaim, JobStatus, Metadata, Place
+from holdfast.client.values.term import Loss, Term, lost_error
 from holdfast.errors import HoldfastError, JobHeld, NotInTime, ServerError
 from holdfast.wire.messages import (
     AcquireBody,
@@ -116,7 +128,7 @@ def claim(job: str, wanted: Wanted, policy: Policy) -> Flow[Got]:
     def request(wait: float) -> Send:
         body = AcquireBody(
             ttl_seconds=whole_seconds(wanted.ttl),
-            metadata=_records.packed(wanted.metadata),
+            metadata=records.packed(wanted.metadata),
             owner=wanted.owner,
             resume=wanted.resume or None,
             session_id=wanted.session,
@@ -132,13 +144,13 @@ def claim(job: str, wanted: Wanted, policy: Policy) -> Flow[Got]:
     match reply:
         case AcquiredReply():
             term = Term(job, reply.fencing_token, sent, reply.expires_in_ms, reply.waited_ms)
-            return Got(_records.claimed(job, reply), term)
+            return Got(records.claimed(job, reply), term)
         case HeldReply():
-            raise _records.job_held(job, reply)
+            raise records.job_held(job, reply)
         case DelayedReply():
-            raise _records.job_closed(job, reply)
+            raise records.job_closed(job, reply)
         case DoneReply():
-            raise _records.job_done(reply)
+            raise records.job_done(reply)
         case _:
             raise TypeError(f"no words for {type(reply).__name__}")
 
@@ -322,7 +334,7 @@ def leave(ticket: str, policy: Policy) -> Flow[None]:
 def _claims_body(wanted: Wanted, wait: float, ticket: str | None) -> ClaimsBody:
     return ClaimsBody(
         ttl_seconds=whole_seconds(wanted.ttl),
-        metadata=_records.packed(wanted.metadata),
+        metadata=records.packed(wanted.metadata),
         owner=wanted.owner,
         session_id=wanted.session,
         ephemeral=True if wanted.session else None,
@@ -340,7 +352,7 @@ def _got_many(reply: object, sent: Instant, wanted: Wanted, asked: int) -> list[
         case ClaimsReply():
             return [
                 Got(
-                    _records.claimed_one(each, reply.owner, wanted.metadata),
+                    records.claimed_one(each, reply.owner, wanted.metadata),
                     Term(each.name, each.fencing_token, sent, each.expires_in_ms, reply.waited_ms),
                 )
                 for each in reply.claims
@@ -348,13 +360,13 @@ def _got_many(reply: object, sent: Instant, wanted: Wanted, asked: int) -> list[
         case HeldManyReply():
             raise _many_held(reply, JobHeld)
         case DoneReply():
-            raise _records.job_done(reply)
+            raise records.job_done(reply)
         case _:
             raise TypeError(f"no words for {type(reply).__name__}")
 
 
 def _many_held(reply: HeldManyReply, kind: type[JobHeld]) -> JobHeld:
-    others = [_records.name_held(each) for each in reply.held]
+    others = [records.name_held(each) for each in reply.held]
     if not others:
         raise ServerError("the server refused, and named nobody who has the jobs; try again")
     first = others[0]
@@ -403,7 +415,7 @@ def renewal(
         ttl_seconds=None if ttl is None else whole_seconds(ttl),
         keep_ttl=True if ttl is None else None,
         note=note,
-        metadata=_records.packed(metadata),
+        metadata=records.packed(metadata),
     )
     return Send("POST", job_path(job, "renew"), body, answer_seconds=answer_seconds)
 
@@ -450,7 +462,7 @@ def transfer(job: str, lease_id: str, to_owner: str, policy: Policy, *, ttl: flo
     loss = told_loss(heard.answer)
     if loss is not None:
         raise lost_error(f"the claim on {job}", loss, job_id=job)
-    return _records.claimed(job, said(heard.answer, policy, request, AcquiredReply))
+    return records.claimed(job, said(heard.answer, policy, request, AcquiredReply))
 
 
 def told_loss(answer: Answer) -> Loss | None:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast.client import _chance, _clock
-from holdfast.client._agenda import Entry
-from holdfast.client._flow import Effect, Flow, NewKey, Now, Rest, Send, Share
+from holdfast.client import chance, clock
+from holdfast.client.common.schedule import Entry
+from holdfast.client.flows.effects import Effect, Flow, NewKey, Now, Rest, Send, Share
 
 SLICE_MS = 1_000
 """The longest nap: a timer stands still while the machine sleeps, so the clock is looked at again and again."""
@@ -77,10 +77,10 @@ def look(effect: Effect) -> Any:  # noqa: ANN401 - each effect has a result of i
     """Perform an effect that needs no waiting."""
     match effect:
         case Now():
-            return _clock.now()
+            return clock.now()
         case NewKey():
-            return _chance.new_key()
+            return chance.new_key()
         case Share():
-            return _chance.share()
+            return chance.share()
         case _:
             raise TypeError(f"{type(effect).__name__} has to be waited for")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.client import _records
-from holdfast.client._flow import NEW_KEY, Flow, Policy, Send, ask, insist, said
-from holdfast.client._paths import job_path, session_path, token_path, with_query
-from holdfast.client._records import Happened, JobOwner, JobStatus, SessionInfo
+from holdfast.client.flows.effects import NEW_KEY, Flow, Policy, Send, ask, insist, said
+from holdfast.client.values import records
+from holdfast.client.values.paths import job_path, session_path, token_path, with_query
+from holdfast.client.values.records import Happened, JobOwner, JobStatus, SessionInfo
 from holdfast.wire.messages import (
     CheckBody,
     CheckReply,
@@ -31,7 +31,7 @@ PAGE = 1_000
 def status(job: str, policy: Policy) -> Flow[JobStatus]:
     """Say all that is known of a job."""
     reply = yield from ask(_get(job_path(job), policy), policy, LockReply)
-    return _records.status_of(reply)
+    return records.status_of(reply)
 
 
 def jobs(
@@ -49,7 +49,7 @@ def jobs(
         page_limit = PAGE if limit is None else min(limit - len(found), PAGE)
         path = with_query("/locks", prefix=prefix, owner=owner, session=session, limit=page_limit, after=after)
         page = yield from ask(_get(path, policy), policy, LocksReply)
-        found += [each for each in map(_records.owner_of, page.locks) if each is not None]
+        found += [each for each in map(records.owner_of, page.locks) if each is not None]
         after = page.next_after
         if after is None:
             break
@@ -74,7 +74,7 @@ def history(
             job_path(job, "history"), limit=page_limit, before=before, owner=owner, since=since, until=until
         )
         page = yield from ask(_get(path, policy), policy, HistoryReply)
-        found += map(_records.happened, page.history)
+        found += map(records.happened, page.history)
         before = page.next_before
         if before is None:
             break
@@ -106,7 +106,7 @@ def reopen(job: str, reason: str | None, policy: Policy) -> Flow[None]:
 def sessions(policy: Policy) -> Flow[list[SessionInfo]]:
     """List the caller's sessions."""
     reply = yield from ask(_get("/sessions", policy), policy, SessionsReply)
-    return [_records.session(each) for each in reply.sessions]
+    return [records.session(each) for each in reply.sessions]
 
 
 def end_session(session_id: str, policy: Policy) -> Flow[None]:

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from holdfast import __version__
-from holdfast.client._config import Target, is_loopback
-from holdfast.client._flow import Send
+from holdfast.client.flows.effects import Send
+from holdfast.client.values.config import Target, is_loopback
 
 CONNECT_SECONDS = 5.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024

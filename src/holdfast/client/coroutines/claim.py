@@ -13,16 +13,17 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
-from holdfast.client import _clock, _keeping
-from holdfast.client._claiming import Got
-from holdfast.client._held import REMEMBER_SECONDS, Group, Held, mention
-from holdfast.client._records import JobClaim, Metadata
-from holdfast.client._term import Term
+from holdfast.client import clock
+from holdfast.client.flows import renewing
+from holdfast.client.flows.claiming import Got
+from holdfast.client.holding.claim import REMEMBER_SECONDS, Group, Held, mention
+from holdfast.client.values.records import JobClaim, Metadata
+from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.client._async import AsyncHoldfast
-    from holdfast.client._kept import Kept
+    from holdfast.client.common.background import Kept
+    from holdfast.client.coroutines.client import AsyncHoldfast
 
 _telling: set[asyncio.Task[Any]] = set()
 
@@ -37,7 +38,7 @@ class AsyncLost(asyncio.Event):
 
     def is_set(self) -> bool:
         """Is any of it lost?"""
-        now = _clock.now()
+        now = clock.now()
         return super().is_set() or any(term.is_lost(now) for term in self._terms)
 
 
@@ -141,7 +142,7 @@ class AsyncClaim(Held):
             self._settle()
 
     def _keep(self) -> tuple[Kept, ...]:
-        return keep(self._term, _keeping.lease_beat(self._claim), self._client)
+        return keep(self._term, renewing.lease_beat(self._claim), self._client)
 
     def _stop(self) -> None:
         stop(self._kept, self._client)
@@ -252,10 +253,10 @@ class Acquiring(Generic[C]):
             await held.__aexit__(kind, error, trace)
 
 
-def keep(term: Term, beat: _keeping.Beat, client: AsyncHoldfast) -> tuple[Kept, ...]:
+def keep(term: Term, beat: renewing.Beat, client: AsyncHoldfast) -> tuple[Kept, ...]:
     """Renew in the background, and watch the deadline beside it."""
     keeper, transport, policy = client._keeper, client._transport, client._policy  # noqa: SLF001 - parts of it
-    flows = (_keeping.watch(term), _keeping.keep(term, beat, policy))
+    flows = (renewing.watch(term), renewing.keep(term, beat, policy))
     return tuple(keeper.add(flow, transport.send) for flow in flows)
 
 

@@ -9,11 +9,12 @@ from weakref import WeakSet
 
 import msgspec
 
-from holdfast.client import _clock, _reading
-from holdfast.client._flow import NOW, Flow, Policy
-from holdfast.client._held import LAST_TRY_SECONDS, H
-from holdfast.client._records import Metadata, unpacked
-from holdfast.client._term import Loss, Term, lost_error
+from holdfast.client import clock
+from holdfast.client.flows import reading
+from holdfast.client.flows.effects import NOW, Flow, Policy
+from holdfast.client.holding.claim import LAST_TRY_SECONDS, H
+from holdfast.client.values.records import Metadata, unpacked
+from holdfast.client.values.term import Loss, Term, lost_error
 from holdfast.errors import HoldfastError, LeaseReleased, Refused
 from holdfast.wire.messages import SessionOpenedReply
 
@@ -60,13 +61,13 @@ class SessionBase(Generic[H]):
     @property
     def remaining(self) -> float:
         """Seconds until we must stop believing that it lives; 0 once it is lost or ended."""
-        return 0.0 if self._term.ended else self._term.left_ms(_clock.now()) / 1_000
+        return 0.0 if self._term.ended else self._term.left_ms(clock.now()) / 1_000
 
     def raise_if_lost(self) -> None:
         """Raise `LeaseLost` if the session does not live any more, `LeaseReleased` if we ended it."""
         if self._term.ended:
             raise LeaseReleased(f"{self._term.title} was ended before this call")
-        if self._term.is_lost(_clock.now()):
+        if self._term.is_lost(clock.now()):
             self._told = True
             raise self._term.error()
 
@@ -99,7 +100,7 @@ class SessionBase(Generic[H]):
         if lost:
             policy = msgspec.structs.replace(policy, answer_seconds=LAST_TRY_SECONDS, retry_seconds=0)
         try:
-            yield from _reading.end_session(self.session_id, policy)
+            yield from reading.end_session(self.session_id, policy)
         except HoldfastError as error:
             if not lost and not (isinstance(error, Refused) and error.status in _GONE):
                 raise

@@ -10,10 +10,10 @@ import os
 import threading
 from functools import partial
 
-from holdfast.client import _clock
-from holdfast.client._agenda import Agenda
-from holdfast.client._flow import Send
-from holdfast.client._kept import SLICE_MS, Keeping, Kept, log
+from holdfast.client import clock
+from holdfast.client.common.background import SLICE_MS, Keeping, Kept, log
+from holdfast.client.common.schedule import Agenda
+from holdfast.client.flows.effects import Send
 from holdfast.errors import Unreachable
 
 
@@ -52,7 +52,7 @@ class Keeper(Keeping):
         with self._changed:
             if kept.stopped:
                 return
-            due_ms = _clock.boot_ms() + max(0, round(seconds * 1_000))
+            due_ms = clock.boot_ms() + max(0, round(seconds * 1_000))
             kept.entry = self._agenda.add(due_ms, kept)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
@@ -75,10 +75,10 @@ class Keeper(Keeping):
         """Wait for a while, and return what has to be resumed."""
         with self._changed:
             next_ms = self._agenda.next_due_ms()
-            nap_ms = SLICE_MS if next_ms is None else min(max(next_ms - _clock.boot_ms(), 0), SLICE_MS)
+            nap_ms = SLICE_MS if next_ms is None else min(max(next_ms - clock.boot_ms(), 0), SLICE_MS)
             if nap_ms:
                 self._changed.wait(None if next_ms is None else nap_ms / 1_000)
-            due = self._agenda.take(_clock.boot_ms())
+            due = self._agenda.take(clock.boot_ms())
             for kept in due:
                 kept.entry = None
             return due

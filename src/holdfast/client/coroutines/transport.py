@@ -15,10 +15,7 @@ except ModuleNotFoundError as error:
     message = f"AsyncHoldfast needs {error.name}, which is not installed; run: pip install 'holdfast[async]'"
     raise ModuleNotFoundError(message, name=error.name) from None
 
-from holdfast.client._answer import Answer
-from holdfast.client._config import Target
-from holdfast.client._flow import Open, Send
-from holdfast.client._transport import (
+from holdfast.client.common.http import (
     ANSWER_BYTES_MAX,
     CONNECT_SECONDS,
     STREAM_BYTES,
@@ -26,6 +23,9 @@ from holdfast.client._transport import (
     payload_of,
     proxy_for,
 )
+from holdfast.client.flows.effects import Open, Send
+from holdfast.client.values.answer import Answer
+from holdfast.client.values.config import Target
 from holdfast.errors import ServerError, Unreachable
 
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)

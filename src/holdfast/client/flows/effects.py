@@ -1,6 +1,6 @@
 """Flows: an operation of the client, written once. It yields what it needs of the world and is sent what came of it.
 
-A flow is a generator. Whoever drives it (`_sync`, `_async`, a test with a clock of its own) performs each effect and
+A flow is a generator. Whoever drives it (a thread, a coroutine, a test with its own clock) performs each effect and
 sends the result in; what goes wrong is thrown in, so that a flow can clean up with effects of its own. Flows themselves
 touch no socket, no clock and no chance.
 """
@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.client._answer import Answer, decoded, refusal
-from holdfast.client._clock import Instant, elapsed_ms
+from holdfast.client.clock import Instant, elapsed_ms
+from holdfast.client.values.answer import Answer, decoded, refusal
 from holdfast.errors import Unreachable
 
 T = TypeVar("T")

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.client import _chance, _config
-from holdfast.client._claiming import Wanted
-from holdfast.client._flow import ANSWER_SECONDS, RETRY_SECONDS, Policy
-from holdfast.client._given import patience, wait_seconds, whole_seconds
-from holdfast.client._options import check_known
-from holdfast.client._records import packed
+from holdfast.client import chance
+from holdfast.client.flows.claiming import Wanted
+from holdfast.client.flows.effects import ANSWER_SECONDS, RETRY_SECONDS, Policy
+from holdfast.client.values import config
+from holdfast.client.values.arguments import patience, wait_seconds, whole_seconds
+from holdfast.client.values.options import check_known
+from holdfast.client.values.records import packed
 
 TTL_SECONDS = 60.0
 JOB_TTL_SECONDS = 120.0
@@ -43,7 +44,7 @@ class Client(ABC):
         asked again for `retry_seconds`.
         """
         self._environment = os.environ if environment is None else environment
-        self._target = _config.find(
+        self._target = config.find(
             url=url,
             token=token,
             token_file=None if token_file is None else Path(token_file),
@@ -78,7 +79,7 @@ class Client(ABC):
         packed(metadata)
         return Wanted(
             ttl=ttl,
-            owner=options.get("owner") or self._owner or _chance.owner_of(worker),
+            owner=options.get("owner") or self._owner or chance.owner_of(worker),
             wait=wait_seconds(options.get("wait")),
             metadata=metadata,
             resume=options.get("resume", False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote, urlencode
 
-from holdfast.client._given import job_name
+from holdfast.client.values.arguments import job_name
 
 
 def job_path(job: str, verb: str = "") -> str:

@@ -8,19 +8,20 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from holdfast.client import _claiming, _exclusive, _keeping, _reading
-from holdfast.client._aclaim import Acquiring, AsyncClaim, AsyncClaims
-from holdfast.client._aiohttp import AsyncTransport
-from holdfast.client._akeeper import LoopKeeper
-from holdfast.client._asession import AsyncSession
-from holdfast.client._client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
-from holdfast.client._exclusive import Skipping
-from holdfast.client._flow import Close, Effect, Flow, Open, Read, Rest, Send
-from holdfast.client._following import Follower
-from holdfast.client._given import names, whole_seconds
-from holdfast.client._kept import look
-from holdfast.client._options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions, check_known
-from holdfast.client._records import (
+from holdfast.client.common import decorator
+from holdfast.client.common.background import look
+from holdfast.client.common.client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
+from holdfast.client.common.decorator import Skipping
+from holdfast.client.coroutines.background import LoopKeeper
+from holdfast.client.coroutines.claim import Acquiring, AsyncClaim, AsyncClaims
+from holdfast.client.coroutines.session import AsyncSession
+from holdfast.client.coroutines.transport import AsyncTransport
+from holdfast.client.flows import claiming, reading, renewing
+from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read, Rest, Send
+from holdfast.client.flows.following import Follower
+from holdfast.client.values.arguments import names, whole_seconds
+from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions, check_known
+from holdfast.client.values.records import (
     Happened,
     JobClaim,
     JobOwner,
@@ -139,7 +140,7 @@ class AsyncHoldfast(Client):
 
         async def get() -> AsyncClaim:
             wanted = self._wanted(asyncio.current_task(), ClaimOptions, options, session=session)
-            return AsyncClaim(self, await self._run(_claiming.claim(job_id, wanted, self._policy)), on_lost)
+            return AsyncClaim(self, await self._run(claiming.claim(job_id, wanted, self._policy)), on_lost)
 
         return Acquiring(get)
 
@@ -159,7 +160,7 @@ class AsyncHoldfast(Client):
 
         async def get() -> AsyncClaim:
             wanted = self._wanted(asyncio.current_task(), ClaimAnyOptions, options, session=session)
-            return AsyncClaim(self, await self._run(_claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost)
+            return AsyncClaim(self, await self._run(claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost)
 
         return Acquiring(get)
 
@@ -175,9 +176,7 @@ class AsyncHoldfast(Client):
 
         async def get() -> AsyncClaims:
             wanted = self._wanted(asyncio.current_task(), ClaimAllOptions, options, session=session)
-            return AsyncClaims(
-                self, await self._run(_claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost
-            )
+            return AsyncClaims(self, await self._run(claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost)
 
         return Acquiring(get)
 
@@ -192,7 +191,7 @@ class AsyncHoldfast(Client):
         """Open a session and keep it alive: claims made through it all end with it."""
 
         async def get() -> AsyncSession:
-            flow = _keeping.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
+            flow = renewing.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
             return AsyncSession(self, *(await self._run(flow)), on_lost)
 
         return Acquiring(get)
@@ -224,7 +223,7 @@ class AsyncHoldfast(Client):
         def claim(job: str) -> Acquiring[AsyncClaim]:
             return self.claim(job, **options)
 
-        return _exclusive.for_coroutine(job_id, claim, remember=remember, skip=skip)
+        return decorator.for_coroutine(job_id, claim, remember=remember, skip=skip)
 
     # Claims by their lease id and sessions by their id: for those who renew themselves.
 
@@ -244,7 +243,7 @@ class AsyncHoldfast(Client):
         """
         given = {**options, "owner": owner, "metadata": metadata, "ttl": ttl}
         wanted = self._wanted(asyncio.current_task(), ClaimOptions, given, session=session)
-        return (await self._run(_claiming.claim(job_id, wanted, self._policy))).claim
+        return (await self._run(claiming.claim(job_id, wanted, self._policy))).claim
 
     async def claim_any_job(
         self, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAnyOptions]
@@ -255,7 +254,7 @@ class AsyncHoldfast(Client):
         """
         given = {"ttl": JOB_TTL_SECONDS, **options}
         wanted = self._wanted(asyncio.current_task(), ClaimAnyOptions, given, session=session)
-        return (await self._run(_claiming.claim_any(names(job_ids), wanted, self._policy))).claim
+        return (await self._run(claiming.claim_any(names(job_ids), wanted, self._policy))).claim
 
     async def claim_all_jobs(
         self, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAllOptions]
@@ -266,7 +265,7 @@ class AsyncHoldfast(Client):
         """
         given = {"ttl": JOB_TTL_SECONDS, **options}
         wanted = self._wanted(asyncio.current_task(), ClaimAllOptions, given, session=session)
-        gots = await self._run(_claiming.claim_all(names(job_ids), wanted, self._policy))
+        gots = await self._run(claiming.claim_all(names(job_ids), wanted, self._policy))
         return [got.claim for got in gots]
 
     async def heartbeat_job(
@@ -279,7 +278,7 @@ class AsyncHoldfast(Client):
         metadata: Metadata = None,
     ) -> float:
         """Renew a claim for its own ttl, or another; return how many seconds it lives. Raises `LeaseLost`."""
-        flow = _claiming.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
+        flow = claiming.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
         return (await self._run(flow))[0].expires_in_ms / 1_000
 
     async def release_job(
@@ -293,12 +292,12 @@ class AsyncHoldfast(Client):
     ) -> None:
         """Give a claim back; a second time is harmless. Raises `LeaseLost` if it had ended in another way."""
         await self._run(
-            _claiming.release(job_id, lease_id, self._policy, outcome=outcome, result=result, remember=remember)
+            claiming.release(job_id, lease_id, self._policy, outcome=outcome, result=result, remember=remember)
         )
 
     async def transfer_job(self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None) -> JobClaim:
         """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
-        return await self._run(_claiming.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
+        return await self._run(claiming.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
 
     async def open_session(
         self, name: str | None = None, *, ttl: float = TTL_SECONDS, metadata: Metadata = None
@@ -307,7 +306,7 @@ class AsyncHoldfast(Client):
 
         Claims that are made with `session=` its id end with it. `end_session` ends it.
         """
-        flow = _keeping.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
+        flow = renewing.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
         reply, _ = await self._run(flow)
         return opened_session(reply, self.url)
 
@@ -315,11 +314,11 @@ class AsyncHoldfast(Client):
 
     async def get_job_owner(self, job_id: str) -> JobOwner | None:
         """Return who owns a job; None if nobody does."""
-        return (await self._run(_reading.status(job_id, self._policy))).owner
+        return (await self._run(reading.status(job_id, self._policy))).owner
 
     async def job(self, job_id: str) -> JobStatus:
         """Return all that is known of a job."""
-        return await self._run(_reading.status(job_id, self._policy))
+        return await self._run(reading.status(job_id, self._policy))
 
     async def list_claimed_jobs(
         self,
@@ -330,7 +329,7 @@ class AsyncHoldfast(Client):
         limit: int | None = None,
     ) -> list[JobOwner]:
         """List the claimed jobs, ordered by name: all of them, or the first `limit`."""
-        flow = _reading.jobs(self._policy, prefix=prefix, owner=owner, session=session, limit=limit)
+        flow = reading.jobs(self._policy, prefix=prefix, owner=owner, session=session, limit=limit)
         return await self._run(flow)
 
     async def history(
@@ -343,16 +342,16 @@ class AsyncHoldfast(Client):
         until: str | None = None,
     ) -> list[Happened]:
         """Return what happened to a job, newest first. `since` and `until` are times in RFC 3339."""
-        flow = _reading.history(job_id, self._policy, limit=limit, owner=owner, since=since, until=until)
+        flow = reading.history(job_id, self._policy, limit=limit, owner=owner, since=since, until=until)
         return await self._run(flow)
 
     async def why(self, job_id: str) -> WhyReply:
         """Say why a job cannot be had: the chain from it to the owner everybody waits for."""
-        return await self._run(_reading.why(job_id, self._policy))
+        return await self._run(reading.why(job_id, self._policy))
 
     async def check(self, job_id: str, token: int) -> bool:
         """Tell whether a fencing token is that of the live claim."""
-        return await self._run(_reading.check(job_id, token, self._policy))
+        return await self._run(reading.check(job_id, token, self._policy))
 
     async def events(self, prefix: str | None = None, *, after: int | None = None) -> AsyncIterator[Happened]:
         """Follow everything that happens but renewals, for ever, through broken connections.
@@ -370,25 +369,25 @@ class AsyncHoldfast(Client):
 
     async def server_status(self) -> StatusReply:
         """Ask the server how it is."""
-        return await self._run(_reading.server_status(self._policy))
+        return await self._run(reading.server_status(self._policy))
 
     # Operators.
 
     async def revoke(self, job_id: str, reason: str) -> None:
         """End somebody's claim; that one is told who did it and why. Needs the scope admin."""
-        await self._run(_reading.revoke(job_id, reason, self._policy))
+        await self._run(reading.revoke(job_id, reason, self._policy))
 
     async def reopen(self, job_id: str, reason: str | None = None) -> None:
         """Let finished work be claimed again. Needs the scope admin."""
-        await self._run(_reading.reopen(job_id, reason, self._policy))
+        await self._run(reading.reopen(job_id, reason, self._policy))
 
     async def sessions(self) -> list[SessionInfo]:
         """List one's sessions."""
-        return await self._run(_reading.sessions(self._policy))
+        return await self._run(reading.sessions(self._policy))
 
     async def end_session(self, session_id: str) -> None:
         """End a session and all that is bound to it."""
-        await self._run(_reading.end_session(session_id, self._policy))
+        await self._run(reading.end_session(session_id, self._policy))
 
     async def create_token(
         self,
@@ -399,18 +398,18 @@ class AsyncHoldfast(Client):
         expires_in_seconds: int | None = None,
     ) -> TokenMadeReply:
         """Make a token; this is the only time it is shown. Needs the scope admin."""
-        flow = _reading.create_token(
+        flow = reading.create_token(
             name, self._policy, scopes=scopes, prefix=prefix, expires_in_seconds=expires_in_seconds
         )
         return await self._run(flow)
 
     async def list_tokens(self) -> list[TokenReply]:
         """List the tokens, without the tokens. Needs the scope admin."""
-        return await self._run(_reading.list_tokens(self._policy))
+        return await self._run(reading.list_tokens(self._policy))
 
     async def revoke_token(self, name: str) -> None:
         """Shut a token out. Needs the scope admin."""
-        await self._run(_reading.revoke_token(name, self._policy))
+        await self._run(reading.revoke_token(name, self._policy))
 
 
 def claim_alone(**options: Unpack[ClaimOptions]) -> Callable[[str], AbstractAsyncContextManager[AsyncClaim]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.client._clock import Instant, elapsed_ms
+from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.errors import LeaseLost
 
 DRIFT_PER_MILLE = 2

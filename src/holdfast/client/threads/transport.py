@@ -12,10 +12,7 @@ from typing import Self
 
 import urllib3
 
-from holdfast.client._answer import Answer
-from holdfast.client._config import Target
-from holdfast.client._flow import Open, Send
-from holdfast.client._transport import (
+from holdfast.client.common.http import (
     ANSWER_BYTES_MAX,
     CONNECT_SECONDS,
     STREAM_BYTES,
@@ -23,6 +20,9 @@ from holdfast.client._transport import (
     payload_of,
     proxy_for,
 )
+from holdfast.client.flows.effects import Open, Send
+from holdfast.client.values.answer import Answer
+from holdfast.client.values.config import Target
 from holdfast.errors import ServerError, Unreachable
 
 CONNECTIONS_MAX = 256

@@ -1,0 +1,1 @@
+"""What both twins need beside that: configuration, headers, the background, the decorator."""

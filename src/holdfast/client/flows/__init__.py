@@ -1,0 +1,1 @@
+"""Every operation of the client, written once, as a generator. Flows know neither threads nor coroutines."""
