@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from holdfast.core.events import is_history, names_of
-from holdfast.journal.base import HistoryQuery, JournalDamagedError, JournalUnavailableError, Keeping, matches
+from holdfast.journal.base import (
+    HistoryQuery,
+    JournalDamagedError,
+    JournalTooNewError,
+    JournalUnavailableError,
+    Keeping,
+    matches,
+)
 from holdfast.journal.codec import decode_batch, encode_batch, seal, unseal
 from holdfast.journal.failpoints import failpoint
 
@@ -53,6 +60,8 @@ class Archive:
                 raise self._store.damaged(f"part {len(parts)} of the snapshot is missing")
             try:
                 parts.append(unseal(body))
+            except JournalTooNewError:
+                raise
             except JournalDamagedError as error:
                 raise self._store.damaged(f"part {number} of the snapshot: {error}") from error
             checksum = crc32(body, checksum)

@@ -36,6 +36,10 @@ class JournalDamagedError(JournalError):
     """What is stored cannot be what was written. Nothing is served from it."""
 
 
+class JournalTooNewError(JournalDamagedError):
+    """What is stored is whole, and was written in a way that this version does not know."""
+
+
 class DeposedError(JournalError):
     """Another writer took the seat: this one may neither write nor answer (I9)."""
 

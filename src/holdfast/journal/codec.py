@@ -14,12 +14,13 @@ from zlib import crc32
 import msgspec
 
 from holdfast.core.events import Record
-from holdfast.journal.base import JournalDamagedError
+from holdfast.journal.base import JournalDamagedError, JournalTooNewError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 FORMAT = 1
+USE_THE_NEWER = "If a newer version of Holdfast wrote it, start that one; else restore the directory from a backup"
 
 _FRAME = struct.Struct("<BII")
 _encoder = msgspec.msgpack.Encoder()
@@ -44,7 +45,8 @@ def decode_batch(data: bytes) -> Iterator[Record]:
         try:
             yield _decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise JournalDamagedError(f"a record checks out but cannot be read: {error}") from error
+            text = f"a record checks out but cannot be read: {error}. {USE_THE_NEWER}"
+            raise JournalTooNewError(text) from error
 
 
 def count_records(data: bytes) -> int:
@@ -74,6 +76,10 @@ def _frames(data: bytes) -> Iterator[bytes]:
         if start > len(data):
             raise JournalDamagedError(f"a frame is cut short at byte {place} of {len(data)}")
         version, length, checksum = _FRAME.unpack_from(data, place)
+        if version > FORMAT:
+            raise JournalTooNewError(
+                f"a frame has format {version}; this version reads format {FORMAT}. {USE_THE_NEWER}"
+            )
         if version != FORMAT:
             raise JournalDamagedError(f"a frame has format {version}; this version reads format {FORMAT}")
         place = start + length

@@ -25,6 +25,7 @@ from holdfast.journal.base import (
     JournalDamagedError,
     JournalError,
     JournalLockedError,
+    JournalTooNewError,
     JournalUnavailableError,
     Keeping,
     Recovered,
@@ -278,6 +279,8 @@ class SqliteJournal:
                 raise store.damaged(f"record {first} stands where {self._last + 1} should")
             try:
                 count = count_records(body)
+            except JournalTooNewError:
+                raise
             except JournalDamagedError as error:
                 raise store.damaged(f"in the batch that begins with record {first}, {error}") from error
             if last != first + count - 1:
