@@ -1,0 +1,226 @@
+"""Data directories of earlier releases are opened, read as they were meant, and served from.
+
+`kept/` has a folder for each release, made by the code of that release; `kept/make.py` says how the next is added.
+"""
+
+import contextlib
+import json
+import shutil
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import apsw
+import msgspec
+import pytest
+
+from holdfast import __version__
+from holdfast.core.events import Event, Record
+from holdfast.core.values import Limits
+from holdfast.engine.engine import Engine
+from holdfast.journal.codec import seal
+from holdfast.journal.inspect import dump, inspect
+from holdfast.journal.sqlite import FILE, SqliteJournal
+from holdfast.testing.clock import ManualClock
+from tests.engine.driving import run
+from tests.journal.kept.make import KEPT, durable_state, make, snapshot_in
+from tests.journal.kept.scene import comparable
+from tests.support.api import Api
+from tests.support.server import ServerFailed, ServerProcess
+
+Plain = Any
+"""Whatever JSON can say."""
+
+NEWER_THAN_KEPT: frozenset[str] = frozenset()
+"""Kinds of records that no release has written yet, only the tree: emptied when a release adds its directory."""
+NEVER_WRITTEN = frozenset({"Slot.alarm_ms"})
+"""Places in an array that are kept free: nothing is written there any more, and nothing else ever will be."""
+
+DIRECTORIES = sorted(path.parent for path in KEPT.glob("*/*/expected.json"))
+ids = [f"{path.parent.name}-{path.name}" for path in DIRECTORIES]
+each_directory = pytest.mark.parametrize("kept", DIRECTORIES, ids=ids)
+
+
+def expected_of(kept: Path) -> dict[str, Plain]:
+    expected: dict[str, Plain] = json.loads((kept / "expected.json").read_text("utf-8"))
+    return expected
+
+
+def history_of(kept: Path) -> list[dict[str, Plain]]:
+    return [json.loads(line) for line in (kept / "history.jsonl").read_text("utf-8").splitlines()]
+
+
+def copied(kept: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(kept / "data", tmp_path / "data"))
+
+
+def differences(old: Plain, new: Plain, where: str) -> Iterator[str]:
+    """Yield where the new differs from the old. What is new may only stand behind or beside it, and say nothing."""
+    match old, new:
+        case dict(), dict():
+            for name in old:
+                if name in new:
+                    yield from differences(old[name], new[name], f"{where}.{name}")
+                else:
+                    yield f"{where}.{name} is missing"
+            yield from (f"{where}.{name} is {new[name]!r}" for name in new.keys() - old.keys() if new[name])
+        case list(), list():
+            for place, (one, other) in enumerate(zip(old, new, strict=False)):
+                yield from differences(one, other, f"{where}[{place}]")
+            if len(new) < len(old):
+                yield f"{where} has {len(new)} items and had {len(old)}"
+            yield from (f"{where}[{place}] is {new[place]!r}" for place in range(len(old), len(new)) if new[place])
+        case _:
+            if type(old) is not type(new) or old != new:
+                yield f"{where} is {new!r} and was {old!r}"
+
+
+def replayed(directory: Path) -> Plain:
+    """Return the durable state after a start on the directory."""
+
+    async def scene(clock: ManualClock) -> dict[str, Plain]:
+        journal = SqliteJournal(directory, ballast_bytes=0)
+        engine = Engine(journal, Limits(), clock=clock, version=__version__)
+        await engine.start()
+        state = durable_state(engine.state)
+        await engine.stop()
+        return state
+
+    return json.loads(json.dumps(run(scene)))
+
+
+@each_directory
+def test_snapshot_is_read_as_it_was(kept: Path, tmp_path: Path) -> None:
+    """The snapshot that an earlier release wrote holds for today's code what it held for that release (I15)."""
+    data = copied(kept, tmp_path)
+    shown = json.loads(json.dumps(run(lambda _clock: snapshot_in(data))))
+    assert list(differences(expected_of(kept)["snapshot"], shown, "snapshot")) == []
+
+
+@each_directory
+def test_state_is_what_it_was(kept: Path, tmp_path: Path) -> None:
+    """Snapshot and records of an earlier release lead to the state that they led to then, field by field (I5)."""
+    state = replayed(copied(kept, tmp_path))
+    assert list(differences(expected_of(kept)["state"], state, "state")) == []
+
+
+@each_directory
+def test_history_is_what_it_was(kept: Path, tmp_path: Path) -> None:
+    """Every record that an earlier release kept is shown as that release showed it, and nothing is wrong with it."""
+    data = copied(kept, tmp_path)
+    assert inspect(data).problems == ()
+    shown = json.loads(json.dumps(list(dump(data))))
+    assert list(differences(history_of(kept), shown, "record")) == []
+
+
+@each_directory
+def test_server_answers_as_it_did(kept: Path, tmp_path: Path) -> None:
+    """A server of today on a directory of an earlier release answers as that release did: owners, notes and metadata
+    are there, places in line are come back to, secrets of sessions work, and keys get their old answers (C5).
+    """
+    expected = expected_of(kept)
+    with ServerProcess.start(copied(kept, tmp_path), tokens=expected["tokens"]) as server:
+        for asked in expected["questions"]:
+            headers = {} if asked["key"] is None else {"Idempotency-Key": asked["key"]}
+            answer = Api.of(server, asked["token"]).request(
+                asked["method"], asked["path"], asked["body"], headers=headers
+            )
+            got = [answer.status, comparable(asked, answer.json() if answer.body else None)]
+            assert list(differences(asked["answer"], got, asked["what"])) == [], f"{asked['path']}: {answer}"
+
+
+def test_killed_server_left_its_last_record_in_the_wal(tmp_path: Path) -> None:
+    """The directory of a server that was killed is one: without its WAL, the last claim is not in it."""
+    for kept in KEPT.glob("*/killed"):
+        data = Path(shutil.copytree(kept / "data", tmp_path / kept.parent.name))
+        (data / f"{FILE}-wal").unlink()
+        assert "slots" in expected_of(kept)["state"]
+        assert "slots" not in replayed(data)
+
+
+def newer_frame(_seq: int) -> bytes:
+    return struct.pack("<BII", 2, 3, zlib.crc32(b"new")) + b"new"
+
+
+def newer_record(seq: int) -> bytes:
+    return seal(msgspec.msgpack.encode([seq, 10**9, 10**12, ["of_a_kind_to_come", "job"]]))
+
+
+@pytest.mark.parametrize("newer", [newer_frame, newer_record])
+def test_newer_directory_is_refused_with_what_to_do(newer: Callable[[int], bytes], tmp_path: Path) -> None:
+    """A directory that a newer release wrote to is not served from, keeps its records, and the text says what to do."""
+    data = copied(DIRECTORIES[-1], tmp_path)
+    seq = history_of(DIRECTORIES[-1])[-1]["seq"] + 1
+    with contextlib.closing(apsw.Connection(str(data / FILE))) as db:
+        db.execute("INSERT INTO batch (first_seq, last_seq, body) VALUES (?, ?, ?)", (seq, seq, newer(seq)))
+        before = db.execute("SELECT * FROM batch").fetchall()
+    with pytest.raises(ServerFailed, match="If a newer version of Holdfast wrote it, start that one") as failure:
+        ServerProcess.start(data)
+    assert failure.value.returncode == 74, failure.value.output
+    with contextlib.closing(apsw.Connection(str(data / FILE))) as db:
+        assert db.execute("SELECT * FROM batch").fetchall() == before
+
+
+def test_every_kind_of_record_is_kept() -> None:
+    """Every kind of record was written by some release whose directory is kept.
+
+    A new kind goes into NEWER_THAN_KEPT until the release that has it adds its directory: see `kept/make.py`.
+    """
+    kinds = {str(kind.__struct_config__.tag): kind.__name__ for kind in get_args(Event)}
+    kept = {kinds[record["event"]] for path in DIRECTORIES for record in history_of(path)}
+    assert set(kinds.values()) - kept == NEWER_THAN_KEPT
+
+
+def test_next_release_can_make_its_own(tmp_path: Path) -> None:
+    """What makes these directories still works, and leaves no kind of record and no field of one unused.
+
+    A field that is missing here needs a request in `kept/scene.py` that uses it.
+    """
+    make(tmp_path)
+    kinds = {kind.__name__ for kind in get_args(Event)}
+    used: set[str] = set()
+    known: set[str] = set()
+    for path in (tmp_path / "stopped", tmp_path / "killed"):
+        copy = Path(shutil.copytree(path / "data", tmp_path / f"copy-of-{path.name}"))
+        for each in structs_in(everything_in(copy)):
+            kind = type(each).__name__
+            kinds.discard(kind)
+            known.update(f"{kind}.{field}" for field in each.__struct_fields__)
+            used.update(f"{kind}.{field}" for field in each.__struct_fields__ if getattr(each, field))
+        assert list(differences(expected_of(path)["state"], replayed(path / "data"), "state")) == []
+    assert kinds == set(), "kinds of records that nothing in kept/scene.py asks for"
+    assert known - used - NEVER_WRITTEN == set(), "fields that nothing in kept/scene.py uses"
+
+
+def everything_in(directory: Path) -> Plain:
+    """Return every record after the snapshot, all history, and the state."""
+
+    async def scene(clock: ManualClock) -> Plain:
+        journal = SqliteJournal(directory, ballast_bytes=0)
+        records: list[Record] = list((await journal.open()).records)
+        history = await journal.follow(0, 100_000)
+        await journal.close()
+        engine = Engine(SqliteJournal(directory, ballast_bytes=0), Limits(), clock=clock, version=__version__)
+        await engine.start()
+        frozen = engine.state.freeze()
+        await engine.stop()
+        return records, list(history), frozen
+
+    return run(scene)
+
+
+def structs_in(value: Plain) -> Iterator[msgspec.Struct]:
+    """Yield every struct in a value, however deep."""
+    match value:
+        case msgspec.Struct():
+            yield value
+            for field in value.__struct_fields__:
+                yield from structs_in(getattr(value, field))
+        case dict():
+            for item in value.values():
+                yield from structs_in(item)
+        case tuple() | list():
+            for item in value:
+                yield from structs_in(item)
