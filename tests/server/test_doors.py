@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.description import OPERATIONS
-from holdfast.server.routes import HANDLERS
+from holdfast.server.operations.routes import HANDLERS
+from holdfast.server.operations.table import OPERATIONS
 from tests.support import callers
 from tests.support.http import Answer, Client, EventStream
 from tests.support.server import ServerProcess

@@ -17,8 +17,8 @@ from holdfast.core.commands import KeepSession
 from holdfast.core.values import BadNameError, parse_name
 from holdfast.engine.build import JournalError
 from holdfast.server import render
-from holdfast.server.request import BodyReader, Request, read_key
-from holdfast.server.secrets import SESSION_PREFIX
+from holdfast.server.access.secrets import SESSION_PREFIX
+from holdfast.server.doors.request import BodyReader, Request, read_key
 from holdfast.wire import requests
 from holdfast.wire.problems import Problem
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
     from holdfast.engine.waiters import Waiter
-    from holdfast.server.auth import Auth, Caller
-    from holdfast.server.request import Reply
+    from holdfast.server.access.auth import Auth, Caller
+    from holdfast.server.doors.request import Reply
     from holdfast.settings import Settings
 
     Answered = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]

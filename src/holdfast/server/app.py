@@ -31,11 +31,11 @@ from holdfast.engine.build import (
 )
 from holdfast.errors import SettingsError
 from holdfast.server import logs
+from holdfast.server.access.auth import SCOPES, Auth, BadTokenError, StaticTokens
+from holdfast.server.access.secrets import AuthorityKey, digest, new_token
 from holdfast.server.api import Api
-from holdfast.server.asgi import Door
-from holdfast.server.auth import SCOPES, Auth, BadTokenError, StaticTokens
-from holdfast.server.fastlane import lane_for, sweep
-from holdfast.server.secrets import AuthorityKey, digest, new_token
+from holdfast.server.doors.asgi import Door
+from holdfast.server.doors.fastlane import lane_for, sweep
 from holdfast.settings import parse_address
 
 if TYPE_CHECKING:

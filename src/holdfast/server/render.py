@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.core.answers import Acquired, AcquiredMany, Extended, Waiting
     from holdfast.core.state import State
     from holdfast.core.values import EndedLease, LastEnd, Lease, Moment, Slot
-    from holdfast.server.secrets import AuthorityKey
+    from holdfast.server.access.secrets import AuthorityKey
 
 _NOT_CURRENT_LIVE = 400
 _OWN_CIRCLE = 2

@@ -251,7 +251,7 @@ def _journal(data: Path) -> Check:
 
 
 def _key(data: Path) -> Check:
-    from holdfast.server.secrets import KEY_BYTES, KEY_FILE
+    from holdfast.server.access.secrets import KEY_BYTES, KEY_FILE
 
     file = data / KEY_FILE
     if not file.is_file():

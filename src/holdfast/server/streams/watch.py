@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.events import Ended, Granted, Renewed, Transferred
 from holdfast.server.api import encode
-from holdfast.server.request import read_query, read_segment
+from holdfast.server.doors.request import read_query, read_segment
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.engine.feed import Listener
     from holdfast.server.api import Api
-    from holdfast.server.request import Request
+    from holdfast.server.doors.request import Request
 
 KEEPALIVE_SECONDS = 15
 KEEPALIVE = b": keepalive\n\n"

@@ -16,7 +16,7 @@ from holdfast.engine.ids import new_uuid
 from holdfast.engine.waiters import after_wait
 from holdfast.server import render
 from holdfast.server.api import encode, fingerprint, refuse
-from holdfast.server.request import read_key, read_query, read_segment, read_uuid
+from holdfast.server.doors.request import read_key, read_query, read_segment, read_uuid
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import LocksReply
 from holdfast.wire.requests import field_names
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from holdfast.core.state import State
     from holdfast.core.values import Moment
+    from holdfast.server.access.auth import Caller
     from holdfast.server.api import Answered, Api
-    from holdfast.server.auth import Caller
-    from holdfast.server.request import Reply, Request
+    from holdfast.server.doors.request import Reply, Request
     from holdfast.wire.requests import AcquireBody, ClaimBody, ReleaseBody, RenewBody
 
 NULL = b"null"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.core.values import SESSION_NAME_CHARS_MAX
-from holdfast.server.secrets import SESSION_PREFIX, AuthorityKey, digest, is_mistyped
+from holdfast.server.access.secrets import SESSION_PREFIX, AuthorityKey, digest, is_mistyped
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:

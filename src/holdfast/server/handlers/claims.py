@@ -11,15 +11,15 @@ from holdfast.engine.ids import new_uuid
 from holdfast.engine.waiters import after_wait
 from holdfast.server import render
 from holdfast.server.api import encode, fingerprint, nothing, refuse
-from holdfast.server.locks import held_status, in_ms, own_session, retry_after, unwaited
-from holdfast.server.request import read_query, read_uuid, read_uuid_segment
+from holdfast.server.doors.request import read_query, read_uuid, read_uuid_segment
+from holdfast.server.handlers.locks import held_status, in_ms, own_session, retry_after, unwaited
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.core.values import Moment
+    from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
-    from holdfast.server.auth import Caller
-    from holdfast.server.request import Reply, Request
+    from holdfast.server.doors.request import Reply, Request
     from holdfast.wire.requests import ClaimsBody
 
 _OK, _NO_CONTENT = 200, 204

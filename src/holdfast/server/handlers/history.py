@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.build import HistoryQuery
 from holdfast.server.api import encode
-from holdfast.server.happenings import changes
-from holdfast.server.request import read_query, read_segment
+from holdfast.server.doors.request import read_query, read_segment
+from holdfast.server.streams.happenings import changes
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import HistoryReply
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Record
     from holdfast.server.api import Answered, Api
-    from holdfast.server.request import Reply, Request
+    from holdfast.server.doors.request import Reply, Request
     from holdfast.wire.replies import HappenedReply
 
 LIMIT = 100

@@ -10,27 +10,29 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from holdfast.server import claims, gateway, history, locks, operations, pages, sessions, tokens, verbs
 from holdfast.server.api import BUG, refuse
+from holdfast.server.gateway import handlers as gateway
+from holdfast.server.handlers import claims, health, history, locks, sessions, tokens, verbs
+from holdfast.server.pages import documents
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.server.api import Api
-    from holdfast.server.request import Reply, Request
+    from holdfast.server.doors.request import Reply, Request
 
     Handler = Callable[[Api, Request, bytes, Reply], None]
     Methods = dict[bytes, Handler | None]
 
 
 HANDLERS: dict[tuple[str, str], Handler | None] = {
-    ("GET", "/"): pages.docs,
-    ("GET", "/docs"): pages.docs,
+    ("GET", "/"): documents.docs,
+    ("GET", "/docs"): documents.docs,
     ("POST", "/claims"): claims.claim,
     ("GET", "/events"): None,
-    ("GET", "/health"): operations.health,
-    ("GET", "/healthz"): operations.alive,
+    ("GET", "/health"): health.health,
+    ("GET", "/healthz"): health.alive,
     ("GET", "/locks"): locks.list_,
     ("GET", "/locks/{name}"): locks.status,
     ("POST", "/locks/acquire"): gateway.acquire,
@@ -48,16 +50,16 @@ HANDLERS: dict[tuple[str, str], Handler | None] = {
     ("GET", "/locks/{name}/history"): history.history,
     ("GET", "/locks/{name}/watch"): None,
     ("GET", "/locks/{name}/why"): verbs.why,
-    ("GET", "/openapi.json"): pages.openapi_json,
-    ("GET", "/openapi.yaml"): pages.openapi_yaml,
-    ("GET", "/readyz"): operations.ready,
+    ("GET", "/openapi.json"): documents.openapi_json,
+    ("GET", "/openapi.yaml"): documents.openapi_yaml,
+    ("GET", "/readyz"): health.ready,
     ("GET", "/sessions"): sessions.list_,
     ("POST", "/sessions"): sessions.open_,
     ("DELETE", "/sessions/{id}"): sessions.end,
     ("GET", "/sessions/{id}"): sessions.look,
     ("POST", "/sessions/{id}/keepalive"): sessions.keep,
     ("POST", "/sessions/{id}/renew-all"): sessions.renew_all,
-    ("GET", "/status"): operations.status,
+    ("GET", "/status"): health.status,
     ("DELETE", "/tickets/{id}"): claims.leave,
     ("GET", "/tokens"): tokens.list_,
     ("POST", "/tokens"): tokens.create,

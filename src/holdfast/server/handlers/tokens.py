@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.answers import TokenGone, TokenMade
 from holdfast.core.commands import CreateToken, RevokeToken
+from holdfast.server.access.auth import SCOPES, check_token_name
+from holdfast.server.access.secrets import digest, new_token
 from holdfast.server.api import encode, fingerprint, nothing
-from holdfast.server.auth import SCOPES, check_token_name
-from holdfast.server.request import read_query, read_segment
-from holdfast.server.secrets import digest, new_token
+from holdfast.server.doors.request import read_query, read_segment
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import TokenMadeReply, TokenReply, TokensReply
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import AccessToken, Moment
     from holdfast.server.api import Answered, Api
-    from holdfast.server.request import Reply, Request
+    from holdfast.server.doors.request import Reply, Request
     from holdfast.wire.requests import TokenBody
 
 PREFIX_BYTES_MAX = 256

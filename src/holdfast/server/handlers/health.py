@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.server.api import Answered, Api
-    from holdfast.server.request import Reply, Request
+    from holdfast.server.doors.request import Reply, Request
 
 _OK, _NOT_READY = 200, 503
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.engine.build import JournalError
 from holdfast.engine.feed import EVERYTHING
 from holdfast.server.api import encode
-from holdfast.server.happenings import changes
-from holdfast.server.request import read_query
+from holdfast.server.doors.request import read_query
+from holdfast.server.streams.happenings import changes
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Event, Record
     from holdfast.engine.feed import Listener
+    from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
-    from holdfast.server.auth import Caller
-    from holdfast.server.request import Request
-    from holdfast.server.watch import Watches
+    from holdfast.server.doors.request import Request
+    from holdfast.server.streams.watch import Watches
 
     Happening = tuple[Record, Event]
 

@@ -11,7 +11,7 @@ from holdfast.core.views import why as follow
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.api import encode, fingerprint, nothing
-from holdfast.server.request import read_query, read_segment, read_uuid
+from holdfast.server.doors.request import read_query, read_segment, read_uuid
 from holdfast.server.times import rfc3339
 from holdfast.wire.replies import CheckReply, WhyLink, WhyReply, WhyWaiter
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.core.views import Link
     from holdfast.server.api import Answered, Api
-    from holdfast.server.request import Reply, Request
+    from holdfast.server.doors.request import Reply, Request
     from holdfast.wire.requests import CheckBody, ReopenBody, RevokeBody, TransferBody
 
 WAITERS_SHOWN = 100

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from holdfast.server.request import Request
-from holdfast.server.routes import find, handle
+from holdfast.server.doors.request import Request
+from holdfast.server.operations.routes import find, handle
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:

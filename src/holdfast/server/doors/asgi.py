@@ -6,18 +6,18 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from holdfast.server import events
-from holdfast.server.request import Request
-from holdfast.server.routes import find, handle
-from holdfast.server.watch import Watches
+from holdfast.server.doors.request import Request
+from holdfast.server.operations.routes import find, handle
+from holdfast.server.streams import events
+from holdfast.server.streams.watch import Watches
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.server.api import Api
-    from holdfast.server.events import Events
-    from holdfast.server.watch import Watch
+    from holdfast.server.streams.events import Events
+    from holdfast.server.streams.watch import Watch
 
     Scope = dict[str, Any]
     Receive = Callable[[], Awaitable[dict[str, Any]]]

@@ -30,10 +30,10 @@ from holdfast.core.refusals import (
 from holdfast.core.values import BadNameError, parse_name
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
+from holdfast.server.access.auth import Caller
+from holdfast.server.access.secrets import SESSION_PREFIX
 from holdfast.server.api import encode, fingerprint
-from holdfast.server.auth import Caller
-from holdfast.server.request import shown
-from holdfast.server.secrets import SESSION_PREFIX
+from holdfast.server.doors.request import shown
 from holdfast.wire.gateway import (
     GatewayAcquiredReply,
     GatewayErrorReply,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Lease, Moment
     from holdfast.server.api import Answered, Api
-    from holdfast.server.request import Reply, Request
+    from holdfast.server.doors.request import Reply, Request
 
     Handler = Callable[[Api, Request, bytes, Reply], None]
     Shown = Callable[[Any, Moment], Answered]

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast import __version__
-from holdfast.server.description import OPERATIONS, Operation
+from holdfast.server.operations.table import OPERATIONS, Operation
 from holdfast.wire.problems import KINDS
 from holdfast.wire.requests import field_names
 
 if TYPE_CHECKING:
     from holdfast.server.api import Api
-    from holdfast.server.request import Reply, Request
+    from holdfast.server.doors.request import Reply, Request
 
 _OK = 200
 _REF = "#/components/schemas/{name}"

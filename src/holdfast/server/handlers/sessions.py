@@ -11,7 +11,7 @@ from holdfast.core.values import EndedSession
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.api import encode, fingerprint, nothing
-from holdfast.server.request import read_query, read_uuid_segment
+from holdfast.server.doors.request import read_query, read_uuid_segment
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import (
@@ -25,9 +25,9 @@ from holdfast.wire.replies import (
 if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment, Session
+    from holdfast.server.access.auth import Caller
     from holdfast.server.api import Answered, Api
-    from holdfast.server.auth import Caller
-    from holdfast.server.request import Reply, Request
+    from holdfast.server.doors.request import Reply, Request
     from holdfast.wire.requests import SessionBody
 
 SESSION_TTL_SECONDS = 60

@@ -1,0 +1,1 @@
+"""Who asks: bearer tokens, the secrets of sessions, and what is kept of them."""

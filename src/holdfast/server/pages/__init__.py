@@ -1,0 +1,1 @@
+"""The API's description as documents, for programs and for people."""
