@@ -271,7 +271,7 @@ def unsorted_exports(path: str, text: str) -> list[str]:
                 ast.Assign(targets=[ast.Name(id="__all__")], value=value)
                 | ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.expr() as value)
             ):
-                names = [item.value for item in getattr(value, "elts", []) if isinstance(item, ast.Constant)]
+                names = [str(item.value) for item in getattr(value, "elts", []) if isinstance(item, ast.Constant)]
                 if len(names) != len(getattr(value, "elts", [None])):
                     complaints.append(f"{path}:{node.lineno}: __all__ is not a plain list of names")
                 elif names != sorted(set(names)):

@@ -234,13 +234,13 @@ async def events(journal: MemoryJournal) -> list[Event]:
     return [record.event for record in await tail(journal)]
 
 
-def acquire(name: str, lease_id: str = "", *, principal: str = "ana", ttl_ms: int = 60_000, **more: object) -> Acquire:
+def acquire(name: str, lease_id: str = "", *, principal: str = "ana", ttl_ms: int = 60_000, **more: Any) -> Acquire:  # noqa: ANN401 - passed on as they are
     return Acquire(name=name, principal=principal, lease_id=lease_id or f"id-of-{name}", ttl_ms=ttl_ms, **more)
 
 
-def renew(name: str, lease_id: str = "", *, principal: str = "ana", ttl_ms: int | None = None, **more: object) -> Renew:
+def renew(name: str, lease_id: str = "", *, principal: str = "ana", ttl_ms: int | None = None, **more: Any) -> Renew:  # noqa: ANN401 - passed on as they are
     return Renew(name=name, principal=principal, lease_id=lease_id or f"id-of-{name}", ttl_ms=ttl_ms, **more)
 
 
-def release(name: str, lease_id: str = "", *, principal: str = "ana", **more: object) -> Release:
+def release(name: str, lease_id: str = "", *, principal: str = "ana", **more: Any) -> Release:  # noqa: ANN401 - passed on as they are
     return Release(name=name, principal=principal, lease_id=lease_id or f"id-of-{name}", **more)

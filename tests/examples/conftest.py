@@ -59,7 +59,7 @@ def example(server: ServerProcess, tmp_path: Path) -> Iterator[Start]:
             file: str, *arguments: object, env: dict[str, str] | None = None, stdin: str | None = None
         ) -> Program:
             interpreter = sys.executable if file.endswith(".py") else "sh"
-            command = [interpreter, PROJECT / "examples" / file, *map(str, arguments)]
+            command: list[str | Path] = [interpreter, PROJECT / "examples" / file, *map(str, arguments)]
             program = Program(command, env={**mine, **(env or {})}, folder=tmp_path, stdin=stdin)
             return stack.enter_context(program)
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -163,7 +164,7 @@ def test_a_failed_write_leaves_no_trace(report: Path, monkeypatch: pytest.Monkey
     """A write that fails keeps the old content and removes what it had begun; the fence is up."""
     fenced_write(report, b"old", 4)
     with pytest.raises(TypeError):
-        fenced_write(report, "text", 9)
+        fenced_write(report, "text", 9)  # type: ignore[arg-type] # what a user may write
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", fail)
         with pytest.raises(OSError, match="full"):
@@ -240,7 +241,7 @@ def test_a_damaged_fence_lets_nobody_pass(report: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("token", [True, "4", -1, TOKEN_MAX + 1])
-def test_only_tokens_are_tokens(report: Path, token: object) -> None:
+def test_only_tokens_are_tokens(report: Path, token: Any) -> None:  # noqa: ANN401 - what a user may pass
     """What is no token is refused before anything is touched."""
     with pytest.raises((TypeError, ValueError), match=r"pass claim\.token"):
         fenced_write(report, b"new", token)
@@ -267,7 +268,7 @@ def test_processes_write_in_the_order_of_their_tokens(report: Path) -> None:
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds `job` with token 4 until it reads a line."""
-    arguments = [sys.executable, "-c", HOLD, tmp_path / "fences"]
+    arguments = [sys.executable, "-c", HOLD, str(tmp_path / "fences")]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout and process.stdout.readline() == "held\n"
         yield process

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -45,7 +46,7 @@ def connect(tmp_path: Path) -> Iterator[Connect]:
     """Opens connections to one file in WAL that has a table of fences and one to write to."""
     opened: list[sqlite3.Connection] = []
 
-    def connect(timeout: float = 60, **options: object) -> sqlite3.Connection:
+    def connect(timeout: float = 60, **options: Any) -> sqlite3.Connection:  # noqa: ANN401 - passed on as they are
         options = {"check_same_thread": False, **options}
         opened.append(sqlite3.connect(tmp_path / "data.sqlite3", timeout=timeout, **options))
         return opened[-1]
@@ -448,18 +449,18 @@ def test_the_table_has_a_name_of_your_choice(connect: Connect) -> None:
         with pytest.raises(ValueError, match="table"):
             SqlFence(name)
     with pytest.raises(ValueError, match="paramstyle"):
-        SqlFence(paramstyle="dollar")
+        SqlFence(paramstyle="dollar")  # type: ignore[arg-type] # what a user may write
 
 
 @pytest.mark.parametrize("token", [True, "4", 4.0, None, -1, TOKEN_MAX + 1])
-def test_only_tokens_are_tokens(connect: Connect, token: object) -> None:
+def test_only_tokens_are_tokens(connect: Connect, token: Any) -> None:  # noqa: ANN401 - what a user may pass
     """A token is a whole number from 0 to 2^53−1; True is none."""
     with pytest.raises((TypeError, ValueError), match=r"pass claim\.token"):
         SqlFence().check(connect(), "r", token)
 
 
 @pytest.mark.parametrize("resource", ["", "a" * 257, "a\0b", "\ud800", 7])
-def test_only_names_are_resources(connect: Connect, resource: object) -> None:
+def test_only_names_are_resources(connect: Connect, resource: Any) -> None:  # noqa: ANN401 - what a user may pass
     """A resource is named by 1 to 256 characters that every database can keep."""
     with pytest.raises((TypeError, ValueError), match="a resource"):
         SqlFence().check(connect(), resource, 4)

@@ -11,6 +11,7 @@ made or removed is so for certain once its directory was synced, as SQLite does 
 import random
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import apsw
 
@@ -174,7 +175,7 @@ class _MemoryVfs(apsw.VFS):
         self._disk = disk
         super().__init__(self.name, "")
 
-    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> "_MemoryFile":
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> "_MemoryFile":  # type: ignore[override] # apsw asks for the methods only
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         flags[1] = flags[0]
         if path is None:
@@ -186,7 +187,7 @@ class _MemoryVfs(apsw.VFS):
 
     def xDelete(self, path: str, sync_directory: bool) -> None:
         if self._disk.files.pop(path, None) is None:
-            error = apsw.IOError()
+            error: Any = apsw.IOError()  # Its codes may be set, which the stubs do not know.
             error.extendedresult = apsw.SQLITE_IOERR_DELETE_NOENT
             raise error
         if sync_directory:

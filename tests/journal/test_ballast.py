@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from holdfast.journal.base import HistoryQuery, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.sqlite import BALLAST, SqliteJournal
 from tests.journal.records import grants
-from tests.journal.running import found_in, run
+from tests.journal.running import found_in, run, takes_claims
 
 BALLAST_BYTES = 64 * 1024
 
@@ -30,11 +31,11 @@ class FullDisk:
         disk = self
 
         class OnDisk(apsw.Connection):
-            def execute(self, statement: str, *args: object, **kwargs: object) -> apsw.Cursor:
-                if statement.startswith(disk._at) and disk.has_no_room():
+            def execute(self, statements: str, *args: Any, **options: Any) -> apsw.Cursor:  # noqa: ANN401 - passed on as they are
+                if statements.startswith(disk._at) and disk.has_no_room():
                     disk.refused += 1
                     raise apsw.FullError("database or disk is full")
-                return super().execute(statement, *args, **kwargs)
+                return super().execute(statements, *args, **options)
 
         return OnDisk(path)
 
@@ -76,13 +77,13 @@ def test_ballast_is_given_up_for_a_batch(at: str, tmp_path: Path, monkeypatch: p
         disk.is_full, free["bytes"] = True, 0
         await journal.append(grants(3, 4))
         assert disk.refused == 1 and not (tmp_path / BALLAST).exists()
-        assert not journal.takes_claims
+        assert not takes_claims(journal)
         await journal.append(grants(5, 6))
         assert not journal.health().takes_claims and "is full: free some space" in journal.health().text
         free["bytes"] = 2 * BALLAST_BYTES - 1
         assert not journal.health().takes_claims
         disk.is_full, free["bytes"] = False, 2 * BALLAST_BYTES
-        assert journal.health().takes_claims and journal.takes_claims
+        assert journal.health().takes_claims and takes_claims(journal)
         assert (tmp_path / BALLAST).stat().st_size == BALLAST_BYTES
 
     run(scene, tmp_path, ballast_bytes=BALLAST_BYTES, connect=disk.connect)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.events import Record
 from holdfast.journal.base import HistoryQuery, Journal, JournalLockedError, Keeping, Recovered
 from holdfast.journal.memory import MemoryJournal, Shelf
 from holdfast.journal.sqlite import SqliteJournal
@@ -104,7 +105,7 @@ class ForgetsHistory(MemoryJournal):
 
 
 class TellsTwice(MemoryJournal):
-    async def history(self, query: HistoryQuery) -> list:
+    async def history(self, query: HistoryQuery) -> list[Record]:
         return [record for record in await super().history(query) for _ in range(2)][: query.limit]
 
 
@@ -131,7 +132,7 @@ def test_seat_is_free_after_kill(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
 
-    async def after() -> tuple[int, list]:
+    async def after() -> tuple[int, list[Record]]:
         journal = SqliteJournal(tmp_path, ballast_bytes=0)
         recovered = await journal.open()
         found = recovered.epoch, list(recovered.records)

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -77,8 +78,8 @@ def test_pragma_that_is_not_taken_is_refused(tmp_path: Path) -> None:
     """A file system that cannot keep a WAL is refused at the start, not found out at the first power cut (I5)."""
 
     class NoWal(apsw.Connection):
-        def execute(self, statement: str, *args: object, **kwargs: object) -> apsw.Cursor:
-            return super().execute(statement.replace("journal_mode=wal", "journal_mode=truncate"), *args, **kwargs)
+        def execute(self, statements: str, *args: Any, **options: Any) -> apsw.Cursor:  # noqa: ANN401 - passed on as they are
+            return super().execute(statements.replace("journal_mode=wal", "journal_mode=truncate"), *args, **options)
 
     with pytest.raises(JournalError, match="did not take journal_mode=wal"):
         asyncio.run(SqliteJournal(tmp_path, ballast_bytes=0, connect=NoWal).open())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -23,19 +24,21 @@ class Run:
 
     def rlock(self, key: str, **fields: object) -> Answer:
         """POST /locks/acquire."""
-        return self.post("acquire", key, **fields)
+        return self.post("acquire", key, fields)
 
     def runlock(self, key: str, *, idempotency_key: str | None = None, **fields: object) -> Answer:
         """POST /locks/release."""
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
-        return self.post("release", key, headers=headers, **fields)
+        return self.post("release", key, fields, headers=headers)
 
     def beat(self, key: str, **fields: object) -> Answer:
         """POST /locks/heartbeat."""
-        return self.post("heartbeat", key, **fields)
+        return self.post("heartbeat", key, fields)
 
-    def post(self, verb: str, key: str, *, headers: dict[str, str] | None = None, **fields: object) -> Answer:
-        body = {"secret": self.secret, "resourceKey": key, **fields}
+    def post(
+        self, verb: str, key: str, fields: Mapping[str, object] | None = None, *, headers: dict[str, str] | None = None
+    ) -> Answer:
+        body = {"secret": self.secret, "resourceKey": key, **(fields or {})}
         return self.api.post(f"/locks/{verb}", body, token=None, headers=headers or {})
 
     def locks(self) -> list[dict[str, Any]]:

@@ -34,10 +34,10 @@ from holdfast.engine import snapshot
 from holdfast.engine.engine import Engine
 from holdfast.journal.inspect import dump
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.server.access.auth import Auth, StaticTokens
+from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
-from holdfast.server.asgi import Door
-from holdfast.server.auth import Auth, StaticTokens
-from holdfast.server.secrets import AuthorityKey
+from holdfast.server.doors.asgi import Door
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import run

@@ -263,7 +263,7 @@ async def _sessions(world: World, p: str, worker: str, other: str) -> dict[str, 
 
 async def _what_lives_on(world: World, p: str, worker: str, other: str) -> dict[str, Plain]:
     """Leave behind leases, places in line, a closed name, and keys that a retry may come with."""
-    day = {"ttl_seconds": 86_400}
+    day: dict[str, Any] = {"ttl_seconds": 86_400}
     full = {**day, "owner": "ana", "metadata": f"{p}: page 7", "lock_delay_seconds": 5}
     held = await world.acquire(f"{p}/held", token=worker, key=f"{p}-held", **full)
     await world.verb(
