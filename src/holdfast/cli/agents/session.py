@@ -17,8 +17,6 @@ from holdfast.cli.shared.options import (
     attaches,
     client,
     metadata_of,
-    policy,
-    transport,
 )
 from holdfast.cli.shared.refusals import quoted
 
@@ -62,24 +60,19 @@ def start(
     `rlock` and its kin use it, any call of theirs keeps it alive, and `holdfast claim` binds to it. Without --ttl it
     lives for the server's setting `resourceLockTimeout`.
     """
-    from holdfast.client.flows import reading as _reading
-    from holdfast.client.flows import renewing as _keeping
-    from holdfast.client.threads.client import drive
-
     attached = metadata_of(metadata, pairs)
-    with transport(url, token_file) as server:
-        address = server.target.url
+    with client(url, token_file) as server:
         if ttl is None:
-            ttl = drive(_reading.server_status(policy(server)), server).resource_lock_timeout_seconds
-        made, _ = drive(_keeping.open_session(policy(server), name=name, ttl_seconds=ttl, metadata=attached), server)
-    variables = {"GATEWAY_URL": address, "SHUTDOWN_SECRET": made.session_secret, "HOLDFAST_SESSION": made.session_id}
+            ttl = server.server_status().resource_lock_timeout_seconds
+        made = server.open_session(name, ttl=ttl, metadata=attached)
+    variables = {**made.environment, "HOLDFAST_SESSION": made.session_id}
     if json:
         output.say_json(
             {
                 "status": "started",
                 "session_id": made.session_id,
                 "name": made.name,
-                "expires_in": made.expires_in_ms / 1_000,
+                "expires_in": made.expires_in,
                 "environment": variables,
             }
         )

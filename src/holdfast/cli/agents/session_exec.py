@@ -54,7 +54,7 @@ def exec_(
     When the command has ended, so has the session, and every lock of it is free. If the session is lost before, the
     command is stopped.
     """
-    from holdfast.client.threads.client import Holdfast
+    from holdfast import Holdfast
     from holdfast.supervision.supervisor import run_child
 
     attached = metadata_of(metadata, pairs)

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import msgspec
 
-from holdfast.cli.shared import output
-from holdfast.cli.shared.options import as_json, asks_server, transport
+from holdfast.cli.shared import output, times
+from holdfast.cli.shared.options import as_json, asks_server
 from holdfast.errors import ServerError, Unreachable
 
 if TYPE_CHECKING:
-    from holdfast.client.threads.transport import Transport
-    from holdfast.client.values.answer import Answer
+    from holdfast.cli.operators.probe import Answer, Probe
 
 CLOCK_OFF_MS_MAX = 5_000
 DISK_FREE_BYTES_LOW = 1024**3
@@ -61,7 +60,9 @@ def doctor(*, data: Path | None, dump: bool, json: bool, url: str | None, token_
     if data is not None:
         checks = _directory_checks(data)
     else:
-        with transport(url, token_file) as server:
+        from holdfast.cli.operators.probe import Probe
+
+        with Probe(url, token_file) as server:
             checks = list(_server_checks(server))
     if json:
         output.say_json({"ok": not _failed(checks), "checks": checks})
@@ -86,31 +87,20 @@ def _show(check: Check) -> None:
 # A server.
 
 
-def _server_checks(server: Transport) -> Iterator[Check]:
-    from holdfast.client import clock as _clock
-
-    target = server.target
-    began_ms = _clock.monotonic_ms()
+def _server_checks(server: Probe) -> Iterator[Check]:
+    began_ms = times.monotonic_ms()
     try:
-        ready = _ask(server, "/readyz")
-        yield Check(
-            "reachable", "ok", f"{target.url} (from {target.url_origin}), {_clock.monotonic_ms() - began_ms} ms"
-        )
+        ready = server.ask("/readyz")
+        yield Check("reachable", "ok", f"{server.url} (from {server.url_origin}), {times.monotonic_ms() - began_ms} ms")
         yield _ready(ready)
-        yield _store(_ask(server, "/health"))
+        yield _store(server.ask("/health"))
         yield _token(server)
-        asked_ms = _clock.wall_ms()
-        status = _ask(server, "/status")
-        yield from _clock_and_version(status, (asked_ms + _clock.wall_ms()) // 2)
+        asked_ms = times.wall_ms(times.now())
+        status = server.ask("/status")
+        yield from _clock_and_version(status, (asked_ms + times.wall_ms(times.now())) // 2)
     except Unreachable as error:
-        text = f"{error} (the address is from {target.url_origin})"
+        text = f"{error} (the address is from {server.url_origin})"
         yield Check("reachable", "FAIL", text, "start it with `holdfast serve`, or name another with HOLDFAST_URL")
-
-
-def _ask(server: Transport, path: str) -> Answer:
-    from holdfast.client.flows.effects import Send
-
-    return server.send(Send("GET", path))
 
 
 def _ready(answer: Answer) -> Check:
@@ -130,28 +120,26 @@ def _store(answer: Answer) -> Check:
     )
 
 
-def _token(server: Transport) -> Check:
-    from holdfast.client.values.answer import refusal
-
+def _token(server: Probe) -> Check:
     how = "put one into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE"
-    if server.target.token is None:
+    if not server.has_token:
         return Check("token", "FAIL", "there is none for this server", how)
     try:
-        answer = _ask(server, "/locks?limit=1")
+        answer = server.ask("/locks?limit=1")
     except ServerError as error:
         return Check("token", "FAIL", str(error), "try again")
-    origin = f"(from {server.target.token_origin})"
+    origin = f"(from {server.token_origin})"
     match answer.status:
         case 200:
             return Check("token", "ok", f"accepted {origin}")
         case 401:
-            return Check("token", "FAIL", f"not accepted {origin}: {refusal(answer, server.target.url)}", how)
+            return Check("token", "FAIL", f"not accepted {origin}: {server.refusal(answer)}", how)
         case 403:
             return Check(
                 "token", "warn", f"accepted, but it may not read {origin}", "use one with the scope read to look around"
             )
         case _:
-            return Check("token", "FAIL", f"{origin} {refusal(answer, server.target.url)}", "look at the server's log")
+            return Check("token", "FAIL", f"{origin} {server.refusal(answer)}", "look at the server's log")
 
 
 def _clock_and_version(answer: Answer, local_ms: int) -> Iterator[Check]:

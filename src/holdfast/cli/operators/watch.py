@@ -12,7 +12,7 @@ from holdfast.cli.shared import output, suggestions, times
 from holdfast.cli.shared.options import Moment, as_json, asks_server, client, names_job
 
 if TYPE_CHECKING:
-    from holdfast.client.values.records import Happened
+    from holdfast import Happened
 
 LIMIT = 100
 COLOURS = {

@@ -14,10 +14,7 @@ import click
 from holdfast.cli.shared import suggestions
 
 if TYPE_CHECKING:
-    from holdfast.client.flows.effects import Policy
-    from holdfast.client.threads.client import Holdfast
-    from holdfast.client.threads.transport import Transport
-    from holdfast.client.values.records import Metadata
+    from holdfast import Holdfast, Metadata
 
 RETRY_SECONDS = 1.0
 """Somebody sits in front of it: a server that is not there is said soon."""
@@ -195,23 +192,8 @@ def lease_of(url: str, job: str, named_lease: str | None, named_owner: str | Non
     return kept.lease_id
 
 
-def transport(url: str | None, token_file: Path | None) -> Transport:
-    """Open the way to the server that the options and the environment name. Raises `SettingsError`."""
-    from holdfast.client.threads.transport import Transport
-    from holdfast.client.values import config as _config
-
-    return Transport(_config.find(url=url, token_file=token_file, environment=os.environ), environment=os.environ)
-
-
-def policy(server: Transport, retry_seconds: float = RETRY_SECONDS) -> Policy:
-    """Return how long to ask it."""
-    from holdfast.client.flows.effects import Policy
-
-    return Policy(server.target.url, answer_seconds=ANSWER_SECONDS, retry_seconds=retry_seconds)
-
-
-def client(url: str | None, token_file: Path | None) -> Holdfast:
+def client(url: str | None, token_file: Path | None, *, retry_seconds: float = RETRY_SECONDS) -> Holdfast:
     """Make a client of the server that the options and the environment name. Raises `SettingsError`."""
-    from holdfast.client.threads.client import Holdfast
+    from holdfast import Holdfast
 
-    return Holdfast(url, token_file=token_file, answer_seconds=ANSWER_SECONDS, retry_seconds=RETRY_SECONDS)
+    return Holdfast(url, token_file=token_file, answer_seconds=ANSWER_SECONDS, retry_seconds=retry_seconds)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from holdfast.client.values.records import JobOwner, Metadata, Previous
+    from holdfast import JobOwner, Metadata, Previous
 
 FOLDED_CELLS_MIN = 10
 """A column in which a text is folded is no use if it is narrower."""

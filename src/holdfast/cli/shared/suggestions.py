@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 from click.shell_completion import CompletionItem
 
@@ -34,15 +32,12 @@ def own_jobs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str
 
 
 def _ask(context: click.Context, prefix: str) -> list[str]:
-    from holdfast.cli.shared.options import transport
-    from holdfast.client.flows.effects import Send
-    from holdfast.client.values.paths import with_query
+    from holdfast import Holdfast
 
-    file = context.params.get("token_file")
-    with transport(context.params.get("url"), None if file is None else Path(file)) as server:
-        path = with_query("/locks", prefix=prefix or None, limit=NAMES_MAX)
-        found = server.send(Send("GET", path, answer_seconds=ANSWER_SECONDS)).json()
-    return [str(lock["name"]) for lock in found["locks"]]
+    url, file = context.params.get("url"), context.params.get("token_file")
+    # Asked once: whoever pressed a key does not wait for a second try.
+    with Holdfast(url, token_file=file, answer_seconds=ANSWER_SECONDS, retry_seconds=0) as server:
+        return [each.job_id for each in server.list_claimed_jobs(prefix or None, limit=NAMES_MAX)]
 
 
 def _printable(names: list[str]) -> list[str]:

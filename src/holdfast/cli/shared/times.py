@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from holdfast.client import clock as _clock
+from holdfast.client import clock as clocks
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 
 def now() -> datetime:
     """Return this moment, as this machine believes."""
-    return datetime.fromtimestamp(_clock.wall_ms() / 1_000, UTC)
+    return datetime.fromtimestamp(clocks.wall_ms() / 1_000, UTC)
+
+
+def monotonic_ms() -> int:
+    """Return milliseconds that only rise, to tell how long something took."""
+    return clocks.monotonic_ms()
 
 
 def wall_ms(at: datetime) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.shared import output, times
 
 if TYPE_CHECKING:
-    from holdfast.client.values.records import Place
+    from holdfast import Place
 
 _CLEAR = "\r\x1b[K"
 _WIDTH = 80

@@ -18,17 +18,14 @@ from holdfast.cli.shared.options import (
     as_json,
     asks_server,
     attaches,
+    client,
     default_owner,
     metadata_of,
-    policy,
-    transport,
 )
 from holdfast.cli.shared.refusals import quoted
 
 if TYPE_CHECKING:
-    from holdfast.client.flows.claiming import Wanted
-    from holdfast.client.threads.transport import Transport
-    from holdfast.client.values.records import JobClaim
+    from holdfast import ClaimAnyOptions, Holdfast, JobClaim
 
 TTL_SECONDS = 120
 WAITING_RETRY_SECONDS = 15.0
@@ -79,31 +76,27 @@ def claim(
     Nothing renews it but `holdfast heartbeat`. Its lease id is kept for you, so that `heartbeat` and `release` work
     from here. `holdfast run` claims, renews and releases around a command.
     """
-    from holdfast.cli.shared.waiting import waiting
-    from holdfast.client.flows.claiming import Wanted
-
     if resume and len(jobs) > 1:
         raise click.UsageError("--resume takes back one job; name one")
-    wanted = Wanted(
-        ttl=ttl,
-        owner=owner or default_owner(),
-        wait=wait or 0,
-        metadata=metadata_of(metadata, pairs),
-        resume=resume,
-        redo=redo,
-        session=session or os.environ.get("HOLDFAST_SESSION") or None,
-    )
-    with orderly_end(), transport(url, token_file) as server:
+    options: ClaimAnyOptions = {
+        "ttl": ttl,
+        "owner": owner or default_owner(),
+        "wait": wait,
+        "metadata": metadata_of(metadata, pairs),
+        "redo": redo,
+    }
+    session = session or os.environ.get("HOLDFAST_SESSION") or None
+    patience = min(max(RETRY_SECONDS, wait or 0), WAITING_RETRY_SECONDS)
+    with orderly_end(), client(url, token_file, retry_seconds=patience) as server:
         try:
-            with waiting() as on_wait:
-                claims = _ask(server, jobs, msgspec.structs.replace(wanted, on_wait=on_wait), any_of=any_of)
+            claims = _ask(server, jobs, any_of=any_of, resume=resume, session=session, options=options)
         except KeyboardInterrupt:
             output.complain(f"interrupted; nothing was claimed and you are no longer in line for {', '.join(jobs)}")
             return output.INTERRUPTED
-        is_kept = not no_keep and keep(server.target.url, claims)
+        is_kept = not no_keep and keep(server.url, claims)
         _say(claims, as_list=len(jobs) > 1 and not any_of, json=json, shows_lease=not is_kept)
         if note is not None:
-            _note(server, claims, note)
+            _note(url, token_file, claims, note)
     return output.OK
 
 
@@ -130,24 +123,31 @@ def describe(claim: JobClaim) -> str:
     return f"{claim.job_id}, token {claim.token}, until {times.clock(claim.expires_at, now)} ({left})"
 
 
-def _ask(server: Transport, jobs: tuple[str, ...], wanted: Wanted, *, any_of: bool) -> list[JobClaim]:
-    from holdfast.client.flows import claiming as _claiming
-    from holdfast.client.threads.client import drive
+def _ask(
+    server: Holdfast,
+    jobs: tuple[str, ...],
+    *,
+    any_of: bool,
+    resume: bool,
+    session: str | None,
+    options: ClaimAnyOptions,
+) -> list[JobClaim]:
+    """Claim, and show the wait where there is a line."""
+    from holdfast.cli.shared.waiting import waiting
 
-    patience = policy(server, retry_seconds=min(max(RETRY_SECONDS, wanted.wait), WAITING_RETRY_SECONDS))
     if any_of:
-        return [drive(_claiming.claim_any(jobs, wanted, patience), server).claim]
-    if len(jobs) > 1:
-        return [got.claim for got in drive(_claiming.claim_all(jobs, wanted, patience), server)]
-    return [drive(_claiming.claim(jobs[0], wanted, patience), server).claim]
+        return [server.claim_any_job(jobs, session=session, **options)]
+    with waiting() as on_wait:
+        if len(jobs) > 1:
+            return server.claim_all_jobs(jobs, session=session, on_wait=on_wait, **options)
+        return [server.claim_job(jobs[0], session=session, on_wait=on_wait, resume=resume, **options)]
 
 
-def _note(server: Transport, claims: list[JobClaim], note: str) -> None:
-    from holdfast.client.flows import claiming as _claiming
-    from holdfast.client.threads.client import drive
-
-    for each in claims:
-        drive(_claiming.renew(each.job_id, each.lease_id, policy(server), note=note), server)
+def _note(url: str | None, token_file: Path | None, claims: list[JobClaim], note: str) -> None:
+    """Say it with a client of its own: the one that waited in line is more patient than somebody who has the job."""
+    with client(url, token_file) as server:
+        for each in claims:
+            server.heartbeat_job(each.job_id, each.lease_id, note=note)
 
 
 def _say(claims: list[JobClaim], *, as_list: bool, json: bool, shows_lease: bool) -> None:

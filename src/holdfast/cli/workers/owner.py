@@ -13,7 +13,7 @@ from holdfast.cli.shared.options import as_json, asks_server, client, names_job
 from holdfast.cli.shared.refusals import quoted
 
 if TYPE_CHECKING:
-    from holdfast.client.values.records import JobOwner, JobStatus
+    from holdfast import JobOwner, JobStatus
 
 
 @click.command(short_help="Say who owns a job.")

@@ -23,10 +23,7 @@ from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.client.threads.claim import Claim, Claims
-    from holdfast.client.threads.client import Holdfast
-    from holdfast.client.values.options import ClaimAnyOptions
-    from holdfast.client.values.records import Metadata
+    from holdfast import Claim, ClaimAnyOptions, Claims, Holdfast, Metadata
 
 EPILOG = """\
 \b
@@ -110,7 +107,7 @@ def run(
 
     The lease is renewed while the command runs. Before it can be lost, the command gets TERM, and KILL after the grace.
     """
-    from holdfast.client.threads.client import Holdfast
+    from holdfast import Holdfast
 
     if no_wait and wait is not None:
         raise click.UsageError("-n does not wait and -w does; use one of them")
@@ -181,10 +178,10 @@ def claim(server: Holdfast, jobs: Sequence[str], wish: Wish) -> Claim | Claims:
 
 def run_held(held: Claim | Claims, command: Sequence[str], wish: Wish) -> int:
     """Run the command, and give back what is held, whatever happens."""
-    from holdfast.client.holding.claim import Group
+    from holdfast import Claims
     from holdfast.supervision.supervisor import run_child
 
-    claims = tuple(held) if isinstance(held, Group) else (held,)
+    claims = tuple(held) if isinstance(held, Claims) else (held,)
     try:
         if not wish.quiet:
             _announce(claims)

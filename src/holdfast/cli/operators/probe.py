@@ -1,0 +1,46 @@
+"""One question to a server and its answer as it came: what `holdfast doctor` looks at, good or bad.
+
+The client's methods say what an answer means, and raise where it means no. Here the answer itself is looked at: its
+status, its headers, a body that may be anybody's. So this file alone reaches below the client's public names.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from holdfast.client.flows.effects import Send
+from holdfast.client.threads.transport import Transport
+from holdfast.client.values import answer as answers
+from holdfast.client.values import config
+
+Answer = answers.Answer
+
+
+class Probe:
+    """A way to a server, by the address and with the token that a client would use."""
+
+    def __init__(self, url: str | None, token_file: Path | None) -> None:
+        """Find the server and the token; nothing is sent yet. Raises `SettingsError`."""
+        target = config.find(url=url, token_file=token_file, environment=os.environ)
+        self.url = target.url
+        self.url_origin = target.url_origin
+        self.has_token = target.token is not None
+        self.token_origin = target.token_origin
+        self._transport = Transport(target, environment=os.environ)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._transport.close()
+
+    def ask(self, path: str) -> Answer:
+        """Ask once. Raises `Unreachable`."""
+        return self._transport.send(Send("GET", path))
+
+    def refusal(self, answer: Answer) -> str:
+        """Say what an answer says that is no success."""
+        return str(answers.refusal(answer, self.url))
