@@ -8,7 +8,8 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -31,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"journal", "core", *LEAVES},
     "server": {"engine", "wire", "core", *LEAVES},
     "client": {"wire", *LEAVES},
-    "supervision": {"client"},
+    "supervision": set(),
     "cli": {"supervision", "client", PUBLIC, *LEAVES},
     "cli/operators/serve.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "cli/operators/doctor.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
@@ -60,13 +61,19 @@ EXTRA: dict[str, str] = {
 }
 
 # These import the standard library and msgspec, and nothing else at all.
-PURE = {"core", "fencing", *LEAVES}
+PURE = {"core", "fencing", "supervision", *LEAVES}
 
 # rlock.py: the client's clock would cost it a third of its time to start, and it is one process for one question.
 # guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.
 MAY_READ_THE_CLOCK = {"engine/clock.py", "client/clock.py", "cli/agents/rlock.py", "supervision/guardian.py"}
 MAY_READ_CHANCE = {"engine/ids.py", "client/chance.py"}
 
+# What commands know of the client beside its public names: times.py its wall clock, so that one object reads the clock;
+# probe.py four things by which the doctor looks at an answer as it came, which no method of the client returns.
+CLIENT_INSIDES_MAX = 5
+
+ROOMED = {"cli", "client", "server", "supervision"}
+ROOM_MODULES_MAX = 12
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
 
@@ -172,6 +179,30 @@ def undeclared_imports(path: str, text: str) -> list[str]:
     ]
 
 
+def client_insides(path: str, text: str) -> list[str]:
+    """What a command imports from inside the client."""
+    if PurePosixPath(path).parts[0] != "cli":
+        return []
+    return [
+        f"{path}:{line}: {name}; is there no public name for it?"
+        for line, name in imported(path, ast.parse(text))
+        if name.startswith("holdfast.client.")
+    ]
+
+
+def wrong_rooms(path: str, text: str) -> list[str]:
+    """Commands of one room import nothing of another's, but for what all share."""
+    package, *rooms = PurePosixPath(path).parts[:-1] or [""]
+    if package != "cli" or not rooms:
+        return []
+    allowed = tuple(f"holdfast.cli.{room}." for room in (rooms[0], "shared"))
+    return [
+        f"{path}:{line}: {rooms[0]} may not import {name}"
+        for line, name in imported(path, ast.parse(text))
+        if name.startswith("holdfast.cli.") and not f"{name}.".startswith(allowed)
+    ]
+
+
 # --- Clock and chance ------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +270,16 @@ def long_functions(path: str, text: str) -> list[str]:
 def long_files(path: str, text: str) -> list[str]:
     lines = len(text.splitlines())
     return [f"{path}: {lines} lines, at most {FILE_LINES_MAX} are allowed"] if lines > FILE_LINES_MAX else []
+
+
+def crowded_rooms(paths: Iterable[str]) -> list[str]:
+    """Folders in which nobody finds a module any more."""
+    rooms = Counter(PurePosixPath(path).parent.as_posix() for path in paths if PurePosixPath(path).parts[0] in ROOMED)
+    return [
+        f"{room}: {modules} modules, at most {ROOM_MODULES_MAX} are allowed"
+        for room, modules in sorted(rooms.items())
+        if modules > ROOM_MODULES_MAX
+    ]
 
 
 def unfinished(path: str, text: str) -> list[str]:
@@ -347,6 +388,28 @@ def test_imports_follow_the_arrows() -> None:
     assert wrong_arrows("cli/operators/token.py", "from holdfast import Holdfast, JobClaim") == []
 
 
+def test_commands_use_the_public_client() -> None:
+    """Commands import what any user of the client imports, but for a handful of names."""
+    assert len(insides := whole_tree(client_insides)) <= CLIENT_INSIDES_MAX, insides
+
+    assert len(client_insides("cli/x.py", "from holdfast.client.flows import a, b")) == 2
+    assert client_insides("cli/x.py", "def late():\n    from holdfast.client import clock")
+    assert client_insides("cli/x.py", "from holdfast import Holdfast") == []
+    assert client_insides("mcp/x.py", "from holdfast.client import clock") == []
+
+
+def test_rooms_of_commands_stand_apart() -> None:
+    """A room of commands imports itself and what all share; the shared room imports no command."""
+    assert whole_tree(wrong_rooms) == []
+
+    assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.workers.run import run")
+    assert wrong_rooms("cli/agents/session.py", "from holdfast.cli import main")
+    assert wrong_rooms("cli/shared/options.py", "from ..agents import session")
+    assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.shared import output") == []
+    assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.agents import session_exec") == []
+    assert wrong_rooms("cli/main.py", "from holdfast.cli.workers.run import run") == []
+
+
 def test_nobody_imports_testing_cli_or_mcp() -> None:
     """The table itself lets nothing but `python -m holdfast` into cli, and nothing at all into testing and mcp."""
     doors = {(unit, target) for unit, targets in MAY_IMPORT.items() for target in targets & {"testing", "cli", "mcp"}}
@@ -419,6 +482,14 @@ def test_functions_and_files_stay_short() -> None:
     assert long_functions("core/x.py", "def f():\n" + "    1\n" * 59) == []
     assert long_files("core/x.py", "1\n" * 501)
     assert long_files("core/x.py", "1\n" * 500) == []
+
+
+def test_rooms_stay_small() -> None:
+    """No room of these packages has more than 12 modules."""
+    assert crowded_rooms(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py")) == []
+
+    assert crowded_rooms(f"cli/x/{number}.py" for number in range(13))
+    assert crowded_rooms(f"cli/x/{number}.py" for number in range(12)) == []
 
 
 def test_nothing_is_left_unfinished() -> None:

@@ -37,6 +37,14 @@ else:
     _BOOT = None
 
 
+class Moment(NamedTuple):
+    """A moment, by both clocks that only rise. Compare two of them with `elapsed_ms`."""
+
+    monotonic_ms: int
+    boot_ms: int
+    """Counts while the machine sleeps, too."""
+
+
 class Order(NamedTuple):
     """A line of input."""
 
@@ -51,7 +59,7 @@ class Order(NamedTuple):
 
     def age_ms(self, monotonic_ms: int, boot_ms: int) -> int:
         """Tell how old it is, by whichever clock saw more time pass."""
-        return max(monotonic_ms - self.monotonic_ms, boot_ms - self.boot_ms)
+        return elapsed_ms(Moment(self.monotonic_ms, self.boot_ms), Moment(monotonic_ms, boot_ms))
 
 
 class Group:
@@ -152,10 +160,15 @@ class Guardian:
         self._told = True
 
 
-def clocks() -> tuple[int, int]:
-    """Read both clocks, in milliseconds: the one that only rises, and the one that counts while the machine sleeps."""
+def clocks() -> Moment:
+    """Read both clocks."""
     monotonic_ms = time.monotonic_ns() // 1_000_000
-    return monotonic_ms, monotonic_ms if _BOOT is None else time.clock_gettime_ns(_BOOT) // 1_000_000
+    return Moment(monotonic_ms, monotonic_ms if _BOOT is None else time.clock_gettime_ns(_BOOT) // 1_000_000)
+
+
+def elapsed_ms(since: Moment, until: Moment) -> int:
+    """Return the time between two moments by whichever clock saw more of it pass, so that no sleep goes unnoticed."""
+    return max(until.monotonic_ms - since.monotonic_ms, until.boot_ms - since.boot_ms)
 
 
 def report(word: str) -> None:

@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.supervision import guardian
+from holdfast.supervision.guardian import Moment, Order
 from holdfast.supervision.plan import Plan
 
 SCRIPT = Path(guardian.__file__).absolute()
@@ -30,7 +30,7 @@ class GuardianLink:
     def __init__(self, group: int) -> None:
         """Start one. Raises `OSError` if that cannot be done."""
         self._group = group
-        self._last: tuple[Instant, Plan, bool] | None = None
+        self._last: Order | None = None
         self._unread = b""
         self._process = _start()
 
@@ -48,14 +48,15 @@ class GuardianLink:
         """It is readable when the guardian has said something, or has died."""
         return _file(self._process.stdout)
 
-    def tell(self, now: Instant, plan: Plan, *, is_told: bool) -> None:
+    def tell(self, now: Moment, plan: Plan, *, is_told: bool) -> None:
         """Say how long the group has, counted from `now`, unless that is known. `is_told`: it has had its SIGTERM."""
         if self._last is not None:
-            then, before, was_told = self._last
-            moved_ms = plan.kill_ms + elapsed_ms(then, now) - before.kill_ms
+            was_told = self._last.term_ms < 0
+            moved_ms = plan.kill_ms + self._last.age_ms(*now) - self._last.kill_ms
             if was_told == is_told and abs(moved_ms) < MOVED_MS_MIN:
                 return
-        self._last = now, plan, is_told
+        term_ms = -1 if is_told else min(plan.term_ms + TERM_LATE_MS, plan.kill_ms)
+        self._last = Order(self._group, *now, term_ms, plan.kill_ms, plan.grace_ms)
         self._repeat()
 
     def replace(self) -> None:
@@ -89,11 +90,8 @@ class GuardianLink:
     def _repeat(self) -> None:
         if self._last is None:
             return
-        now, plan, is_told = self._last
-        term_ms = -1 if is_told else min(plan.term_ms + TERM_LATE_MS, plan.kill_ms)
-        line = f"{self._group} {now.monotonic_ms} {now.boot_ms} {term_ms} {plan.kill_ms} {plan.grace_ms}\n"
         try:
-            os.write(_file(self._process.stdin), line.encode())
+            os.write(_file(self._process.stdin), (" ".join(map(str, self._last)) + "\n").encode())
         except BlockingIOError:
             # It has not listened for a thousand lines. The next one will.
             self._process.kill()

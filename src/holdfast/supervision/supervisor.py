@@ -15,9 +15,9 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from holdfast.client import clock as _clock
 from holdfast.supervision.child import Child
 from holdfast.supervision.gate import CANNOT_RUN
+from holdfast.supervision.guardian import Moment, clocks, elapsed_ms
 from holdfast.supervision.guardian_link import FIRST_WORD, GuardianLink
 from holdfast.supervision.plan import Plan, plan
 from holdfast.supervision.signals import Signals
@@ -123,20 +123,20 @@ class _Supervisor:
         self._signals = signals
         self._terminal = terminal
         self._longest_seconds = held.remaining
-        self._told_at: _clock.Instant | None = None
+        self._told_at: Moment | None = None
         self._has_leftovers = False
-        self._killed_at: _clock.Instant | None = None
+        self._killed_at: Moment | None = None
         self._is_lost = False
         self._shares_terminal = reads_keyboard()
-        self._replaced_at: _clock.Instant | None = None
+        self._replaced_at: Moment | None = None
         self._due_seconds = 0.0
 
     def wait_for_guard(self) -> str | None:
         """Wait until the guardian watches and the gate is there. Returns what went wrong."""
-        began = now = _clock.now()
+        began = now = clocks()
         self._guardian.tell(now, self._plan(now), is_told=False)
         missing: dict[int, str] = {self._guardian.fileno(): "guardian", self._child.status: "gate"}
-        while missing and _clock.elapsed_ms(began, now) < START_SECONDS_MAX * 1_000:
+        while missing and elapsed_ms(began, now) < START_SECONDS_MAX * 1_000:
             for file in select.select(list(missing), [], [], TICK_SECONDS)[0]:
                 # Whose time is over already may have been ended by the guardian; `run` will see it.
                 if file == self._child.status and os.read(file, 1) != b"r" and self._plan(now).term_ms > 0:
@@ -147,7 +147,7 @@ class _Supervisor:
                         return f"the guardian, process {self._guardian.pid}, has ended"
                     self._note_reports(words)
                 del missing[file]
-            now = _clock.now()
+            now = clocks()
         return f"no word from the {' and the '.join(missing.values())} for {START_SECONDS_MAX} s" if missing else None
 
     def run(self) -> Outcome:
@@ -183,7 +183,7 @@ class _Supervisor:
 
     # Time.
 
-    def _plan(self, now: _clock.Instant) -> Plan:
+    def _plan(self, now: Moment) -> Plan:
         # `now` was read before what remains is asked, so that the times err on the early side.
         remaining = self._held.remaining
         self._longest_seconds = max(self._longest_seconds, remaining)
@@ -192,14 +192,14 @@ class _Supervisor:
             longest_seconds=self._longest_seconds,
             grace_seconds=self._grace_seconds,
             must_stop=self._held.lost.is_set() or self._has_leftovers,
-            stopping_ms=None if self._told_at is None else _clock.elapsed_ms(self._told_at, now),
+            stopping_ms=None if self._told_at is None else elapsed_ms(self._told_at, now),
         )
 
     def _keep_time(self) -> None:
         """Do what the claim demands now."""
         if self._child.ended_with() is not None and not self._has_leftovers:
             return
-        now = _clock.now()
+        now = clocks()
         due = self._plan(now)
         if due.kill_ms == 0:
             self._kill()
@@ -212,7 +212,7 @@ class _Supervisor:
         else:
             self._due_seconds = (due.term_ms if self._told_at is None else due.kill_ms) / 1_000
 
-    def _tell_to_stop(self, now: _clock.Instant) -> None:
+    def _tell_to_stop(self, now: Moment) -> None:
         self._told_at = now
         self._child.send(signal.SIGTERM)
         self._child.send(signal.SIGCONT)  # A stopped process hears nothing else.
@@ -226,7 +226,7 @@ class _Supervisor:
         reached = self._child.send(signal.SIGKILL)
         if self._killed_at is not None:
             return
-        self._killed_at = _clock.now()
+        self._killed_at = clocks()
         self._is_lost = self._is_lost or not self._has_leftovers
         what = "what the command left behind" if self._has_leftovers else "the command"
         how = "was killed" if reached else "cannot be killed, because it belongs to another user"
@@ -240,7 +240,7 @@ class _Supervisor:
             self._child.send(signal.SIGKILL)  # Whoever was born while we looked.
             return True
         # Nothing more can be done about what does not even heed SIGKILL. While the claim is ours we wait for it.
-        if self._killed_at is None or _clock.elapsed_ms(self._killed_at, _clock.now()) < DEATH_SECONDS_MAX * 1_000:
+        if self._killed_at is None or elapsed_ms(self._killed_at, clocks()) < DEATH_SECONDS_MAX * 1_000:
             return False
         return self._held.lost.is_set() or self._held.remaining <= 0
 
@@ -248,9 +248,9 @@ class _Supervisor:
 
     def _hear_guardian(self) -> None:
         self._note_reports(self._guardian.reports())
-        now = _clock.now()
+        now = clocks()
         if self._guardian.is_alive or (
-            self._replaced_at is not None and _clock.elapsed_ms(self._replaced_at, now) < TICK_SECONDS * 1_000
+            self._replaced_at is not None and elapsed_ms(self._replaced_at, now) < TICK_SECONDS * 1_000
         ):
             return
         self._replaced_at = now
@@ -259,11 +259,11 @@ class _Supervisor:
 
     def _note_reports(self, words: list[str]) -> None:
         if self._told_at is None and {"told", "killed"} & set(words):
-            self._told_at = _clock.now()
+            self._told_at = clocks()
             self._is_lost = True
             _quietly(self._say, "the claim was not renewed in time, and the guardian has stopped the command")
         elif "killed" in words and self._killed_at is None:  # At the very moment at which we would have done it.
-            self._killed_at = _clock.now()
+            self._killed_at = clocks()
             _quietly(self._say, "there is no more time: the command was killed")
 
     # Signals and the terminal.
