@@ -15,7 +15,8 @@ from hypothesis import settings
 from holdfast.core.commands import Acquire, Command, Release, Renew
 from holdfast.core.values import Limits
 from holdfast.engine import snapshot
-from holdfast.engine.engine import Compaction, Engine
+from holdfast.engine.compaction import Compaction
+from holdfast.engine.engine import Engine
 from holdfast.journal.base import HistoryQuery, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.memory import MemoryJournal
 from holdfast.testing.clock import ManualClock

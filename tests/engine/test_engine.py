@@ -12,7 +12,8 @@ from holdfast.core.answers import Acquired, Extended, Released
 from holdfast.core.refusals import Held
 from holdfast.core.values import Limits
 from holdfast.engine import engine as engine_module
-from holdfast.engine.engine import Engine, Unavailable
+from holdfast.engine.engine import Engine
+from holdfast.engine.replies import Unavailable
 from holdfast.journal.base import Health, JournalUnavailableError
 from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import Asked, GateJournal, acquire, release, renew, run, serving, tail, turns

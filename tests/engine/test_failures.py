@@ -10,7 +10,8 @@ import pytest
 from holdfast.core.answers import Acquired, Extended
 from holdfast.core.refusals import Held, NotCurrent
 from holdfast.engine import engine as engine_module
-from holdfast.engine.engine import Compaction, Unavailable, Unknown
+from holdfast.engine.compaction import Compaction
+from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.journal.base import DeposedError, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.failpoints import arm
 from tests.engine.driving import (

@@ -23,7 +23,9 @@ from holdfast.core.commands import (
 from holdfast.core.events import Ended, Granted, Opened, Record, Renewed, SessionEnded
 from holdfast.core.evolve import evolve
 from holdfast.core.values import Limits
-from holdfast.engine.engine import Compaction, Engine, Unavailable
+from holdfast.engine.compaction import Compaction
+from holdfast.engine.engine import Engine
+from holdfast.engine.replies import Unavailable
 from holdfast.journal.base import JournalDamagedError
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal

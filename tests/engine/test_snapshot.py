@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.core.commands import CreateToken, OpenSession
 from holdfast.core.state import State
 from holdfast.engine import snapshot
-from holdfast.engine.engine import Compaction
+from holdfast.engine.compaction import Compaction
 from holdfast.journal.base import JournalDamagedError
 from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import GateJournal, SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns

@@ -12,8 +12,7 @@ from holdfast.core.commands import OpenSession
 from holdfast.core.events import Ended, SessionEnded, TimePassed
 from holdfast.core.refusals import Delayed, NotCurrent
 from holdfast.core.values import Limits
-from holdfast.engine.clock import TURN_MS_MAX, AuthorityTime, SystemClock
-from holdfast.engine.engine import SILENCE_MS_MAX
+from holdfast.engine.clock import SILENCE_MS_MAX, TURN_MS_MAX, AuthorityTime, SystemClock
 from holdfast.journal.memory import MemoryJournal
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import Asked, GateJournal, acquire, events, release, renew, run, serving, tail, turns

@@ -11,7 +11,8 @@ from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
 from holdfast.core.commands import ClaimAll, Leave
 from holdfast.core.events import Granted, Joined
 from holdfast.core.refusals import TicketGone
-from holdfast.engine.engine import Compaction, Unavailable, Unknown
+from holdfast.engine.compaction import Compaction
+from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.engine.waiters import SPENT_MAX, Waited, Waiter, Waiters, after_wait
 from holdfast.journal.base import JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.memory import MemoryJournal

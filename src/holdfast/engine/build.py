@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.engine import Compaction, Engine
+from holdfast.engine.compaction import Compaction
+from holdfast.engine.engine import Engine
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.base import HistoryQuery, JournalDamagedError, JournalError, JournalLockedError, Keeping
 from holdfast.journal.failpoints import arm

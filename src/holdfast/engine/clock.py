@@ -10,6 +10,10 @@ import time
 from typing import Protocol
 
 TURN_MS_MAX = 250
+TICK_MS = 100
+"""How often time moves while anything has a deadline, at least: well under a turn's 250 ms, so that it keeps pace."""
+SILENCE_MS_MAX = 5_000
+"""How long authority time may pass without a record: what a crash can give back (T2)."""
 
 
 class Clock(Protocol):

@@ -1,10 +1,34 @@
 """The one write path: settle, decide, evolve in memory, make durable, publish, answer. In this order, for everything.
 
-- Commands are decided one after another on one event loop; all of one turn goes into one append.
-- No answer leaves before everything decided before it is durable: reads and refusals may rest on what is not yet.
-- An append that is known to have failed takes back its batch and all that was decided on top of it: the state is read
-  anew from the journal. One whose outcome is unknown ends the process.
-- What a bug in the core has half done is never written: it ends the process too, and a restart reads what is durable.
+Everything runs on one event loop: commands are decided one after another, and there are no locks.
+
+    submit, read, tick             each in a turn: one time, and what is due has ended first
+        ▼  decide, evolve          in memory, at once
+    _batch, _answers               records and outcomes gather until the writer is free
+        ▼  the writer takes both
+    append ──► publish ──► answer  meanwhile the next batch gathers
+
+**A turn** begins with the first thing that is asked, and has one time for all that is decided in it. It ends when the
+writer takes the batch; if the writer is busy, with this round of the event loop.
+
+**A batch** is every record since the writer last came by. One batch is one append and one sync: alone, an answer waits
+for one sync; under load one sync serves hundreds.
+
+**The writer** is one task. It takes records and answers together. So an answer is given after the records that it made,
+and after those of everybody who asked before.
+
+**Why nothing is answered early.** A refusal or a read may rest on a record that is not durable yet: "held by ana" would
+be untrue if the power failed before ana's grant was on the disk. So they wait in `_answers` like all others.
+
+**When the journal fails**, it says whether the batch may have happened:
+
+- It did not (`JournalUnavailableError`): the batch, and all that was decided on top of it, is answered `Unavailable`.
+  The state is read anew from the journal, and the engine serves on.
+- Nobody knows (`OutcomeUnknownError`), or the writer's seat is lost (`DeposedError`): everybody is answered `Unknown`,
+  and the process ends. The next start reads what is durable.
+
+**When the core has a bug**: if `decide` raises, nothing was changed, and only the one who asked is hurt. If `evolve` or
+`settle` raises, memory cannot be trusted. Nothing of it is written, and the process ends as if nobody knew.
 """
 
 from __future__ import annotations
@@ -13,48 +37,35 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
-from holdfast.core.answers import Later
-from holdfast.core.answers import Waiting as StillWaiting
+from holdfast.core.answers import Later, Waiting
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Command, CreateToken, OpenSession
 from holdfast.core.decide import decide, settle, settle_line
-from holdfast.core.events import Event, Opened, Record, TimePassed
-from holdfast.core.evolve import event_fits, evolve
+from holdfast.core.events import Event, Record, TimePassed
+from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
-from holdfast.engine import snapshot
-from holdfast.engine.clock import TURN_MS_MAX, AuthorityTime, Clock
+from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, AuthorityTime, Clock
+from holdfast.engine.compaction import Compaction, Compactor
 from holdfast.engine.feed import Feed
+from holdfast.engine.recovery import recover
 from holdfast.engine.replies import Unavailable, Unknown, answer_all, outcome_or_raise, settle_future
 from holdfast.engine.waiters import Waited, Waiter, Waiters
 from holdfast.engine.watchdog import Watchdog
-from holdfast.journal.base import Journal, JournalDamagedError, JournalError, JournalUnavailableError
+from holdfast.journal.base import Journal, JournalError, JournalUnavailableError
 from holdfast.journal.failpoints import failpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.core.decision import Notice
-    from holdfast.engine.replies import Reply, Waiting
+    from holdfast.engine.replies import OwedAnswer, Reply
     from holdfast.journal.base import HistoryQuery
-
-TICK_MS = 100
-"""How often time moves while anything has a deadline, at least: well under a turn's 250 ms, so that it keeps pace."""
-SILENCE_MS_MAX = 5_000
-"""How long authority time may pass without a record: what a crash can give back (T2)."""
 
 NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken)
 """What is refused when the disk is full; all else ends or keeps what is there."""
 
 log = logging.getLogger("holdfast.engine")
 T = TypeVar("T")
-
-
-class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """When a snapshot is due: after so many records, and never before as many as there are names."""
-
-    records: int = 100_000
 
 
 class Engine:
@@ -81,32 +92,28 @@ class Engine:
         self.ended = asyncio.Event()
         """Set when the engine has failed for good: the process must end."""
         self._version = version
-        self._compaction = compaction or Compaction()
         self._watchdog = watchdog
         self._time = AuthorityTime(clock, 0)
         self._turn: Moment | None = None
         self._turn_began_ms = 0
         self._batch: list[Record] = []
-        self._answers: list[Waiting] = []
+        self._answers: list[OwedAnswer] = []
         self._serving = False
         self._stopping = False
         self._gathered: asyncio.Future[None] | None = None
         """What the writer waits for while there is nothing to write."""
         self._writer: asyncio.Task[None] | None = None
-        self._compactor: asyncio.Task[None] | None = None
-        self._picture: asyncio.Future[Any] | None = None
-        """Where a compaction waits for its picture of the state."""
         self._timer: asyncio.TimerHandle | None = None
-        self._since_snapshot = 0
         self._waiters = Waiters()
-        self._patient = True
-        """Whether anybody may wait."""
+        self._may_wait = True
+        """Whether a command may wait in line: not while the server stops."""
+        self._compactor = Compactor(journal, compaction or Compaction(), clock, self._wake_writer, self._fail)
 
-    # Its life.
+    # Start and stop.
 
     async def start(self) -> None:
         """Take the seat, recover, prove that the journal takes writes, and serve. If it raises, nothing runs."""
-        self._stopping, self._patient = False, True
+        self._stopping, self._may_wait = False, True
         if self._watchdog is not None:
             self._watchdog.start()
         try:
@@ -126,7 +133,7 @@ class Engine:
         if self._writer is not None:
             # Waited for and never cancelled: a cancelled append would be one whose outcome nobody knows.
             await asyncio.wait({self._writer})
-        await self._end_compaction()
+        await self._compactor.end()
         self.feed.close()
         if self._watchdog is not None:
             self._watchdog.stop()
@@ -134,12 +141,12 @@ class Engine:
 
     def end_waits(self) -> None:
         """Answer all who wait with their places, and let nobody wait from now on: the server is about to stop (W2)."""
-        self._patient = False
+        self._may_wait = False
         if self._serving and len(self._waiters):
             now = self._turn or self._begin_turn()
             self._send_away(self._waiters.take_all(), now)
 
-    # What can be asked.
+    # Commands and reads.
 
     def turn(self) -> Moment | None:
         """Begin the turn unless it has begun; what is due has ended then. None when nothing can be asked."""
@@ -178,7 +185,7 @@ class Engine:
         if state.stirred or state.handed:
             self._settle_line(now)
         if waiter is not None and waiter.deadline_ms <= now.ms:
-            self._end_waits(now)
+            self._send_away(self._waiters.overdue(now.ms), now)
         return waiter
 
     def step_away(self, waiter: Waiter) -> None:
@@ -216,10 +223,9 @@ class Engine:
         return await self.journal.follow(after_seq, limit)
 
     def _turn_away(self, reply: Reply) -> None:
-        text = self.failed or "the server is stopping or not yet ready"
-        reply(Unavailable(text), Moment(self._time.now_ms, self.clock.wall_ms()))
+        reply(Unavailable(self.why_not_serving()), Moment(self._time.now_ms, self.clock.wall_ms()))
 
-    # A turn.
+    # Turns: one time for all that is decided in one.
 
     def _begin_turn(self) -> Moment:
         """Stamp the turn once and end what fell due, all of it, before anything is decided in it (T1, T3).
@@ -232,7 +238,7 @@ class Engine:
             while (due := settle(self.state, now, self.limits)) is not None:
                 self._apply(due.event, now)
                 self._notify(due.notices, now)
-            self._end_waits(now)
+            self._send_away(self._waiters.overdue(now.ms), now)
         except Exception as error:
             self._fail(error)
             raise
@@ -255,40 +261,8 @@ class Engine:
             self._apply(due.event, now)
             self._notify(due.notices, now)
 
-    def _wait(self, ticket_id: str, wait_ms: int, reply: Reply, now: Moment) -> Waiter:
-        deadline_ms = now.ms + wait_ms if self._patient else now.ms
-        waiter = Waiter(ticket_id, reply, received_ms=self.clock.monotonic_ms(), deadline_ms=deadline_ms)
-        self.state.arrive(ticket_id)
-        before = self._waiters.put(waiter)
-        if wait_ms < TICK_MS:
-            # Sooner than the next tick may come: the timer is set anew when the turn ends.
-            self._cancel_timer()
-        if before is not None:
-            self._tell(before, StillWaiting(ticket_id, self.state.position_of(ticket_id)), now)
-        return waiter
-
-    def _notify(self, notices: Iterable[Notice], now: Moment) -> None:
-        for ticket_id, outcome in notices:
-            waiter = self._waiters.take(ticket_id)
-            if waiter is not None:
-                self._tell(waiter, outcome, now)
-
-    def _end_waits(self, now: Moment) -> None:
-        """Send those away who have waited for as long as they wanted; their place stays theirs for a while (W2)."""
-        self._send_away(self._waiters.overdue(now.ms), now)
-
-    def _send_away(self, waiters: Iterable[Waiter], now: Moment) -> None:
-        for waiter in waiters:
-            position = self.state.position_of(waiter.ticket_id)
-            self.state.depart(waiter.ticket_id, now.ms)
-            self._tell(waiter, StillWaiting(waiter.ticket_id, position), now)
-
-    def _tell(self, waiter: Waiter, outcome: object, now: Moment) -> None:
-        # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
-        waited_ms = max(0, self._turn_began_ms - waiter.received_ms - 1)
-        self._answers.append((waiter.reply, Waited(outcome, waited_ms), now))
-
     def _apply(self, event: Event, now: Moment) -> None:
+        """Let an event take effect in memory, and put its record into the batch."""
         record = Record(self.state.seq + 1, now.ms, now.wall_ms, event)
         try:
             evolve(self.state, record)
@@ -297,12 +271,47 @@ class Engine:
             raise
         self._batch.append(record)
 
+    # Waiting in line.
+
+    def _wait(self, ticket_id: str, wait_ms: int, reply: Reply, now: Moment) -> Waiter:
+        deadline_ms = now.ms + wait_ms if self._may_wait else now.ms
+        waiter = Waiter(ticket_id, reply, received_ms=self.clock.monotonic_ms(), deadline_ms=deadline_ms)
+        self.state.arrive(ticket_id)
+        before = self._waiters.put(waiter)
+        if wait_ms < TICK_MS:
+            # Sooner than the next tick may come: the timer is set anew when the turn ends.
+            self._cancel_timer()
+        if before is not None:
+            self._tell(before, Waiting(ticket_id, self.state.position_of(ticket_id)), now)
+        return waiter
+
+    def _notify(self, notices: Iterable[Notice], now: Moment) -> None:
+        for ticket_id, outcome in notices:
+            waiter = self._waiters.take(ticket_id)
+            if waiter is not None:
+                self._tell(waiter, outcome, now)
+
+    def _send_away(self, waiters: Iterable[Waiter], now: Moment) -> None:
+        """Answer those who stop waiting, most often because their time is over; they keep their places (W2)."""
+        for waiter in waiters:
+            position = self.state.position_of(waiter.ticket_id)
+            self.state.depart(waiter.ticket_id, now.ms)
+            self._tell(waiter, Waiting(waiter.ticket_id, position), now)
+
+    def _tell(self, waiter: Waiter, outcome: object, now: Moment) -> None:
+        # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
+        waited_ms = max(0, self._turn_began_ms - waiter.received_ms - 1)
+        self._answers.append((waiter.reply, Waited(outcome, waited_ms), now))
+
+    # The writer: makes batch after batch durable, then answers.
+
     async def _write(self) -> None:
         """Make turn after turn durable; while one is on its way to a remote journal, the next gathers."""
         try:
             while await self._something_gathered():
-                if self._picture is not None:
-                    self._take_picture(self._picture)
+                wanted = self._compactor.wanted_picture
+                if wanted is not None:
+                    self._answers.append(self._compactor.take_picture(wanted, self.state, self._time.now_ms))
                 batch, answers = self._batch, self._answers
                 self._batch, self._answers = [], []
                 self._end_turn()
@@ -314,7 +323,7 @@ class Engine:
                 raise
 
     async def _something_gathered(self) -> bool:
-        if self._batch or self._answers or self._picture is not None:
+        if self._batch or self._answers or self._compactor.wanted_picture is not None:
             # A reply may have asked the next thing at once: the rest of the loop comes first, and joins the batch.
             await asyncio.sleep(0)
         elif self._stopping or self.failed is not None:
@@ -324,7 +333,7 @@ class Engine:
             await self._gathered
         return True
 
-    async def _commit(self, batch: list[Record], answers: list[Waiting]) -> None:
+    async def _commit(self, batch: list[Record], answers: list[OwedAnswer]) -> None:
         """Append, publish, answer. In this order."""
         try:
             if batch:
@@ -339,7 +348,8 @@ class Engine:
                 raise
         else:
             answer_all(answers)
-            self._compact_if_due(len(batch))
+            if self.failed is None:
+                self._compactor.count(len(batch), len(self.state.slots))
 
     async def _append(self, batch: list[Record]) -> None:
         failpoint("before_append")
@@ -352,20 +362,19 @@ class Engine:
                 self._watchdog.leave()
         failpoint("after_append_before_publish")
 
-    async def _take_back(self, answers: list[Waiting], why: str) -> None:
+    # When the journal fails.
+
+    async def _take_back(self, answers: list[OwedAnswer], why: str) -> None:
         """Nothing of the batch happened, nor of what was decided on top of it: say so and read the state anew."""
         log.error("%s; the state is read anew", why)
-        answers += self._answers
-        answers += ((waiter.reply, None, Moment(self._time.now_ms, 0)) for waiter in self._waiters.take_all())
-        self._batch, self._answers, self._turn = [], [], None
         self._serving = False
-        answer_all((reply, Unavailable(why), now) for reply, _, now in answers)
+        self._answer_everybody(answers, Unavailable(why))
         # What a snapshot in the making shows is durable; but a journal is not asked to read and compact at once.
-        await self._end_compaction()
+        await self._compactor.end()
         if not self._stopping and self.failed is None:
             await self._load()
 
-    def _fail(self, error: BaseException, answers: Iterable[Waiting] = ()) -> None:
+    def _fail(self, error: BaseException, answers: Iterable[OwedAnswer] = ()) -> None:
         """What is durable cannot be known here, or memory cannot be trusted: answer nothing more, let the process end.
 
         What was decided on top of an unknown batch is unknown too: it may be the retry of a request in that batch.
@@ -375,99 +384,39 @@ class Engine:
             log.critical("%s; the server ends: start it again", self.failed, exc_info=error)
         self._serving = False
         self._cancel_timer()
-        self._cancel_compaction()
-        unanswered = [*answers, *self._answers]
-        unanswered += ((waiter.reply, None, Moment(self._time.now_ms, 0)) for waiter in self._waiters.take_all())
-        self._batch, self._answers, self._turn = [], [], None
-        answer_all((reply, Unknown(self.failed), now) for reply, _, now in unanswered)
+        self._compactor.cancel()
+        self._answer_everybody(answers, Unknown(self.failed))
         self._wake_writer()
         self.ended.set()
+
+    def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unavailable | Unknown) -> None:
+        """Give the same outcome to a failed batch, to all that was decided on top of it, and to all who wait."""
+        waiting = ((waiter.reply, None, Moment(self._time.now_ms, 0)) for waiter in self._waiters.take_all())
+        owed = [*answers, *self._answers, *waiting]
+        self._batch, self._answers, self._turn = [], [], None
+        answer_all((reply, outcome, now) for reply, _, now in owed)
 
     def _wake_writer(self) -> None:
         if self._gathered is not None and not self._gathered.done():
             self._gathered.set_result(None)
 
-    # What was, and what must not be forgotten.
+    # Recovery and snapshots.
 
     async def _load(self) -> None:
-        recovered = await self.journal.open()
-        state = State.thaw(snapshot.decode(recovered.snapshot))
-        count = 0
-        for record in recovered.records:
-            if record.seq != state.seq + 1 or record.at_ms < state.now_ms or not event_fits(state, record.event):
-                raise JournalDamagedError(
-                    f"record {record.seq} does not fit what came before it: restore from a backup"
-                )
-            evolve(state, record)
-            count += 1
-            if count % 10_000 == 0:
-                log.info("recovering: %d records replayed", count)
-        if recovered.epoch != state.epoch:
-            opened = Record(state.seq + 1, state.now_ms, self.clock.wall_ms(), Opened(recovered.epoch, self._version))
-            evolve(state, opened)
-            await self._append([opened])
-        # Whoever stood in line has its full minute to come back from now on, however long ago it joined (W2).
-        state.absent_since = dict.fromkeys(state.tickets, state.now_ms)
+        """Read the state from the journal and serve from it."""
+        state, replayed = await recover(self.journal, clock=self.clock, version=self._version, append=self._append)
         self.state = state
-        self._since_snapshot = count
+        self._compactor.begin_anew(replayed)
         self._time = AuthorityTime(self.clock, state.now_ms)
         self._serving = not self._stopping
         self._set_timer()
 
-    def _compact_if_due(self, records: int) -> None:
-        self._since_snapshot += records
-        if self._since_snapshot < self._records_due() or self.failed is not None:
-            return
-        if self._compactor is None or self._compactor.done():
-            self._compactor = asyncio.create_task(self._compact())
-
-    def _records_due(self) -> int:
-        return max(self._compaction.records, len(self.state.slots))
-
     async def compact(self) -> None:
         """Let a snapshot be written and wait until it is; if one is on its way already, wait for that."""
-        if not self._serving:
-            return
-        if self._compactor is None or self._compactor.done():
-            self._compactor = asyncio.create_task(self._compact())
-        await asyncio.wait({self._compactor})
+        if self._serving:
+            await self._compactor.compact()
 
-    async def _compact(self) -> None:
-        """Write a snapshot in slices, while commands go on."""
-        self._since_snapshot = 0
-        self._picture = asyncio.get_running_loop().create_future()
-        self._wake_writer()
-        try:
-            frozen = outcome_or_raise(await self._picture)
-            await self.journal.compact(frozen.head.seq, snapshot.encode(frozen), self.clock.wall_ms())
-        except JournalUnavailableError as error:
-            # Not at once: what refused a snapshot now would most likely do so again after every batch.
-            due = self._records_due()
-            self._since_snapshot += due - max(1, due // 10)
-            log.warning("%s; the snapshot is tried again after some more records", error)
-        except Exception as error:  # noqa: BLE001 - Whatever it is, it ends the engine, which logs it.
-            self._fail(error)
-
-    def _take_picture(self, wanted: asyncio.Future[Any]) -> None:
-        """Let the picture be the last answer of the batch: it shows whole batches, and is seen once they are durable.
-
-        So a snapshot never holds what the journal does not, nor half of an append.
-        """
-        self._picture = None
-        now = Moment(self._time.now_ms, self.clock.wall_ms())
-        self._answers.append((lambda outcome, _: settle_future(wanted, outcome), self.state.freeze(), now))
-
-    def _cancel_compaction(self) -> None:
-        self._picture = None
-        if self._compactor is not None:
-            self._compactor.cancel()
-
-    async def _end_compaction(self) -> None:
-        self._cancel_compaction()
-        if self._compactor is not None:
-            await asyncio.wait({self._compactor})
-
-    # The clock.
+    # The timer: time passes although nobody asks.
 
     def _set_timer(self) -> None:
         self._cancel_timer()

@@ -45,7 +45,7 @@ class Listener:
         self._backlog_max = ALL_BACKLOG_MAX if name == EVERYTHING else BACKLOG_MAX
         self._backlog: deque[tuple[Record, Event]] = deque()
         self._backlog_names = 0
-        self._stirred = asyncio.Event()
+        self._news = asyncio.Event()
         self.is_over = False
         self.fell_behind = False
         """Whether it is over because it did not keep up: it missed something and must look anew."""
@@ -55,8 +55,8 @@ class Listener:
         while not self._backlog:
             if self.is_over:
                 return None
-            self._stirred.clear()
-            await self._stirred.wait()
+            self._news.clear()
+            await self._news.wait()
         return self.at_hand()
 
     def at_hand(self) -> tuple[Record, Event] | None:
@@ -77,12 +77,12 @@ class Listener:
             return
         self._backlog.append((record, event))
         self._backlog_names += size
-        self._stirred.set()
+        self._news.set()
 
     def close(self) -> None:
         """Stop listening."""
         self.is_over = True
-        self._stirred.set()
+        self._news.set()
         self._feed.forget(self._name, self)
 
 

@@ -1,4 +1,4 @@
-"""Whom to answer, and what is answered when the store is the reason: the smallest words of the engine."""
+"""Reply callbacks, and the two outcomes that the engine makes itself when the journal fails."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ log = logging.getLogger("holdfast.engine")
 
 
 class Unavailable(msgspec.Struct, frozen=True):
-    """The store cannot take this: it did not happen and will not."""
+    """The journal cannot take this: it did not happen and will not."""
 
     text: str
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """The store may have taken this: only a retry with the same idempotency key can tell."""
+    """The journal may have taken this: only a retry with the same idempotency key can tell."""
 
     text: str
 
 
 Reply: TypeAlias = "Callable[[Any, Moment], None]"
-Waiting: TypeAlias = "tuple[Reply, Any, Moment]"
-"""Whom to answer, what, and as of when."""
+"""Called once, with the outcome and the time at which it was decided."""
+OwedAnswer: TypeAlias = "tuple[Reply, Any, Moment]"
+"""An answer that was decided and is not given yet: whom to call, with what, as of when."""
 
 
-def answer_all(answers: Iterable[Waiting]) -> None:
+def answer_all(answers: Iterable[OwedAnswer]) -> None:
     """Call every reply. One that raises is logged: it must cost nobody else an answer."""
     for reply, outcome, now in answers:
         try:
@@ -45,7 +46,7 @@ def answer_all(answers: Iterable[Waiting]) -> None:
 
 
 def outcome_or_raise(outcome: Any) -> Any:  # noqa: ANN401 - It is whatever was asked for.
-    """Return an outcome; raise that there can be none."""
+    """Return the outcome, or raise `JournalUnavailableError` if the journal is why there is none."""
     if isinstance(outcome, Unavailable | Unknown):
         raise JournalUnavailableError(outcome.text)
     return outcome

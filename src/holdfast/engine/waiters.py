@@ -1,4 +1,4 @@
-"""Who waits at which place in the line, until when. Soft: a place outlives the request that waits at it (W2)."""
+"""The requests that wait in line, by ticket and by deadline. Not durable: a place outlives its request (W2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 SPENT_MAX = 1_000
-"""How many who wait no more may stand among the deadlines before they are cleared out: each keeps its request alive."""
+"""How many deadlines of requests that wait no more may be kept: each of them keeps its request alive."""
 
 
 class Waited(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class Waiters:
         return everybody
 
     def next_deadline_ms(self) -> int | None:
-        """Return when the next one stops waiting; it may be one that waits no more."""
+        """Return the next deadline; its request may have stopped waiting already."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def overdue(self, now_ms: int) -> Iterator[Waiter]:
