@@ -8,87 +8,34 @@ import json
 import shutil
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import apsw
 import msgspec
 import pytest
 
-from holdfast import __version__
-from holdfast.core.events import Event, Record
-from holdfast.core.values import Limits
-from holdfast.engine.engine import Engine
+from holdfast.core.events import Event
 from holdfast.journal.codec import seal
 from holdfast.journal.inspect import dump, inspect
-from holdfast.journal.sqlite import FILE, SqliteJournal
-from holdfast.testing.clock import ManualClock
+from holdfast.journal.sqlite import FILE
 from tests.engine.driving import run
-from tests.journal.kept.make import KEPT, durable_state, make, snapshot_in
+from tests.journal.kept.reading import KEPT, differences, expected_of, history_of, replayed, snapshot_in
 from tests.journal.kept.scene import comparable
 from tests.support.api import Api
 from tests.support.server import ServerFailed, ServerProcess
 
-Plain = Any
-"""Whatever JSON can say."""
-
 NEWER_THAN_KEPT: frozenset[str] = frozenset()
 """Kinds of records that no release has written yet, only the tree: emptied when a release adds its directory."""
-NEVER_WRITTEN = frozenset({"Slot.alarm_ms"})
-"""Places in an array that are kept free: nothing is written there any more, and nothing else ever will be."""
 
 DIRECTORIES = sorted(path.parent for path in KEPT.glob("*/*/expected.json"))
 ids = [f"{path.parent.name}-{path.name}" for path in DIRECTORIES]
 each_directory = pytest.mark.parametrize("kept", DIRECTORIES, ids=ids)
 
 
-def expected_of(kept: Path) -> dict[str, Plain]:
-    expected: dict[str, Plain] = json.loads((kept / "expected.json").read_text("utf-8"))
-    return expected
-
-
-def history_of(kept: Path) -> list[dict[str, Plain]]:
-    return [json.loads(line) for line in (kept / "history.jsonl").read_text("utf-8").splitlines()]
-
-
 def copied(kept: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(kept / "data", tmp_path / "data"))
-
-
-def differences(old: Plain, new: Plain, where: str) -> Iterator[str]:
-    """Yield where the new differs from the old. What is new may only stand behind or beside it, and say nothing."""
-    match old, new:
-        case dict(), dict():
-            for name in old:
-                if name in new:
-                    yield from differences(old[name], new[name], f"{where}.{name}")
-                else:
-                    yield f"{where}.{name} is missing"
-            yield from (f"{where}.{name} is {new[name]!r}" for name in new.keys() - old.keys() if new[name])
-        case list(), list():
-            for place, (one, other) in enumerate(zip(old, new, strict=False)):
-                yield from differences(one, other, f"{where}[{place}]")
-            if len(new) < len(old):
-                yield f"{where} has {len(new)} items and had {len(old)}"
-            yield from (f"{where}[{place}] is {new[place]!r}" for place in range(len(old), len(new)) if new[place])
-        case _:
-            if type(old) is not type(new) or old != new:
-                yield f"{where} is {new!r} and was {old!r}"
-
-
-def replayed(directory: Path) -> Plain:
-    """Return the durable state after a start on the directory."""
-
-    async def scene(clock: ManualClock) -> dict[str, Plain]:
-        journal = SqliteJournal(directory, ballast_bytes=0)
-        engine = Engine(journal, Limits(), clock=clock, version=__version__)
-        await engine.start()
-        state = durable_state(engine.state)
-        await engine.stop()
-        return state
-
-    return json.loads(json.dumps(run(scene)))
 
 
 @each_directory
@@ -171,56 +118,3 @@ def test_every_kind_of_record_is_kept() -> None:
     kinds = {str(kind.__struct_config__.tag): kind.__name__ for kind in get_args(Event)}
     kept = {kinds[record["event"]] for path in DIRECTORIES for record in history_of(path)}
     assert set(kinds.values()) - kept == NEWER_THAN_KEPT
-
-
-def test_next_release_can_make_its_own(tmp_path: Path) -> None:
-    """What makes these directories still works, and leaves no kind of record and no field of one unused.
-
-    A field that is missing here needs a request in `kept/scene.py` that uses it.
-    """
-    make(tmp_path)
-    kinds = {kind.__name__ for kind in get_args(Event)}
-    used: set[str] = set()
-    known: set[str] = set()
-    for path in (tmp_path / "stopped", tmp_path / "killed"):
-        copy = Path(shutil.copytree(path / "data", tmp_path / f"copy-of-{path.name}"))
-        for each in structs_in(everything_in(copy)):
-            kind = type(each).__name__
-            kinds.discard(kind)
-            known.update(f"{kind}.{field}" for field in each.__struct_fields__)
-            used.update(f"{kind}.{field}" for field in each.__struct_fields__ if getattr(each, field))
-        assert list(differences(expected_of(path)["state"], replayed(path / "data"), "state")) == []
-    assert kinds == set(), "kinds of records that nothing in kept/scene.py asks for"
-    assert known - used - NEVER_WRITTEN == set(), "fields that nothing in kept/scene.py uses"
-
-
-def everything_in(directory: Path) -> Plain:
-    """Return every record after the snapshot, all history, and the state."""
-
-    async def scene(clock: ManualClock) -> Plain:
-        journal = SqliteJournal(directory, ballast_bytes=0)
-        records: list[Record] = list((await journal.open()).records)
-        history = await journal.follow(0, 100_000)
-        await journal.close()
-        engine = Engine(SqliteJournal(directory, ballast_bytes=0), Limits(), clock=clock, version=__version__)
-        await engine.start()
-        frozen = engine.state.freeze()
-        await engine.stop()
-        return records, list(history), frozen
-
-    return run(scene)
-
-
-def structs_in(value: Plain) -> Iterator[msgspec.Struct]:
-    """Yield every struct in a value, however deep."""
-    match value:
-        case msgspec.Struct():
-            yield value
-            for field in value.__struct_fields__:
-                yield from structs_in(getattr(value, field))
-        case dict():
-            for item in value.values():
-                yield from structs_in(item)
-        case tuple() | list():
-            for item in value:
-                yield from structs_in(item)

@@ -25,12 +25,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
-
 from holdfast import __version__
-from holdfast.core.state import State
 from holdfast.core.values import Limits
-from holdfast.engine import snapshot
 from holdfast.engine.engine import Engine
 from holdfast.journal.inspect import dump
 from holdfast.journal.sqlite import SqliteJournal
@@ -41,9 +37,9 @@ from holdfast.server.doors.asgi import Door
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import run
+from tests.journal.kept.reading import KEPT, durable_state, snapshot_in
 from tests.journal.kept.scene import OPERATOR, Plain, World, comparable, everything, question, questions
 
-KEPT = Path(__file__).parent
 TOKENS = f"operator:{OPERATOR}:read+claim+admin"
 """The one token that stands in no journal: a server on a kept directory must be started with it."""
 LIMITS = Limits(retry_memory_ms=30_000, ended_names_max=9)
@@ -63,19 +59,6 @@ async def _serving(directory: Path, clock: ManualClock, limits: Limits = LIMITS)
         yield World(Door(Api(engine, auth, Settings(data=directory)))), engine
     finally:
         await engine.stop()
-
-
-# What is kept.
-
-
-def durable_state(state: State) -> dict[str, Plain]:
-    """Return the durable state as a snapshot would write it: rows of plain arrays, by table."""
-    tables: dict[str, Plain] = {}
-    for part in snapshot.encode(state.freeze()):
-        kind, rows = msgspec.msgpack.decode(part)
-        tables.setdefault(kind, []).extend(rows)
-    del tables["end"]
-    return tables
 
 
 # Making the directories.
@@ -115,15 +98,6 @@ def _killed(directory: Path) -> list[dict[str, Plain]]:
         ]
 
     return run(scene)
-
-
-async def snapshot_in(directory: Path) -> dict[str, Plain]:
-    """Return the durable state as of the snapshot of a directory, before any record is replayed."""
-    journal = SqliteJournal(directory, ballast_bytes=0)
-    try:
-        return durable_state(State.thaw(snapshot.decode((await journal.open()).snapshot)))
-    finally:
-        await journal.close()
 
 
 def _read(directory: Path, asked: list[dict[str, Plain]]) -> dict[str, Plain]:
