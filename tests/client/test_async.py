@@ -395,7 +395,7 @@ def test_dropped_while_held_warns(opened: Open, job: str) -> None:
     async def main() -> None:
         async with opened() as client:
             dropped: list[Any] = [await client.claim(job), await client.session("run")]
-            flows = [kept for each in dropped for kept in each._kept]
+            flows = [renewal for each in dropped for renewal in each._renewals]
             await asyncio.to_thread(dropped.clear)
             gc.collect()
             assert all(kept.stopped for kept in flows)

@@ -8,21 +8,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.flows.claiming import (
-    UNHEARD_MAX,
-    WAIT_SECONDS_MAX,
-    Got,
-    Wanted,
-    claim,
-    claim_all,
-    claim_any,
-    release,
-    renew,
-    transfer,
-)
+from holdfast.client.flows.claiming import Got, claim, claim_all, claim_any
 from holdfast.client.flows.effects import Flow, Policy, Send
+from holdfast.client.flows.leases import release, renew, transfer
+from holdfast.client.flows.line import UNHEARD_MAX, WAIT_SECONDS_MAX
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.arguments import whole_seconds
+from holdfast.client.values.options import Wanted
 from holdfast.client.values.records import Place
 from holdfast.client.values.term import safe_ms
 from holdfast.errors import (

@@ -1,4 +1,4 @@
-"""Giving back, as flows, and the two keepers: what is lost is given up, what is interrupted is seen through."""
+"""Giving back, as flows, and the two backgrounds: what is lost is given up, what is interrupted is seen through."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.client.coroutines.background import LoopKeeper
-from holdfast.client.flows.claiming import Got, Wanted, claim
+from holdfast.client.coroutines.background import BackgroundLoop
+from holdfast.client.flows.claiming import Got, claim
 from holdfast.client.flows.effects import Flow, Rest, Send
-from holdfast.client.holding.claim import Group, Held
-from holdfast.client.threads.background import Keeper
+from holdfast.client.holding.claim import ClaimGroup, HeldClaim
+from holdfast.client.threads.background import BackgroundThread
 from holdfast.client.values.answer import Answer
+from holdfast.client.values.options import Wanted
 from holdfast.client.values.term import Loss
 from holdfast.errors import LeaseLost, LeaseReleased, Unreachable
 from tests.client.driving import BROKEN, LEASE, POLICY, World, acquired, answer, bodies, problem, renewed, scripted
@@ -31,7 +32,7 @@ def got(job: str = "j", ttl_ms: int = 60_000) -> tuple[World, Got]:
 def test_lost_claim_is_given_up() -> None:
     """What we stopped believing in is released as failed, in case the server has it still; then the loss is raised."""
     world, mine = got()
-    held = Held(mine, POLICY)
+    held = HeldClaim(mine, POLICY)
     world.advance(61)
     world.network = scripted(FREED)
     with pytest.raises(LeaseLost) as caught:
@@ -45,7 +46,7 @@ def test_lost_claim_is_given_up() -> None:
 def test_giving_up_does_not_hide_the_loss() -> None:
     """A server that is gone when we give up changes nothing: the loss is raised, after one short try."""
     world, mine = got()
-    held = Held(mine, POLICY)
+    held = HeldClaim(mine, POLICY)
     world.advance(61)
     world.network = scripted(BROKEN)
     with pytest.raises(LeaseLost):
@@ -56,7 +57,7 @@ def test_giving_up_does_not_hide_the_loss() -> None:
 def test_told_loss_has_nothing_to_give_up() -> None:
     """L7: what the server has ended is not released once more."""
     world, mine = got()
-    held = Held(mine, POLICY)
+    held = HeldClaim(mine, POLICY)
     mine.term.lose(Loss("revoked", "op", "because", told=True))
     with pytest.raises(LeaseLost, match="op has revoked it"):
         world.run(held._releasing(None, None, None))
@@ -66,7 +67,7 @@ def test_told_loss_has_nothing_to_give_up() -> None:
 def test_release_that_was_not_heard_of() -> None:
     """A release without an answer is `Unreachable`; the claim is not ours any more all the same."""
     world, mine = got()
-    held = Held(mine, POLICY)
+    held = HeldClaim(mine, POLICY)
     world.network = scripted(BROKEN)
     with pytest.raises(Unreachable):
         world.run(held._releasing(None, None, None))
@@ -78,7 +79,7 @@ def test_release_that_was_not_heard_of() -> None:
 def test_release_is_tried_no_longer_than_the_lease_lives() -> None:
     """The end of the lease gives the job back too: nobody answers, and the release is given up by then."""
     world, mine = got()
-    held = Held(mine, POLICY)
+    held = HeldClaim(mine, POLICY)
     world.advance(58)
     world.network = scripted(BROKEN)
     began = world.now()
@@ -91,7 +92,7 @@ def test_release_is_tried_no_longer_than_the_lease_lives() -> None:
 def test_note_extends_and_a_told_loss_is_kept() -> None:
     """A note renews the claim; if that tells of the end, the claim is lost with that reason and raised once."""
     world, mine = got()
-    held = Held(mine, POLICY)
+    held = HeldClaim(mine, POLICY)
     world.advance(30)
     world.network = scripted(renewed(60_000))
     world.run(held._renewing("n", {"a": 1}))
@@ -107,7 +108,7 @@ def test_note_extends_and_a_told_loss_is_kept() -> None:
 def test_transfer_that_was_not_heard_of(unheard: BaseException) -> None:
     """From when a transfer is sent the job may be another's: it is not believed in, and given up if nobody answers."""
     world, mine = got()
-    held = Held(mine, POLICY)
+    held = HeldClaim(mine, POLICY)
 
     def vanish(_world: World, _request: Send) -> Answer:
         assert held.remaining == 0
@@ -127,7 +128,7 @@ def test_transfer_that_was_not_heard_of(unheard: BaseException) -> None:
 def test_interrupted_group_is_given_back_whole(interrupt: BaseException) -> None:
     """An interrupt while a group is given back goes on when every one of it is given back."""
     world, _ = got()
-    group = Group([Held(got()[1], POLICY) for _ in range(3)])
+    group = ClaimGroup([HeldClaim(got()[1], POLICY) for _ in range(3)])
     world.network = scripted(interrupt, FREED)
     with pytest.raises(type(interrupt)):
         world.run(group._releasing(None, None, None))
@@ -138,7 +139,7 @@ def test_interrupted_group_is_given_back_whole(interrupt: BaseException) -> None
 def test_group_says_what_went_wrong_first() -> None:
     """One that cannot be given back does not keep the others; what went wrong first is raised."""
     world, _ = got()
-    group = Group([Held(got()[1], POLICY) for _ in range(3)])
+    group = ClaimGroup([HeldClaim(got()[1], POLICY) for _ in range(3)])
     gone = problem(404, "lease_not_current", ended="expired")
     world.network = scripted(gone, FREED, problem(404, "revoked"))
     with pytest.raises(LeaseLost) as caught:
@@ -147,7 +148,7 @@ def test_group_says_what_went_wrong_first() -> None:
     assert len(world.sent) == 4
 
 
-# The keepers: one thread, or one event loop, for any number of flows.
+# The background: one thread, or one event loop, for any number of flows.
 
 
 def beating(done: Callable[[], object], count: int) -> Flow[None]:
@@ -164,7 +165,7 @@ def broken(world: str) -> Flow[None]:
 
 def test_thread_keeps_many(caplog: pytest.LogCaptureFixture) -> None:
     """One thread keeps any number of flows; a hanging request and a bug in one delay none of the others."""
-    keeper = Keeper()
+    background = BackgroundThread()
     hanging = threading.Event()
     done: list[int] = []
 
@@ -172,12 +173,12 @@ def test_thread_keeps_many(caplog: pytest.LogCaptureFixture) -> None:
         hanging.wait(SECONDS_MAX)
         return "answer"
 
-    keeper.add(beating(lambda: done.append(-1), 1), hang)
+    background.add(beating(lambda: done.append(-1), 1), hang)
     with caplog.at_level(logging.ERROR, "holdfast.client"):
-        keeper.add(broken("a mistake"), hang)
+        background.add(broken("a mistake"), hang)
         finished = [threading.Event() for _ in range(20)]
         for event in finished:
-            keeper.add(beating(event.set, 3), lambda _: "answer")
+            background.add(beating(event.set, 3), lambda _: "answer")
         assert all(event.wait(SECONDS_MAX) for event in finished)
     assert done == []
     assert "a bug while renewing" in caplog.text
@@ -186,7 +187,7 @@ def test_thread_keeps_many(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     """When no thread can be started for a renewal, that renewal has failed, and the next one is tried."""
-    keeper = Keeper()
+    background = BackgroundThread()
     heard: list[Exception] = []
     done = threading.Event()
     start = threading.Thread.start
@@ -206,14 +207,14 @@ def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_no_renewal)
-    keeper.add(flow(), lambda _: "answer")
+    background.add(flow(), lambda _: "answer")
     assert done.wait(SECONDS_MAX)
     assert len(heard) == 1
 
 
 def test_no_thread_to_wait_for_time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """When the thread that waits for time cannot be started, that is logged, and the next flow tries again."""
-    keeper = Keeper()
+    background = BackgroundThread()
     first, second = threading.Event(), threading.Event()
 
     def refuse(thread: threading.Thread) -> None:
@@ -221,15 +222,15 @@ def test_no_thread_to_wait_for_time(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        keeper.add(beating(first.set, 1), lambda _: "answer")
+        background.add(beating(first.set, 1), lambda _: "answer")
     assert "nothing is renewed for now" in caplog.text
-    keeper.add(beating(second.set, 1), lambda _: "answer")
+    background.add(beating(second.set, 1), lambda _: "answer")
     assert first.wait(SECONDS_MAX) and second.wait(SECONDS_MAX)
 
 
 def test_dropped_flow_is_let_be() -> None:
     """A flow that was dropped is not resumed, also when it waits for an answer; dropping twice is harmless."""
-    keeper = Keeper()
+    background = BackgroundThread()
     asked, answered = threading.Event(), threading.Event()
     went_on: list[int] = []
 
@@ -243,28 +244,28 @@ def test_dropped_flow_is_let_be() -> None:
         yield Rest(0)
         went_on.append(1)
 
-    kept = keeper.add(flow(), hang)
-    resting = keeper.add(beating(lambda: went_on.append(2), 1), hang)
+    asking = background.add(flow(), hang)
+    resting = background.add(beating(lambda: went_on.append(2), 1), hang)
     assert asked.wait(SECONDS_MAX)
-    for each in (kept, resting, kept):
-        keeper.drop(each)
+    for each in (asking, resting, asking):
+        background.drop(each)
     answered.set()
     other = threading.Event()
-    keeper.add(beating(other.set, 5), lambda _: "answer")
+    background.add(beating(other.set, 5), lambda _: "answer")
     assert other.wait(SECONDS_MAX)
     assert went_on == []
 
 
-def test_closed_loop_keeper_forgets_all() -> None:
+def test_closed_background_forgets_all() -> None:
     """Closing lets everything be; what is dropped afterwards is not counted as if it had been there."""
 
     async def main() -> None:
-        keeper = LoopKeeper()
-        kept = [keeper.add(beating(pytest.fail, 1), lambda _: None) for _ in range(3)]
-        keeper.close()
-        for each in kept:
-            keeper.drop(each)
-        assert len(keeper._agenda) == 0 and all(each.stopped for each in kept)
+        background = BackgroundLoop()
+        running = [background.add(beating(pytest.fail, 1), lambda _: None) for _ in range(3)]
+        background.close()
+        for each in running:
+            background.drop(each)
+        assert len(background._schedule) == 0 and all(each.stopped for each in running)
 
     asyncio.run(main())
 
@@ -273,7 +274,7 @@ def test_loop_keeps_many() -> None:
     """One timer keeps any number of flows on an event loop, and closing it lets all of them be."""
 
     async def main() -> None:
-        keeper = LoopKeeper()
+        background = BackgroundLoop()
         finished = [asyncio.Event() for _ in range(20)]
 
         async def answering(request: Send) -> str:
@@ -284,17 +285,17 @@ def test_loop_keeps_many() -> None:
             await asyncio.Event().wait()
             return "answer"
 
-        keeper.add(beating(pytest.fail, 1), hanging)
+        background.add(beating(pytest.fail, 1), hanging)
         for event in finished:
-            keeper.add(beating(event.set, 3), answering)
+            background.add(beating(event.set, 3), answering)
         async with asyncio.timeout(SECONDS_MAX):
             for event in finished:
                 await event.wait()
-        dropped = keeper.add(beating(pytest.fail, 1), answering)
-        keeper.drop(dropped)
-        keeper.close()
+        dropped = background.add(beating(pytest.fail, 1), answering)
+        background.drop(dropped)
+        background.close()
         again = asyncio.Event()
-        keeper.add(beating(again.set, 2), answering)
+        background.add(beating(again.set, 2), answering)
         async with asyncio.timeout(SECONDS_MAX):
             await again.wait()
 

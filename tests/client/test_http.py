@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import msgspec
 import pytest
 
-from holdfast.client.coroutines import transport as coroutines_transport
-from holdfast.client.threads import transport as threads_transport
+from holdfast.client.coroutines import http as coroutines_http
+from holdfast.client.threads import http as threads_http
 from holdfast.client.values.config import Target
 from holdfast.client.values.paths import job_path
 from holdfast.errors import NotAllowed, Refused, ServerError, Unreachable
@@ -165,8 +165,8 @@ def test_success_of_somebody_else(peer: Peer, open_to: Callable[..., Way], body:
 
 def test_answer_has_a_limit(peer: Peer, open_to: Callable[..., Way], monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer beyond the limit is an error, and the connection is usable afterwards."""
-    monkeypatch.setattr(threads_transport, "ANSWER_BYTES_MAX", 1_000)
-    monkeypatch.setattr(coroutines_transport, "ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(threads_http, "ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(coroutines_http, "ANSWER_BYTES_MAX", 1_000)
     way = open_to(peer.url)
     peer.answer = (200, {}, b" " * 100_000)
     with pytest.raises(ServerError, match="more than 1000 bytes"):
@@ -266,8 +266,8 @@ def test_answer_without_a_length_has_a_limit(
     peer: Peer, open_to: Callable[..., Way], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit holds for an answer that does not say how long it is."""
-    monkeypatch.setattr(threads_transport, "ANSWER_BYTES_MAX", 1_000)
-    monkeypatch.setattr(coroutines_transport, "ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(threads_http, "ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(coroutines_http, "ANSWER_BYTES_MAX", 1_000)
     body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in [b" " * 900] * 5) + b"0\r\n\r\n"
     peer.answer = (200, {"Content-Length": "", "Transfer-Encoding": "chunked"}, body)
     with pytest.raises(ServerError, match="more than 1000 bytes"):

@@ -7,11 +7,19 @@ import asyncio
 import pytest
 
 from holdfast.client.flows import renewing
-from holdfast.client.flows.claiming import Wanted, claim
+from holdfast.client.flows.claiming import claim
 from holdfast.client.flows.effects import Send
 from holdfast.client.flows.following import Follower
-from holdfast.client.flows.renewing import ANSWER_SHARE, keep, lease_beat, open_session, session_beat, watch
+from holdfast.client.flows.renewing import (
+    ANSWER_SHARE,
+    keep_renewed,
+    renewal_of_lease,
+    renewal_of_session,
+    watch_deadline,
+)
+from holdfast.client.flows.sessions import open_session
 from holdfast.client.values.answer import Answer
+from holdfast.client.values.options import Wanted
 from holdfast.client.values.term import Loss, Term, lost_error, safe_ms
 from holdfast.errors import Refused, ServerError, Unreachable
 from tests.client.driving import (
@@ -41,7 +49,7 @@ def kept(*steps: object, share: float = 0.5) -> tuple[World, Term]:
     world = World(scripted(*steps), share=share)  # type: ignore[arg-type]
     term = Term("j", 7, world.now(), TTL_MS)
     claimed = World(scripted(acquired())).run(claim("j", Wanted(ttl=60, owner="o"), POLICY)).claim
-    world.run(keep(term, lease_beat(claimed), POLICY))
+    world.run(keep_renewed(term, renewal_of_lease(claimed), POLICY))
     return world, term
 
 
@@ -85,7 +93,7 @@ def test_renewal_counts_from_before_it_was_sent() -> None:
     """T4: a renewal that was answered late is worth what is left of it."""
     world = World(scripted(after(5, renewed()), STOP))
     term = Term("j", 7, world.now(), TTL_MS)
-    flow = keep(term, lambda seconds: Send("POST", "/renew", answer_seconds=seconds), POLICY)
+    flow = keep_renewed(term, lambda seconds: Send("POST", "/renew", answer_seconds=seconds), POLICY)
     effect = next(flow)
     while not world.sent:
         effect = flow.send(world.perform(effect))
@@ -139,7 +147,7 @@ def test_unreachable_is_lost_before_the_lease_ends() -> None:
     world = World(scripted(silence))
     began = world.now()
     term = Term("j", 7, began, TTL_MS)
-    world.run(keep(term, lambda seconds: Send("POST", "/renew", answer_seconds=seconds), POLICY))
+    world.run(keep_renewed(term, lambda seconds: Send("POST", "/renew", answer_seconds=seconds), POLICY))
     assert term.loss == Loss("unreachable", why="the answer did not come in time")
     assert world.now().boot_ms - began.boot_ms < TTL_MS
 
@@ -154,7 +162,7 @@ def test_hanging_try_leaves_time_for_another() -> None:
         lefts.append(term.left_ms(world.now()) / 1_000)
         return Send("POST", "/renew", answer_seconds=seconds)
 
-    world.run(keep(term, beat, POLICY))
+    world.run(keep_renewed(term, beat, POLICY))
     assert len(lefts) > 4
     for sent, left in zip(world.sent, lefts, strict=True):
         assert sent.answer_seconds <= max(left * ANSWER_SHARE, renewing.AGAIN_SECONDS_MIN) + 1e-9
@@ -165,7 +173,7 @@ def test_sleep_of_the_machine_is_noticed() -> None:
     world = World(scripted(renewed()))
     term = Term("j", 7, world.now(), TTL_MS)
     world.on_rest = lambda _: world.suspend(61)
-    world.run(keep(term, lambda seconds: Send("POST", "/renew"), POLICY))
+    world.run(keep_renewed(term, lambda seconds: Send("POST", "/renew"), POLICY))
     assert term.loss == Loss("expired")
     assert world.sent == []
 
@@ -175,7 +183,7 @@ def test_watch_waits_for_nothing_but_time() -> None:
     world = World(scripted(silence))
     began = world.now()
     term = Term("j", 7, began, TTL_MS)
-    world.run(watch(term))
+    world.run(watch_deadline(term))
     assert term.loss == Loss("expired") and world.sent == []
     assert world.now().boot_ms - began.boot_ms == safe_ms(TTL_MS)
 
@@ -185,16 +193,16 @@ def test_watch_ends_with_the_claim() -> None:
     world = World(scripted(silence))
     term = Term("j", 7, world.now(), TTL_MS)
     world.on_rest = lambda _: bool(term.end()) and None
-    world.run(watch(term))
+    world.run(watch_deadline(term))
     assert term.loss is None and len(world.rests) == 1
 
 
 def test_given_back_is_not_renewed() -> None:
-    """A lease that was given back while the keeper rested is not renewed."""
+    """A lease that was given back while its renewal rested is not renewed."""
     world = World(scripted(renewed()))
     term = Term("j", 7, world.now(), TTL_MS)
     world.on_rest = lambda _: bool(term.end()) and None
-    world.run(keep(term, lambda seconds: Send("POST", "/renew"), POLICY))
+    world.run(keep_renewed(term, lambda seconds: Send("POST", "/renew"), POLICY))
     assert world.sent == []
 
 
@@ -222,7 +230,7 @@ OPENED = answer(
 
 def test_session_is_kept_with_all_of_it() -> None:
     """S4: one request keeps a session and every lease that is bound to it."""
-    assert session_beat(HOLDER)(1.5) == Send("POST", f"/sessions/{HOLDER}/renew-all", answer_seconds=1.5)
+    assert renewal_of_session(HOLDER)(1.5) == Send("POST", f"/sessions/{HOLDER}/renew-all", answer_seconds=1.5)
 
 
 def test_session_counts_from_the_first_try() -> None:

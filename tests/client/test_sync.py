@@ -20,7 +20,7 @@ import holdfast
 from holdfast import Claim, Claims, Holdfast, JobDone, JobHeld, LeaseLost, NotInTime, Session
 from holdfast.client import functions
 from holdfast.client.flows.effects import NOW, Flow
-from holdfast.client.threads import client as threads_client
+from holdfast.client.threads import driver
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import at_once, unique, wait_until
@@ -116,7 +116,7 @@ def test_dropped_session_warns(client: Holdfast, job: str) -> None:
     claims = [client.session("kept").claim(job)]
     session = claims[0]._session
     assert isinstance(session, Session)
-    flows = session._kept
+    flows = session._renewals
     del session
     gc.collect()
     assert not any(each.stopped for each in flows)
@@ -218,7 +218,7 @@ def test_interrupt_leaves_the_line(client: Holdfast, job: str) -> None:
 
 def test_interrupt_between_two_lines() -> None:
     """An interrupt that comes between a flow and what it asked for, in neither of them, is the flow's to clean up."""
-    source, first = inspect.getsourcelines(threads_client.drive)
+    source, first = inspect.getsourcelines(driver.drive)
     handler = first + next(at for at, line in enumerate(source) if "except StopIteration" in line)
     for number in range(100):
         cleaned: list[int] = []
@@ -234,7 +234,7 @@ def test_interrupt_between_two_lines() -> None:
             return "done"
 
         def trace(frame: FrameType, event: str, _: object, lines: list[int] = lines, number: int = number) -> object:
-            if frame.f_code is not threads_client.drive.__code__:
+            if frame.f_code is not driver.drive.__code__:
                 return None
             if event == "line" and handler > frame.f_lineno:
                 lines.append(frame.f_lineno)
@@ -245,7 +245,7 @@ def test_interrupt_between_two_lines() -> None:
         before = sys.gettrace()
         sys.settrace(trace)  # type: ignore[arg-type]
         try:
-            result = threads_client.drive(flow(), None)  # type: ignore[arg-type]
+            result = driver.drive(flow(), None)  # type: ignore[arg-type]
         except KeyboardInterrupt:
             assert cleaned == [1], lines
         else:

@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.client.clock import Instant, elapsed_ms
-from holdfast.client.common.schedule import Agenda
+from holdfast.client.common.schedule import Schedule
 from holdfast.client.flows import renewing
-from holdfast.client.flows.claiming import Got, Wanted, claim
+from holdfast.client.flows.claiming import Got, claim
 from holdfast.client.flows.effects import Effect, Flow, NewKey, Now, Rest, Send, Share
 from holdfast.client.values.answer import Answer
+from holdfast.client.values.options import Wanted
 from holdfast.client.values.term import ROUNDING_MS, Loss, Term, safe_ms
 from holdfast.errors import HoldfastError, Unreachable
 from tests.client.driving import POLICY, URL, acquired, problem, renewed
@@ -102,23 +103,23 @@ def test_renewal_is_due_after_a_third() -> None:
     assert term.rest_ms(at(25_000), 0.5) == 0
 
 
-def test_agenda_gives_what_is_due_in_order() -> None:
+def test_schedule_gives_what_is_due_in_order() -> None:
     """What is due comes in order of time, what was cancelled never, and dead entries do not pile up."""
-    agenda: Agenda[str] = Agenda()
-    agenda.add(30, "c")
-    second = agenda.add(20, "b")
-    agenda.add(10, "a")
-    agenda.add(10, "a2")
-    agenda.cancel(second)
-    agenda.cancel(second)
-    assert (len(agenda), agenda.next_due_ms()) == (3, 10)
-    assert agenda.take(10) == ["a", "a2"]
-    assert agenda.take(29) == []
-    assert agenda.take(30) == ["c"]
-    assert (len(agenda), agenda.next_due_ms()) == (0, None)
+    schedule: Schedule[str] = Schedule()
+    schedule.add(30, "c")
+    second = schedule.add(20, "b")
+    schedule.add(10, "a")
+    schedule.add(10, "a2")
+    schedule.cancel(second)
+    schedule.cancel(second)
+    assert (len(schedule), schedule.next_due_ms()) == (3, 10)
+    assert schedule.take(10) == ["a", "a2"]
+    assert schedule.take(29) == []
+    assert schedule.take(30) == ["c"]
+    assert (len(schedule), schedule.next_due_ms()) == (0, None)
     for number in range(1_000):
-        agenda.cancel(agenda.add(number, "x"))
-    assert len(agenda) == 0 and len(agenda._heap) < 200
+        schedule.cancel(schedule.add(number, "x"))
+    assert len(schedule) == 0 and len(schedule._heap) < 200
 
 
 # I4 at large: a model server and a client whose every step may be late, lost or slept through.
@@ -262,7 +263,7 @@ def test_client_never_believes_longer_than_the_server(
     model.term = got.term
     if model.until_us is not None and model.until_us <= model.server_us:
         model.check()  # It ended before we heard of it.
-    model.drive(renewing.keep(got.term, renewing.lease_beat(got.claim), POLICY), 100)
+    model.drive(renewing.keep_renewed(got.term, renewing.renewal_of_lease(got.claim), POLICY), 100)
     # Then the client hears nothing any more.
     model.pass_us(200_000_000, asleep=asleep)
     assert model.checks

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypeVar
 
-from holdfast.client.coroutines import client as coroutines_client
-from holdfast.client.coroutines.transport import AsyncTransport
-from holdfast.client.flows.effects import Flow, Policy, Send, ask
-from holdfast.client.threads import client as threads_client
-from holdfast.client.threads.transport import Transport
+from holdfast.client.coroutines import driver as coroutines_driver
+from holdfast.client.coroutines.http import AsyncHttpTransport
+from holdfast.client.flows.effects import Flow, Policy, Send
+from holdfast.client.flows.exchange import ask
+from holdfast.client.threads import driver as threads_driver
+from holdfast.client.threads.http import HttpTransport
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.config import Target
 
@@ -26,10 +27,10 @@ class Way:
         self.transport: Any
         self._runner: asyncio.Runner | None = None
         if kind == "urllib3":
-            self.transport = Transport(target, environment=environment, connect_seconds=2)
+            self.transport = HttpTransport(target, environment=environment, connect_seconds=2)
         else:
             self._runner = asyncio.Runner()
-            self.transport = AsyncTransport(target, environment=environment)
+            self.transport = AsyncHttpTransport(target, environment=environment)
         self.policy = Policy(target.url, ANSWER_SECONDS, retry_seconds=0)
 
     def send(self, method: str, path: str, body: object = None, key: str | None = None) -> Answer:
@@ -44,8 +45,8 @@ class Way:
 
     def run(self, flow: Flow[T]) -> T:
         if self._runner is None:
-            return threads_client.drive(flow, self.transport)
-        return self._runner.run(coroutines_client.drive(flow, self.transport, flow.send, None))
+            return threads_driver.drive(flow, self.transport)
+        return self._runner.run(coroutines_driver.drive(flow, self.transport, flow.send, None))
 
     def close(self) -> None:
         if self._runner is None:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.client.flows.effects import Send
-from holdfast.client.threads.transport import Transport
+from holdfast.client.threads.http import HttpTransport
 from holdfast.client.values import answer as answers
 from holdfast.client.values import config
 
@@ -29,7 +29,7 @@ class Probe:
         self.url_origin = target.url_origin
         self.has_token = target.token is not None
         self.token_origin = target.token_origin
-        self._transport = Transport(target, environment=os.environ)
+        self._transport = HttpTransport(target, environment=os.environ)
 
     def __enter__(self) -> Self:
         return self

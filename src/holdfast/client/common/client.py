@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.client import chance
-from holdfast.client.flows.claiming import Wanted
 from holdfast.client.flows.effects import ANSWER_SECONDS, RETRY_SECONDS, Policy
 from holdfast.client.values import config
 from holdfast.client.values.arguments import patience, wait_seconds, whole_seconds
-from holdfast.client.values.options import check_known
+from holdfast.client.values.options import Wanted, check_known
 from holdfast.client.values.records import packed
 
 TTL_SECONDS = 60.0

@@ -9,14 +9,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from holdfast.client import clock
 from holdfast.errors import JobDone, JobHeld
-
-if TYPE_CHECKING:
-    from holdfast.client.coroutines.claim import AsyncClaim
-    from holdfast.client.threads.claim import Claim
 
 log = logging.getLogger("holdfast.client")
 
@@ -36,7 +33,27 @@ class Skipping(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
-def for_function(job_id: str, claim: Callable[[str], Claim], *, remember: float | None, skip: bool) -> Callable[[F], F]:
+class HeldByThread(Protocol):
+    """What an ordinary function needs of its claim."""
+
+    def __enter__(self) -> object: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def done(self, *, remember: float) -> None:
+        """Give the job back as finished."""
+
+
+class HeldByCoroutine(Protocol):
+    """What a coroutine function needs of its claim, once it is entered."""
+
+    async def done(self, *, remember: float) -> None:
+        """Give the job back as finished."""
+
+
+def for_function(
+    job_id: str, claim: Callable[[str], HeldByThread], *, remember: float | None, skip: bool
+) -> Callable[[F], F]:
     """Return the decorator for an ordinary function."""
 
     def decorate(function: F) -> F:
@@ -66,7 +83,7 @@ def for_function(job_id: str, claim: Callable[[str], Claim], *, remember: float 
 
 def for_coroutine(
     job_id: str,
-    claim: Callable[[str], AbstractAsyncContextManager[AsyncClaim]],
+    claim: Callable[[str], AbstractAsyncContextManager[HeldByCoroutine]],
     *,
     remember: float | None,
     skip: bool,

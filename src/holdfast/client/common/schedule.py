@@ -20,7 +20,7 @@ class Entry(Generic[T]):
         self.item: T | None = item
 
 
-class Agenda(Generic[T]):
+class Schedule(Generic[T]):
     """The entries that are still to come."""
 
     def __init__(self) -> None:

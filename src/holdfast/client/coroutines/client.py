@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from holdfast.client.common import decorator
-from holdfast.client.common.background import look
 from holdfast.client.common.client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
 from holdfast.client.common.decorator import Skipping
-from holdfast.client.coroutines.background import LoopKeeper
-from holdfast.client.coroutines.claim import Acquiring, AsyncClaim, AsyncClaims
+from holdfast.client.coroutines.acquiring import Acquiring
+from holdfast.client.coroutines.background import BackgroundLoop
+from holdfast.client.coroutines.claim import AsyncClaim, AsyncClaims
+from holdfast.client.coroutines.http import AsyncHttpTransport
+from holdfast.client.coroutines.link import AsyncLink
 from holdfast.client.coroutines.session import AsyncSession
-from holdfast.client.coroutines.transport import AsyncTransport
-from holdfast.client.flows import claiming, reading, renewing
-from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read, Rest, Send
+from holdfast.client.flows import claiming, leases, operators, reading
+from holdfast.client.flows import sessions as session_flows
+from holdfast.client.flows.effects import Flow
 from holdfast.client.flows.following import Follower
 from holdfast.client.values.arguments import names, whole_seconds
 from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions, check_known
@@ -35,62 +37,6 @@ from holdfast.wire.messages import StatusReply, TokenMadeReply, TokenReply, WhyR
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-WAITS = (Send, Rest, Open, Read, Close)
-
-
-async def drive(flow: Flow[T], transport: AsyncTransport, step: Callable[[Any], Effect], value: object) -> T:
-    """Perform what a flow yields until it returns. What goes wrong is the flow's to clean up.
-
-    A cancelled flow is finished by a task of its own: what it cleans up is cleaned up however often it is cancelled.
-    """
-    try:
-        while True:
-            effect = step(value)
-            try:
-                value = await _perform(effect, transport) if isinstance(effect, WAITS) else look(effect)
-                step = flow.send
-            except asyncio.CancelledError as error:
-                return await shielded(drive(flow, transport, flow.throw, error), transport)
-            except BaseException as error:  # noqa: BLE001 - it is thrown on, into the flow
-                step, value = flow.throw, error
-    except StopIteration as returned:
-        result: T = returned.value
-        return result
-
-
-async def shielded(work: Coroutine[Any, Any, T], transport: AsyncTransport) -> T:
-    """Do something to its end, even if we are cancelled meanwhile; the way to the server stays open for so long."""
-    task = asyncio.get_running_loop().create_task(work)
-    transport.finishing.add(task)
-    task.add_done_callback(transport.finishing.discard)
-    task.add_done_callback(_seen)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
-
-
-def _seen(task: asyncio.Task[Any]) -> None:
-    """Look at how it ended: where the caller was cancelled, nobody else does."""
-    if not task.cancelled():
-        task.exception()
-
-
-async def _perform(effect: Effect, transport: AsyncTransport) -> Any:  # noqa: ANN401 - each has a result of its own
-    match effect:
-        case Send():
-            return await transport.send(effect)
-        case Rest(seconds=seconds):
-            return await asyncio.sleep(seconds)
-        case Open():
-            return await transport.stream(effect)
-        case Read(stream=stream):
-            return await stream.read()
-        case Close(stream=stream):
-            return stream.close()
-        case _:
-            raise TypeError(f"{type(effect).__name__} needs no waiting")
 
 
 class AsyncHoldfast(Client):
@@ -101,8 +47,9 @@ class AsyncHoldfast(Client):
     """
 
     def _prepare(self) -> None:
-        self._transport = AsyncTransport(self._target, environment=self._environment)
-        self._keeper = LoopKeeper()
+        self._transport = AsyncHttpTransport(self._target, environment=self._environment)
+        self._background = BackgroundLoop()
+        self._link = AsyncLink(self._transport, self._policy, self._background)
 
     async def __aenter__(self) -> Self:
         return self
@@ -114,11 +61,11 @@ class AsyncHoldfast(Client):
 
     async def close(self) -> None:
         """Close the connections. Claims that are still held are not renewed any more."""
-        self._keeper.close()
+        self._background.close()
         await self._transport.close()
 
     async def _run(self, flow: Flow[T]) -> T:
-        return await drive(flow, self._transport, flow.send, None)
+        return await self._link.run(flow)
 
     # Claiming.
 
@@ -140,7 +87,7 @@ class AsyncHoldfast(Client):
 
         async def get() -> AsyncClaim:
             wanted = self._wanted(asyncio.current_task(), ClaimOptions, options, session=session)
-            return AsyncClaim(self, await self._run(claiming.claim(job_id, wanted, self._policy)), on_lost)
+            return AsyncClaim(self._link, await self._run(claiming.claim(job_id, wanted, self._policy)), on_lost)
 
         return Acquiring(get)
 
@@ -160,7 +107,9 @@ class AsyncHoldfast(Client):
 
         async def get() -> AsyncClaim:
             wanted = self._wanted(asyncio.current_task(), ClaimAnyOptions, options, session=session)
-            return AsyncClaim(self, await self._run(claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost)
+            return AsyncClaim(
+                self._link, await self._run(claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost
+            )
 
         return Acquiring(get)
 
@@ -176,7 +125,9 @@ class AsyncHoldfast(Client):
 
         async def get() -> AsyncClaims:
             wanted = self._wanted(asyncio.current_task(), ClaimAllOptions, options, session=session)
-            return AsyncClaims(self, await self._run(claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost)
+            return AsyncClaims(
+                self._link, await self._run(claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost
+            )
 
         return Acquiring(get)
 
@@ -191,8 +142,10 @@ class AsyncHoldfast(Client):
         """Open a session and keep it alive: claims made through it all end with it."""
 
         async def get() -> AsyncSession:
-            flow = renewing.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
-            return AsyncSession(self, *(await self._run(flow)), on_lost)
+            flow = session_flows.open_session(
+                self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata
+            )
+            return AsyncSession(self._link, self, *(await self._run(flow)), on_lost)
 
         return Acquiring(get)
 
@@ -278,7 +231,7 @@ class AsyncHoldfast(Client):
         metadata: Metadata = None,
     ) -> float:
         """Renew a claim for its own ttl, or another; return how many seconds it lives. Raises `LeaseLost`."""
-        flow = claiming.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
+        flow = leases.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
         return (await self._run(flow))[0].expires_in_ms / 1_000
 
     async def release_job(
@@ -292,12 +245,12 @@ class AsyncHoldfast(Client):
     ) -> None:
         """Give a claim back; a second time is harmless. Raises `LeaseLost` if it had ended in another way."""
         await self._run(
-            claiming.release(job_id, lease_id, self._policy, outcome=outcome, result=result, remember=remember)
+            leases.release(job_id, lease_id, self._policy, outcome=outcome, result=result, remember=remember)
         )
 
     async def transfer_job(self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None) -> JobClaim:
         """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
-        return await self._run(claiming.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
+        return await self._run(leases.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
 
     async def open_session(
         self, name: str | None = None, *, ttl: float = TTL_SECONDS, metadata: Metadata = None
@@ -306,7 +259,7 @@ class AsyncHoldfast(Client):
 
         Claims that are made with `session=` its id end with it. `end_session` ends it.
         """
-        flow = renewing.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
+        flow = session_flows.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
         reply, _ = await self._run(flow)
         return opened_session(reply, self.url)
 
@@ -375,19 +328,19 @@ class AsyncHoldfast(Client):
 
     async def revoke(self, job_id: str, reason: str) -> None:
         """End somebody's claim; that one is told who did it and why. Needs the scope admin."""
-        await self._run(reading.revoke(job_id, reason, self._policy))
+        await self._run(operators.revoke(job_id, reason, self._policy))
 
     async def reopen(self, job_id: str, reason: str | None = None) -> None:
         """Let finished work be claimed again. Needs the scope admin."""
-        await self._run(reading.reopen(job_id, reason, self._policy))
+        await self._run(operators.reopen(job_id, reason, self._policy))
 
     async def sessions(self) -> list[SessionInfo]:
         """List one's sessions."""
-        return await self._run(reading.sessions(self._policy))
+        return await self._run(session_flows.sessions(self._policy))
 
     async def end_session(self, session_id: str) -> None:
         """End a session and all that is bound to it."""
-        await self._run(reading.end_session(session_id, self._policy))
+        await self._run(session_flows.end_session(session_id, self._policy))
 
     async def create_token(
         self,
@@ -398,18 +351,18 @@ class AsyncHoldfast(Client):
         expires_in_seconds: int | None = None,
     ) -> TokenMadeReply:
         """Make a token; this is the only time it is shown. Needs the scope admin."""
-        flow = reading.create_token(
+        flow = operators.create_token(
             name, self._policy, scopes=scopes, prefix=prefix, expires_in_seconds=expires_in_seconds
         )
         return await self._run(flow)
 
     async def list_tokens(self) -> list[TokenReply]:
         """List the tokens, without the tokens. Needs the scope admin."""
-        return await self._run(reading.list_tokens(self._policy))
+        return await self._run(operators.list_tokens(self._policy))
 
     async def revoke_token(self, name: str) -> None:
         """Shut a token out. Needs the scope admin."""
-        await self._run(reading.revoke_token(name, self._policy))
+        await self._run(operators.revoke_token(name, self._policy))
 
 
 def claim_alone(**options: Unpack[ClaimOptions]) -> Callable[[str], AbstractAsyncContextManager[AsyncClaim]]:

@@ -6,52 +6,76 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Protocol, Self, Unpack
 
-from holdfast.client.coroutines.claim import (
-    Acquiring,
-    AsyncClaim,
-    AsyncClaims,
-    AsyncLost,
-    Block,
-    C,
-    abandon,
-    keep,
-    stop,
-    tell_loss,
-    teller,
-)
-from holdfast.client.flows import renewing
+from holdfast.client.coroutines.acquiring import Acquiring, C
+from holdfast.client.coroutines.claim import AsyncClaim, AsyncClaims
+from holdfast.client.coroutines.link import AsyncLink, abandon
+from holdfast.client.coroutines.loss import AsyncLost, Block, tell_loss, teller
+from holdfast.client.flows.renewing import renewal_of_session
 from holdfast.client.holding.claim import mention
-from holdfast.client.holding.session import SessionBase
+from holdfast.client.holding.session import HeldSession
 from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
 from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
 from holdfast.wire.messages import SessionOpenedReply
 
-if TYPE_CHECKING:
-    from holdfast.client.coroutines.client import AsyncHoldfast
+
+class Claimer(Protocol):
+    """Who claims for a session: its client."""
+
+    def claim(
+        self,
+        job_id: str,
+        *,
+        session: str | None = None,
+        on_lost: Callable[[AsyncClaim], object] | None = None,
+        **options: Unpack[ClaimOptions],
+    ) -> Acquiring[AsyncClaim]:
+        """Claim a job."""
+
+    def claim_any(
+        self,
+        job_ids: Sequence[str],
+        *,
+        session: str | None = None,
+        on_lost: Callable[[AsyncClaim], object] | None = None,
+        **options: Unpack[ClaimAnyOptions],
+    ) -> Acquiring[AsyncClaim]:
+        """Claim the first free job of a list."""
+
+    def claim_all(
+        self,
+        job_ids: Sequence[str],
+        *,
+        session: str | None = None,
+        on_lost: Callable[[AsyncClaims], object] | None = None,
+        **options: Unpack[ClaimAllOptions],
+    ) -> Acquiring[AsyncClaims]:
+        """Claim every job of a list or none."""
 
 
-class AsyncSession(SessionBase[AsyncClaim]):
+class AsyncSession(HeldSession[AsyncClaim]):
     """A session that is ours, kept alive in the background. Use it in an `async with` statement: leaving it ends it."""
 
     def __init__(
         self,
-        client: AsyncHoldfast,
+        link: AsyncLink,
+        claimer: Claimer,
         opened: SessionOpenedReply,
         term: Term,
         on_lost: Callable[[AsyncSession], object] | None,
     ) -> None:
         """Begin to keep it. Made by the client's `session`."""
-        super().__init__(client._policy, opened, term)  # noqa: SLF001 - a part of it
-        self._client = client
+        super().__init__(link.policy, opened, term)
+        self._link = link
+        self._claimer = claimer
         self.lost = AsyncLost([term])
         """An event that is set when the session is lost."""
         if on_lost is not None:
             tell_loss([term], teller(weakref.ref(self), on_lost))
         self._block = Block([term])
-        self._kept = keep(term, renewing.session_beat(opened.session_id), client)
+        self._renewals = link.renew_in_background(term, renewal_of_session(opened.session_id))
 
     async def __aenter__(self) -> Self:
         self.raise_if_lost()
@@ -77,7 +101,7 @@ class AsyncSession(SessionBase[AsyncClaim]):
     ) -> Acquiring[AsyncClaim]:
         """Claim a job for this session, as `AsyncHoldfast.claim`."""
         return self._adopting(
-            self._client.claim(job_id, session=self.session_id, on_lost=on_lost, **options),
+            self._claimer.claim(job_id, session=self.session_id, on_lost=on_lost, **options),
             self._add,
         )
 
@@ -90,7 +114,7 @@ class AsyncSession(SessionBase[AsyncClaim]):
     ) -> Acquiring[AsyncClaim]:
         """Claim the first free job of a list for this session, as `AsyncHoldfast.claim_any`."""
         return self._adopting(
-            self._client.claim_any(job_ids, session=self.session_id, on_lost=on_lost, **options),
+            self._claimer.claim_any(job_ids, session=self.session_id, on_lost=on_lost, **options),
             self._add,
         )
 
@@ -103,7 +127,7 @@ class AsyncSession(SessionBase[AsyncClaim]):
     ) -> Acquiring[AsyncClaims]:
         """Claim every job of a list or none for this session, as `AsyncHoldfast.claim_all`."""
         return self._adopting(
-            self._client.claim_all(job_ids, session=self.session_id, on_lost=on_lost, **options),
+            self._claimer.claim_all(job_ids, session=self.session_id, on_lost=on_lost, **options),
             self._add_all,
         )
 
@@ -124,9 +148,9 @@ class AsyncSession(SessionBase[AsyncClaim]):
     async def end(self) -> None:
         """End the session, and with it every claim of it, in one step; a second time is harmless."""
         try:
-            await self._client._run(self._ending())  # noqa: SLF001 - a part of it
+            await self._link.run(self._ending())
         finally:
-            stop(self._kept, self._client)
+            self._link.stop(self._renewals)
             for claim in tuple(self._members):
                 claim._stop()  # noqa: SLF001 - one of ours
 
@@ -134,7 +158,7 @@ class AsyncSession(SessionBase[AsyncClaim]):
         """Warn if it was never ended; it is not kept alive any more and ends by itself."""
         if not self._is_dropped:
             return
-        abandon(self._kept)
+        abandon(self._renewals)
         warnings.warn(
             f"{self._term.title} was dropped while it lived; use `async with`, or await end()",
             ResourceWarning,

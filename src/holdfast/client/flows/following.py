@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from holdfast.client.clock import Instant, elapsed_ms
-from holdfast.client.flows.effects import AGAIN, NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
+from holdfast.client.flows.effects import NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
+from holdfast.client.flows.exchange import AGAIN
 from holdfast.client.values import records
 from holdfast.client.values.answer import Answer, refusal
 from holdfast.client.values.paths import with_query

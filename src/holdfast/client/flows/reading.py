@@ -1,36 +1,20 @@
-"""Asking, and what operators do, as flows: owners, listings, history, why, revoke, reopen, tokens, sessions."""
+"""Asking, as flows: owners, listings, history, why, and how the server is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from holdfast.client.flows.effects import NEW_KEY, Flow, Policy, Send, ask, insist, said
+from holdfast.client.flows.effects import Flow, Policy, Send
+from holdfast.client.flows.exchange import ask, get
 from holdfast.client.values import records
-from holdfast.client.values.paths import job_path, session_path, token_path, with_query
-from holdfast.client.values.records import Happened, JobOwner, JobStatus, SessionInfo
-from holdfast.wire.messages import (
-    CheckBody,
-    CheckReply,
-    HistoryReply,
-    LockReply,
-    LocksReply,
-    ReopenBody,
-    RevokeBody,
-    SessionsReply,
-    StatusReply,
-    TokenBody,
-    TokenMadeReply,
-    TokenReply,
-    TokensReply,
-    WhyReply,
-)
+from holdfast.client.values.paths import job_path, with_query
+from holdfast.client.values.records import Happened, JobOwner, JobStatus
+from holdfast.wire.messages import CheckBody, CheckReply, HistoryReply, LockReply, LocksReply, StatusReply, WhyReply
 
 PAGE = 1_000
 
 
 def status(job: str, policy: Policy) -> Flow[JobStatus]:
     """Say all that is known of a job."""
-    reply = yield from ask(_get(job_path(job), policy), policy, LockReply)
+    reply = yield from ask(get(job_path(job), policy), policy, LockReply)
     return records.status_of(reply)
 
 
@@ -48,7 +32,7 @@ def jobs(
     while limit is None or len(found) < limit:
         page_limit = PAGE if limit is None else min(limit - len(found), PAGE)
         path = with_query("/locks", prefix=prefix, owner=owner, session=session, limit=page_limit, after=after)
-        page = yield from ask(_get(path, policy), policy, LocksReply)
+        page = yield from ask(get(path, policy), policy, LocksReply)
         found += [each for each in map(records.owner_of, page.locks) if each is not None]
         after = page.next_after
         if after is None:
@@ -73,7 +57,7 @@ def history(
         path = with_query(
             job_path(job, "history"), limit=page_limit, before=before, owner=owner, since=since, until=until
         )
-        page = yield from ask(_get(path, policy), policy, HistoryReply)
+        page = yield from ask(get(path, policy), policy, HistoryReply)
         found += map(records.happened, page.history)
         before = page.next_before
         if before is None:
@@ -83,7 +67,7 @@ def history(
 
 def why(job: str, policy: Policy) -> Flow[WhyReply]:
     """Follow the chain of waits from a job."""
-    return (yield from ask(_get(job_path(job, "why"), policy), policy, WhyReply))
+    return (yield from ask(get(job_path(job, "why"), policy), policy, WhyReply))
 
 
 def check(job: str, token: int, policy: Policy) -> Flow[bool]:
@@ -93,67 +77,6 @@ def check(job: str, token: int, policy: Policy) -> Flow[bool]:
     return reply.current
 
 
-def revoke(job: str, reason: str, policy: Policy) -> Flow[None]:
-    """End somebody's claim."""
-    yield from _change("POST", job_path(job, "revoke"), RevokeBody(reason=reason), policy)
-
-
-def reopen(job: str, reason: str | None, policy: Policy) -> Flow[None]:
-    """Let finished work be claimed again."""
-    yield from _change("POST", job_path(job, "reopen"), ReopenBody(reason=reason), policy)
-
-
-def sessions(policy: Policy) -> Flow[list[SessionInfo]]:
-    """List the caller's sessions."""
-    reply = yield from ask(_get("/sessions", policy), policy, SessionsReply)
-    return [records.session(each) for each in reply.sessions]
-
-
-def end_session(session_id: str, policy: Policy) -> Flow[None]:
-    """End a session and all that is bound to it, even if interrupted."""
-    request = Send("DELETE", session_path(session_id), None, (yield NEW_KEY), policy.answer_seconds)
-    heard = yield from insist(request, policy)
-    said(heard.answer, policy, request, object)
-
-
 def server_status(policy: Policy) -> Flow[StatusReply]:
     """Ask the server how it is."""
-    return (yield from ask(_get("/status", policy), policy, StatusReply))
-
-
-def create_token(
-    name: str,
-    policy: Policy,
-    *,
-    scopes: Sequence[str] | None = None,
-    prefix: str | None = None,
-    expires_in_seconds: int | None = None,
-) -> Flow[TokenMadeReply]:
-    """Make a token; the answer is the only one that ever shows it."""
-    body = TokenBody(
-        name=name,
-        scopes=None if scopes is None else list(scopes),  # type: ignore[arg-type]
-        prefix=prefix,
-        expires_in_seconds=expires_in_seconds,
-    )
-    request = Send("POST", "/tokens", body, (yield NEW_KEY), policy.answer_seconds)
-    return (yield from ask(request, policy, TokenMadeReply))
-
-
-def list_tokens(policy: Policy) -> Flow[list[TokenReply]]:
-    """List the tokens, without the tokens."""
-    reply = yield from ask(_get("/tokens", policy), policy, TokensReply)
-    return reply.tokens
-
-
-def revoke_token(name: str, policy: Policy) -> Flow[None]:
-    """Shut a token out."""
-    yield from _change("DELETE", token_path(name), None, policy)
-
-
-def _get(path: str, policy: Policy) -> Send:
-    return Send("GET", path, answer_seconds=policy.answer_seconds)
-
-
-def _change(method: str, path: str, body: object, policy: Policy) -> Flow[None]:
-    yield from ask(Send(method, path, body, (yield NEW_KEY), policy.answer_seconds), policy, object)
+    return (yield from ask(get("/status", policy), policy, StatusReply))

@@ -1,21 +1,27 @@
-"""Keeping what is ours, as flows: renew in time, survive a blip, stop at a real loss, and never believe too long."""
+"""Renewing what is ours, as flows that run in the background until it ends.
+
+Two of them run for each claim and each session. `keep_renewed` renews in time, survives a blip and stops at a real
+loss. `watch_deadline` only waits for the end of the term: whatever hangs, it says in time that the claim is lost.
+
+    term  |────────────────|────────────────|────────────────|
+          sent             a third: renew   again and again  lost, before the server's lease ends
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 
 from holdfast.client.clock import Instant
-from holdfast.client.flows.claiming import renewal, told_loss
-from holdfast.client.flows.effects import HASTE_SECONDS, NEW_KEY, NOW, SHARE, Flow, Policy, Rest, Send, ask
-from holdfast.client.flows.reading import end_session
+from holdfast.client.flows.effects import NOW, SHARE, Flow, Policy, Rest, Send
+from holdfast.client.flows.leases import renewal_request, told_loss
 from holdfast.client.values.answer import Answer, envelope, refusal
 from holdfast.client.values.paths import session_path
-from holdfast.client.values.records import JobClaim, Metadata, packed
+from holdfast.client.values.records import JobClaim
 from holdfast.client.values.term import Loss, Term
-from holdfast.errors import HoldfastError, ServerError, Unreachable
-from holdfast.wire.messages import SessionBody, SessionOpenedReply
+from holdfast.errors import ServerError, Unreachable
 
 AGAIN_SECONDS_MAX = 2.0
 AGAIN_SECONDS_MIN = 0.02
@@ -26,28 +32,28 @@ ANSWER_SHARE = 0.5
 FAIR_SECONDS = 0.5
 """A try that had less time before the deadline says nothing of the server: what was wrong before is the reason."""
 
-Beat = Callable[[float], Send]
+Renewal: TypeAlias = Callable[[float], Send]
 """Makes the request that renews, given how long its answer may take."""
 
 
-class _Promise(msgspec.Struct):
+class _RenewedReply(msgspec.Struct):
     """What every reply to a renewal says."""
 
     expires_in_ms: int
 
 
-def lease_beat(claim: JobClaim) -> Beat:
+def renewal_of_lease(claim: JobClaim) -> Renewal:
     """Return what renews a lease."""
-    return lambda answer_seconds: renewal(claim.job_id, claim.lease_id, answer_seconds)
+    return lambda answer_seconds: renewal_request(claim.job_id, claim.lease_id, answer_seconds)
 
 
-def session_beat(session_id: str) -> Beat:
+def renewal_of_session(session_id: str) -> Renewal:
     """Return what renews a session, and with it every lease that is bound to it (S4)."""
     path = session_path(session_id, "renew-all")
     return lambda answer_seconds: Send("POST", path, answer_seconds=answer_seconds)
 
 
-def watch(term: Term) -> Flow[None]:
+def watch_deadline(term: Term) -> Flow[None]:
     """Lose the term when its time is over. Nothing here waits for anything but time."""
     while not term.ended:
         now: Instant = yield NOW
@@ -56,13 +62,13 @@ def watch(term: Term) -> Flow[None]:
         yield Rest(term.left_ms(now) / 1_000)
 
 
-def keep(term: Term, beat: Beat, policy: Policy) -> Flow[None]:
+def keep_renewed(term: Term, renewal: Renewal, policy: Policy) -> Flow[None]:
     """Renew a term again and again, until it ends or is lost."""
     while True:
         rest_ms = term.rest_ms((yield NOW), (yield SHARE))
         # Never at once: a server that promises next to nothing must not be asked without end.
         yield Rest(max(rest_ms / 1_000, AGAIN_SECONDS_MIN))
-        while not (yield from _renew_once(term, beat, policy)):
+        while not (yield from _renew_once(term, renewal, policy)):
             left_ms = term.left_ms((yield NOW))
             share: float = yield SHARE
             pause = min(left_ms / 1_000 / TRIES_PER_TERM, AGAIN_SECONDS_MAX) * (0.5 + share / 2)
@@ -71,14 +77,14 @@ def keep(term: Term, beat: Beat, policy: Policy) -> Flow[None]:
             return
 
 
-def _renew_once(term: Term, beat: Beat, policy: Policy) -> Flow[bool]:
+def _renew_once(term: Term, renewal: Renewal, policy: Policy) -> Flow[bool]:
     """Try to renew; True if there is nothing to try again."""
     sent: Instant = yield NOW
     if term.ended or term.is_lost(sent):
         return True
     answer_seconds = min(policy.answer_seconds, max(term.left_ms(sent) / 1_000 * ANSWER_SHARE, AGAIN_SECONDS_MIN))
     try:
-        answer: Answer = yield beat(answer_seconds)
+        answer: Answer = yield renewal(answer_seconds)
     except Unreachable as error:
         if term.trouble is None or answer_seconds >= FAIR_SECONDS:
             term.trouble = Loss("unreachable", why=error.problem)
@@ -93,7 +99,7 @@ def _judge(term: Term, answer: Answer, sent: Instant, policy: Policy) -> bool:
     """Take what the server said of a renewal; True if there is nothing to try again."""
     if answer.status == 200:  # noqa: PLR2004 - the one good answer
         try:
-            promise = msgspec.json.decode(answer.body, type=_Promise)
+            promise = msgspec.json.decode(answer.body, type=_RenewedReply)
         except msgspec.MsgspecError:
             term.trouble = Loss("refused", why="the answer was not a Holdfast server's")
             return False
@@ -114,35 +120,3 @@ def _session_gone(answer: Answer) -> bool:
     """Tell whether the server no longer knows the session."""
     found = envelope(answer)
     return answer.status == 404 and found is not None and found.code == "not_found"  # noqa: PLR2004 - not found
-
-
-def open_session(
-    policy: Policy, *, name: str | None, ttl_seconds: int, metadata: Metadata
-) -> Flow[tuple[SessionOpenedReply, Term]]:
-    """Open a session."""
-    body = SessionBody(ttl_seconds=ttl_seconds, name=name, metadata=packed(metadata))
-    request = Send("POST", "/sessions", body, (yield NEW_KEY), policy.answer_seconds)
-    # Counted from the first try on: a retry may be answered with what the first one began.
-    sent: Instant = yield NOW
-    try:
-        reply = yield from ask(request, policy, SessionOpenedReply)
-    except (Exception, GeneratorExit):
-        raise
-    except BaseException:
-        # Interrupted or cancelled while it is not known what came of it: nothing may be left behind.
-        yield from _abandon_session(request, policy)
-        raise
-    term = Term("", None, sent, reply.expires_in_ms)
-    term.title = f"the session {name or reply.session_id}"
-    return reply, term
-
-
-def _abandon_session(request: Send, policy: Policy) -> Flow[None]:
-    """End a session that nobody wants any more; for a short while only."""
-    hasty = msgspec.structs.replace(policy, answer_seconds=HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
-    try:
-        hurried = msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS)
-        reply = yield from ask(hurried, hasty, SessionOpenedReply)
-        yield from end_session(reply.session_id, hasty)
-    except HoldfastError:
-        return  # The server is gone; what it may have given us ends by itself.

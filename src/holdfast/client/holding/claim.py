@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.client import clock
 from holdfast.client.clock import Instant
-from holdfast.client.flows import claiming
+from holdfast.client.flows import leases
 from holdfast.client.flows.claiming import Got
 from holdfast.client.flows.effects import NOW, Flow, Policy
 from holdfast.client.values.records import JobClaim, Metadata, Previous
@@ -34,7 +34,7 @@ def mention(problem: HoldfastError, what: str) -> None:
     log.log(logging.DEBUG if isinstance(problem, LeaseLost) else logging.WARNING, "%s: %s", what, problem)
 
 
-class Held:
+class HeldClaim:
     """A claim and its term."""
 
     def __init__(self, got: Got, policy: Policy) -> None:
@@ -136,7 +136,7 @@ class Held:
         """Renew now, and say something by it."""
         self._insist((yield NOW))
         try:
-            reply, sent = yield from claiming.renew(
+            reply, sent = yield from leases.renew(
                 self.job_id, self.lease_id, self._policy, note=note, metadata=metadata
             )
         except LeaseLost as error:
@@ -164,7 +164,7 @@ class Held:
             self._told = True
             raise self._term.error()
         try:
-            yield from claiming.release(
+            yield from leases.release(
                 self.job_id, self.lease_id, policy, outcome=outcome, result=result, remember=remember
             )
         except LeaseLost as error:
@@ -189,7 +189,7 @@ class Held:
             return
         hasty = msgspec.structs.replace(self._policy, answer_seconds=LAST_TRY_SECONDS, retry_seconds=0)
         try:
-            yield from claiming.release(self.job_id, self.lease_id, hasty, outcome="failed")
+            yield from leases.release(self.job_id, self.lease_id, hasty, outcome="failed")
         except HoldfastError as error:
             log.info("the lost claim on %s could not be given back: %s", self.job_id, error)
 
@@ -198,7 +198,7 @@ class Held:
         self._insist((yield NOW))
         self._term.end()
         try:
-            return (yield from claiming.transfer(self.job_id, self.lease_id, to_owner, self._policy, ttl=ttl))
+            return (yield from leases.transfer(self.job_id, self.lease_id, to_owner, self._policy, ttl=ttl))
         except LeaseLost as error:
             self._term.resume()
             raise self._told_of(error) from None
@@ -218,10 +218,10 @@ class Held:
         return self._term.error()
 
 
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=HeldClaim)
 
 
-class Group(Generic[H]):
+class ClaimGroup(Generic[H]):
     """Several claims that were had together. All of them are ours, or the group is lost."""
 
     def __init__(self, claims: Sequence[H]) -> None:

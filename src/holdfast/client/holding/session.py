@@ -10,7 +10,7 @@ from weakref import WeakSet
 import msgspec
 
 from holdfast.client import clock
-from holdfast.client.flows import reading
+from holdfast.client.flows import sessions
 from holdfast.client.flows.effects import NOW, Flow, Policy
 from holdfast.client.holding.claim import LAST_TRY_SECONDS, H
 from holdfast.client.values.records import Metadata, unpacked
@@ -21,7 +21,7 @@ from holdfast.wire.messages import SessionOpenedReply
 _GONE = frozenset({404, 410})
 
 
-class SessionBase(Generic[H]):
+class HeldSession(Generic[H]):
     """A session and its term."""
 
     def __init__(self, policy: Policy, opened: SessionOpenedReply, term: Term) -> None:
@@ -79,7 +79,7 @@ class SessionBase(Generic[H]):
     @property
     def _is_dropped(self) -> bool:
         """Whether nobody ended it who should have. Asked where nobody has it any more, maybe not even whole."""
-        whole = "_kept" in self.__dict__
+        whole = "_renewals" in self.__dict__
         return whole and not self._term.ended and self._term.loss is None and os.getpid() == self._pid
 
     def _add(self, held: H) -> None:
@@ -100,7 +100,7 @@ class SessionBase(Generic[H]):
         if lost:
             policy = msgspec.structs.replace(policy, answer_seconds=LAST_TRY_SECONDS, retry_seconds=0)
         try:
-            yield from reading.end_session(self.session_id, policy)
+            yield from sessions.end_session(self.session_id, policy)
         except HoldfastError as error:
             if not lost and not (isinstance(error, Refused) and error.status in _GONE):
                 raise

@@ -2,62 +2,38 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from holdfast.client import clock
-from holdfast.client.flows import renewing
+from holdfast.client.common.background import BackgroundFlow
 from holdfast.client.flows.claiming import Got
-from holdfast.client.holding.claim import REMEMBER_SECONDS, Group, Held, log, mention
-from holdfast.client.threads.background import keeper
+from holdfast.client.flows.renewing import renewal_of_lease
+from holdfast.client.holding.claim import REMEMBER_SECONDS, ClaimGroup, HeldClaim, mention
+from holdfast.client.threads.link import Link
+from holdfast.client.threads.loss import Lost, once, teller
 from holdfast.client.values.records import JobClaim, Metadata
-from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
 
-if TYPE_CHECKING:
-    from holdfast.client.common.background import Kept
-    from holdfast.client.threads.client import Holdfast
 
-
-class Lost(threading.Event):
-    """Set at the loss. Asks the clock as well, so that a thread which was stopped sees the loss before it acts."""
-
-    def __init__(self, terms: Sequence[Term]) -> None:
-        super().__init__()
-        self._terms = tuple(terms)
-        for term in self._terms:
-            term.on_loss(self.set)
-
-    def is_set(self) -> bool:
-        """Is any of it lost?"""
-        now = clock.now()
-        return super().is_set() or any(term.is_lost(now) for term in self._terms)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the loss, for so many seconds at most; True if it is lost."""
-        return self.is_set() or super().wait(timeout) or self.is_set()
-
-
-class Claim(Held):
+class Claim(HeldClaim):
     """A job that is ours, renewed in the background until it is released or lost.
 
     Use it in a `with` statement: leaving the block releases it, as failed if by an exception. Leaving it after a loss
     raises `LeaseLost`, unless `raise_if_lost` did so before.
     """
 
-    def __init__(self, client: Holdfast, got: Got, on_lost: Callable[[Claim], object] | None) -> None:
+    def __init__(self, link: Link, got: Got, on_lost: Callable[[Claim], object] | None) -> None:
         """Begin to keep it. Made by the client's `claim`."""
-        super().__init__(got, client._policy)  # noqa: SLF001 - a part of it
-        self._client = client
+        super().__init__(got, link.policy)
+        self._link = link
         self.lost = Lost([self._term])
         """An event that is set when the claim is lost."""
         if on_lost is not None:
             self._term.on_loss(teller(weakref.ref(self), on_lost))
-        self._kept = self._keep()
+        self._renewals = self._renew_on()
 
     def __enter__(self) -> Self:
         self.raise_if_lost()
@@ -82,7 +58,7 @@ class Claim(Held):
 
     def renew(self, *, note: str | None = None, metadata: Metadata = None) -> None:
         """Renew now. Nobody has to: it happens in the background. Raises `LeaseLost`."""
-        self._client._run(self._renewing(note, metadata))  # noqa: SLF001 - a part of it
+        self._link.run(self._renewing(note, metadata))
 
     def release(self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None) -> None:
         """Give the job back; a second time is harmless.
@@ -91,7 +67,7 @@ class Claim(Held):
         counts as an attempt). Raises `LeaseLost` if it was not ours any more.
         """
         try:
-            self._client._run(self._releasing(outcome, result, remember))  # noqa: SLF001 - a part of it
+            self._link.run(self._releasing(outcome, result, remember))
         finally:
             self._settle()
 
@@ -102,26 +78,26 @@ class Claim(Held):
     def transfer(self, to_owner: str, *, ttl: float | None = None) -> JobClaim:
         """Hand the job to another owner without a gap; its lease id and token are in what is returned."""
         try:
-            return self._client._run(self._transferring(to_owner, ttl))  # noqa: SLF001 - a part of it
+            return self._link.run(self._transferring(to_owner, ttl))
         finally:
             self._settle()
 
-    def _keep(self) -> tuple[Kept, ...]:
-        return keep(self._term, renewing.lease_beat(self._claim), self._client)
+    def _renew_on(self) -> tuple[BackgroundFlow, ...]:
+        return self._link.renew_in_background(self._term, renewal_of_lease(self._claim))
 
     def _stop(self) -> None:
         if not self._is_foreign:
-            stop(self._kept)
+            self._link.stop(self._renewals)
 
     def _settle(self) -> None:
         """Stop renewing what is not ours any more. What was refused is still ours: renew it as before."""
         self._stop()
         if not self._term.ended and not self._is_foreign:
-            self._kept = self._keep()
+            self._renewals = self._renew_on()
 
     def __del__(self) -> None:
         """Warn if it was never given back; it is not renewed any more and ends by itself."""
-        if "_kept" not in self.__dict__ or self._term.ended or self._term.loss or self._is_foreign:
+        if "_renewals" not in self.__dict__ or self._term.ended or self._term.loss or self._is_foreign:
             return
         self._stop()
         warnings.warn(
@@ -132,19 +108,19 @@ class Claim(Held):
         )
 
 
-class Claims(Group[Claim]):
+class Claims(ClaimGroup[Claim]):
     """Several jobs that are ours, every one of them. A context manager, as `Claim`."""
 
-    def __init__(self, client: Holdfast, gots: Sequence[Got], on_lost: Callable[[Claims], object] | None) -> None:
+    def __init__(self, link: Link, gots: Sequence[Got], on_lost: Callable[[Claims], object] | None) -> None:
         """Begin to keep them. Made by the client's `claim_all`."""
-        super().__init__([Claim(client, got, None) for got in gots])
-        self._client = client
+        super().__init__([Claim(link, got, None) for got in gots])
+        self._link = link
         self.lost = Lost(self._terms)
         """An event that is set when the first of them is lost."""
         if on_lost is not None:
-            once = _once(teller(weakref.ref(self), on_lost))
+            tell = once(teller(weakref.ref(self), on_lost))
             for term in self._terms:
-                term.on_loss(once)
+                term.on_loss(tell)
 
     def __enter__(self) -> Self:
         self.raise_if_lost()
@@ -172,46 +148,7 @@ class Claims(Group[Claim]):
     def release(self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None) -> None:
         """Give all of them back; raises what went wrong first, after all were tried."""
         try:
-            self._client._run(self._releasing(outcome, result, remember))  # noqa: SLF001 - a part of it
+            self._link.run(self._releasing(outcome, result, remember))
         finally:
             for claim in self:
                 claim._settle()  # noqa: SLF001 - one of ours
-
-
-def keep(term: Term, beat: renewing.Beat, client: Holdfast) -> tuple[Kept, ...]:
-    """Renew in the background, and watch the deadline beside it."""
-    send = client._transport.send  # noqa: SLF001 - a part of it
-    flows = (renewing.watch(term), renewing.keep(term, beat, client._policy))  # noqa: SLF001 - the same
-    return tuple(keeper().add(flow, send) for flow in flows)
-
-
-def stop(kept: Sequence[Kept]) -> None:
-    """Stop renewing."""
-    for each in kept:
-        keeper().drop(each)
-
-
-def teller(whom: weakref.ref[object], on_lost: Callable[..., object]) -> Callable[[], None]:
-    """Return what tells of a loss: in a thread of its own, because nobody knows how long it takes."""
-
-    def tell() -> None:
-        held = whom()
-        if held is None:
-            return
-        try:
-            threading.Thread(target=on_lost, args=(held,), name="holdfast-on-lost", daemon=True).start()
-        except RuntimeError as error:
-            # Whoever noticed the loss must not be hindered by it; `lost` is set all the same.
-            log.error("on_lost was not called for %r: %s", held, error)
-
-    return tell
-
-
-def _once(action: Callable[[], None]) -> Callable[[], None]:
-    lock = threading.Lock()
-
-    def act() -> None:
-        if lock.acquire(blocking=False):  # Never given back: once is once.
-            action()
-
-    return act

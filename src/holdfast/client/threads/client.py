@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from inspect import GEN_CLOSED, getgeneratorstate
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from holdfast.client.common import decorator
-from holdfast.client.common.background import look
 from holdfast.client.common.client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
 from holdfast.client.common.decorator import Skipping
-from holdfast.client.flows import claiming, reading, renewing
-from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read, Rest, Send
+from holdfast.client.flows import claiming, leases, operators, reading
+from holdfast.client.flows import sessions as session_flows
+from holdfast.client.flows.effects import Flow
 from holdfast.client.flows.following import Follower
 from holdfast.client.threads.claim import Claim, Claims
+from holdfast.client.threads.http import HttpTransport
+from holdfast.client.threads.link import Link
 from holdfast.client.threads.session import Session
 from holdfast.client.threads.transport import Transport
 from holdfast.client.values.arguments import names, whole_seconds
@@ -37,41 +37,6 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def drive(flow: Flow[T], transport: Transport) -> T:
-    """Perform what a flow yields until it returns. What goes wrong, an interrupt too, is the flow's to clean up."""
-    step: Callable[[Any], Effect] = flow.send
-    value: Any = None
-    while True:
-        try:
-            while True:  # In here, because an interrupt may come wherever a loop turns round.
-                value = _perform(step(value), transport)
-                step = flow.send
-        except StopIteration as returned:
-            result: T = returned.value
-            return result
-        except BaseException as error:
-            # What the flow itself raised has ended it; all else has to be told to it.
-            if getgeneratorstate(flow) == GEN_CLOSED:
-                raise
-            step, value = flow.throw, error
-
-
-def _perform(effect: Effect, transport: Transport) -> Any:  # noqa: ANN401 - each effect has a result of its own
-    match effect:
-        case Send():
-            return transport.send(effect)
-        case Rest(seconds=seconds):
-            return time.sleep(seconds)
-        case Open():
-            return transport.stream(effect)
-        case Read(stream=stream):
-            return stream.read()
-        case Close(stream=stream):
-            return stream.close()
-        case _:
-            return look(effect)
-
-
 class Holdfast(Client):
     """A client of one server, for any number of threads. Close it, or use it as a context manager.
 
@@ -80,7 +45,8 @@ class Holdfast(Client):
     """
 
     def _prepare(self) -> None:
-        self._transport = Transport(self._target, environment=self._environment)
+        self._transport: Transport = HttpTransport(self._target, environment=self._environment)
+        self._link = Link(self._transport, self._policy)
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +61,7 @@ class Holdfast(Client):
         self._transport.close()
 
     def _run(self, flow: Flow[T]) -> T:
-        return drive(flow, self._transport)
+        return self._link.run(flow)
 
     # Claiming.
 
@@ -116,7 +82,7 @@ class Holdfast(Client):
         claim is lost.
         """
         wanted = self._wanted(threading.current_thread(), ClaimOptions, options, session=session)
-        return Claim(self, self._run(claiming.claim(job_id, wanted, self._policy)), on_lost)
+        return Claim(self._link, self._run(claiming.claim(job_id, wanted, self._policy)), on_lost)
 
     def claim_any(
         self,
@@ -132,7 +98,7 @@ class Holdfast(Client):
         With `wait` it asks again and again; there is no line for this.
         """
         wanted = self._wanted(threading.current_thread(), ClaimAnyOptions, options, session=session)
-        return Claim(self, self._run(claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost)
+        return Claim(self._link, self._run(claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost)
 
     def claim_all(
         self,
@@ -144,7 +110,7 @@ class Holdfast(Client):
     ) -> Claims:
         """Claim every job of a list or none, and keep all of them renewed. Raises as `claim`."""
         wanted = self._wanted(threading.current_thread(), ClaimAllOptions, options, session=session)
-        return Claims(self, self._run(claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost)
+        return Claims(self._link, self._run(claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost)
 
     def session(
         self,
@@ -155,8 +121,8 @@ class Holdfast(Client):
         on_lost: Callable[[Session], object] | None = None,
     ) -> Session:
         """Open a session and keep it alive: claims made through it all end with it."""
-        flow = renewing.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
-        return Session(self, *self._run(flow), on_lost)
+        flow = session_flows.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
+        return Session(self._link, self, *self._run(flow), on_lost)
 
     @overload
     def exclusive(
@@ -240,7 +206,7 @@ class Holdfast(Client):
         metadata: Metadata = None,
     ) -> float:
         """Renew a claim for its own ttl, or another; return how many seconds it lives. Raises `LeaseLost`."""
-        flow = claiming.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
+        flow = leases.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
         return self._run(flow)[0].expires_in_ms / 1_000
 
     def release_job(
@@ -253,11 +219,11 @@ class Holdfast(Client):
         remember: float | None = None,
     ) -> None:
         """Give a claim back; a second time is harmless. Raises `LeaseLost` if it had ended in another way."""
-        self._run(claiming.release(job_id, lease_id, self._policy, outcome=outcome, result=result, remember=remember))
+        self._run(leases.release(job_id, lease_id, self._policy, outcome=outcome, result=result, remember=remember))
 
     def transfer_job(self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None) -> JobClaim:
         """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
-        return self._run(claiming.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
+        return self._run(leases.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
 
     def open_session(
         self, name: str | None = None, *, ttl: float = TTL_SECONDS, metadata: Metadata = None
@@ -266,7 +232,7 @@ class Holdfast(Client):
 
         Claims that are made with `session=` its id end with it. `end_session` ends it.
         """
-        flow = renewing.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
+        flow = session_flows.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
         reply, _ = self._run(flow)
         return opened_session(reply, self.url)
 
@@ -334,19 +300,19 @@ class Holdfast(Client):
 
     def revoke(self, job_id: str, reason: str) -> None:
         """End somebody's claim; that one is told who did it and why. Needs the scope admin."""
-        self._run(reading.revoke(job_id, reason, self._policy))
+        self._run(operators.revoke(job_id, reason, self._policy))
 
     def reopen(self, job_id: str, reason: str | None = None) -> None:
         """Let finished work be claimed again. Needs the scope admin."""
-        self._run(reading.reopen(job_id, reason, self._policy))
+        self._run(operators.reopen(job_id, reason, self._policy))
 
     def sessions(self) -> list[SessionInfo]:
         """List one's sessions."""
-        return self._run(reading.sessions(self._policy))
+        return self._run(session_flows.sessions(self._policy))
 
     def end_session(self, session_id: str) -> None:
         """End a session and all that is bound to it."""
-        self._run(reading.end_session(session_id, self._policy))
+        self._run(session_flows.end_session(session_id, self._policy))
 
     def create_token(
         self,
@@ -357,15 +323,15 @@ class Holdfast(Client):
         expires_in_seconds: int | None = None,
     ) -> TokenMadeReply:
         """Make a token; this is the only time it is shown. Needs the scope admin."""
-        flow = reading.create_token(
+        flow = operators.create_token(
             name, self._policy, scopes=scopes, prefix=prefix, expires_in_seconds=expires_in_seconds
         )
         return self._run(flow)
 
     def list_tokens(self) -> list[TokenReply]:
         """List the tokens, without the tokens. Needs the scope admin."""
-        return self._run(reading.list_tokens(self._policy))
+        return self._run(operators.list_tokens(self._policy))
 
     def revoke_token(self, name: str) -> None:
         """Shut a token out. Needs the scope admin."""
-        self._run(reading.revoke_token(name, self._policy))
+        self._run(operators.revoke_token(name, self._policy))

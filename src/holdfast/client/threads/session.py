@@ -6,39 +6,74 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Protocol, Self, Unpack
 
-from holdfast.client.flows import renewing
+from holdfast.client.flows.renewing import renewal_of_session
 from holdfast.client.holding.claim import mention
-from holdfast.client.holding.session import SessionBase
-from holdfast.client.threads.claim import Claim, Claims, Lost, keep, stop, teller
+from holdfast.client.holding.session import HeldSession
+from holdfast.client.threads.claim import Claim, Claims
+from holdfast.client.threads.link import Link
+from holdfast.client.threads.loss import Lost, teller
 from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
 from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
 from holdfast.wire.messages import SessionOpenedReply
 
-if TYPE_CHECKING:
-    from holdfast.client.threads.client import Holdfast
+
+class Claimer(Protocol):
+    """Who claims for a session: its client."""
+
+    def claim(
+        self,
+        job_id: str,
+        *,
+        session: str | None = None,
+        on_lost: Callable[[Claim], object] | None = None,
+        **options: Unpack[ClaimOptions],
+    ) -> Claim:
+        """Claim a job."""
+
+    def claim_any(
+        self,
+        job_ids: Sequence[str],
+        *,
+        session: str | None = None,
+        on_lost: Callable[[Claim], object] | None = None,
+        **options: Unpack[ClaimAnyOptions],
+    ) -> Claim:
+        """Claim the first free job of a list."""
+
+    def claim_all(
+        self,
+        job_ids: Sequence[str],
+        *,
+        session: str | None = None,
+        on_lost: Callable[[Claims], object] | None = None,
+        **options: Unpack[ClaimAllOptions],
+    ) -> Claims:
+        """Claim every job of a list or none."""
 
 
-class Session(SessionBase[Claim]):
+class Session(HeldSession[Claim]):
     """A session that is ours, kept alive in the background. Use it in a `with` statement: leaving the block ends it."""
 
     def __init__(
         self,
-        client: Holdfast,
+        link: Link,
+        claimer: Claimer,
         opened: SessionOpenedReply,
         term: Term,
         on_lost: Callable[[Session], object] | None,
     ) -> None:
         """Begin to keep it. Made by the client's `session`."""
-        super().__init__(client._policy, opened, term)  # noqa: SLF001 - a part of it
-        self._client = client
+        super().__init__(link.policy, opened, term)
+        self._link = link
+        self._claimer = claimer
         self.lost = Lost([term])
         """An event that is set when the session is lost."""
         if on_lost is not None:
             term.on_loss(teller(weakref.ref(self), on_lost))
-        self._kept = keep(term, renewing.session_beat(opened.session_id), client)
+        self._renewals = link.renew_in_background(term, renewal_of_session(opened.session_id))
 
     def __enter__(self) -> Self:
         self.raise_if_lost()
@@ -59,7 +94,7 @@ class Session(SessionBase[Claim]):
         self, job_id: str, *, on_lost: Callable[[Claim], object] | None = None, **options: Unpack[ClaimOptions]
     ) -> Claim:
         """Claim a job for this session, as `Holdfast.claim`."""
-        claim = self._client.claim(job_id, session=self.session_id, on_lost=on_lost, **options)
+        claim = self._claimer.claim(job_id, session=self.session_id, on_lost=on_lost, **options)
         self._add(claim)
         return claim
 
@@ -71,7 +106,7 @@ class Session(SessionBase[Claim]):
         **options: Unpack[ClaimAnyOptions],
     ) -> Claim:
         """Claim the first free job of a list for this session, as `Holdfast.claim_any`."""
-        claim = self._client.claim_any(job_ids, session=self.session_id, on_lost=on_lost, **options)
+        claim = self._claimer.claim_any(job_ids, session=self.session_id, on_lost=on_lost, **options)
         self._add(claim)
         return claim
 
@@ -83,7 +118,7 @@ class Session(SessionBase[Claim]):
         **options: Unpack[ClaimAllOptions],
     ) -> Claims:
         """Claim every job of a list or none for this session, as `Holdfast.claim_all`."""
-        claims = self._client.claim_all(job_ids, session=self.session_id, on_lost=on_lost, **options)
+        claims = self._claimer.claim_all(job_ids, session=self.session_id, on_lost=on_lost, **options)
         for claim in claims:
             self._add(claim)
         return claims
@@ -91,9 +126,9 @@ class Session(SessionBase[Claim]):
     def end(self) -> None:
         """End the session, and with it every claim of it, in one step; a second time is harmless."""
         try:
-            self._client._run(self._ending())  # noqa: SLF001 - a part of it
+            self._link.run(self._ending())
         finally:
-            stop(self._kept)
+            self._link.stop(self._renewals)
             for claim in tuple(self._members):
                 claim._stop()  # noqa: SLF001 - one of ours
 
@@ -101,7 +136,7 @@ class Session(SessionBase[Claim]):
         """Warn if it was never ended; it is not kept alive any more and ends by itself."""
         if not self._is_dropped:
             return
-        stop(self._kept)
+        self._link.stop(self._renewals)
         warnings.warn(
             f"{self._term.title} was dropped while it lived; use `with`, or call end()",
             ResourceWarning,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypedDict
 
+import msgspec
+
 from holdfast.client.values.records import Metadata, Place
 
 
@@ -57,6 +59,20 @@ class ClaimJobOptions(_EveryOption, total=False):
     """Called with the place in the line, every few seconds."""
     resume: bool
     """Ask for one's own live claim back."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What one claim asks for, with nothing left open. Times in seconds, as the caller gave them."""
+
+    ttl: float
+    owner: str | None
+    wait: float = 0.0
+    metadata: Metadata = None
+    resume: bool = False
+    redo: bool = False
+    session: str | None = None
+    lock_delay: int = 0
+    on_wait: Callable[[Place], None] | None = None
 
 
 def check_known(given: Iterable[str], kind: type) -> None:

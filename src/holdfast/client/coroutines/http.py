@@ -1,4 +1,4 @@
-"""One JSON request, one JSON answer, over aiohttp. Nothing is retried and no redirect is followed."""
+"""The transport over aiohttp: one JSON request, one JSON answer. Nothing is retried and no redirect is followed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from holdfast.errors import ServerError, Unreachable
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
 
-class AsyncTransport:
+class AsyncHttpTransport:
     """A way to one server, for one event loop. Made before the loop runs, it opens nothing until it is used."""
 
     def __init__(self, target: Target, *, environment: Mapping[str, str]) -> None:
@@ -43,7 +43,7 @@ class AsyncTransport:
 
     def __repr__(self) -> str:
         """Show where it leads, never the token."""
-        return f"AsyncTransport({self.target!r})"
+        return f"AsyncHttpTransport({self.target!r})"
 
     async def close(self) -> None:
         """Close the connections, once nobody gives anything back any more."""
@@ -74,7 +74,7 @@ class AsyncTransport:
         except _BROKEN as error:
             raise Unreachable(self.target.url, reason(error)) from None
 
-    async def stream(self, opening: Open) -> AsyncStream:
+    async def stream(self, opening: Open) -> AsyncHttpStream:
         """Open a response that goes on and on. Raises `Unreachable`."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=opening.read_seconds)
         try:
@@ -89,7 +89,7 @@ class AsyncTransport:
             )
         except _BROKEN as error:
             raise Unreachable(self.target.url, reason(error)) from None
-        return AsyncStream(self.target.url, response)
+        return AsyncHttpStream(self.target.url, response)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -128,7 +128,7 @@ class AsyncTransport:
         return content
 
 
-class AsyncStream:
+class AsyncHttpStream:
     """A response that is read bit by bit."""
 
     def __init__(self, url: str, response: aiohttp.ClientResponse) -> None:

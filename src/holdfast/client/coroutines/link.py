@@ -1,0 +1,44 @@
+"""What a claim or a session needs of its client to act: run a flow, and renew in the background."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from holdfast.client.common.background import BackgroundFlow
+from holdfast.client.coroutines.background import BackgroundLoop
+from holdfast.client.coroutines.driver import drive
+from holdfast.client.coroutines.http import AsyncHttpTransport
+from holdfast.client.flows.effects import Flow, Policy
+from holdfast.client.flows.renewing import Renewal, keep_renewed, watch_deadline
+from holdfast.client.values.term import Term
+
+T = TypeVar("T")
+
+
+class AsyncLink:
+    """The way to one server for whoever holds something there, on one event loop."""
+
+    def __init__(self, transport: AsyncHttpTransport, policy: Policy, background: BackgroundLoop) -> None:
+        self.policy = policy
+        self._transport = transport
+        self._background = background
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end, in this task."""
+        return await drive(flow, self._transport, flow.send, None)
+
+    def renew_in_background(self, term: Term, renewal: Renewal) -> tuple[BackgroundFlow, ...]:
+        """Renew a term until it ends, and watch its deadline beside that. Give what this returns to `stop`."""
+        flows = (watch_deadline(term), keep_renewed(term, renewal, self.policy))
+        return tuple(self._background.add(flow, self._transport.send) for flow in flows)
+
+    def stop(self, renewals: tuple[BackgroundFlow, ...]) -> None:
+        """Stop renewing."""
+        for each in renewals:
+            self._background.drop(each)
+
+
+def abandon(renewals: tuple[BackgroundFlow, ...]) -> None:
+    """Stop renewing, from whichever thread the garbage collector runs in: the schedule is the event loop's alone."""
+    for each in renewals:
+        each.stopped = True

@@ -1,0 +1,95 @@
+"""Asking the server: send a request until there is an answer, and make of it the reply that was promised."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.client.clock import Instant, elapsed_ms
+from holdfast.client.flows.effects import NOW, SHARE, Flow, Policy, Rest, Send
+from holdfast.client.values.answer import Answer, decoded, refusal
+from holdfast.errors import Unreachable
+
+T = TypeVar("T")
+
+RETRY_FIRST_SECONDS = 0.05
+RETRY_SECONDS_MAX = 1.0
+HASTE_SECONDS = 3.0
+"""How long cleaning up may take after an interrupt."""
+AGAIN = frozenset({502, 503, 504})
+"""What may be gone when asked again: the server restarts, or what stands in between does."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """An answer, and when its request was sent."""
+
+    answer: Answer
+    sent: Instant
+
+
+def exchange(request: Send | Callable[[Instant], Send], policy: Policy) -> Flow[Heard]:
+    """Send a request until there is an answer, for `retry_seconds` after the first failure.
+
+    Only for requests that can be sent twice: reads, and those with an idempotency key (C5). One that waits is made
+    anew for each try, because less of the wait is left.
+    """
+    pause = RETRY_FIRST_SECONDS
+    failing_since: Instant | None = None
+    while True:
+        sent: Instant = yield NOW
+        heard = None
+        problem: Unreachable | None = None
+        asked = request if isinstance(request, Send) else request(sent)
+        try:
+            heard = Heard((yield asked), sent)
+        except Unreachable as error:
+            problem = error
+        else:
+            if heard.answer.status not in AGAIN:
+                return heard
+        now: Instant = yield NOW
+        waited = asked.answer_seconds > policy.answer_seconds and elapsed_ms(sent, now) > policy.retry_seconds * 1_000
+        if failing_since is None or waited:
+            # What breaks off in the middle of a long wait had a server at its other end till then.
+            failing_since = now
+        if elapsed_ms(failing_since, now) + pause * 1_000 > policy.retry_seconds * 1_000:
+            if problem is not None:
+                raise problem
+            if heard is not None:
+                return heard
+        yield Rest(pause * (0.5 + (yield SHARE) / 2))
+        pause = min(pause * 2, RETRY_SECONDS_MAX)
+
+
+def insist(request: Send, policy: Policy) -> Flow[Heard]:
+    """Exchange, and see it through even if interrupted or cancelled: then the request is sent once more, in haste."""
+    try:
+        return (yield from exchange(request, policy))
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException:
+        hasty = msgspec.structs.replace(policy, retry_seconds=HASTE_SECONDS / 2)
+        with contextlib.suppress(Unreachable):  # The server is gone; what it was to end ends by itself.
+            yield from exchange(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
+        raise
+
+
+def ask(request: Send, policy: Policy, reply: type[T]) -> Flow[T]:
+    """Send a request and return the reply it was promised. Raises `ServerError` in one of its forms."""
+    heard = yield from exchange(request, policy)
+    return said(heard.answer, policy, request, reply)
+
+
+def get(path: str, policy: Policy) -> Send:
+    """Return the request that reads a path."""
+    return Send("GET", path, answer_seconds=policy.answer_seconds)
+
+
+def said(answer: Answer, policy: Policy, request: Send, reply: type[T]) -> T:
+    """Return the reply in an answer, or raise the refusal."""
+    if not 200 <= answer.status < 300:  # noqa: PLR2004 - the range of success
+        raise refusal(answer, policy.url)
+    return decoded(answer, reply, f"{request.method} {request.path}", policy.url)

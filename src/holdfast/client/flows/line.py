@@ -1,0 +1,208 @@
+"""Standing in line: ask for a claim, and come back to the same place for as long as the wait lasts.
+
+One request waits for 50 seconds at most, so a long wait is several requests with one key and one ticket. Whatever is
+interrupted leaves the line, and gives back what it may have got by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.client.clock import Instant, elapsed_ms
+from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send
+from holdfast.client.flows.exchange import HASTE_SECONDS, Heard, exchange
+from holdfast.client.flows.reading import status
+from holdfast.client.values.answer import Answer, decoded, envelope, refusal
+from holdfast.client.values.options import Wanted
+from holdfast.client.values.paths import job_path
+from holdfast.client.values.records import JobStatus, Place
+from holdfast.errors import HoldfastError, JobHeld, NotInTime
+from holdfast.wire.messages import AcquiredReply, ClaimsReply, ReleaseBody, WaitingReply
+
+WAIT_SECONDS_MAX = 50
+"""What one request may wait; a longer wait is several of them at one place in the line."""
+WATCHED_WAIT_SECONDS_MAX = 5
+"""The same for somebody who watches, and wants to be told more often."""
+GLANCE_SECONDS = 0.1
+"""How long the first request waits for one who watches: until the place is known."""
+SHARED_PLACE_SECONDS_MAX = 5.0
+UNHEARD_MAX = 3
+_OK, _CONFLICT = 200, 409
+_GONE = frozenset({400, 404})
+"""A lease that is not current: 404, or 400 where somebody else has the name by now."""
+
+
+class _HadEnough(Exception):
+    """Whoever watches the wait raised one of our own exceptions, which must not be taken for the server's."""
+
+
+class Asking:
+    """One claim on its way: the key that makes it once, its place in the line, and how long it has been at it."""
+
+    def __init__(self, jobs: Sequence[str], wanted: Wanted, began: Instant, key: str) -> None:
+        self.jobs = jobs
+        self.wanted = wanted
+        self.began = began
+        self.key = key
+        self.ticket: str | None = None
+        self.asked_wait = 0.0
+        """How long the last request was to wait."""
+        self.unheard = 0
+        self.crowded = 0
+
+    def wait_left(self, now: Instant) -> float:
+        """Return how many seconds of the wait are left."""
+        return max(0.0, self.wanted.wait - elapsed_ms(self.began, now) / 1_000)
+
+    def this_wait(self, now: Instant) -> float:
+        """Return how long the next request waits."""
+        left = self.wait_left(now)
+        if self.wanted.on_wait is None:
+            return min(left, WAIT_SECONDS_MAX)
+        return min(left, WATCHED_WAIT_SECONDS_MAX if self.ticket else GLANCE_SECONDS)
+
+    def start_over(self, key: str) -> None:
+        """Forget the place and the key: what they led to is gone."""
+        self.ticket, self.key = None, key
+
+
+def stand(
+    asking: Asking,
+    request: Callable[[float], Send],
+    answers: object,
+    policy: Policy,
+    *,
+    can_wait: bool = True,
+) -> Flow[tuple[object, Instant]]:
+    """Ask, and come back to the same place for as long as the wait lasts; return the reply that settles it."""
+
+    def next_try(now: Instant) -> Send:
+        asking.asked_wait = asking.this_wait(now) if can_wait else 0.0
+        return request(asking.asked_wait)
+
+    while True:
+        try:
+            heard: Heard = yield from exchange(next_try, policy)
+            if not _settles(heard.answer):
+                yield from _begin_again(asking, heard.answer, policy)
+                continue
+            reply = decoded(heard.answer, answers, "a claim", policy.url)  # type: ignore[arg-type, var-annotated]
+            if not isinstance(reply, WaitingReply):
+                return reply, heard.sent
+            yield from _go_on_waiting(asking, reply, heard.sent, policy)
+        except (HoldfastError, GeneratorExit):
+            raise
+        except BaseException as interrupt:
+            # Interrupted or cancelled, or whoever watches has had enough: nothing may be left behind.
+            yield from _abandon(request(0.0), answers, policy)
+            if isinstance(interrupt, _HadEnough) and interrupt.__cause__ is not None:
+                raise interrupt.__cause__ from None
+            raise
+
+
+def _settles(answer: Answer) -> bool:
+    """Tell whether this is an answer to the claim, and not a refusal or a wait that is gone."""
+    return answer.status == _OK or (answer.status == _CONFLICT and envelope(answer) is None)
+
+
+def _begin_again(asking: Asking, answer: Answer, policy: Policy) -> Flow[None]:
+    """Start over with a new key where the last one leads nowhere; raise what cannot be mended so."""
+    found = envelope(answer)
+    gone = answer.status in _GONE and found is not None and found.code in {"ticket_gone", "lease_not_current"}
+    if not gone or asking.unheard >= UNHEARD_MAX:
+        raise refusal(answer, policy.url)
+    # The place lapsed while we were cut off, or the lease ended before we heard of it.
+    asking.unheard += 1
+    asking.start_over((yield NEW_KEY))
+
+
+def _go_on_waiting(asking: Asking, reply: WaitingReply, sent: Instant, policy: Policy) -> Flow[None]:
+    """Take note of the place. Raises `NotInTime` once the wait is over."""
+    now: Instant = yield NOW
+    asking.ticket = reply.ticket
+    asking.unheard = 0
+    left = asking.wait_left(now)
+    if left <= 0:
+        yield from leave(reply.ticket, policy)
+        raise (yield from _not_in_time(asking, policy))
+    if asking.wanted.on_wait is not None:
+        known = (yield from _glance(asking.jobs[0], policy)) if len(asking.jobs) == 1 else None
+        waited = elapsed_ms(asking.began, now) / 1_000
+        place = Place(asking.jobs[0], reply.position, waited, None if known is None else known.owner)
+        try:
+            asking.wanted.on_wait(place)
+        except HoldfastError as error:
+            raise _HadEnough from error
+    if elapsed_ms(sent, now) < asking.asked_wait * 500:
+        # Sent away early: somebody of the same name stands at the same place. Taking it back at once would never end.
+        asking.crowded += 1
+        yield Rest(min(asking.crowded * 0.5, SHARED_PLACE_SECONDS_MAX, left))
+
+
+def _not_in_time(asking: Asking, policy: Policy) -> Flow[JobHeld]:
+    waited = f"not acquired within {asking.wanted.wait:g} s"
+    if len(asking.jobs) > 1:
+        return NotInTime(f"{waited}: {', '.join(asking.jobs)}", job_id=asking.jobs[0])
+    job = asking.jobs[0]
+    known = yield from _glance(job, policy)
+    owner = None if known is None else known.owner
+    if known is None or owner is None:
+        return NotInTime(f"{job} was {waited}", job_id=job, waiting=0 if known is None else known.waiting)
+    return NotInTime(
+        f"{job} was {waited}; it is held by {owner.owner or 'an owner without a name'}",
+        job_id=job,
+        owner=owner.owner,
+        metadata=owner.metadata,
+        note=owner.note,
+        claimed_at=owner.claimed_at,
+        last_heartbeat_at=owner.last_heartbeat_at,
+        expires_at=owner.expires_at,
+        waiting=known.waiting,
+        retry_after=owner.expires_in,
+    )
+
+
+def _glance(job: str, policy: Policy) -> Flow[JobStatus | None]:
+    """See how a job is, for what is said beside the point; None where we may not look, or nobody answers."""
+    try:
+        return (yield from status(job, msgspec.structs.replace(policy, retry_seconds=0)))
+    except HoldfastError:
+        return None
+
+
+def _abandon(request: Send, answers: object, policy: Policy) -> Flow[None]:
+    """Find out what a claim came to that nobody wants any more, and give it back; for a short while only."""
+    hasty = msgspec.structs.replace(policy, answer_seconds=HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
+    try:
+        heard = yield from exchange(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
+        if not _settles(heard.answer):
+            return
+        reply: object = decoded(heard.answer, answers, "", policy.url)  # type: ignore[arg-type]
+        match reply:
+            case WaitingReply():
+                yield from leave(reply.ticket, hasty)
+            case AcquiredReply() if not reply.reacquired:
+                yield from _give_back(request.path.removesuffix("/acquire"), reply.lease_id, hasty)
+            case ClaimsReply():
+                for each in reply.claims:
+                    yield from _give_back(job_path(each.name), each.lease_id, hasty)
+            case _:
+                pass
+    except HoldfastError:
+        return  # The server is gone; what it may have given us ends by itself.
+
+
+def _give_back(at: str, lease_id: str, policy: Policy) -> Flow[None]:
+    # As failed: nothing was done, so what counts the attempts must not begin anew.
+    body = ReleaseBody(lease_id=lease_id, outcome="failed")
+    yield from exchange(Send("POST", f"{at}/release", body, (yield NEW_KEY)), policy)
+
+
+def leave(ticket: str, policy: Policy) -> Flow[None]:
+    """Give up a place in the line; it may be gone already."""
+    try:
+        yield from exchange(Send("DELETE", f"/tickets/{ticket}", answer_seconds=policy.answer_seconds), policy)
+    except HoldfastError:
+        return  # Then it goes by itself, in a minute.

@@ -1,0 +1,54 @@
+"""What operators do, as flows: revoke, reopen, and the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.client.flows.effects import NEW_KEY, Flow, Policy, Send
+from holdfast.client.flows.exchange import ask, get
+from holdfast.client.values.paths import job_path, token_path
+from holdfast.wire.messages import ReopenBody, RevokeBody, TokenBody, TokenMadeReply, TokenReply, TokensReply
+
+
+def revoke(job: str, reason: str, policy: Policy) -> Flow[None]:
+    """End somebody's claim."""
+    yield from _change("POST", job_path(job, "revoke"), RevokeBody(reason=reason), policy)
+
+
+def reopen(job: str, reason: str | None, policy: Policy) -> Flow[None]:
+    """Let finished work be claimed again."""
+    yield from _change("POST", job_path(job, "reopen"), ReopenBody(reason=reason), policy)
+
+
+def create_token(
+    name: str,
+    policy: Policy,
+    *,
+    scopes: Sequence[str] | None = None,
+    prefix: str | None = None,
+    expires_in_seconds: int | None = None,
+) -> Flow[TokenMadeReply]:
+    """Make a token; the answer is the only one that ever shows it."""
+    body = TokenBody(
+        name=name,
+        scopes=None if scopes is None else list(scopes),  # type: ignore[arg-type]
+        prefix=prefix,
+        expires_in_seconds=expires_in_seconds,
+    )
+    request = Send("POST", "/tokens", body, (yield NEW_KEY), policy.answer_seconds)
+    return (yield from ask(request, policy, TokenMadeReply))
+
+
+def list_tokens(policy: Policy) -> Flow[list[TokenReply]]:
+    """List the tokens, without the tokens."""
+    reply = yield from ask(get("/tokens", policy), policy, TokensReply)
+    return reply.tokens
+
+
+def revoke_token(name: str, policy: Policy) -> Flow[None]:
+    """Shut a token out."""
+    yield from _change("DELETE", token_path(name), None, policy)
+
+
+def _change(method: str, path: str, body: object, policy: Policy) -> Flow[None]:
+    yield from ask(Send(method, path, body, (yield NEW_KEY), policy.answer_seconds), policy, object)

@@ -1,0 +1,60 @@
+"""Sessions, as flows: open one, end it, list one's own. A session is renewed by `renewing`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.client.clock import Instant
+from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Send
+from holdfast.client.flows.exchange import HASTE_SECONDS, ask, get, insist, said
+from holdfast.client.values import records
+from holdfast.client.values.paths import session_path
+from holdfast.client.values.records import Metadata, SessionInfo, packed
+from holdfast.client.values.term import Term
+from holdfast.errors import HoldfastError
+from holdfast.wire.messages import SessionBody, SessionOpenedReply, SessionsReply
+
+
+def open_session(
+    policy: Policy, *, name: str | None, ttl_seconds: int, metadata: Metadata
+) -> Flow[tuple[SessionOpenedReply, Term]]:
+    """Open a session."""
+    body = SessionBody(ttl_seconds=ttl_seconds, name=name, metadata=packed(metadata))
+    request = Send("POST", "/sessions", body, (yield NEW_KEY), policy.answer_seconds)
+    # Counted from the first try on: a retry may be answered with what the first one began.
+    sent: Instant = yield NOW
+    try:
+        reply = yield from ask(request, policy, SessionOpenedReply)
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException:
+        # Interrupted or cancelled while it is not known what came of it: nothing may be left behind.
+        yield from _abandon_session(request, policy)
+        raise
+    term = Term("", None, sent, reply.expires_in_ms)
+    term.title = f"the session {name or reply.session_id}"
+    return reply, term
+
+
+def end_session(session_id: str, policy: Policy) -> Flow[None]:
+    """End a session and all that is bound to it, even if interrupted."""
+    request = Send("DELETE", session_path(session_id), None, (yield NEW_KEY), policy.answer_seconds)
+    heard = yield from insist(request, policy)
+    said(heard.answer, policy, request, object)
+
+
+def sessions(policy: Policy) -> Flow[list[SessionInfo]]:
+    """List the caller's sessions."""
+    reply = yield from ask(get("/sessions", policy), policy, SessionsReply)
+    return [records.session(each) for each in reply.sessions]
+
+
+def _abandon_session(request: Send, policy: Policy) -> Flow[None]:
+    """End a session that nobody wants any more; for a short while only."""
+    hasty = msgspec.structs.replace(policy, answer_seconds=HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
+    try:
+        hurried = msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS)
+        reply = yield from ask(hurried, hasty, SessionOpenedReply)
+        yield from end_session(reply.session_id, hasty)
+    except HoldfastError:
+        return  # The server is gone; what it may have given us ends by itself.

@@ -1,0 +1,37 @@
+"""What a claim or a session needs of its client to act: run a flow, and renew in the background."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from holdfast.client.common.background import BackgroundFlow
+from holdfast.client.flows.effects import Flow, Policy
+from holdfast.client.flows.renewing import Renewal, keep_renewed, watch_deadline
+from holdfast.client.threads.background import background_thread
+from holdfast.client.threads.driver import drive
+from holdfast.client.threads.transport import Transport
+from holdfast.client.values.term import Term
+
+T = TypeVar("T")
+
+
+class Link:
+    """The way to one server for whoever holds something there. It outlives the client that made it."""
+
+    def __init__(self, transport: Transport, policy: Policy) -> None:
+        self.policy = policy
+        self._transport = transport
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end, in this thread."""
+        return drive(flow, self._transport)
+
+    def renew_in_background(self, term: Term, renewal: Renewal) -> tuple[BackgroundFlow, ...]:
+        """Renew a term until it ends, and watch its deadline beside that. Give what this returns to `stop`."""
+        flows = (watch_deadline(term), keep_renewed(term, renewal, self.policy))
+        return tuple(background_thread().add(flow, self._transport.send) for flow in flows)
+
+    def stop(self, renewals: tuple[BackgroundFlow, ...]) -> None:
+        """Stop renewing."""
+        for each in renewals:
+            background_thread().drop(each)
