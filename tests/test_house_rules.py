@@ -9,7 +9,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -71,6 +71,19 @@ MAY_READ_CHANCE = {"engine/ids.py", "client/chance.py"}
 # What commands know of the client beside its public names: times.py its wall clock, so that one object reads the clock;
 # probe.py four things by which the doctor looks at an answer as it came, which no method of the client returns.
 CLIENT_INSIDES_MAX = 5
+
+# What each room of the client may import of the others, at runtime or for types alone. The two twins never meet.
+CLIENT_ROOMS: dict[str, set[str]] = {
+    "clock": set(),
+    "chance": set(),
+    "values": {"clock"},
+    "flows": {"values", "clock"},
+    "holding": {"flows", "values", "clock"},
+    "common": {"flows", "values", "clock", "chance"},
+    "threads": {"common", "holding", "flows", "values", "clock"},
+    "coroutines": {"common", "holding", "flows", "values", "clock"},
+    "functions": {"threads", "coroutines", "common", "values"},
+}
 
 ROOMED = {"cli", "client", "server", "supervision"}
 ROOM_MODULES_MAX = 12
@@ -201,6 +214,51 @@ def wrong_rooms(path: str, text: str) -> list[str]:
         for line, name in imported(path, ast.parse(text))
         if name.startswith("holdfast.cli.") and not f"{name}.".startswith(allowed)
     ]
+
+
+def wrong_client_rooms(path: str, text: str) -> list[str]:
+    """A room of the client imports no other than its row of the table says; a flow never imports a twin."""
+    package, *rest = PurePosixPath(path).parts
+    room = rest[0].removesuffix(".py") if rest else ""
+    if package != "client" or room == "__init__":
+        return []
+    if room not in CLIENT_ROOMS:
+        return [f"{path}: {room!r} is not in CLIENT_ROOMS; say there what it may import"]
+    return [
+        f"{path}:{line}: {room} may not import {name}"
+        for line, name in imported(path, ast.parse(text))
+        if name.startswith("holdfast.client.") and name.split(".")[2] not in {room, *CLIENT_ROOMS[room]}
+    ]
+
+
+def import_graph(files: Mapping[str, str]) -> dict[str, set[str]]:
+    """Which of these modules import which others, at any depth and in any branch, for types alone too."""
+    homes = {f"holdfast.{path.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}": path for path in files}
+    graph: dict[str, set[str]] = {}
+    for path, text in files.items():
+        names = (name for _, name in imported(path, ast.parse(text)))
+        found = {homes.get(name) or homes.get(name.rpartition(".")[0]) for name in names}
+        graph[path] = {each for each in found if each is not None} - {path}
+    return graph
+
+
+def import_cycles(files: Mapping[str, str]) -> list[set[str]]:
+    """Every group of modules of which each can be reached from each other one by imports."""
+    graph = import_graph(files)
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        ahead = list(graph[start])
+        while ahead:
+            each = ahead.pop()
+            if each not in seen:
+                seen.add(each)
+                ahead += graph[each]
+        return seen
+
+    reach = {path: reached(path) for path in graph}
+    cycles = {frozenset(each for each in reach[path] if path in reach[each]) for path in graph if path in reach[path]}
+    return [set(cycle) for cycle in sorted(cycles, key=sorted)]
 
 
 # --- Clock and chance ------------------------------------------------------------------------------------------------
@@ -408,6 +466,41 @@ def test_rooms_of_commands_stand_apart() -> None:
     assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.shared import output") == []
     assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.agents import session_exec") == []
     assert wrong_rooms("cli/main.py", "from holdfast.cli.workers.run import run") == []
+
+
+def test_rooms_of_the_client_follow_their_table() -> None:
+    """Flows import neither twin, the twins do not import each other, and values import nothing but the clock."""
+    assert whole_tree(wrong_client_rooms) == []
+    assert {"threads", "coroutines"}.isdisjoint(
+        CLIENT_ROOMS["flows"] | CLIENT_ROOMS["holding"] | CLIENT_ROOMS["common"]
+    )
+    assert "coroutines" not in CLIENT_ROOMS["threads"] and "threads" not in CLIENT_ROOMS["coroutines"]
+
+    assert wrong_client_rooms("client/flows/line.py", "from holdfast.client.threads.driver import drive")
+    assert wrong_client_rooms("client/flows/line.py", "def late():\n    from holdfast.client import coroutines")
+    assert wrong_client_rooms("client/flows/line.py", "if TYPE_CHECKING:\n    from ..threads.claim import Claim")
+    assert wrong_client_rooms("client/threads/x.py", "import holdfast.client.coroutines.driver")
+    assert wrong_client_rooms("client/values/x.py", "from holdfast.client import chance")
+    assert wrong_client_rooms("client/new/x.py", "")
+
+    assert wrong_client_rooms("client/flows/line.py", "from holdfast.client.flows.effects import NOW") == []
+    assert wrong_client_rooms("client/functions.py", "from holdfast.client.coroutines.client import a") == []
+    assert wrong_client_rooms("cli/x.py", "from holdfast.client import chance") == []
+
+
+def test_modules_of_the_client_import_each_other_in_no_circle() -> None:
+    """There is no cycle of imports between modules of the client, not even for types."""
+    paths = sorted((SOURCE / "client").rglob("*.py"))
+    assert import_cycles({path.relative_to(SOURCE).as_posix(): _text(path) for path in paths}) == []
+
+    bad = {
+        "client/a.py": "if TYPE_CHECKING:\n    from holdfast.client.r.b import B",
+        "client/r/b.py": "from holdfast.client.r import c",
+        "client/r/c.py": "def late():\n    from holdfast.client.a import A",
+        "client/d.py": "from holdfast.client import a",
+    }
+    assert import_cycles(bad) == [{"client/a.py", "client/r/b.py", "client/r/c.py"}]
+    assert import_cycles({**bad, "client/r/c.py": "import holdfast.client.r.e", "client/r/e.py": ""}) == []
 
 
 def test_nobody_imports_testing_cli_or_mcp() -> None:
