@@ -1,8 +1,42 @@
-"""Runs a command for as long as a claim is held, and not a moment longer.
+"""Runs a command for as long as a claim is held, and stops it before the claim can be lost.
 
-The command has a process group of its own. It gets the signals we get, and the terminal if we have it. Before the claim
-can be lost the group gets SIGTERM, then SIGKILL. Should we be stopped, frozen or killed meanwhile, the guardian does it
-(`guardian.py`). When the command has ended, what it left behind in its group is stopped too, before we return.
+    supervisor (this module) ─────── renewed in the background ─────────► the server
+       │
+       ├─ child.py ──────────► gate.py ── becomes ──► the command, and all that it starts:
+       │                                              one process group, signalled as one
+       │                                                        ▲
+       └─ guardian_link.py ──► guardian.py ── if we do not ─────┘
+
+**The gate.** A command must not run before it is guarded, and there is nothing to guard before it runs. So a small
+script is started in its place, at the head of the new group. It waits. When guardian and gate have both reported, we
+open it, and it becomes the command under the same number. If we die before that, the gate ends and nothing has begun.
+Without a guardian the command is not run at all.
+
+**The guardian.** We may be stopped by Ctrl-Z, frozen with the machine, or killed. So a second process knows the times
+too, by clocks that count while the machine sleeps. It hears of every change and obeys the newest. It acts if a time
+passes and nothing new came: SIGTERM a little later than we would have sent it, SIGKILL at the same moment. If we die,
+its input ends without `bye`; then it stops the command at once, because nobody renews the claim any more. If the
+guardian dies, we start another.
+
+**The plan** (plan.py) counts back from the moment at which the claim may be lost. Each renewal moves all of it on:
+
+    now                        SIGTERM                  SIGKILL       may be lost
+     ├── the command works ───────┼──────── grace ─────────┼── margin ────┤
+                                   --grace, and at most     for the signal to arrive:
+                                   a third of the lease     at most 0.5 s, or 1/20
+
+**The order of stopping.** "Told to stop" means SIGTERM, then SIGCONT, since a stopped process hears nothing else.
+
+1. The group is told to stop when the plan says so, at once if the claim is lost, and also when the command has ended
+   and left others behind in its group.
+2. It is killed when the grace is over, or when no time is left, which may be at once.
+3. We wait until nobody of the group is alive. Only who does not even heed SIGKILL is left behind, after the claim is
+   lost and 5 s have passed.
+4. The terminal is taken back. The guardian gets `bye` and is seen gone, so that it can signal nobody.
+5. The head of the group is reaped last: while its number is taken, no signal of ours can hit a stranger.
+6. `run_child` returns, and whoever called it gives the claim back. Nothing of the command works beyond the claim.
+
+Signals that we get are passed on to the group, and the terminal is lent to it: it runs as if we were not there.
 """
 
 from __future__ import annotations
@@ -102,7 +136,7 @@ def _refuse(child: Child, say: Say, problem: str) -> Outcome:
 
 
 class _Supervisor:
-    """The loop around a command that runs."""
+    """The loop around a command that runs. `_told_at`: when it got SIGTERM; `_killed_at`: when it got SIGKILL."""
 
     def __init__(
         self,
@@ -181,7 +215,7 @@ class _Supervisor:
             sources.append(self._guardian)
         select.select(sources, [], [], min(TICK_SECONDS, self._due_seconds))
 
-    # Time.
+    # What the plan demands.
 
     def _plan(self, now: Moment) -> Plan:
         # `now` was read before what remains is asked, so that the times err on the early side.
