@@ -353,7 +353,7 @@ def test_guardian_reaches_its_group_on_every_kernel(monkeypatch: pytest.MonkeyPa
     if kernel == "none":
         monkeypatch.delattr(os, "pidfd_open")
     with subprocess.Popen(["sleep", "600"], process_group=0) as process:
-        group = guardian.Group(process.pid)
+        group = guardian.GuardedGroup(process.pid)
         assert group.is_led() and group.send(0)
         assert group.send(signal.SIGKILL)
         assert process.wait(SECONDS_MAX) == -signal.SIGKILL

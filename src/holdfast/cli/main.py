@@ -118,7 +118,7 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return output.INTERRUPTED
     except ModuleNotFoundError as error:
-        return _missing(error)
+        return _missing_extra(error)
     except OSError as error:
         return _system_error(error)
     except Exception as error:  # noqa: BLE001 - the last resort: a line and a code instead of a traceback
@@ -141,7 +141,7 @@ def _usage(error: click.ClickException) -> str:
     return f"{error.format_message().rstrip('.')}; see `{path} --help`"
 
 
-def _missing(error: ModuleNotFoundError) -> int:
+def _missing_extra(error: ModuleNotFoundError) -> int:
     if error.name is None or error.name.startswith("holdfast"):
         return _bug(error)
     output.complain(f"the server's parts are not installed ({error.name}); run: pip install 'holdfast[server]'")

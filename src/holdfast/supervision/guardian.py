@@ -37,7 +37,7 @@ else:
     _BOOT = None
 
 
-class Moment(NamedTuple):
+class BothClocks(NamedTuple):
     """A moment, by both clocks that only rise. Compare two of them with `elapsed_ms`."""
 
     monotonic_ms: int
@@ -59,10 +59,10 @@ class Order(NamedTuple):
 
     def age_ms(self, monotonic_ms: int, boot_ms: int) -> int:
         """Tell how old it is, by whichever clock saw more time pass."""
-        return elapsed_ms(Moment(self.monotonic_ms, self.boot_ms), Moment(monotonic_ms, boot_ms))
+        return elapsed_ms(BothClocks(self.monotonic_ms, self.boot_ms), BothClocks(monotonic_ms, boot_ms))
 
 
-class Group:
+class GuardedGroup:
     """The group that is guarded."""
 
     def __init__(self, number: int) -> None:
@@ -110,7 +110,7 @@ class Guardian:
 
     def __init__(self) -> None:
         self._order: Order | None = None
-        self._group: Group | None = None
+        self._group: GuardedGroup | None = None
         self._told = False
         self._killed = False
         self._is_alone = False
@@ -121,7 +121,7 @@ class Guardian:
         self._order = order
         self._told = self._told or order.term_ms < 0
         if self._group is None:
-            self._group = Group(order.group)
+            self._group = GuardedGroup(order.group)
             report("watching")
 
     def act(self) -> float | None:
@@ -151,7 +151,7 @@ class Guardian:
             if not self._told and age_ms < self._order.kill_ms:
                 self._tell(self._group)
 
-    def _tell(self, group: Group) -> None:
+    def _tell(self, group: GuardedGroup) -> None:
         # A command that has ended by itself was not stopped by us, whatever it left behind.
         if group.is_led():
             report("told")
@@ -160,13 +160,13 @@ class Guardian:
         self._told = True
 
 
-def clocks() -> Moment:
+def clocks() -> BothClocks:
     """Read both clocks."""
     monotonic_ms = time.monotonic_ns() // 1_000_000
-    return Moment(monotonic_ms, monotonic_ms if _BOOT is None else time.clock_gettime_ns(_BOOT) // 1_000_000)
+    return BothClocks(monotonic_ms, monotonic_ms if _BOOT is None else time.clock_gettime_ns(_BOOT) // 1_000_000)
 
 
-def elapsed_ms(since: Moment, until: Moment) -> int:
+def elapsed_ms(since: BothClocks, until: BothClocks) -> int:
     """Return the time between two moments by whichever clock saw more of it pass, so that no sleep goes unnoticed."""
     return max(until.monotonic_ms - since.monotonic_ms, until.boot_ms - since.boot_ms)
 

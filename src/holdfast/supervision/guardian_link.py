@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from holdfast.supervision import guardian
-from holdfast.supervision.guardian import Moment, Order
+from holdfast.supervision.guardian import BothClocks, Order
 from holdfast.supervision.plan import Plan
 
 SCRIPT = Path(guardian.__file__).absolute()
@@ -48,7 +48,7 @@ class GuardianLink:
         """It is readable when the guardian has said something, or has died."""
         return _file(self._process.stdout)
 
-    def tell(self, now: Moment, plan: Plan, *, is_told: bool) -> None:
+    def tell(self, now: BothClocks, plan: Plan, *, is_told: bool) -> None:
         """Say how long the group has, counted from `now`, unless that is known. `is_told`: it has had its SIGTERM."""
         if self._last is not None:
             was_told = self._last.term_ms < 0

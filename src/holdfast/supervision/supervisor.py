@@ -51,7 +51,7 @@ from typing import NamedTuple, Protocol
 
 from holdfast.supervision.child import Child
 from holdfast.supervision.gate import CANNOT_RUN
-from holdfast.supervision.guardian import Moment, clocks, elapsed_ms
+from holdfast.supervision.guardian import BothClocks, clocks, elapsed_ms
 from holdfast.supervision.guardian_link import FIRST_WORD, GuardianLink
 from holdfast.supervision.plan import Plan, plan
 from holdfast.supervision.signals import Signals
@@ -157,12 +157,12 @@ class _Supervisor:
         self._signals = signals
         self._terminal = terminal
         self._longest_seconds = held.remaining
-        self._told_at: Moment | None = None
+        self._told_at: BothClocks | None = None
         self._has_leftovers = False
-        self._killed_at: Moment | None = None
+        self._killed_at: BothClocks | None = None
         self._is_lost = False
         self._shares_terminal = reads_keyboard()
-        self._replaced_at: Moment | None = None
+        self._replaced_at: BothClocks | None = None
         self._due_seconds = 0.0
 
     def wait_for_guard(self) -> str | None:
@@ -190,13 +190,13 @@ class _Supervisor:
         try:
             if self._shares_terminal:
                 self._terminal.lend(self._child.group)
-            self._keep_time()
+            self._follow_plan()
             if self._told_at is None and self._killed_at is None:
                 self._child.begin()
             while not self._is_over():
                 self._sleep()
                 self._hear_guardian()
-                self._keep_time()
+                self._follow_plan()
                 self._pass_on_signals()
                 self._look_for_stop()
         except BaseException:
@@ -217,7 +217,7 @@ class _Supervisor:
 
     # What the plan demands.
 
-    def _plan(self, now: Moment) -> Plan:
+    def _plan(self, now: BothClocks) -> Plan:
         # `now` was read before what remains is asked, so that the times err on the early side.
         remaining = self._held.remaining
         self._longest_seconds = max(self._longest_seconds, remaining)
@@ -229,8 +229,8 @@ class _Supervisor:
             stopping_ms=None if self._told_at is None else elapsed_ms(self._told_at, now),
         )
 
-    def _keep_time(self) -> None:
-        """Do what the claim demands now."""
+    def _follow_plan(self) -> None:
+        """Do what the plan demands now."""
         if self._child.ended_with() is not None and not self._has_leftovers:
             return
         now = clocks()
@@ -246,7 +246,7 @@ class _Supervisor:
         else:
             self._due_seconds = (due.term_ms if self._told_at is None else due.kill_ms) / 1_000
 
-    def _tell_to_stop(self, now: Moment) -> None:
+    def _tell_to_stop(self, now: BothClocks) -> None:
         self._told_at = now
         self._child.send(signal.SIGTERM)
         self._child.send(signal.SIGCONT)  # A stopped process hears nothing else.
@@ -327,7 +327,7 @@ class _Supervisor:
         # We are continued with a SIGCONT, which is passed on like any signal. After Ctrl-Z it may be that none came,
         # because nobody could have sent one; then the key does nothing.
         if number == signal.SIGTSTP:
-            self._keep_time()  # We may have been away for long: the claim comes first.
+            self._follow_plan()  # We may have been away for long: the claim comes first.
             self._resume()
 
     def _resume(self) -> None:

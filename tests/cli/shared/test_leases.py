@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.shared.leases import KEPT_AFTER_END_MS, Kept, Leases, own, state_dir
+from holdfast.cli.shared.leases import KEPT_AFTER_END_MS, KeptLease, Leases, own, state_dir
 
 URL = "http://127.0.0.1:7420"
 
@@ -18,8 +18,8 @@ def leases(tmp_path: Path) -> Leases:
     return Leases({"XDG_STATE_HOME": str(tmp_path)})
 
 
-def kept(job: str = "job", *, url: str = URL, until_ms: int = 1_000, lease_id: str = "secret-id") -> Kept:
-    return Kept(url, job, lease_id, "agent-1", 7, until_ms)
+def kept(job: str = "job", *, url: str = URL, until_ms: int = 1_000, lease_id: str = "secret-id") -> KeptLease:
+    return KeptLease(url, job, lease_id, "agent-1", 7, until_ms)
 
 
 def test_kept_and_forgotten(leases: Leases) -> None:

@@ -85,7 +85,7 @@ def test_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_moments(text: str, meant: str) -> None:
     """A point in time can be written as people do: how long ago, the time of day, a date, RFC 3339."""
-    assert options.Moment().convert(text, None, None) == meant
+    assert options.PointInTime().convert(text, None, None) == meant
 
 
 def test_ordinals() -> None:
@@ -188,8 +188,10 @@ def test_closed_name_says_so() -> None:
 def test_who_was_before() -> None:
     """The owner before is named with how that ended and its last note."""
     previous = Previous("agent-2", 3, "session_ended", AT - timedelta(minutes=4), "tests pass")
-    assert output.before(previous, AT) == "agent-2, session ended 4 min ago; its note: tests pass"
-    assert output.before(Previous(None, 3, "expired", AT, None), AT) == "an owner without a name, expired 0 s ago"
+    assert output.previous_words(previous, AT) == "agent-2, session ended 4 min ago; its note: tests pass"
+    assert (
+        output.previous_words(Previous(None, 3, "expired", AT, None), AT) == "an owner without a name, expired 0 s ago"
+    )
 
 
 def test_events_that_are_no_longer_kept(capsys: pytest.CaptureFixture[str]) -> None:

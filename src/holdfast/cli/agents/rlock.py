@@ -277,7 +277,7 @@ def _send(address: Address, request: bytes, deadline: float) -> tuple[int, bytes
     try:
         connection.settimeout(_left(deadline))
         connection.sendall(request)
-        return _Answer(connection, deadline).read()
+        return _AnswerReader(connection, deadline).read()
     except TimeoutError:
         raise UnreachableError(_TOO_LATE) from None
     except (OSError, ValueError) as error:
@@ -342,7 +342,7 @@ def _left(deadline: float) -> float:
     return left
 
 
-class _Answer:
+class _AnswerReader:
     """Reads one answer of HTTP/1.1, strictly. What breaks off or is not HTTP raises `ValueError`."""
 
     def __init__(self, connection: _socket.socket, deadline: float) -> None:

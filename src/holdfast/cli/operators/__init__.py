@@ -1,1 +1,1 @@
-"""Commands that whoever runs the server types: start it, look at it, look into it, and step in."""
+"""Commands for whoever runs the server: start it, check it, follow what happens, and step in."""

@@ -31,7 +31,7 @@ DISK_FREE_BYTES_MIN = 64 * 1024**2
 COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 
 
-class Check(msgspec.Struct, frozen=True):
+class Finding(msgspec.Struct, frozen=True):
     """How one thing is."""
 
     name: str
@@ -74,11 +74,11 @@ def doctor(*, data: Path | None, dump: bool, json: bool, url: str | None, token_
     return output.FAILED if _failed(checks) else output.OK
 
 
-def _failed(checks: list[Check]) -> list[Check]:
+def _failed(checks: list[Finding]) -> list[Finding]:
     return [check for check in checks if check.status == "FAIL"]
 
 
-def _show(check: Check) -> None:
+def _show(check: Finding) -> None:
     word = click.style(f"{check.status:4}", fg=COLOURS[check.status], bold=check.status == "FAIL")
     following = f" -> {check.next}" if check.next else ""
     output.say(f"{word}  {check.name:11} {output.plain(check.text + following)}")
@@ -87,11 +87,13 @@ def _show(check: Check) -> None:
 # A server.
 
 
-def _server_checks(server: Probe) -> Iterator[Check]:
+def _server_checks(server: Probe) -> Iterator[Finding]:
     began_ms = times.monotonic_ms()
     try:
         ready = server.ask("/readyz")
-        yield Check("reachable", "ok", f"{server.url} (from {server.url_origin}), {times.monotonic_ms() - began_ms} ms")
+        yield Finding(
+            "reachable", "ok", f"{server.url} (from {server.url_origin}), {times.monotonic_ms() - began_ms} ms"
+        )
         yield _ready(ready)
         yield _store(server.ask("/health"))
         yield _token(server)
@@ -100,69 +102,73 @@ def _server_checks(server: Probe) -> Iterator[Check]:
         yield from _clock_and_version(status, (asked_ms + times.wall_ms(times.now())) // 2)
     except Unreachable as error:
         text = f"{error} (the address is from {server.url_origin})"
-        yield Check("reachable", "FAIL", text, "start it with `holdfast serve`, or name another with HOLDFAST_URL")
+        yield Finding("reachable", "FAIL", text, "start it with `holdfast serve`, or name another with HOLDFAST_URL")
 
 
-def _ready(answer: Answer) -> Check:
+def _ready(answer: Answer) -> Finding:
     if answer.status == 200:  # noqa: PLR2004 - the one good answer
-        return Check("ready", "ok", "it takes requests")
+        return Finding("ready", "ok", "it takes requests")
     text = f"it answered {answer.status}: {_field(answer, 'details') or 'no details'}"
-    return Check("ready", "FAIL", text, "look at the server's log")
+    return Finding("ready", "FAIL", text, "look at the server's log")
 
 
-def _store(answer: Answer) -> Check:
+def _store(answer: Answer) -> Finding:
     details = _field(answer, "details") or "no details"
     if answer.status == 200 and _field(answer, "status") == "ok":  # noqa: PLR2004 - the one good answer
-        return Check("store", "ok", f"{_field(answer, 'storage')}, {_size(_field(answer, 'db_size_bytes'))}")
+        return Finding("store", "ok", f"{_field(answer, 'storage')}, {_size(_field(answer, 'db_size_bytes'))}")
     text = f"it answered {answer.status}: {details}"
-    return Check(
+    return Finding(
         "store", "FAIL", text, "look at the server's disk and log; `holdfast doctor --data DIR` once it is stopped"
     )
 
 
-def _token(server: Probe) -> Check:
+def _token(server: Probe) -> Finding:
     how = "put one into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE"
     if not server.has_token:
-        return Check("token", "FAIL", "there is none for this server", how)
+        return Finding("token", "FAIL", "there is none for this server", how)
     try:
         answer = server.ask("/locks?limit=1")
     except ServerError as error:
-        return Check("token", "FAIL", str(error), "try again")
+        return Finding("token", "FAIL", str(error), "try again")
     origin = f"(from {server.token_origin})"
     match answer.status:
         case 200:
-            return Check("token", "ok", f"accepted {origin}")
+            return Finding("token", "ok", f"accepted {origin}")
         case 401:
-            return Check("token", "FAIL", f"not accepted {origin}: {server.refusal(answer)}", how)
+            return Finding("token", "FAIL", f"not accepted {origin}: {server.refusal(answer)}", how)
         case 403:
-            return Check(
+            return Finding(
                 "token", "warn", f"accepted, but it may not read {origin}", "use one with the scope read to look around"
             )
         case _:
-            return Check("token", "FAIL", f"{origin} {server.refusal(answer)}", "look at the server's log")
+            return Finding("token", "FAIL", f"{origin} {server.refusal(answer)}", "look at the server's log")
 
 
-def _clock_and_version(answer: Answer, local_ms: int) -> Iterator[Check]:
+def _clock_and_version(answer: Answer, local_ms: int) -> Iterator[Finding]:
     from holdfast import __version__
 
     there_ms = _wall_of(answer)
     if there_ms is None:
-        yield Check("clock", "warn", "the server did not say what time it has", "check that this is a Holdfast server")
+        yield Finding(
+            "clock", "warn", "the server did not say what time it has", "check that this is a Holdfast server"
+        )
     else:
         off_ms = local_ms - there_ms
         text = f"{abs(off_ms) / 1000:.1f} s {'ahead of' if off_ms > 0 else 'behind'} the server's"
         if abs(off_ms) <= CLOCK_OFF_MS_MAX:
-            yield Check("clock", "ok", text)
+            yield Finding("clock", "ok", text)
         else:
             hint = (
                 "no lease depends on it, but times shown to people and the expiry of tokens do: synchronise the clocks"
             )
-            yield Check("clock", "warn", text, hint)
+            yield Finding("clock", "warn", text, hint)
     version = _field(answer, "version") or "unknown"
     if version == __version__:
-        yield Check("version", "ok", f"{version} on both sides")
+        yield Finding("version", "ok", f"{version} on both sides")
     else:
-        yield Check("version", "warn", f"the server has {version}, this is {__version__}", "use the same on both sides")
+        yield Finding(
+            "version", "warn", f"the server has {version}, this is {__version__}", "use the same on both sides"
+        )
 
 
 def _wall_of(answer: Answer) -> int | None:
@@ -191,63 +197,65 @@ def _size(size_bytes: object) -> str:
 # A data directory.
 
 
-def _directory_checks(data: Path) -> list[Check]:
+def _directory_checks(data: Path) -> list[Finding]:
     if not data.is_dir():
         return [
-            Check("directory", "FAIL", f"{data} is not a directory", "name the one that the server was started with")
+            Finding("directory", "FAIL", f"{data} is not a directory", "name the one that the server was started with")
         ]
-    return [Check("directory", "ok", str(data)), _permissions(data), _disk(data), _journal(data), _key(data)]
+    return [Finding("directory", "ok", str(data)), _permissions(data), _disk(data), _journal(data), _key(data)]
 
 
-def _permissions(data: Path) -> Check:
+def _permissions(data: Path) -> Finding:
     paths = [data, *(path for path in sorted(data.iterdir()) if path.is_file())]
     if closed := [path for path in paths if not os.access(path, os.R_OK | os.W_OK)]:
-        return Check("access", "FAIL", f"you may not read and write {closed[0]}", "look as the user the server runs as")
+        return Finding(
+            "access", "FAIL", f"you may not read and write {closed[0]}", "look as the user the server runs as"
+        )
     others = stat.S_IRWXG | stat.S_IRWXO
     if stat.S_IMODE(data.stat().st_mode) & others and (
         open_ones := [path for path in paths[1:] if stat.S_IMODE(path.stat().st_mode) & others]
     ):
-        return Check("access", "warn", f"other users may use {open_ones[0]}", f"chmod go= '{data}' '{data}'/*")
-    return Check("access", "ok", "yours to read and write, and nobody else's")
+        return Finding("access", "warn", f"other users may use {open_ones[0]}", f"chmod go= '{data}' '{data}'/*")
+    return Finding("access", "ok", "yours to read and write, and nobody else's")
 
 
-def _disk(data: Path) -> Check:
+def _disk(data: Path) -> Finding:
     free = shutil.disk_usage(data).free
     text = f"{_size(free)} free"
     if free < DISK_FREE_BYTES_MIN:
-        return Check("disk", "FAIL", text, "free some space: a full disk stops new claims")
+        return Finding("disk", "FAIL", text, "free some space: a full disk stops new claims")
     if free < DISK_FREE_BYTES_LOW:
-        return Check("disk", "warn", text, "free some space before it is full")
-    return Check("disk", "ok", text)
+        return Finding("disk", "warn", text, "free some space before it is full")
+    return Finding("disk", "ok", text)
 
 
-def _journal(data: Path) -> Check:
+def _journal(data: Path) -> Finding:
     from holdfast.journal.base import JournalError, JournalLockedError
     from holdfast.journal.inspect import inspect
 
     try:
         found = inspect(data)
     except JournalLockedError as error:
-        return Check("journal", "warn", str(error), "`holdfast doctor` without --data asks the server")
+        return Finding("journal", "warn", str(error), "`holdfast doctor` without --data asks the server")
     except JournalError as error:
-        return Check("journal", "FAIL", str(error), "check that the server was started with this directory")
+        return Finding("journal", "FAIL", str(error), "check that the server was started with this directory")
     if found.problems:
         more = f" (and {len(found.problems) - 1} more)" if len(found.problems) > 1 else ""
         hint = "restore the directory from a backup; nothing was changed here"
-        return Check("journal", "FAIL", f"{found.problems[0]}{more}", hint)
-    return Check("journal", "ok", f"{found.records} records, all whole; the last is {found.last_seq}")
+        return Finding("journal", "FAIL", f"{found.problems[0]}{more}", hint)
+    return Finding("journal", "ok", f"{found.records} records, all whole; the last is {found.last_seq}")
 
 
-def _key(data: Path) -> Check:
+def _key(data: Path) -> Finding:
     from holdfast.server.access.secrets import KEY_BYTES, KEY_FILE
 
     file = data / KEY_FILE
     if not file.is_file():
         hint = "restore it from a backup, or let the next start make a new one: session secrets of before will not work"
-        return Check("key", "warn", f"{file} is not there", hint)
+        return Finding("key", "warn", f"{file} is not there", hint)
     if file.stat().st_size != KEY_BYTES:
-        return Check("key", "FAIL", f"{file} is not a key of {KEY_BYTES} bytes", "restore it from a backup")
-    return Check("key", "ok", str(file))
+        return Finding("key", "FAIL", f"{file} is not a key of {KEY_BYTES} bytes", "restore it from a backup")
+    return Finding("key", "ok", str(file))
 
 
 def _dump(data: Path) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.shared import output, suggestions, times
-from holdfast.cli.shared.options import Moment, as_json, asks_server, client, names_job
+from holdfast.cli.shared.options import PointInTime, as_json, asks_server, client, names_job
 
 if TYPE_CHECKING:
     from holdfast import Happened
@@ -48,8 +48,10 @@ def watch(*, prefix: str | None, after: int | None, json: bool, url: str | None,
 @names_job
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), default=LIMIT, help="At most so many [100].")
 @click.option("--owner", metavar="NAME", help="Only what concerns NAME.")
-@click.option("--since", metavar="WHEN", type=Moment(), help="Not before: 02:14, 2026-11-15T02:14:00Z, or 2h (ago).")
-@click.option("--until", metavar="WHEN", type=Moment(), help="Not after.")
+@click.option(
+    "--since", metavar="WHEN", type=PointInTime(), help="Not before: 02:14, 2026-11-15T02:14:00Z, or 2h (ago)."
+)
+@click.option("--until", metavar="WHEN", type=PointInTime(), help="Not after.")
 @as_json
 @asks_server
 def history(

@@ -18,7 +18,7 @@ KEPT_AFTER_END_MS = 86_400_000
 """For so long `heartbeat` can still say how a lease ended, instead of that there is none."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptLease(msgspec.Struct, frozen=True):
     """A lease that was claimed from here."""
 
     url: str
@@ -31,7 +31,7 @@ class Kept(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Show everything but the secret."""
-        return f"Kept({self.job!r} at {self.url}, owner={self.owner!r}, token={self.token})"
+        return f"KeptLease({self.job!r} at {self.url}, owner={self.owner!r}, token={self.token})"
 
 
 class Leases:
@@ -40,7 +40,7 @@ class Leases:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._directory = state_dir(environment) / "leases"
 
-    def keep(self, kept: Kept, now_ms: int) -> None:
+    def keep(self, kept: KeptLease, now_ms: int) -> None:
         """Keep a lease in place of what was kept for this job, and forget those that ended long ago."""
         from holdfast import clientconfig
 
@@ -50,7 +50,7 @@ class Leases:
             if other.until_ms + KEPT_AFTER_END_MS < now_ms:
                 _remove(file)
 
-    def find(self, url: str, job: str) -> Kept | None:
+    def find(self, url: str, job: str) -> KeptLease | None:
         """Return what is kept for a job; None if nothing is, or what is there cannot be read."""
         return _read(self._file(url, job))
 
@@ -68,7 +68,7 @@ class Leases:
         digest = hashlib.sha256(f"{url}\0{job}".encode("utf-8", "surrogateescape")).hexdigest()
         return self._directory / f"{digest[:32]}.json"
 
-    def _all(self) -> Iterator[tuple[Path, Kept]]:
+    def _all(self) -> Iterator[tuple[Path, KeptLease]]:
         try:
             files = sorted(self._directory.glob("*.json"))
         except OSError:
@@ -101,9 +101,9 @@ def own() -> Leases:
     return Leases(os.environ)
 
 
-def _read(file: Path) -> Kept | None:
+def _read(file: Path) -> KeptLease | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Kept)
+        return msgspec.json.decode(file.read_bytes(), type=KeptLease)
     except (OSError, msgspec.MsgspecError):
         return None
 

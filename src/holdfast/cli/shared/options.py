@@ -58,7 +58,7 @@ class Job(click.ParamType[str]):
         return text
 
 
-class Moment(click.ParamType[str]):
+class PointInTime(click.ParamType[str]):
     """A point in time: RFC 3339, local time without a zone, or how long ago. RFC 3339 afterwards."""
 
     name = "when"
@@ -169,7 +169,7 @@ def default_owner() -> str:
     return f"{user}@{socket.gethostname()}"[: OWNER_CHARS_MAX - len(shell)] + shell
 
 
-def lease_of(url: str, job: str, named_lease: str | None, named_owner: str | None) -> str:
+def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str | None) -> str:
     """Return the lease id to show: as named, else HOLDFAST_LEASE, else what was kept when the job was claimed here."""
     from holdfast.cli.shared import leases
 

@@ -138,7 +138,7 @@ def who(owner: str | None) -> str:
     return owner or "an owner without a name"
 
 
-def before(previous: Previous, now: datetime) -> str:
+def previous_words(previous: Previous, now: datetime) -> str:
     """Say who had a job before, how that ended, and what that one said last."""
     from holdfast.cli.shared import times
 
@@ -147,7 +147,7 @@ def before(previous: Previous, now: datetime) -> str:
     return text + (f"; its note: {previous.note}" if previous.note else "")
 
 
-def moment_of(owner: JobOwner) -> datetime:
+def answered_at(owner: JobOwner) -> datetime:
     """Return when the server said this, by its own clock, so that no age depends on ours."""
     return owner.expires_at - timedelta(seconds=owner.expires_in)
 

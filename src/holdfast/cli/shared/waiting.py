@@ -67,7 +67,7 @@ def words(place: Place) -> str:
     text = f"{ordinal(place.position)} in line"
     owner = place.owner
     if owner is not None:
-        moment = output.moment_of(owner)
+        moment = output.answered_at(owner)
         held = times.span((moment - owner.claimed_at).total_seconds())
         text += f", held by {output.who(owner.owner)} for {held}"
     return output.plain(text)

@@ -1,1 +1,1 @@
-"""Commands that whoever does the work types: claim, renew, say, give back, and ask who owns what."""
+"""Commands for whoever does the work: claim, renew, give back, and ask who owns what."""

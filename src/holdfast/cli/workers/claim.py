@@ -106,7 +106,7 @@ def keep(url: str, claims: list[JobClaim]) -> bool:
     try:
         for each in claims:
             until_ms = times.wall_ms(each.expires_at)
-            kept = leases.Kept(url, each.job_id, each.lease_id, each.owner, each.token, until_ms)
+            kept = leases.KeptLease(url, each.job_id, each.lease_id, each.owner, each.token, until_ms)
             leases.own().keep(kept, times.wall_ms(now))
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
@@ -159,7 +159,7 @@ def _say(claims: list[JobClaim], *, as_list: bool, json: bool, shows_lease: bool
         word = "acquired again:" if each.reacquired else "acquired"
         output.say(f"{click.style(word, fg='green')} {output.plain(describe(each))}")
         if each.previous is not None:
-            output.say(output.plain(f"before: {output.before(each.previous, times.now())}"))
+            output.say(output.plain(f"before: {output.previous_words(each.previous, times.now())}"))
         if each.attempts > 1:
             output.say(f"attempt {each.attempts}: it has not ended well so far")
         if shows_lease:

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from holdfast.cli.shared import leases, output, times
-from holdfast.cli.shared.options import Duration, as_json, asks_server, client, lease_of, names_own_job
+from holdfast.cli.shared.options import Duration, as_json, asks_server, client, find_lease_id, names_own_job
 
 
 @click.command(short_help="Renew a claim.")
@@ -72,7 +72,7 @@ def _renew(
     token_file: Path | None,
 ) -> None:
     with client(url, token_file) as server:
-        lease_id = lease_of(server.url, job, lease, owner)
+        lease_id = find_lease_id(server.url, job, lease, owner)
         seconds = server.heartbeat_job(job, lease_id, ttl=ttl, note=note)
         kept = leases.own().find(server.url, job)
     now = times.now()

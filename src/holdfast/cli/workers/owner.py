@@ -61,7 +61,7 @@ def jobs(
 
 
 def _row(job: JobOwner) -> list[str]:
-    now = output.moment_of(job)
+    now = output.answered_at(job)
     return [
         job.job_id,
         job.owner or "-",
@@ -74,7 +74,7 @@ def _row(job: JobOwner) -> list[str]:
 
 
 def _say_held(status: JobStatus, owner: JobOwner) -> None:
-    now = output.moment_of(owner)
+    now = output.answered_at(owner)
     output.say(f"{output.plain(status.job_id)} is {_word('held')} by {output.plain(output.who(owner.owner))}")
     beat = owner.last_heartbeat_at
     rows = [
@@ -89,7 +89,7 @@ def _say_held(status: JobStatus, owner: JobOwner) -> None:
         rows.append(("note", owner.note))
     if metadata := output.metadata_words(owner.metadata):
         rows.append(("metadata", metadata))
-    output.say_fields([*rows, *_around(status, now)])
+    output.say_fields([*rows, *_rows_of_any_status(status, now)])
 
 
 def _say_not_held(status: JobStatus) -> None:
@@ -105,13 +105,13 @@ def _say_not_held(status: JobStatus) -> None:
         left = times.span((status.available_at - now).total_seconds())
         rows.append(("closed until", f"{times.clock(status.available_at, now)} ({left} left)"))
     if status.status != "done":  # Who was there before is who has done it.
-        rows += _around(status, now)
+        rows += _rows_of_any_status(status, now)
     output.say_fields(rows)
     if status.status == "done":
         output.hint(output.plain(f"to do it again: holdfast claim {quoted(status.job_id)} --redo"))
 
 
-def _around(status: JobStatus, now: datetime) -> list[tuple[str, str]]:
+def _rows_of_any_status(status: JobStatus, now: datetime) -> list[tuple[str, str]]:
     """Say what is true whether it is held or not."""
     rows: list[tuple[str, str]] = []
     if status.waiting:
@@ -119,7 +119,7 @@ def _around(status: JobStatus, now: datetime) -> list[tuple[str, str]]:
     if status.attempts > 1:
         rows.append(("attempts", f"{status.attempts} since it last ended well"))
     if status.previous is not None:
-        rows.append(("before", output.before(status.previous, now)))
+        rows.append(("before", output.previous_words(status.previous, now)))
     return rows
 
 

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from holdfast.cli.shared import leases, output
-from holdfast.cli.shared.options import Duration, as_json, asks_server, client, lease_of, names_own_job
+from holdfast.cli.shared.options import Duration, as_json, asks_server, client, find_lease_id, names_own_job
 from holdfast.cli.workers import claim
 from holdfast.errors import LeaseLost
 
@@ -46,7 +46,7 @@ def release(
         raise click.UsageError("--remember and --result belong to --done; add it")
     outcome = "done" if done else "failed" if failed else None
     with client(url, token_file) as server:
-        lease_id = lease_of(server.url, job, lease, owner)
+        lease_id = find_lease_id(server.url, job, lease, owner)
         try:
             server.release_job(
                 job,
@@ -88,7 +88,7 @@ def transfer(
     OWNER, and kept here in its name.
     """
     with client(url, token_file) as server:
-        given = server.transfer_job(job, lease_of(server.url, job, lease, owner), to_owner, ttl=ttl)
+        given = server.transfer_job(job, find_lease_id(server.url, job, lease, owner), to_owner, ttl=ttl)
         claim.keep(server.url, [given])
     if json:
         output.say_json({"status": "transferred", **msgspec.structs.asdict(given)})

@@ -41,14 +41,14 @@ time (-w), both replaced by -E; 12 already done, 13 deadlock, 20 lost, 126 and 1
 """
 
 
-class _Told(TypedDict):
+class _JobEntry(TypedDict):
     """An entry of HOLDFAST_JOBS."""
 
     job: str
     fencing_token: int
 
 
-class Wish(NamedTuple):
+class RunOptions(NamedTuple):
     """What the options ask for, beside the jobs and the command."""
 
     wait: float
@@ -111,7 +111,7 @@ def run(
 
     if no_wait and wait is not None:
         raise click.UsageError("-n does not wait and -w does; use one of them")
-    wish = Wish(
+    options = RunOptions(
         wait=0.0 if no_wait else float("inf") if wait is None else float(wait),
         ttl=ttl,
         any_one=any_one,
@@ -124,72 +124,72 @@ def run(
     )
     with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS) as server:
         try:
-            if wish.wait and not any_one:
-                refuse_own(server, jobs)
-            held = claim(server, jobs, wish)
+            if options.wait and not any_one:
+                refuse_jobs_of_outer_run(server, jobs)
+            held = claim(server, jobs, options)
         except JobHeld as error:
             if conflict is None:
                 raise
             output.complain(sentence(error))
             return conflict
-        return run_held(held, context.meta[suggestions.COMMAND], wish)
+        return run_held(held, context.meta[suggestions.COMMAND], options)
 
 
-def refuse_own(server: Holdfast, jobs: Sequence[str]) -> None:
+def refuse_jobs_of_outer_run(server: Holdfast, jobs: Sequence[str]) -> None:
     """Raise `Deadlock` if the `holdfast run` around us has one of the jobs: it waits for us.
 
     The server cannot know, because each has an owner of its own. An environment that outlived its run says nothing.
     """
-    for job, token in held_around(os.environ).items():
+    for job, token in jobs_of_outer_run(os.environ).items():
         if job in jobs and server.check(job, token):
             circle = ("this command", job, "the `holdfast run` around it")
             raise Deadlock(409, "deadlock", "Deadlock", cycle=circle)
 
 
-def held_around(environment: Mapping[str, str]) -> dict[str, int]:
+def jobs_of_outer_run(environment: Mapping[str, str]) -> dict[str, int]:
     """Return the jobs that the `holdfast run` around us told us of, with their fencing tokens."""
     import msgspec
 
     try:
-        told = msgspec.json.decode(environment.get("HOLDFAST_JOBS", "[]"), type=list[_Told])
+        told = msgspec.json.decode(environment.get("HOLDFAST_JOBS", "[]"), type=list[_JobEntry])
     except msgspec.MsgspecError:  # Somebody else's variable.
         return {}
     return {each["job"]: each["fencing_token"] for each in told}
 
 
-def claim(server: Holdfast, jobs: Sequence[str], wish: Wish) -> Claim | Claims:
+def claim(server: Holdfast, jobs: Sequence[str], options: RunOptions) -> Claim | Claims:
     """Claim what is asked for, and show the wait."""
     from holdfast.cli.shared.waiting import waiting
 
-    options: ClaimAnyOptions = {
-        "wait": wish.wait,
-        "ttl": wish.ttl,
-        "redo": wish.redo,
-        "owner": wish.owner,
-        "metadata": wish.metadata,
+    terms: ClaimAnyOptions = {
+        "wait": options.wait,
+        "ttl": options.ttl,
+        "redo": options.redo,
+        "owner": options.owner,
+        "metadata": options.metadata,
     }
-    if wish.any_one:
-        return server.claim_any(jobs, **options)
-    with waiting(quiet=wish.quiet) as on_wait:
+    if options.any_one:
+        return server.claim_any(jobs, **terms)
+    with waiting(quiet=options.quiet) as on_wait:
         if len(jobs) > 1:
-            return server.claim_all(jobs, on_wait=on_wait, **options)
-        return server.claim(jobs[0], on_wait=on_wait, **options)
+            return server.claim_all(jobs, on_wait=on_wait, **terms)
+        return server.claim(jobs[0], on_wait=on_wait, **terms)
 
 
-def run_held(held: Claim | Claims, command: Sequence[str], wish: Wish) -> int:
+def run_held(held: Claim | Claims, command: Sequence[str], options: RunOptions) -> int:
     """Run the command, and give back what is held, whatever happens."""
     from holdfast import Claims
     from holdfast.supervision.supervisor import run_child
 
     claims = tuple(held) if isinstance(held, Claims) else (held,)
     try:
-        if not wish.quiet:
+        if not options.quiet:
             _announce(claims)
         ended = run_child(
             command,
             environment={**os.environ, **environment_of(claims)},
             held=held,
-            grace_seconds=wish.grace,
+            grace_seconds=options.grace,
             say=output.complain,
         )
     except BaseException:
@@ -197,8 +197,8 @@ def run_held(held: Claim | Claims, command: Sequence[str], wish: Wish) -> int:
         raise
     if ended.returncode != 0:
         lost = give_back(held, "failed")
-    elif wish.remember is not None:
-        lost = give_back(held, "done", wish.remember)
+    elif options.remember is not None:
+        lost = give_back(held, "done", options.remember)
     else:
         lost = give_back(held, None)
     return output.LOST if lost or ended.lost else ended.returncode
@@ -209,7 +209,7 @@ def _announce(claims: Sequence[Claim]) -> None:
     for each in claims:
         output.hint(f"holdfast: acquired {output.plain(describe(each.record))}")
         if each.previous is not None:
-            output.hint(f"holdfast: before: {output.plain(output.before(each.previous, times.now()))}")
+            output.hint(f"holdfast: before: {output.plain(output.previous_words(each.previous, times.now()))}")
 
 
 def give_back(held: Claim | Claims, outcome: str | None, remember: float | None = None) -> bool:
@@ -228,7 +228,7 @@ def environment_of(claims: Sequence[Claim]) -> dict[str, str]:
     """Return what the command is told of its claims. The lease id is in the environment, never on a command line."""
     import msgspec
 
-    several: list[_Told] = [{"job": each.job_id, "fencing_token": each.token} for each in claims]
+    several: list[_JobEntry] = [{"job": each.job_id, "fencing_token": each.token} for each in claims]
     told = {"HOLDFAST_JOBS": msgspec.json.encode(several).decode()}
     if len(claims) > 1:
         return told
