@@ -1,1 +1,1 @@
-"""What both twins need beside that: configuration, headers, the background, the decorator."""
+"""What both twins need, beside what is in `holding`: configuration, headers, the background, the decorator."""

@@ -35,7 +35,7 @@ class BackgroundFlow:
 
 
 class Background(ABC):
-    """Advances flows up to where they have to wait; how one waits is left to those who know."""
+    """Advances each flow up to where it has to wait. How to wait is known to the thread and to the event loop."""
 
     def add(self, flow: Flow[None], send: Callable[[Send], Any]) -> BackgroundFlow:
         """Keep a flow going until it ends or is dropped."""
@@ -45,7 +45,7 @@ class Background(ABC):
 
     @abstractmethod
     def drop(self, running: BackgroundFlow) -> None:
-        """Let a flow be: it is not resumed any more. What it has just asked is not waited for."""
+        """Stop a flow: it is not resumed any more, and nobody waits for the answer to what it has asked."""
 
     @abstractmethod
     def _rest(self, running: BackgroundFlow, seconds: float) -> None:

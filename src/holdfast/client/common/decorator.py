@@ -117,7 +117,7 @@ def for_coroutine(
 
 
 def _checked(job_id: str, function: Callable[..., Any]) -> inspect.Signature:
-    """Return what the function takes; refuse a template that names something else, now and not in the night."""
+    """Return what the function takes. A template that names something else is refused now, not at the first call."""
     signature = inspect.signature(function)
     for _, field, _, _ in string.Formatter().parse(job_id):
         name = None if field is None else field.partition(".")[0].partition("[")[0]

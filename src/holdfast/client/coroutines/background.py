@@ -22,14 +22,14 @@ class BackgroundLoop(Background):
         self._asking: set[asyncio.Task[None]] = set()
 
     def drop(self, running: BackgroundFlow) -> None:
-        """Let a flow be."""
+        """Stop a flow."""
         running.stopped = True
         if running.entry is not None:
             self._schedule.cancel(running.entry)
             running.entry = None
 
     def close(self) -> None:
-        """Let all of them be."""
+        """Stop all of them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

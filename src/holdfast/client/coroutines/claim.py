@@ -37,7 +37,7 @@ class AsyncClaim(HeldClaim):
         self._block = Block([self._term])
         if on_lost is not None:
             tell_loss([self._term], teller(weakref.ref(self), on_lost))
-        self._renewals = self._renew_on()
+        self._renewals = self._begin_renewing()
 
     async def __aenter__(self) -> Self:
         self.raise_if_lost()
@@ -92,7 +92,7 @@ class AsyncClaim(HeldClaim):
         finally:
             self._settle()
 
-    def _renew_on(self) -> tuple[BackgroundFlow, ...]:
+    def _begin_renewing(self) -> tuple[BackgroundFlow, ...]:
         return self._link.renew_in_background(self._term, renewal_of_lease(self._claim))
 
     def _stop(self) -> None:
@@ -102,7 +102,7 @@ class AsyncClaim(HeldClaim):
         """Stop renewing what is not ours any more. What was refused is still ours: renew it as before."""
         self._stop()
         if not self._term.ended and not self._is_foreign:
-            self._renewals = self._renew_on()
+            self._renewals = self._begin_renewing()
 
     def __del__(self) -> None:
         """Warn if it was never given back; it is not renewed any more and ends by itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -51,18 +51,7 @@ def claim(job: str, wanted: Wanted, policy: Policy) -> Flow[Got]:
     path = job_path(job, "acquire")
 
     def request(wait: float) -> Send:
-        body = AcquireBody(
-            ttl_seconds=whole_seconds(wanted.ttl),
-            metadata=records.packed(wanted.metadata),
-            owner=wanted.owner,
-            resume=wanted.resume or None,
-            session_id=wanted.session,
-            ephemeral=True if wanted.session else None,
-            lock_delay_seconds=wanted.lock_delay or None,
-            wait_seconds=wait or None,
-            ticket=asking.ticket,
-            redo=wanted.redo or None,
-        )
+        body = AcquireBody(**_terms(wanted, wait, asking.ticket), resume=wanted.resume or None)
         return Send("POST", path, body, asking.key, wait + policy.answer_seconds)
 
     reply, sent = yield from stand(asking, request, ClaimAnswer, policy)
@@ -85,8 +74,7 @@ def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[list[
     asking = Asking(jobs, wanted, (yield NOW), (yield NEW_KEY))
 
     def request(wait: float) -> Send:
-        body = _claims_body(wanted, wait, asking.ticket)
-        body.all = list(jobs)
+        body = ClaimsBody(**_terms(wanted, wait, asking.ticket), all=list(jobs))
         return Send("POST", "/claims", body, asking.key, wait + policy.answer_seconds)
 
     reply, sent = yield from stand(asking, request, ManyAnswer, policy)
@@ -101,8 +89,7 @@ def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[Got]:
         asking = Asking(jobs, wanted, began, (yield NEW_KEY))
 
         def request(_wait: float, key: str = asking.key) -> Send:
-            body = _claims_body(wanted, 0, None)
-            body.any = list(jobs)
+            body = ClaimsBody(**_terms(wanted, 0, None), any=list(jobs))
             return Send("POST", "/claims", body, key, policy.answer_seconds)
 
         reply, sent = yield from stand(asking, request, ManyAnswer, policy, can_wait=False)
@@ -116,18 +103,19 @@ def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[Got]:
         pause = min(pause * 2, POLL_SECONDS_MAX)
 
 
-def _claims_body(wanted: Wanted, wait: float, ticket: str | None) -> ClaimsBody:
-    return ClaimsBody(
-        ttl_seconds=whole_seconds(wanted.ttl),
-        metadata=records.packed(wanted.metadata),
-        owner=wanted.owner,
-        session_id=wanted.session,
-        ephemeral=True if wanted.session else None,
-        lock_delay_seconds=wanted.lock_delay or None,
-        wait_seconds=wait or None,
-        ticket=ticket,
-        redo=wanted.redo or None,
-    )
+def _terms(wanted: Wanted, wait: float, ticket: str | None) -> dict[str, Any]:
+    """Return the fields that the body of every claim has."""
+    return {
+        "ttl_seconds": whole_seconds(wanted.ttl),
+        "metadata": records.packed(wanted.metadata),
+        "owner": wanted.owner,
+        "session_id": wanted.session,
+        "ephemeral": True if wanted.session else None,
+        "lock_delay_seconds": wanted.lock_delay or None,
+        "wait_seconds": wait or None,
+        "ticket": ticket,
+        "redo": wanted.redo or None,
+    }
 
 
 def _got_many(reply: object, sent: Instant, wanted: Wanted, asked: int) -> list[Got]:

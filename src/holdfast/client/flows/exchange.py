@@ -80,7 +80,7 @@ def insist(request: Send, policy: Policy) -> Flow[Heard]:
 def ask(request: Send, policy: Policy, reply: type[T]) -> Flow[T]:
     """Send a request and return the reply it was promised. Raises `ServerError` in one of its forms."""
     heard = yield from exchange(request, policy)
-    return said(heard.answer, policy, request, reply)
+    return reply_in(heard.answer, policy, request, reply)
 
 
 def get(path: str, policy: Policy) -> Send:
@@ -88,7 +88,7 @@ def get(path: str, policy: Policy) -> Send:
     return Send("GET", path, answer_seconds=policy.answer_seconds)
 
 
-def said(answer: Answer, policy: Policy, request: Send, reply: type[T]) -> T:
+def reply_in(answer: Answer, policy: Policy, request: Send, reply: type[T]) -> T:
     """Return the reply in an answer, or raise the refusal."""
     if not 200 <= answer.status < 300:  # noqa: PLR2004 - the range of success
         raise refusal(answer, policy.url)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.client.clock import Instant
 from holdfast.client.flows.effects import NEW_KEY, Flow, Policy, Send
-from holdfast.client.flows.exchange import exchange, insist, said
+from holdfast.client.flows.exchange import exchange, insist, reply_in
 from holdfast.client.values import records
 from holdfast.client.values.answer import Answer, envelope
 from holdfast.client.values.arguments import whole_seconds
@@ -54,7 +54,7 @@ def renewed(job: str, answer: Answer, policy: Policy) -> RenewedReply:
     loss = told_loss(answer)
     if loss is not None:
         raise lost_error(f"the claim on {job}", loss, job_id=job)
-    return said(answer, policy, Send("POST", job_path(job, "renew")), RenewedReply)
+    return reply_in(answer, policy, Send("POST", job_path(job, "renew")), RenewedReply)
 
 
 def release(
@@ -77,7 +77,7 @@ def release(
     heard = yield from insist(request, policy)
     loss = told_loss(heard.answer)
     if loss is None:
-        return said(heard.answer, policy, request, type(None))
+        return reply_in(heard.answer, policy, request, type(None))
     if loss.reason != "released":
         raise lost_error(f"the claim on {job}", loss, job_id=job)
     return None
@@ -91,7 +91,7 @@ def transfer(job: str, lease_id: str, to_owner: str, policy: Policy, *, ttl: flo
     loss = told_loss(heard.answer)
     if loss is not None:
         raise lost_error(f"the claim on {job}", loss, job_id=job)
-    return records.claimed(job, said(heard.answer, policy, request, AcquiredReply))
+    return records.claimed(job, reply_in(heard.answer, policy, request, AcquiredReply))
 
 
 def told_loss(answer: Answer) -> Loss | None:

@@ -28,14 +28,16 @@ WATCHED_WAIT_SECONDS_MAX = 5
 GLANCE_SECONDS = 0.1
 """How long the first request waits for one who watches: until the place is known."""
 SHARED_PLACE_SECONDS_MAX = 5.0
+"""The longest pause of one who shares its place with somebody of the same name."""
 UNHEARD_MAX = 3
+"""How often in a row a claim is begun anew whose place or lease was gone before we heard of it."""
 _OK, _CONFLICT = 200, 409
 _GONE = frozenset({400, 404})
 """A lease that is not current: 404, or 400 where somebody else has the name by now."""
 
 
-class _HadEnough(Exception):
-    """Whoever watches the wait raised one of our own exceptions, which must not be taken for the server's."""
+class _WatcherRaised(Exception):
+    """`on_wait` raised one of our own exceptions, which must not be taken for the server's."""
 
 
 class Asking:
@@ -50,7 +52,9 @@ class Asking:
         self.asked_wait = 0.0
         """How long the last request was to wait."""
         self.unheard = 0
+        """How often in a row the place or the lease was gone before we heard of it."""
         self.crowded = 0
+        """How often we were sent away early, because somebody of the same name stands at the same place."""
 
     def wait_left(self, now: Instant) -> float:
         """Return how many seconds of the wait are left."""
@@ -97,7 +101,7 @@ def stand(
         except BaseException as interrupt:
             # Interrupted or cancelled, or whoever watches has had enough: nothing may be left behind.
             yield from _abandon(request(0.0), answers, policy)
-            if isinstance(interrupt, _HadEnough) and interrupt.__cause__ is not None:
+            if isinstance(interrupt, _WatcherRaised) and interrupt.__cause__ is not None:
                 raise interrupt.__cause__ from None
             raise
 
@@ -108,7 +112,7 @@ def _settles(answer: Answer) -> bool:
 
 
 def _begin_again(asking: Asking, answer: Answer, policy: Policy) -> Flow[None]:
-    """Start over with a new key where the last one leads nowhere; raise what cannot be mended so."""
+    """Begin anew with a new key if the last one leads nowhere; raise every other refusal."""
     found = envelope(answer)
     gone = answer.status in _GONE and found is not None and found.code in {"ticket_gone", "lease_not_current"}
     if not gone or asking.unheard >= UNHEARD_MAX:
@@ -134,7 +138,7 @@ def _go_on_waiting(asking: Asking, reply: WaitingReply, sent: Instant, policy: P
         try:
             asking.wanted.on_wait(place)
         except HoldfastError as error:
-            raise _HadEnough from error
+            raise _WatcherRaised from error
     if elapsed_ms(sent, now) < asking.asked_wait * 500:
         # Sent away early: somebody of the same name stands at the same place. Taking it back at once would never end.
         asking.crowded += 1
@@ -165,7 +169,7 @@ def _not_in_time(asking: Asking, policy: Policy) -> Flow[JobHeld]:
 
 
 def _glance(job: str, policy: Policy) -> Flow[JobStatus | None]:
-    """See how a job is, for what is said beside the point; None where we may not look, or nobody answers."""
+    """Ask how a job is, only to say more in a message; None if we may not look, or nobody answers."""
     try:
         return (yield from status(job, msgspec.structs.replace(policy, retry_seconds=0)))
     except HoldfastError:
@@ -173,7 +177,7 @@ def _glance(job: str, policy: Policy) -> Flow[JobStatus | None]:
 
 
 def _abandon(request: Send, answers: object, policy: Policy) -> Flow[None]:
-    """Find out what a claim came to that nobody wants any more, and give it back; for a short while only."""
+    """Nobody wants this claim any more: find out what came of it, and give that back. Try it for a short while only."""
     hasty = msgspec.structs.replace(policy, answer_seconds=HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
     try:
         heard = yield from exchange(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)

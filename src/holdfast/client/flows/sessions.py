@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.client.clock import Instant
 from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Send
-from holdfast.client.flows.exchange import HASTE_SECONDS, ask, get, insist, said
+from holdfast.client.flows.exchange import HASTE_SECONDS, ask, get, insist, reply_in
 from holdfast.client.values import records
 from holdfast.client.values.paths import session_path
 from holdfast.client.values.records import Metadata, SessionInfo, packed
@@ -40,7 +40,7 @@ def end_session(session_id: str, policy: Policy) -> Flow[None]:
     """End a session and all that is bound to it, even if interrupted."""
     request = Send("DELETE", session_path(session_id), None, (yield NEW_KEY), policy.answer_seconds)
     heard = yield from insist(request, policy)
-    said(heard.answer, policy, request, object)
+    reply_in(heard.answer, policy, request, object)
 
 
 def sessions(policy: Policy) -> Flow[list[SessionInfo]]:
@@ -50,7 +50,7 @@ def sessions(policy: Policy) -> Flow[list[SessionInfo]]:
 
 
 def _abandon_session(request: Send, policy: Policy) -> Flow[None]:
-    """End a session that nobody wants any more; for a short while only."""
+    """Nobody wants this session any more: find out whether there is one, and end it. Try it for a short while only."""
     hasty = msgspec.structs.replace(policy, answer_seconds=HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
     try:
         hurried = msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS)

@@ -30,7 +30,10 @@ LAST_TRY_SECONDS = 2.0
 
 
 def mention(problem: HoldfastError, what: str) -> None:
-    """Log what went wrong while an exception is on its way that matters more; a loss explains that one, if anything."""
+    """Log a problem that is not raised, because another exception is on its way that matters more.
+
+    A loss is worth less of a line: it may be the reason for that other one.
+    """
     log.log(logging.DEBUG if isinstance(problem, LeaseLost) else logging.WARNING, "%s: %s", what, problem)
 
 
@@ -113,9 +116,9 @@ class HeldClaim:
 
     def raise_if_lost(self) -> None:
         """Raise `LeaseLost` if the job is not ours any more, `LeaseReleased` if we gave it back."""
-        self._insist(clock.now())
+        self._raise_unless_held(clock.now())
 
-    def _insist(self, now: Instant) -> None:
+    def _raise_unless_held(self, now: Instant) -> None:
         if self._term.ended:
             raise LeaseReleased(f"the claim on {self.job_id} was released before this call")
         if self._term.is_lost(now):
@@ -134,7 +137,7 @@ class HeldClaim:
 
     def _renewing(self, note: str | None, metadata: Metadata) -> Flow[None]:
         """Renew now, and say something by it."""
-        self._insist((yield NOW))
+        self._raise_unless_held((yield NOW))
         try:
             reply, sent = yield from leases.renew(
                 self.job_id, self.lease_id, self._policy, note=note, metadata=metadata
@@ -195,7 +198,7 @@ class HeldClaim:
 
     def _transferring(self, to_owner: str, ttl: float | None) -> Flow[JobClaim]:
         """Hand it over. From when that is asked for it may not be ours, so it is not believed in meanwhile."""
-        self._insist((yield NOW))
+        self._raise_unless_held((yield NOW))
         self._term.end()
         try:
             return (yield from leases.transfer(self.job_id, self.lease_id, to_owner, self._policy, ttl=ttl))

@@ -27,7 +27,7 @@ class BackgroundThread(Background):
         self._thread: threading.Thread | None = None
 
     def drop(self, running: BackgroundFlow) -> None:
-        """Let a flow be."""
+        """Stop a flow."""
         with self._changed:
             running.stopped = True
             if running.entry is not None:
@@ -88,7 +88,7 @@ _of_this_process = BackgroundThread()
 
 
 def background_thread() -> BackgroundThread:
-    """Return the one of this process."""
+    """Return the background thread of this process."""
     return _of_this_process
 
 

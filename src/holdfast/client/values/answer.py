@@ -80,6 +80,6 @@ def refusal(answer: Answer, url: str) -> Refused:
 
 
 def _retry_after(answer: Answer) -> float | None:
-    """Return what whoever stands in between says of when to try again; a date is left to people."""
+    """Return when to try again, as a proxy may say it: in seconds. A date is left out."""
     text = answer.headers.get("Retry-After", "")
     return float(text) if text.isascii() and text.isdigit() else None

@@ -14,7 +14,7 @@ from holdfast.client.values.records import Metadata, Place
 
 
 class _EveryOption(TypedDict, total=False):
-    """What every claim may ask for, in whichever way it is made."""
+    """What every claim may ask for, `claim_job` too."""
 
     wait: float | None
     """How long to stand in line for it; not at all, unless given."""
@@ -25,7 +25,7 @@ class _EveryOption(TypedDict, total=False):
 
 
 class ClaimAnyOptions(_EveryOption, total=False):
-    """What every claim may ask for by name."""
+    """What `claim_any` may ask for."""
 
     ttl: float
     """The life of the lease: how long the job stays ours if this process dies.
@@ -39,14 +39,14 @@ class ClaimAnyOptions(_EveryOption, total=False):
 
 
 class ClaimAllOptions(ClaimAnyOptions, total=False):
-    """What a claim of all may ask for, beside that."""
+    """What `claim_all` may ask for: what `claim_any` may, and to hear of the wait."""
 
     on_wait: Callable[[Place], None] | None
     """Called with the place in the line, every few seconds."""
 
 
 class ClaimOptions(ClaimAllOptions, total=False):
-    """What a claim of one job may ask for, beside that."""
+    """What `claim` may ask for: what `claim_all` may, and one's own live claim back."""
 
     resume: bool
     """Ask for one's own live claim back."""
@@ -62,7 +62,7 @@ class ClaimJobOptions(_EveryOption, total=False):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What one claim asks for, with nothing left open. Times in seconds, as the caller gave them."""
+    """What one claim asks for, once the defaults are filled in. Times in seconds, as the caller gave them."""
 
     ttl: float
     owner: str | None
