@@ -1,4 +1,4 @@
-"""Keeping as flows: renewed in time, through a blip, until a real loss with its reason. No clock runs here."""
+"""Renewing as flows: in time, through a blip, until a real loss with its reason. No clock runs here."""
 
 from __future__ import annotations
 
