@@ -41,9 +41,10 @@ def who_holds(lease: Lease) -> Who:
 
 
 def who_waits(ticket: Ticket) -> Who:
-    if ticket.bound:
-        return ("run", ticket.session, ticket.owner)
-    return ("lease", ticket.lease_ids[0]) if ticket.owner is None else ("owner", ticket.principal, ticket.owner)
+    terms = ticket.terms
+    if terms.bound:
+        return ("run", terms.session, terms.owner)
+    return ("lease", ticket.lease_ids[0]) if terms.owner is None else ("owner", terms.principal, terms.owner)
 
 
 def label(who: Who) -> str | None:
@@ -153,12 +154,8 @@ class Crowd:
         """I13: a wait is refused for a circle if and only if there is one through it."""
         if not isinstance(command, Acquire | ClaimAll) or not isinstance(answer, answers.Later | refusals.Deadlock):
             return
-        names = (command.name,) if isinstance(command, Acquire) else command.names
-        lease_ids = (command.lease_id,) if isinstance(command, Acquire) else command.lease_ids
-        wanted = Ticket(
-            "", names, lease_ids, command.principal, command.owner, command.session, command.bound,
-            0, 0, None, False, False, 0,
-        )  # fmt: skip
+        names = command.names
+        wanted = Ticket("", names, command.lease_ids, command.terms)
         me = who_waits(wanted)
         in_the_way = {who_holds(self.held[name]) for name in names if name in self.held}
         closes = any(me in reach(self.edges(), blocker) for blocker in in_the_way)
@@ -208,7 +205,7 @@ class Crowd:
                 self.sessions.discard(session_id)
                 for ended in event.leases:
                     self.end(ended)
-                bound = [i for i, t in self.line.items() if t.bound and t.session == session_id]
+                bound = [i for i, t in self.line.items() if t.terms.bound and t.terms.session == session_id]
                 self.leave_with(event.left, bound, "session_ended")
 
     def judge_turn(
@@ -223,7 +220,7 @@ class Crowd:
             assert (ticket.names, ticket.lease_ids) == (names, tuple(lease.lease_id for lease in leases))
             assert place in told, "granted, and not told"
             until_ms = {lease.until_ms for lease in leases}
-            assert until_ms == {self.now_ms + ticket.ttl_ms}, "W4: the ttl counts from the instant of the grant"
+            assert until_ms == {self.now_ms + ticket.terms.ttl_ms}, "W4: the ttl counts from the instant of the grant"
         else:
             assert not any(set(names) & set(other.names) for other in ready), "W1: a plain try overtook"
         if place is not None:
@@ -263,7 +260,9 @@ class Crowd:
             self.open_at_ms[event.name] = self.now_ms + lease.delay_ms
         if event.done is not None:
             self.done_until_ms[event.name] = event.done.until_ms
-        done = [i for i, t in self.line.items() if event.done is not None and event.name in t.names and not t.redo]
+        done = [
+            i for i, t in self.line.items() if event.done is not None and event.name in t.names and not t.terms.redo
+        ]
         self.leave_with(event.left, done, "done")
 
     def leave_with(self, left: tuple[Left, ...], wanted: list[str], how: str) -> None:
@@ -281,7 +280,7 @@ class Crowd:
         self.circles += 1
         assert list(self.state.tickets.values()) == list(self.line.values())
         assert all(since + ABSENT_MS > self.now_ms for since in self.away_since.values()), "W2: a place outlived"
-        assert all(not t.bound or t.session in self.sessions for t in self.line.values()), "I10"
+        assert all(not t.terms.bound or t.terms.session in self.sessions for t in self.line.values()), "I10"
         assert durable(self.state) == durable(self.shadow)
         check_lines(self.state)
 
@@ -315,10 +314,12 @@ def check_lines(state: State) -> None:
     }
     assert Counter(len(those) > 0 for those in state.tickets_of.values())[False] == 0
     assert {i: who for who, those in state.tickets_of.items() for i in those}.keys() == tickets.keys()
-    assert state.tickets_by == Counter(ticket.principal for ticket in tickets.values())
+    assert state.tickets_by == Counter(ticket.terms.principal for ticket in tickets.values())
     assert state.ticket_of_lease == {lease_id: i for i, ticket in tickets.items() for lease_id in ticket.lease_ids}
-    assert {i for those in state.tickets_with.values() for i in those} == {i for i, t in tickets.items() if t.bound}
-    assert all(tickets[i].session == session for session, those in state.tickets_with.items() for i in those)
+    assert {i for those in state.tickets_with.values() for i in those} == {
+        i for i, t in tickets.items() if t.terms.bound
+    }
+    assert all(tickets[i].terms.session == session for session, those in state.tickets_with.items() for i in those)
     assert not state.stirred and not state.handed and not state.turns
     assert set(state.interests_by_age) == {(who, name) for who, wanted in state.interests.items() for name in wanted}
     assert all(state.interests.values())

@@ -26,6 +26,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.values import Limits
 from tests.core.naive_line import ABSENT_MS, Line, Place, Waiting, place_for
+from tests.support.asking import asked_by
 
 FORGET_LATE_MS = 1_000
 
@@ -270,8 +271,8 @@ class Naive(Waiting):
         if isinstance(command, Acquire | ClaimAny | ClaimAll) and (bad := self.bad(command)):
             return bad
         for key in self.keys:
-            if (key.principal, key.key) == (command.principal, command.key):
-                if (key.verb, key.asked) != (verb, command.fingerprint):
+            if (key.principal, key.key) == (asked_by(command).principal, asked_by(command).key):
+                if (key.verb, key.asked) != (verb, asked_by(command).fingerprint):
                     return ("key-conflict",)
                 return self.again(command, key)
         return None
@@ -284,26 +285,37 @@ class Naive(Waiting):
             claim = self.live(command.name)
             if claim and claim.lease_id == key.made:
                 return self.granted(claim, reacquired=isinstance(command, Acquire) and bool(key.place))
-            return self.not_current(command.name, key.made, command.principal)
+            return self.not_current(command.name, key.made, asked_by(command).principal)
         if isinstance(command, ClaimAny | ClaimAll):
             made = [c for c in self.claims if c.lease_id in {key.made, *key.more}]
             made.sort(key=lambda claim: command.names.index(claim.name))
             for claim in made:
                 if claim.how:
-                    return self.not_current(claim.name, claim.lease_id, command.principal)
+                    return self.not_current(claim.name, claim.lease_id, asked_by(command).principal)
             return ("all", *((c.name, *self.granted(c, reacquired=False)) for c in made))
         if isinstance(command, OpenSession):
-            return self.opened(key.made, command.principal)
+            return self.opened(key.made, asked_by(command).principal)
         return ("ok",)
 
     def spend(self, command: Keyed, verb: str, made: str, *more: str, own: bool) -> None:
-        if command.key is not None:
+        if asked_by(command).key is not None:
             self.ends += own
             place, at = (self.ends, self.now) if own else (0, 0)
-            self.keys.append(Key(command.principal, command.key, verb, command.fingerprint, made, at, place, more))
+            self.keys.append(
+                Key(
+                    asked_by(command).principal,
+                    asked_by(command).key,
+                    verb,
+                    asked_by(command).fingerprint,
+                    made,
+                    at,
+                    place,
+                    more,
+                )
+            )
 
     def bad(self, command: Acquire | ClaimAny | ClaimAll) -> tuple[object, ...] | None:
-        if not 1 <= command.ttl_ms <= self.limits.ttl_ms_max:
+        if not 1 <= command.terms.ttl_ms <= self.limits.ttl_ms_max:
             return ("bad-ttl", self.limits.ttl_ms_max)
         return None
 
@@ -312,26 +324,28 @@ class Naive(Waiting):
         claim = self.live(name)
         if command.ticket is not None:
             return self.return_to(command)
-        if (done := self.done(name)) and not command.redo:
+        if (done := self.done(name)) and not command.terms.redo:
             return done
         closed = claim is None and self.closed_until(name) > self.now
         if closed and not command.wait_ms:
             return ("closed", self.closed_until(name), self.previous(name))
-        if command.session is not None and (lacking := self.lives(command.session, command.principal)):
+        if command.terms.session is not None and (
+            lacking := self.lives(command.terms.session, command.terms.principal)
+        ):
             return (lacking,)
         if claim is not None and self.is_own(claim, command):
-            until = max(claim.until, self.now + command.ttl_ms)
-            kept = claim._replace(ttl=command.ttl_ms, until=until, beat=self.now)
+            until = max(claim.until, self.now + command.terms.ttl_ms)
+            kept = claim._replace(ttl=command.terms.ttl_ms, until=until, beat=self.now)
             self.claims[self.claims.index(claim)] = kept
             self.spend(command, "acquire", claim.lease_id, own=True)
             return self.granted(kept, reacquired=True)
-        held = [other for other in self.claims if not other.how and other.principal == command.principal]
+        held = [other for other in self.claims if not other.how and other.principal == command.terms.principal]
         if len(held) >= self.limits.leases_per_principal_max:
             return ("too-many-leases", self.limits.leases_per_principal_max)
         if command.wait_ms and (claim is not None or closed):
             return self.join(command)
         if claim is not None:
-            return self.held_by(claim, command.owner)
+            return self.held_by(claim, command.terms.owner)
         self.grant(place_for(command, self.now), taken=self.line.own(place_for(command, self.now)))
         self.spend(command, "acquire", command.lease_id, own=False)
         return self.granted(self.claims[-1], reacquired=False)
@@ -378,13 +392,13 @@ class Naive(Waiting):
 
     def is_own(self, claim: Claim, command: Acquire) -> bool:
         """C4: who the holder is, and whether it asked for its lease."""
-        if claim.bound != command.bound:
+        if claim.bound != command.terms.bound:
             return False
-        same = claim.session == command.session if claim.bound else claim.principal == command.principal
+        same = claim.session == command.terms.session if claim.bound else claim.principal == command.terms.principal
         if self.limits.reentrant == "holder":
             return same
         provable = claim.bound or claim.owner is not None
-        return same and provable and command.resume and claim.owner == command.owner
+        return same and provable and command.resume and claim.owner == command.terms.owner
 
     def own_claim(self, command: Renew | Release | Transfer) -> Claim | tuple[object, ...]:
         """L3, S3: the live claim, if the caller proved that it is its own."""

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Leave
 
 ABSENT_MS = 60_000
@@ -46,16 +48,16 @@ def place_for(command: Acquire | ClaimAll, now: int) -> Place:
         command.new_ticket,
         (command.name,) if alone else command.names,
         (command.lease_id,) if alone else command.lease_ids,
-        command.principal,
-        command.owner,
-        command.session,
-        command.bound,
-        command.ttl_ms,
-        command.delay_ms,
-        command.metadata,
-        command.redo,
-        command.key,
-        command.fingerprint,
+        command.terms.principal,
+        command.terms.owner,
+        command.terms.session,
+        command.terms.bound,
+        command.terms.ttl_ms,
+        command.terms.delay_ms,
+        command.terms.metadata,
+        command.terms.redo,
+        command.terms.key,
+        command.terms.fingerprint,
         now,
     )
 
@@ -113,17 +115,7 @@ class Waiting:
         for name in command.names:
             obstacle = self.obstacle(name, command)
             if obstacle is None:
-                one = ClaimAll(
-                    names=(name,),
-                    lease_ids=(command.lease_id,),
-                    principal=command.principal,
-                    ttl_ms=command.ttl_ms,
-                    owner=command.owner,
-                    metadata=command.metadata,
-                    session=command.session,
-                    bound=command.bound,
-                    delay_ms=command.delay_ms,
-                )
+                one = ClaimAll(names=(name,), lease_ids=(command.lease_id,), terms=replace(command.terms, redo=False))
                 place = place_for(one, self.now)
                 self.grant(place, taken=self.line.own(place))
                 self.spend(command, "acquire", command.lease_id, own=False)
@@ -157,9 +149,11 @@ class Waiting:
         return ("all-held", max(250, min(opens, default=self.now) - self.now), *busy)
 
     def lacking(self, command: ClaimAny | ClaimAll, count: int) -> tuple[object, ...] | None:
-        if command.session is not None and (lacking := self.lives(command.session, command.principal)):
+        if command.terms.session is not None and (
+            lacking := self.lives(command.terms.session, command.terms.principal)
+        ):
             return (lacking,)
-        return self.no_room(command.principal, count)
+        return self.no_room(command.terms.principal, count)
 
     def no_room(self, principal: str, count: int) -> tuple[object, ...] | None:
         held = [claim for claim in self.claims if not claim.how and claim.principal == principal]
@@ -168,11 +162,11 @@ class Waiting:
         return None
 
     def obstacle(self, name: str, command: ClaimAny | ClaimAll) -> tuple[object, ...] | None:
-        if (done := self.done(name)) and not command.redo:
+        if (done := self.done(name)) and not command.terms.redo:
             return done
         claim = self.live(name)
         if claim is not None:
-            return self.held_by(claim, command.owner)
+            return self.held_by(claim, command.terms.owner)
         if self.closed_until(name) > self.now:
             return ("closed", self.closed_until(name), self.previous(name))
         return None
@@ -189,7 +183,7 @@ class Waiting:
         if known is not None:
             taken = wanted._replace(ticket_id=known.ticket_id, lease_ids=known.lease_ids, away=known.away)
             return self.come_back(known, taken)
-        mine = [place for place in self.line.places if place.principal == command.principal]
+        mine = [place for place in self.line.places if place.principal == command.terms.principal]
         if len(mine) >= self.limits.tickets_per_principal_max:
             return ("too-many-tickets", self.limits.tickets_per_principal_max)
         if any(len(self.line.at(name)) >= self.limits.line_max for name in wanted.names):
@@ -215,7 +209,7 @@ class Waiting:
         wanted = place_for(command, self.now)
         place = self.line.find(command.ticket)
         if place is None:
-            done = [self.done(name) for name in wanted.names if not command.redo]
+            done = [self.done(name) for name in wanted.names if not command.terms.redo]
             return next((each for each in done if each), ("ticket-gone",))
         whose = (place.names, place.principal, place.owner, place.bound)
         same = whose == (wanted.names, wanted.principal, wanted.owner, wanted.bound)

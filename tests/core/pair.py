@@ -4,9 +4,6 @@ After every record the invariants are checked on the records alone, and three st
 one that was only ever told the records as bytes, and one made from a snapshot (I15).
 """
 
-import msgspec
-from msgspec.structs import replace
-
 from holdfast.core import answers, refusals
 from holdfast.core.commands import Command, KeepSession, Leave, Renew, RenewSession
 from holdfast.core.decide import decide, settle, settle_line
@@ -26,9 +23,11 @@ from holdfast.core.events import (
 from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.state import State
 from holdfast.core.values import TOKEN_MAX, LastEnd, Lease, Limits, Moment
+from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.testing.scenarios import durable, fingerprint
 from tests.core.crowd import check_lines
 from tests.core.naive import Naive
+from tests.support.asking import altered
 
 WALL_MS = 5_000_000
 
@@ -43,8 +42,6 @@ SMALL = Limits(
     tickets_per_principal_max=4,
     line_max=3,
 )
-
-_decoder = msgspec.msgpack.Decoder(Record)
 
 
 class Pair:
@@ -70,7 +67,7 @@ class Pair:
         """Let both decide; return what both answer."""
         self.settle()
         if not isinstance(command, Renew | KeepSession | RenewSession | Leave):
-            command = replace(command, fingerprint=fingerprint(command))
+            command = altered(command, fingerprint=fingerprint(command))
         decision = decide(self.core, command, Moment(self.now_ms, WALL_MS + self.now_ms), self.limits)
         assert decide(self.core, command, Moment(self.now_ms, WALL_MS + self.now_ms), self.limits) == decision
         for event in decision.events:
@@ -156,7 +153,7 @@ class Pair:
 
     def record(self, event: Event) -> None:
         record = Record(self.core.seq + 1, self.now_ms, WALL_MS + self.now_ms, event)
-        read = _decoder.decode(msgspec.msgpack.encode(record))
+        (read,) = decode_batch(encode_batch([record]))
         assert read == record
         assert event_fits(self.core, event)
         self.judge(event)

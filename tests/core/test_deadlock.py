@@ -19,7 +19,7 @@ from holdfast.core.events import Event, Granted, Joined, Left, Record, SessionEn
 from holdfast.core.evolve import evolve
 from holdfast.core.sessions import ends_with, places_in
 from holdfast.core.state import State
-from holdfast.core.values import Holder, Lease, Session, Slot, Ticket
+from holdfast.core.values import Holder, Lease, Session, Slot, Terms, Ticket
 
 IS_FULL = os.environ.get("HOLDFAST_PROOF") == "full"
 RANDOM_GRAPHS = 1_000_000 if IS_FULL else 100_000
@@ -46,7 +46,7 @@ def ticket_of(holder: int, names: tuple[int, ...], number: int) -> Ticket:
     wanted = tuple(NAMES[name] for name in names)
     lease_ids = tuple(f"T{holder}.{number}.{name}" for name in names)
     owner = HOLDERS[holder]
-    return Ticket(f"t{holder}.{number}", wanted, lease_ids, "p", owner, None, False, 1, 0, None, False, False, 0)
+    return Ticket(f"t{holder}.{number}", wanted, lease_ids, Terms(principal="p", owner=owner, ttl_ms=1))
 
 
 def build(owners: tuple[int | None, ...], waits: tuple[Waits, ...]) -> State:
@@ -267,8 +267,8 @@ class Drawn:
         size = self.chance.choice([1, 1, 1, 2, 3])
         names = tuple(self.chance.sample(self.names, min(size, len(self.names))))
         lease_ids = tuple(self.fresh() for _ in names)
-        return Ticket(self.fresh(), names, lease_ids, agent.principal, agent.owner, agent.session, agent.bound,
-                      1, 0, None, False, False, 0)  # fmt: skip
+        terms = Terms(principal=agent.principal, owner=agent.owner, session=agent.session, bound=agent.bound, ttl_ms=1)
+        return Ticket(self.fresh(), names, lease_ids, terms)
 
     def join(self, agent: Agent) -> None:
         ticket = self.wish(agent)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.commands import Acquire, Command, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
+from holdfast.core.commands import Command, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
 from holdfast.core.state import State
 from holdfast.core.values import Limits
 from tests.core.pair import Pair
+from tests.support import asking
 
 UNIT_MS = 10_000
 """A session lives at least this long, so that one unit serves leases and sessions alike."""
@@ -86,7 +87,7 @@ def lease_id(pair: Pair, back: int) -> str:
 def acquire(who: str, units: int, **more: object) -> Move:
     def make(pair: Pair) -> Command:
         fields = {"principal": who, "owner": who, **more}
-        return Acquire(name="job", lease_id=lease_id(pair, -1), ttl_ms=units * UNIT_MS, **fields)
+        return asking.acquire(name="job", lease_id=lease_id(pair, -1), ttl_ms=units * UNIT_MS, **fields)
 
     return ask(make)
 
@@ -109,7 +110,7 @@ def session_moves() -> list[Move]:
 
     def claim(pair: Pair) -> Command:
         more = {"session": latest(pair), "bound": True, "delay_ms": UNIT_MS, "resume": True}
-        return Acquire(name="job", principal="ana", lease_id=lease_id(pair, -1), ttl_ms=2 * UNIT_MS, **more)
+        return asking.acquire(name="job", principal="ana", lease_id=lease_id(pair, -1), ttl_ms=2 * UNIT_MS, **more)
 
     return [
         ask(open_),

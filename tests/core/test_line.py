@@ -14,7 +14,6 @@ from holdfast.core import answers, refusals
 from holdfast.core.commands import (
     Acquire,
     ClaimAll,
-    ClaimAny,
     Command,
     EndSession,
     KeepSession,
@@ -32,6 +31,7 @@ from holdfast.testing.scenarios import durable, replay
 from tests.core.crowd import Crowd, check_lines, release_all
 from tests.core.naive_line import Place
 from tests.core.pair import Pair
+from tests.support.asking import acquire, altered, asked_by, claim_all, claim_any
 
 IS_FULL = os.environ.get("HOLDFAST_PROOF") == "full"
 WALKS = 20_000 if IS_FULL else 2_000
@@ -81,8 +81,8 @@ class Walk:
             asked["key"] = self.fresh("k")
         if chance.random() < 0.3:
             names = tuple(chance.sample(self.names, chance.randint(1, min(3, len(self.names)))))
-            return ClaimAll(names=names, lease_ids=tuple(self.fresh("L") for _ in names), **asked)
-        return Acquire(name=chance.choice(self.names), lease_id=self.fresh("L"), **asked)
+            return claim_all(names=names, lease_ids=tuple(self.fresh("L") for _ in names), **asked)
+        return acquire(name=chance.choice(self.names), lease_id=self.fresh("L"), **asked)
 
     def step(self) -> None:
         chance, crowd = self.chance, self.crowd
@@ -100,7 +100,7 @@ class Walk:
                 self.come_back(chance.choice(away))
             case 12 if crowd.line:
                 ticket = chance.choice(list(crowd.line.values()))
-                crowd.ask(Leave(ticket_id=ticket.ticket_id, principal=ticket.principal))
+                crowd.ask(Leave(ticket_id=ticket.ticket_id, principal=asked_by(ticket).principal))
             case 13 if held:
                 self.hand_over(*chance.choice(held))
             case 14:
@@ -108,7 +108,7 @@ class Walk:
             case 15:
                 who = self.who()
                 names = tuple(chance.sample(self.names, chance.randint(1, len(self.names))))
-                crowd.ask(ClaimAny(names=names, lease_id=self.fresh("L"), ttl_ms=5_000, **who))
+                crowd.ask(claim_any(names=names, lease_id=self.fresh("L"), ttl_ms=5_000, **who))
             case 16:
                 crowd.restart()
             case _:
@@ -122,11 +122,11 @@ class Walk:
     def come_back(self, ticket_id: str) -> None:
         """With the ticket, or with the key if there is one."""
         claim = self.claims[ticket_id]
-        by_key = claim.key is not None and self.chance.random() < 0.5
+        by_key = claim.terms.key is not None and self.chance.random() < 0.5
         asked = _again(claim, None if by_key else ticket_id, self.fresh)
         answer = self.crowd.ask(asked)
         if isinstance(answer, answers.Later):
-            assert answer.ticket_id == ticket_id or claim.key is None or by_key
+            assert answer.ticket_id == ticket_id or claim.terms.key is None or by_key
 
     def release(self, name: str, lease: Lease) -> None:
         done = self.chance.random() < 0.2
@@ -166,8 +166,8 @@ class Walk:
 
 def _again(claim: Acquire | ClaimAll, ticket_id: str | None, fresh: Callable[[str], str]) -> Acquire | ClaimAll:
     if isinstance(claim, Acquire):
-        return replace(claim, ticket=ticket_id, lease_id=fresh("L"), new_ticket=fresh("t"))
-    return replace(claim, ticket=ticket_id, lease_ids=tuple(fresh("L") for _ in claim.names), new_ticket=fresh("t"))
+        return altered(claim, ticket=ticket_id, lease_id=fresh("L"), new_ticket=fresh("t"))
+    return altered(claim, ticket=ticket_id, lease_ids=tuple(fresh("L") for _ in claim.names), new_ticket=fresh("t"))
 
 
 class Twins:
@@ -238,11 +238,11 @@ def test_the_line_is_first_in_first_out(block: int) -> None:
 def test_of_many_who_wait_each_has_its_turn_in_order() -> None:
     """200 in line for one name, a third of them gone, restarts: the rest are granted in the order of joining (W1)."""
     crowd = Crowd()
-    crowd.ask(Acquire(name="job", principal="p", owner="first", lease_id="L", ttl_ms=1_000))
+    crowd.ask(acquire(name="job", principal="p", owner="first", lease_id="L", ttl_ms=1_000))
     for number in range(200):
         who = f"w{number}"
         answer = crowd.ask(
-            Acquire(
+            acquire(
                 name="job", principal="p", owner=who, lease_id=f"L{number}", ttl_ms=1_000, wait_ms=50_000,
                 new_ticket=f"t{number:03}",
             )
@@ -256,7 +256,7 @@ def test_of_many_who_wait_each_has_its_turn_in_order() -> None:
         chance.shuffle(back)
         for number in back:
             crowd.ask(
-                Acquire(
+                acquire(
                     name="job", principal="p", owner=f"w{number}", lease_id=f"M{start}.{number}", ttl_ms=1_000,
                     wait_ms=50_000, ticket=f"t{number:03}", new_ticket="unused",
                 )
@@ -289,12 +289,12 @@ def test_a_chain_of_claims_of_all_is_settled_in_one_pass() -> None:
     count = 2_000
     names = tuple(f"n{number:04}" for number in range(count + 2))
     lease_ids = tuple(f"A{name}" for name in names)
-    crowd.ask(ClaimAll(names=names, principal="p", owner="all", lease_ids=lease_ids, ttl_ms=5_000))
+    crowd.ask(claim_all(names=names, principal="p", owner="all", lease_ids=lease_ids, ttl_ms=5_000))
     for number in range(count):
         lease_ids = tuple(f"B{number}.{each}" for each in range(3))
         wanted = names[number : number + 3]
-        asked = ClaimAll(names=wanted, principal="p", lease_ids=lease_ids, ttl_ms=5_000, wait_ms=50_000)
-        assert crowd.ask(replace(asked, new_ticket=f"t{number:04}")) == answers.Later(f"t{number:04}")
+        asked = claim_all(names=wanted, principal="p", lease_ids=lease_ids, ttl_ms=5_000, wait_ms=50_000)
+        assert crowd.ask(altered(asked, new_ticket=f"t{number:04}")) == answers.Later(f"t{number:04}")
     crowd.advance(5_000)
     assert list(crowd.granted) == [f"t{number:04}" for number in range(0, count, 3)]
     check_lines(crowd.state)
@@ -303,10 +303,10 @@ def test_a_chain_of_claims_of_all_is_settled_in_one_pass() -> None:
 def test_interests_are_bounded_and_forgotten() -> None:
     """Who only asks leaves an interest for a minute, and nameless askers leave none: the memory is bounded (D3)."""
     crowd = Crowd()
-    crowd.ask(Acquire(name="job", principal="p", owner="x", lease_id="L", ttl_ms=1_000_000))
+    crowd.ask(acquire(name="job", principal="p", owner="x", lease_id="L", ttl_ms=1_000_000))
     for number in range(300):
         owner = f"o{number}" if number % 2 else None
-        asked = Acquire(name="job", principal="p", owner=owner, lease_id=f"L{number}", ttl_ms=1, interest=True)
+        asked = acquire(name="job", principal="p", owner=owner, lease_id=f"L{number}", ttl_ms=1, interest=True)
         assert isinstance(crowd.ask(asked), refusals.Held)
     assert len(crowd.state.interests) == len(crowd.state.interests_by_age) == 150
     crowd.advance(59_999)

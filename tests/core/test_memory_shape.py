@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core import answers, refusals
-from holdfast.core.commands import Acquire, Command, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
+from holdfast.core.commands import Command, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
 from holdfast.core.decide import decide, settle
 from holdfast.core.events import Record
 from holdfast.core.evolve import ALARMS_SPARE, evolve
@@ -18,6 +18,7 @@ from holdfast.core.state import State
 from holdfast.core.values import TOKEN_MAX, Limits, Moment
 from holdfast.testing.scenarios import durable
 from tests.core.pair import SMALL
+from tests.support.asking import acquire, altered
 
 
 def ask(state: State, command: Command, now_ms: int, limits: Limits = SMALL) -> object:
@@ -56,9 +57,9 @@ def any_command(chance: random.Random, state: State, number: int) -> Command:
             return EndSession(principal=who, session_id=session_id)
         case which:
             bound = which % 2 == 0 and session is not None
-            asked = Acquire(name=name, principal=who, lease_id=f"L{number}", ttl_ms=chance.choice([10, 3_000, 15_000]))
+            asked = acquire(name=name, principal=who, lease_id=f"L{number}", ttl_ms=chance.choice([10, 3_000, 15_000]))
             delay_ms = chance.choice([0, 0, 2_000])
-            return replace(asked, session=session and session_id, bound=bound, delay_ms=delay_ms)
+            return altered(asked, session=session and session_id, bound=bound, delay_ms=delay_ms)
 
 
 def indexes(state: State) -> dict[str, object]:
@@ -109,7 +110,7 @@ def test_alarms_do_not_outlive_their_leases() -> None:
     state = State()
     for number in range(5 * ALARMS_SPARE):
         name = f"job-{number % 7}"
-        ask(state, Acquire(name=name, principal="ana", lease_id=f"L{number}", ttl_ms=20_000), 0)
+        ask(state, acquire(name=name, principal="ana", lease_id=f"L{number}", ttl_ms=20_000), 0)
         ask(state, Release(name=name, principal="ana", lease_id=f"L{number}"), 0)
         ask(state, OpenSession(principal="ana", session_id=f"s{number}", ttl_ms=15_000), 0)
         ask(state, EndSession(principal="ana", session_id=f"s{number}"), 0)
@@ -124,10 +125,10 @@ def test_a_tidied_alarm_still_rings() -> None:
     state = State()
     roomy = replace(SMALL, leases_per_principal_max=10_000)
     for number in range(500):
-        ask(state, Acquire(name=f"live-{number}", principal="ana", lease_id=f"K{number}", ttl_ms=5_000), 0, roomy)
+        ask(state, acquire(name=f"live-{number}", principal="ana", lease_id=f"K{number}", ttl_ms=5_000), 0, roomy)
         ask(state, Renew(name=f"live-{number}", principal="ana", lease_id=f"K{number}", ttl_ms=3_000), 0, roomy)
     for number in range(4_000):
-        ask(state, Acquire(name="job", principal="ana", lease_id=f"L{number}", ttl_ms=20_000), 0, roomy)
+        ask(state, acquire(name="job", principal="ana", lease_id=f"L{number}", ttl_ms=20_000), 0, roomy)
         ask(state, Release(name="job", principal="ana", lease_id=f"L{number}"), 0, roomy)
     assert len(state.held) == 500
     ask(state, KeepSession(principal="ana", session_id="none"), 2_999, roomy)
@@ -140,9 +141,9 @@ def test_tokens_end_before_they_are_inexact() -> None:
     """The last token is 2^53−1, which every JSON reader tells from the one before; there is none after it (I2, C6)."""
     state = State()
     state.last_token = TOKEN_MAX - 1
-    granted = ask(state, Acquire(name="a", principal="ana", lease_id="L1", ttl_ms=1_000), 0)
+    granted = ask(state, acquire(name="a", principal="ana", lease_id="L1", ttl_ms=1_000), 0)
     assert isinstance(granted, answers.Acquired) and granted.lease.token == 2**53 - 1
-    refused = ask(state, Acquire(name="b", principal="ana", lease_id="L2", ttl_ms=1_000), 0)
+    refused = ask(state, acquire(name="b", principal="ana", lease_id="L2", ttl_ms=1_000), 0)
     assert refused == refusals.TokensExhausted()
     assert ask(state, Release(name="a", principal="ana", lease_id="L1"), 0) == answers.Released()
 

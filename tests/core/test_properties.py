@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from holdfast.core.commands import (
     Acquire,
     ClaimAll,
-    ClaimAny,
     EndSession,
     KeepSession,
     Leave,
@@ -28,6 +27,7 @@ from holdfast.core.commands import (
 from holdfast.testing.scenarios import durable, replay
 from tests.core.naive import Claim
 from tests.core.pair import SMALL, Pair
+from tests.support.asking import acquire, altered, claim_all, claim_any
 
 IS_FULL = os.environ.get("HOLDFAST_PROOF") == "full"
 SETTINGS = settings(
@@ -88,8 +88,8 @@ class CoreMachine(RuleBasedStateMachine):
         claims = [claim for claim in self.pair.naive.claims if stray or not claim.how]
         if not claims:
             lease_id = self.fresh("L")
-            asked = Acquire(name="f", principal="ana", lease_id=lease_id, ttl_ms=9_000, session=None)
-            self.pair.ask(replace(asked, session=self.session("ana", back, stray=False), bound=True) if back else asked)
+            asked = acquire(name="f", principal="ana", lease_id=lease_id, ttl_ms=9_000, session=None)
+            self.pair.ask(altered(asked, session=self.session("ana", back, stray=False), bound=True) if back else asked)
             claims = self.pair.naive.claims
         return claims[-1 - back % len(claims)] if claims else NEVER
 
@@ -102,7 +102,7 @@ class CoreMachine(RuleBasedStateMachine):
         kind: str, back: int, stray: bool,
     ) -> None:  # fmt: skip
         session = None if kind == "plain" else self.session(principal, back, stray)
-        self.last = Acquire(
+        self.last = acquire(
             name=name,
             principal=principal,
             lease_id=self.fresh("L"),
@@ -122,7 +122,7 @@ class CoreMachine(RuleBasedStateMachine):
         """Ask for a lease that lives, as its holder or as somebody who is nearly its holder."""
         claim = self.proof(back, stray=False)
         session = self.session(claim.principal, 0, stray=False) if claim.bound and back == 1 else claim.session
-        self.last = Acquire(
+        self.last = acquire(
             name=claim.name,
             principal=claim.principal,
             lease_id=self.fresh("L"),
@@ -139,7 +139,7 @@ class CoreMachine(RuleBasedStateMachine):
     def repeat(self) -> None:
         """Send the last acquire or release again, as after a lost reply (C5)."""
         if isinstance(self.last, Acquire):
-            self.pair.ask(replace(self.last, lease_id=self.fresh("L")))
+            self.pair.ask(altered(self.last, lease_id=self.fresh("L")))
         elif self.last is not None:
             self.pair.ask(self.last)
 
@@ -166,9 +166,9 @@ class CoreMachine(RuleBasedStateMachine):
             "new_ticket": self.fresh("t"),
         }
         if names is None:
-            self.stand(Acquire(name=name, lease_id=self.fresh("L"), **more))
+            self.stand(acquire(name=name, lease_id=self.fresh("L"), **more))
         else:
-            self.stand(ClaimAll(names=names, lease_ids=tuple(self.fresh("L") for _ in names), **more))
+            self.stand(claim_all(names=names, lease_ids=tuple(self.fresh("L") for _ in names), **more))
 
     def stand(self, asked: Acquire | ClaimAll) -> None:
         answer = self.pair.ask(asked)
@@ -188,9 +188,9 @@ class CoreMachine(RuleBasedStateMachine):
             if stray:
                 fresh["owner"] = owner
             if isinstance(asked, Acquire):
-                self.stand(replace(asked, lease_id=self.fresh("L"), **fresh))
+                self.stand(altered(asked, lease_id=self.fresh("L"), **fresh))
             else:
-                self.stand(replace(asked, lease_ids=tuple(self.fresh("L") for _ in asked.names), **fresh))
+                self.stand(altered(asked, lease_ids=tuple(self.fresh("L") for _ in asked.names), **fresh))
 
     @rule(back=WHICH, leave=SELDOM)
     def go(self, back: int, leave: bool) -> None:
@@ -209,7 +209,7 @@ class CoreMachine(RuleBasedStateMachine):
     ) -> None:
         lease_id = self.fresh("L")
         self.pair.ask(
-            ClaimAny(
+            claim_any(
                 names=names, principal=principal, lease_id=lease_id, ttl_ms=ttl_ms, owner=owner, redo=redo, key=key
             )
         )

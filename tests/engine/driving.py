@@ -20,6 +20,7 @@ from holdfast.engine.engine import Engine
 from holdfast.journal.base import HistoryQuery, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.memory import MemoryJournal
 from holdfast.testing.clock import ManualClock
+from tests.support import asking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
@@ -236,7 +237,7 @@ async def events(journal: MemoryJournal) -> list[Event]:
 
 
 def acquire(name: str, lease_id: str = "", *, principal: str = "ana", ttl_ms: int = 60_000, **more: Any) -> Acquire:  # noqa: ANN401 - passed on as they are
-    return Acquire(name=name, principal=principal, lease_id=lease_id or f"id-of-{name}", ttl_ms=ttl_ms, **more)
+    return asking.acquire(name=name, principal=principal, lease_id=lease_id or f"id-of-{name}", ttl_ms=ttl_ms, **more)
 
 
 def renew(name: str, lease_id: str = "", *, principal: str = "ana", ttl_ms: int | None = None, **more: Any) -> Renew:  # noqa: ANN401 - passed on as they are

@@ -22,7 +22,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.events import Ended, Granted, Opened, Record, Renewed, SessionEnded
 from holdfast.core.evolve import evolve
-from holdfast.core.values import Limits
+from holdfast.core.values import Limits, Terms
 from holdfast.engine.compaction import Compaction
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Unavailable
@@ -42,6 +42,7 @@ from tests.engine.driving import (
     tail,
     turns,
 )
+from tests.support.asking import altered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,23 +99,19 @@ class _Ids:
         """Give what is made an id never used; let a renewal or release speak of a lease that was once granted."""
         self._count += 1
         match command:
-            case Acquire(session=session):
+            case Acquire(terms=Terms(session=session)):
                 own = self._sessions.get(session or "", session)
-                return _changed(command, lease_id=f"lease-{self._count}", session=own)
+                return altered(command, lease_id=f"lease-{self._count}", session=own)
             case OpenSession(session_id=session_id):
                 self._sessions[session_id] = f"session-{self._count}"
-                return _changed(command, session_id=self._sessions[session_id])
+                return altered(command, session_id=self._sessions[session_id])
             case KeepSession(session_id=session_id) | EndSession(session_id=session_id):
-                return _changed(command, session_id=self._sessions.get(session_id, session_id))
+                return altered(command, session_id=self._sessions.get(session_id, session_id))
             case Renew(lease_id=wanted) | Release(lease_id=wanted) if known:
                 name, lease_id = known[-1 - int(wanted.removeprefix("id-")) % min(len(known), 4)]
-                return _changed(command, name=name, lease_id=lease_id)
+                return altered(command, name=name, lease_id=lease_id)
             case _:
                 return command
-
-
-def _changed(command: Any, **fields: str | None) -> Any:  # noqa: ANN401 - Any command goes in, and the same kind comes out.
-    return type(command)(**{name: getattr(command, name) for name in command.__struct_fields__} | fields)
 
 
 @many_cases

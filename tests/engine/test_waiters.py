@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
-from holdfast.core.commands import ClaimAll, Leave
+from holdfast.core.commands import Leave
 from holdfast.core.events import Granted, Joined
 from holdfast.core.refusals import TicketGone
 from holdfast.engine.compaction import Compaction
@@ -17,6 +17,7 @@ from holdfast.engine.waiters import SPENT_MAX, Waited, Waiter, Waiters, after_wa
 from holdfast.journal.base import JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import GateJournal, acquire, events, release, run, serving, turns
+from tests.support.asking import claim_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -338,11 +339,11 @@ def test_waits_for_all_end_and_come_back() -> None:
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("b", ttl_ms=3_600_000))
             fields: dict[str, Any] = {"names": ("a", "b"), "lease_ids": ("ia", "ib"), "owner": "ben"}
-            command = ClaimAll(principal="ana", ttl_ms=60_000, wait_ms=20, new_ticket="t", **fields)
+            command = claim_all(principal="ana", ttl_ms=60_000, wait_ms=20, new_ticket="t", **fields)
             asking = Asking(engine, command)
             await asyncio.sleep(0.2)
             assert asking.answer == Waiting("t", 1)
-            back = Asking(engine, ClaimAll(principal="ana", ttl_ms=60_000, wait_ms=9_000, ticket="t", **fields))
+            back = Asking(engine, claim_all(principal="ana", ttl_ms=60_000, wait_ms=9_000, ticket="t", **fields))
             await engine.ask(release("b"))
             answer = back.answer
             assert isinstance(answer, AcquiredMany)

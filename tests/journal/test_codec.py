@@ -31,7 +31,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 — a type o
     """Values of a type, as its annotations say."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = get_type_hints(kind)
-        return st.builds(kind, *(values_of(hints[field]) for field in kind.__struct_fields__))
+        return st.builds(kind, **{field: values_of(hints[field]) for field in kind.__struct_fields__})
     if get_origin(kind) is tuple:
         return st.lists(values_of(get_args(kind)[0]), max_size=3).map(tuple)
     if isinstance(kind, types.UnionType):

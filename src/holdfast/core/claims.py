@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from holdfast.core import line, refusals
 from holdfast.core.answers import Acquired, Extended, OpenAgain, Released
-from holdfast.core.commands import ClaimAny
 from holdfast.core.deadlock import find_circle, holder_of_ticket
 from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse
 from holdfast.core.events import Granted, Renewed, Reopened, Transferred
+from holdfast.core.rights import may_touch
 from holdfast.core.sessions import missing
 from holdfast.core.state import EMPTY
 from holdfast.core.values import (
@@ -27,44 +27,45 @@ from holdfast.core.values import (
     LastEnd,
     Lease,
     Memo,
+    lease_from,
 )
 
 if TYPE_CHECKING:
-    from holdfast.core.commands import Acquire, ClaimAll, Release, Renew, Reopen, Revoke, Transfer
+    from holdfast.core.commands import Acquire, Release, Renew, Reopen, Revoke, Transfer
     from holdfast.core.decision import Notice
     from holdfast.core.events import Left
     from holdfast.core.refusals import Refusal
     from holdfast.core.state import State
-    from holdfast.core.values import Limits, Moment, Slot
+    from holdfast.core.values import Limits, Moment, Slot, Terms
 
 
 def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Decision:
     """Grant the name, give the caller its own lease back, or refuse with all it needs to know."""
-    refusal = bad_claim(command, limits)
+    terms = command.terms
+    refusal = bad_terms(terms, command.wait_ms, limits)
     if refusal is not None:
         return refuse(refusal)
-    memo = recall(state, command, "acquire")
+    memo = recall(state, terms, "acquire")
     if memo is not None:
         return _acquired_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
     if command.ticket is not None:
-        return line.return_to(state, command, (command.name,), now)
+        return line.return_to(state, command, now)
     slot = state.slots.get(command.name, EMPTY)
     lease = slot.lease
-    if slot.done is not None and slot.done.until_ms > now.ms and not command.redo:
+    if slot.done is not None and slot.done.until_ms > now.ms and not terms.redo:
         return refuse(refusals.Finished(command.name, slot.done))
     closed = lease is None and slot.closed_until_ms > now.ms
     if closed and not command.wait_ms:
         return refuse(refusals.Delayed(slot.closed_until_ms, slot.last_end))
-    if command.via is not None and (command.session != command.via or not command.bound):
-        # A session's secret claims for that session alone (S3).
+    if not may_touch(terms, terms.principal, command.via):
         return refuse(refusals.SessionUnknown())
-    if command.session is not None:
-        lacking = missing(state, command.session, command.principal)
+    if terms.session is not None:
+        lacking = missing(state, terms.session, terms.principal)
         if lacking is not None:
             return refuse(lacking)
     if lease is not None and _is_own(lease, command, limits):
         return _reacquire(state, command, slot, lease, now)
-    if state.leases_of.get(command.principal, 0) >= limits.leases_per_principal_max:
+    if state.leases_of.get(terms.principal, 0) >= limits.leases_per_principal_max:
         return refuse(refusals.TooManyLeases(limits.leases_per_principal_max))
     if command.wait_ms and (lease is not None or closed):
         return line.join(state, line.ticket_for(command, state, now), now, limits)
@@ -81,28 +82,28 @@ def held_by(state: State, lease: Lease, owner: str | None) -> refusals.Held:
 def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Refusal:
     """Refuse a held name. One that asks without waiting but with interest is told of a circle of interests (D3)."""
     if not command.interest:
-        return held_by(state, lease, command.owner)
+        return held_by(state, lease, command.terms.owner)
     holder = holder_of_ticket(line.ticket_for(command, state, now))
     path = find_circle(state, holder, (command.name,), now.ms, interests=True)
     if holder[0] != "alone":
         # Who has no name can hold nothing else, and closes no circle.
         state.take_interest(holder, command.name, now.ms + INTEREST_MS)
-    return held_by(state, lease, command.owner) if path is None else refusals.Deadlock(path)
+    return held_by(state, lease, command.terms.owner) if path is None else refusals.Deadlock(path)
 
 
-def bad_claim(command: Acquire | ClaimAny | ClaimAll, limits: Limits) -> Refusal | None:
+def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
     """Return what is wrong with the values of a claim, in the wire's order."""
-    if not 0 < command.ttl_ms <= limits.ttl_ms_max:
+    if not 0 < terms.ttl_ms <= limits.ttl_ms_max:
         return refusals.BadTtl(limits.ttl_ms_max)
-    if command.metadata is not None and len(command.metadata) > limits.metadata_chars_max:
+    if terms.metadata is not None and len(terms.metadata) > limits.metadata_chars_max:
         return refusals.BadField(f"metadata has at most {limits.metadata_chars_max} characters")
-    if not 0 <= command.delay_ms <= LOCK_DELAY_MS_MAX:
+    if not 0 <= terms.delay_ms <= LOCK_DELAY_MS_MAX:
         return refusals.BadField(f"lock_delay_seconds is 0 to {LOCK_DELAY_MS_MAX // 1000}")
-    if command.bound and command.session is None:
+    if terms.bound and terms.session is None:
         return refusals.BadField("ephemeral needs a session_id: open one with POST /sessions")
-    if command.owner is not None and not 0 < len(command.owner) <= OWNER_CHARS_MAX:
+    if terms.owner is not None and not 0 < len(terms.owner) <= OWNER_CHARS_MAX:
         return refusals.BadField(f"owner has 1 to {OWNER_CHARS_MAX} characters")
-    if not isinstance(command, ClaimAny) and not 0 <= command.wait_ms <= WAIT_MS_MAX:
+    if not 0 <= wait_ms <= WAIT_MS_MAX:
         return refusals.BadField(f"wait_seconds is 0 to {WAIT_MS_MAX // 1000}")
     return None
 
@@ -112,37 +113,39 @@ def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) ->
     slot = state.slots.get(command.name, EMPTY)
     lease = slot.lease
     if lease is not None and lease.lease_id == memo.made:
-        reacquired = lease.key != command.key
+        reacquired = lease.key != command.terms.key
         return accept(Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts, reacquired))
     if memo.made in state.ticket_of_lease:
         return line.come_back(state, state.tickets[state.ticket_of_lease[memo.made]], now)
-    return refuse(not_current(state, command.name, memo.made, command.principal))
+    return refuse(not_current(state, command.name, memo.made, command.terms.principal))
 
 
 def _is_own(lease: Lease, command: Acquire, limits: Limits) -> bool:
     """Tell whether the caller may have this live lease back (C4)."""
+    terms = command.terms
     if limits.reentrant == "holder":
-        same_kind = lease.bound == command.bound
-        return same_kind and (lease.session == command.session if lease.bound else lease.principal == command.principal)
+        same_kind = lease.bound == terms.bound
+        return same_kind and (lease.session == terms.session if lease.bound else lease.principal == terms.principal)
     if not command.resume:
         return False
     if lease.bound:
-        return command.bound and lease.session == command.session and lease.owner == command.owner
+        return terms.bound and lease.session == terms.session and lease.owner == terms.owner
     # Without an owner's name the holder is that very lease alone, and nobody can prove to be it.
-    return not command.bound and lease.principal == command.principal and lease.owner == command.owner is not None
+    return not terms.bound and lease.principal == terms.principal and lease.owner == terms.owner is not None
 
 
 def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: Moment) -> Decision:
-    until_ms = max(lease.until_ms, now.ms + command.ttl_ms)
+    terms = command.terms
+    until_ms = max(lease.until_ms, now.ms + terms.ttl_ms)
     event = Renewed(
         command.name,
         lease.lease_id,
-        command.ttl_ms,
+        terms.ttl_ms,
         until_ms,
-        claim_key=command.key,
-        fingerprint=command.fingerprint if command.key is not None else "",
+        claim_key=terms.key,
+        fingerprint=terms.fingerprint if terms.key is not None else "",
     )
-    kept = replace(lease, ttl_ms=command.ttl_ms, until_ms=until_ms)
+    kept = replace(lease, ttl_ms=terms.ttl_ms, until_ms=until_ms)
     answer = Acquired(kept, state.until_of(kept), slot.last_end, slot.attempts, reacquired=True)
     return Decision((event,), answer)
 
@@ -151,26 +154,11 @@ def _grant(state: State, command: Acquire, slot: Slot, now: Moment) -> Decision:
     token = state.last_token + 1
     if token > TOKEN_MAX:
         return refuse(refusals.TokensExhausted())
-    lease = Lease(
-        command.lease_id,
-        token,
-        command.principal,
-        command.owner,
-        command.session,
-        command.bound,
-        command.ttl_ms,
-        now.ms + command.ttl_ms,
-        command.delay_ms,
-        command.metadata,
-        None,
-        now.wall_ms,
-        now.wall_ms,
-        command.key,
-    )
+    lease = lease_from(command.terms, command.lease_id, token, now)
     # Who gets a name it also stood in line for has no more need of that place.
     waits = state.lines and command.name in state.lines
     place = line.own_ticket(state, line.ticket_for(command, state, now)) if waits else None
-    event = Granted(command.name, lease, command.fingerprint, place)
+    event = Granted(command.name, lease, command.terms.fingerprint, place)
     return Decision((event,), Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts + 1))
 
 
@@ -215,7 +203,7 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
         done = Done(lease.owner, lease.token, command.result, now.wall_ms, now.ms + command.remember_ms)
         finished = refusals.Finished(command.name, done)
         those = (state.tickets[each] for each in state.lines.get(command.name, ()))
-        answered = tuple(left(ticket, "done") for ticket in those if not ticket.redo)
+        answered = tuple(left(ticket, "done") for ticket in those if not ticket.terms.redo)
         notices = tuple((each.ticket_id, finished) for each in answered)
     event = replace(
         end_of(command.name, lease, "released", now.ms, by=command.principal, well=not command.failed),
@@ -312,11 +300,11 @@ def _held_by_caller(state: State, command: Renew | Release | Transfer) -> Lease 
         # What became of one's own lease is told whoever has the name by now (L7).
         foreign = lease.bound and lease.principal != command.principal and refusal.ended is None
         return refusals.SessionUnknown() if foreign else refusal
+    if may_touch(lease, command.principal, command.via):
+        return lease
     if lease.bound and lease.principal != command.principal:
         return refusals.SessionUnknown()
-    if command.via is not None:
-        return lease if lease.bound and lease.session == command.via else refusals.NotCurrent(succeeded=True)
-    return lease if lease.principal == command.principal else refusals.NotCurrent(succeeded=True)
+    return refusals.NotCurrent(succeeded=True)
 
 
 def _gone(state: State, command: Renew | Release | Transfer) -> Refusal:

@@ -8,70 +8,55 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.core.values import Terms
+
 
 class Acquire(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Claim a name (C1–C7)."""
 
     name: str
-    principal: str
     lease_id: str
-    ttl_ms: int
-    owner: str | None = None
-    metadata: str | None = None
-    session: str | None = None
-    bound: bool = False
-    delay_ms: int = 0
+    terms: Terms
     resume: bool = False
-    redo: bool = False
     wait_ms: int = 0
     ticket: str | None = None
     """Come back to this place in the line."""
     new_ticket: str = ""
     """The ticket to get if it has to wait."""
     via: str | None = None
-    key: str | None = None
-    fingerprint: str = ""
     interest: bool = False
     """A refusal leaves an interest, and a circle of those is told (D3)."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it wants, as a claim of several says it."""
+        return (self.name,)
+
+    @property
+    def lease_ids(self) -> tuple[str, ...]:
+        """The ids to get, as a claim of several says it."""
+        return (self.lease_id,)
 
 
 class ClaimAny(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Claim the first free name of a list (M1)."""
 
     names: tuple[str, ...]
-    principal: str
     lease_id: str
-    ttl_ms: int
-    owner: str | None = None
-    metadata: str | None = None
-    session: str | None = None
-    bound: bool = False
-    delay_ms: int = 0
-    redo: bool = False
+    terms: Terms
     via: str | None = None
-    key: str | None = None
-    fingerprint: str = ""
 
 
 class ClaimAll(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Claim every name of a list or none, in one record (M2)."""
 
     names: tuple[str, ...]
-    principal: str
     lease_ids: tuple[str, ...]
-    ttl_ms: int
-    owner: str | None = None
-    metadata: str | None = None
-    session: str | None = None
-    bound: bool = False
-    delay_ms: int = 0
-    redo: bool = False
+    terms: Terms
     wait_ms: int = 0
     ticket: str | None = None
     new_ticket: str = ""
     via: str | None = None
-    key: str | None = None
-    fingerprint: str = ""
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):

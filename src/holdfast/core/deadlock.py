@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.core.state import State
-    from holdfast.core.values import Holder, Lease, Ticket
+    from holdfast.core.values import Holder, Lease, Terms, Ticket
 
 
 def holder_of_lease(lease: Lease) -> Holder:
     """Return who holds a lease, as a knot of the graph."""
-    if lease.bound and lease.session is not None:
-        return ("session", lease.session, lease.owner)
-    if lease.owner is not None:
-        return ("principal", lease.principal, lease.owner)
-    return ("alone", lease.lease_id, None)
+    return _holder(lease, lease.lease_id)
 
 
 def holder_of_ticket(ticket: Ticket) -> Holder:
     """Return who stands in line: the one that its leases will belong to."""
-    if ticket.bound and ticket.session is not None:
-        return ("session", ticket.session, ticket.owner)
-    if ticket.owner is not None:
-        return ("principal", ticket.principal, ticket.owner)
-    return ("alone", ticket.lease_ids[0], None)
+    return _holder(ticket.terms, ticket.lease_ids[0])
+
+
+def _holder(whose: Lease | Terms, lease_id: str) -> Holder:
+    if whose.bound and whose.session is not None:
+        return ("session", whose.session, whose.owner)
+    if whose.owner is not None:
+        return ("principal", whose.principal, whose.owner)
+    return ("alone", lease_id, None)
 
 
 def find_circle(

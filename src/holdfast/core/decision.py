@@ -13,9 +13,6 @@ from holdfast.core.refusals import Refusal
 
 if TYPE_CHECKING:
     from holdfast.core.commands import (
-        Acquire,
-        ClaimAll,
-        ClaimAny,
         CreateToken,
         EndSession,
         OpenSession,
@@ -26,21 +23,9 @@ if TYPE_CHECKING:
         Transfer,
     )
     from holdfast.core.state import State
-    from holdfast.core.values import Lease, Memo, Ticket
+    from holdfast.core.values import Lease, Memo, Terms, Ticket
 
-    Keyed = (
-        Acquire
-        | ClaimAll
-        | ClaimAny
-        | CreateToken
-        | EndSession
-        | OpenSession
-        | Release
-        | Reopen
-        | Revoke
-        | RevokeToken
-        | Transfer
-    )
+    Keyed = Terms | CreateToken | EndSession | OpenSession | Release | Reopen | Revoke | RevokeToken | Transfer
 
 
 Notice = tuple[str, Answer | Refusal]
@@ -74,19 +59,19 @@ def accept(answer: Answer) -> Decision:
     return Decision((), answer)
 
 
-def recall(state: State, command: Keyed, kind: str) -> Memo | refusals.KeyConflict | None:
+def recall(state: State, asked: Keyed, kind: str) -> Memo | refusals.KeyConflict | None:
     """Return what this very request made before, or None if it is new, or that its key was used for another (C5)."""
-    if command.key is None:
+    if asked.key is None:
         return None
-    memo = state.memos.get((command.principal, command.key))
-    if memo is None or (memo.kind == kind and memo.fingerprint == command.fingerprint):
+    memo = state.memos.get((asked.principal, asked.key))
+    if memo is None or (memo.kind == kind and memo.fingerprint == asked.fingerprint):
         return memo
     return refusals.KeyConflict()
 
 
 def left(ticket: Ticket, how: str) -> Left:
     """Make the end of a place in the line."""
-    return Left(ticket.ticket_id, how, ticket.names, ticket.owner)
+    return Left(ticket.ticket_id, how, ticket.names, ticket.terms.owner)
 
 
 def end_of(name: str, lease: Lease, how: str, now_ms: int, *, by: str | None = None, well: bool = False) -> Ended:

@@ -243,7 +243,7 @@ def owners_of(event: Event) -> set[str | None]:
         case SessionEnded():
             return {each.owner for each in event.leases} | {each.owner for each in event.left}
         case Joined():
-            return {event.ticket.owner}
+            return {event.ticket.terms.owner}
         case _:
             return set()
 

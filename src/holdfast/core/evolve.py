@@ -128,21 +128,22 @@ def _drop(state: State, name: str, lease: Lease) -> None:
 
 def _joined(state: State, event: Joined) -> None:
     """Let a ticket stand in line, or let another request of its holder have the place it has."""
-    ticket = event.ticket
+    ticket, terms = event.ticket, event.ticket.terms
     known = state.tickets.get(ticket.ticket_id)
     state.tickets[ticket.ticket_id] = ticket
     if known is None:
         state.absent_since[ticket.ticket_id] = state.now_ms
         state.line_up(ticket)
-    elif known.key is not None:
+    elif known.terms.key is not None:
         # A key leads to a place only while its own request is the one that has it: one lease, one claimer (C3).
-        state.memos.pop((known.principal, known.key), None)
-    if ticket.key is not None:
-        state.memos[ticket.principal, ticket.key] = Memo("acquire", ticket.lease_ids[0], ticket.fingerprint)
+        state.memos.pop((known.terms.principal, known.terms.key), None)
+    if terms.key is not None:
+        state.memos[terms.principal, terms.key] = Memo("acquire", ticket.lease_ids[0], terms.fingerprint)
 
 
 def _leave(state: State, ticket_id: str) -> None:
     ticket = state.tickets.pop(ticket_id)
+    terms = ticket.terms
     state.uncount(ticket)
     state.absent_since.pop(ticket_id, None)
     for name in ticket.names:
@@ -155,22 +156,22 @@ def _leave(state: State, ticket_id: str) -> None:
     del state.number_of[ticket_id]
     for lease_id in ticket.lease_ids:
         state.ticket_of_lease.pop(lease_id, None)
-    if ticket.bound and ticket.session is not None:
-        ending = state.tickets_with[ticket.session]
+    if terms.bound and terms.session is not None:
+        ending = state.tickets_with[terms.session]
         del ending[ticket_id]
         if not ending:
-            del state.tickets_with[ticket.session]
+            del state.tickets_with[terms.session]
     holder = holder_of_ticket(ticket)
     those = state.tickets_of[holder]
     del those[ticket_id]
     if not those:
         del state.tickets_of[holder]
-    count(state.tickets_by, ticket.principal, -1)
+    count(state.tickets_by, terms.principal, -1)
     # A ticket that was granted has handed its key over to the lease; any other leaves nothing (C5).
-    if ticket.key is not None:
+    if terms.key is not None:
         lease = state.lease_of(ticket.names[0])
         if lease is None or lease.lease_id != ticket.lease_ids[0]:
-            state.memos.pop((ticket.principal, ticket.key), None)
+            state.memos.pop((terms.principal, terms.key), None)
 
 
 def _renewed(state: State, event: Renewed, record: Record) -> None:

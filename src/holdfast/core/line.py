@@ -13,17 +13,17 @@ from msgspec.structs import replace
 
 from holdfast.core import refusals
 from holdfast.core.answers import Acquired, AcquiredMany, Later, Withdrawn
-from holdfast.core.commands import Acquire
 from holdfast.core.deadlock import blockers_of, find_circle, holder_of_lease, holder_of_ticket
 from holdfast.core.decision import Decision, Due, left, refuse
 from holdfast.core.events import Granted, GrantedMany, Joined
+from holdfast.core.rights import may_touch
 from holdfast.core.sessions import missing
 from holdfast.core.state import EMPTY
-from holdfast.core.values import TOKEN_MAX, Lease, Ticket
+from holdfast.core.values import TOKEN_MAX, Ticket, lease_from
 
 if TYPE_CHECKING:
     from holdfast.core.answers import Answer
-    from holdfast.core.commands import ClaimAll, Leave
+    from holdfast.core.commands import Acquire, ClaimAll, Leave
     from holdfast.core.refusals import Refusal
     from holdfast.core.state import State
     from holdfast.core.values import AccessToken, Limits, Moment
@@ -31,28 +31,9 @@ if TYPE_CHECKING:
 
 def ticket_for(command: Acquire | ClaimAll, state: State, now: Moment) -> Ticket:
     """Return the ticket that a claim gets if it has to wait."""
-    names: tuple[str, ...]
-    lease_ids: tuple[str, ...]
-    if isinstance(command, Acquire):
-        names, lease_ids = (command.name,), (command.lease_id,)
-    else:
-        names, lease_ids = command.names, command.lease_ids
+    terms = command.terms
     return Ticket(
-        command.new_ticket,
-        names,
-        lease_ids,
-        command.principal,
-        command.owner,
-        command.session,
-        command.bound,
-        command.ttl_ms,
-        command.delay_ms,
-        command.metadata,
-        command.redo,
-        command.principal in state.tokens,
-        now.wall_ms,
-        command.key,
-        command.fingerprint,
+        command.new_ticket, command.names, command.lease_ids, terms, terms.principal in state.tokens, now.wall_ms
     )
 
 
@@ -63,7 +44,7 @@ def join(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Decision:
         place = state.tickets[known]
         asked = replace(ticket, ticket_id=known, lease_ids=place.lease_ids, joined_wall_ms=place.joined_wall_ms)
         return come_back(state, asked, now)
-    if state.tickets_by.get(ticket.principal, 0) >= limits.tickets_per_principal_max:
+    if state.tickets_by.get(ticket.terms.principal, 0) >= limits.tickets_per_principal_max:
         return refuse(refusals.TooManyTickets(limits.tickets_per_principal_max))
     if any(len(state.lines.get(name, ())) >= limits.line_max for name in ticket.names):
         return refuse(refusals.LineFull(limits.line_max))
@@ -102,22 +83,23 @@ def come_back(state: State, asked: Ticket, now: Moment) -> Decision:
     return Decision((left(asked, "deadlock"),), deadlock, ((ticket_id, deadlock),))
 
 
-def return_to(state: State, command: Acquire | ClaimAll, names: tuple[str, ...], now: Moment) -> Decision:
+def return_to(state: State, command: Acquire | ClaimAll, now: Moment) -> Decision:
     """Come back with a ticket: it must be this caller's, for just these names (W3)."""
     ticket = state.tickets.get(command.ticket or "")
     if ticket is None:
         # Finished work answered all in line, also those who were not there to hear it (L5).
-        return refuse((None if command.redo else _finished(state, names, now.ms)) or refusals.TicketGone())
+        finished = None if command.terms.redo else _finished(state, command.names, now.ms)
+        return refuse(finished or refusals.TicketGone())
+    kept, asked = ticket.terms, command.terms
     if (
-        ticket.names != names
-        or ticket.principal != command.principal
-        or ticket.owner != command.owner
-        or ticket.bound != command.bound
-        or (ticket.bound and ticket.session != command.session)
-        or (command.via is not None and (not ticket.bound or ticket.session != command.via))
+        ticket.names != command.names
+        or kept.owner != asked.owner
+        or kept.bound != asked.bound
+        or (kept.bound and kept.session != asked.session)
+        or not may_touch(kept, asked.principal, command.via)
     ):
         return refuse(refusals.TicketGone())
-    return come_back(state, replace(ticket, key=command.key, fingerprint=command.fingerprint), now)
+    return come_back(state, replace(ticket, terms=replace(kept, key=asked.key, fingerprint=asked.fingerprint)), now)
 
 
 def _finished(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Finished | None:
@@ -131,10 +113,7 @@ def _finished(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Fin
 def leave(state: State, command: Leave) -> Decision:
     """Give a place up; whoever waits at it is told that it is gone."""
     ticket = state.tickets.get(command.ticket_id)
-    if ticket is None or ticket.principal != command.principal:
-        return refuse(refusals.TicketGone())
-    if command.via is not None and (not ticket.bound or ticket.session != command.via):
-        # A session's secret gives up that session's places alone (S3).
+    if ticket is None or not may_touch(ticket.terms, command.principal, command.via):
         return refuse(refusals.TicketGone())
     notices = ((command.ticket_id, refusals.TicketGone()),)
     return Decision((left(ticket, "withdrawn"),), Withdrawn(), notices)
@@ -179,7 +158,7 @@ def _can_be_met(state: State, ticket: Ticket, now_ms: int) -> bool:
     """Tell whether a ticket finds all it wants free."""
     if not all(_is_open(state, name, now_ms) for name in ticket.names):
         return False
-    return ticket.redo or _finished(state, ticket.names, now_ms) is None
+    return ticket.terms.redo or _finished(state, ticket.names, now_ms) is None
 
 
 def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
@@ -191,7 +170,7 @@ def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
     answer: Answer = claims[0][1] if len(claims) == 1 and not ticket_is_many(ticket) else AcquiredMany(claims)
     event: Granted | GrantedMany
     if len(grants) == 1:
-        event = Granted(grants[0].name, grants[0].lease, ticket.fingerprint, ticket.ticket_id)
+        event = Granted(grants[0].name, grants[0].lease, ticket.terms.fingerprint, ticket.ticket_id)
     else:
         event = GrantedMany(grants, ticket.ticket_id)
     return Due(event, ((ticket.ticket_id, answer),))
@@ -199,13 +178,14 @@ def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
 
 def _lacking(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Refusal | None:
     """Return why a waiter may not have what it waited for: its session, its quota, its rights."""
-    if ticket.session is not None:
-        lacking = missing(state, ticket.session, ticket.principal)
+    terms = ticket.terms
+    if terms.session is not None:
+        lacking = missing(state, terms.session, terms.principal)
         if lacking is not None:
             return lacking
-    if state.leases_of.get(ticket.principal, 0) + len(ticket.names) > limits.leases_per_principal_max:
+    if state.leases_of.get(terms.principal, 0) + len(ticket.names) > limits.leases_per_principal_max:
         return refusals.TooManyLeases(limits.leases_per_principal_max)
-    if ticket.vouched and not _may_claim(state.tokens.get(ticket.principal), ticket.names, now.wall_ms):
+    if ticket.token_in_journal and not _may_claim(state.tokens.get(terms.principal), ticket.names, now.wall_ms):
         return refusals.NotAllowedAnyMore()
     if state.last_token + len(ticket.names) > TOKEN_MAX:
         return refusals.TokensExhausted()
@@ -234,23 +214,8 @@ def grant_each(
     claims: list[tuple[str, Acquired]] = []
     for number, (name, lease_id) in enumerate(zip(ticket.names, ticket.lease_ids, strict=True), 1):
         slot = state.slots.get(name, EMPTY)
-        lease = Lease(
-            lease_id,
-            state.last_token + number,
-            ticket.principal,
-            ticket.owner,
-            ticket.session,
-            ticket.bound,
-            ticket.ttl_ms,
-            now.ms + ticket.ttl_ms,
-            ticket.delay_ms,
-            ticket.metadata,
-            None,
-            now.wall_ms,
-            now.wall_ms,
-            ticket.key,
-        )
-        grants.append(Granted(name, lease, ticket.fingerprint))
+        lease = lease_from(ticket.terms, lease_id, state.last_token + number, now)
+        grants.append(Granted(name, lease, ticket.terms.fingerprint))
         claims.append((name, Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts + 1)))
     return tuple(grants), tuple(claims)
 

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from holdfast.core import line, refusals
 from holdfast.core.answers import Acquired, AcquiredMany
-from holdfast.core.claims import bad_claim, held_by, not_current
+from holdfast.core.claims import bad_terms, held_by, not_current
 from holdfast.core.decision import Decision, accept, recall, refuse
 from holdfast.core.events import GrantedMany
+from holdfast.core.rights import may_touch
 from holdfast.core.sessions import missing
 from holdfast.core.state import EMPTY
 from holdfast.core.values import TOKEN_MAX, EndedLease, Memo, Ticket
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
     from holdfast.core.commands import ClaimAll, ClaimAny
     from holdfast.core.refusals import Refusal
     from holdfast.core.state import State
-    from holdfast.core.values import Limits, Moment
+    from holdfast.core.values import Limits, Moment, Terms
 
 RETRY_MS_MIN = 250
 
 
 def claim_any(state: State, command: ClaimAny, now: Moment, limits: Limits) -> Decision:
     """Grant the first free name, in the caller's order. It does not wait: the refusal says when to ask again."""
-    refusal = _bad(command, limits)
+    refusal = _bad(command.names, command.terms, 0, limits)
     if refusal is not None:
         return refuse(refusal)
-    memo = recall(state, command, "acquire")
+    memo = recall(state, command.terms, "acquire")
     if memo is not None:
         return _any_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
     lacking = _lacking(state, command, limits, 1)
@@ -38,9 +39,9 @@ def claim_any(state: State, command: ClaimAny, now: Moment, limits: Limits) -> D
     busy: list[tuple[str, refusals.Held | refusals.Delayed]] = []
     finished: refusals.Finished | None = None
     for name in command.names:
-        obstacle = _obstacle(state, name, command, now.ms)
+        obstacle = _obstacle(state, name, command.terms, now.ms)
         if obstacle is None:
-            return _grant_all(state, _ticket(command, name), now)
+            return _grant_all(state, Ticket("", (name,), (command.lease_id,), command.terms), now)
         if isinstance(obstacle, refusals.Finished):
             finished = finished or obstacle
         else:
@@ -52,20 +53,20 @@ def claim_any(state: State, command: ClaimAny, now: Moment, limits: Limits) -> D
 
 def claim_all(state: State, command: ClaimAll, now: Moment, limits: Limits) -> Decision:
     """Grant every name or none. With a wait it holds nothing while it waits, so two callers cannot block each other."""
-    refusal = _bad(command, limits)
+    refusal = _bad(command.names, command.terms, command.wait_ms, limits)
     if refusal is not None:
         return refuse(refusal)
-    memo = recall(state, command, "acquire")
+    memo = recall(state, command.terms, "acquire")
     if memo is not None:
         return _all_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
     if command.ticket is not None:
-        return line.return_to(state, command, command.names, now)
+        return line.return_to(state, command, now)
     lacking = _lacking(state, command, limits, len(command.names))
     if lacking is not None:
         return refuse(lacking)
     busy: list[tuple[str, refusals.Held | refusals.Delayed]] = []
     for name in command.names:
-        obstacle = _obstacle(state, name, command, now.ms)
+        obstacle = _obstacle(state, name, command.terms, now.ms)
         if isinstance(obstacle, refusals.Finished):
             return refuse(obstacle)
         if obstacle is not None:
@@ -78,23 +79,23 @@ def claim_all(state: State, command: ClaimAll, now: Moment, limits: Limits) -> D
     return refuse(refusals.AllHeld(tuple(busy), _retry_after(busy, now.ms)))
 
 
-def _bad(command: ClaimAny | ClaimAll, limits: Limits) -> Refusal | None:
-    if not 0 < len(command.names) <= limits.names_per_call_max:
+def _bad(names: tuple[str, ...], terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
+    if not 0 < len(names) <= limits.names_per_call_max:
         return refusals.BadField(f"a call names 1 to {limits.names_per_call_max} jobs")
-    if len(set(command.names)) != len(command.names):
+    if len(set(names)) != len(names):
         return refusals.BadField("a job stands twice in the list")
-    return bad_claim(command, limits)
+    return bad_terms(terms, wait_ms, limits)
 
 
 def _lacking(state: State, command: ClaimAny | ClaimAll, limits: Limits, wanted: int) -> Refusal | None:
-    if command.via is not None and (command.session != command.via or not command.bound):
-        # A session's secret claims for that session alone (S3).
+    terms = command.terms
+    if not may_touch(terms, terms.principal, command.via):
         return refusals.SessionUnknown()
-    if command.session is not None:
-        lacking = missing(state, command.session, command.principal)
+    if terms.session is not None:
+        lacking = missing(state, terms.session, terms.principal)
         if lacking is not None:
             return lacking
-    if state.leases_of.get(command.principal, 0) + wanted > limits.leases_per_principal_max:
+    if state.leases_of.get(terms.principal, 0) + wanted > limits.leases_per_principal_max:
         return refusals.TooManyLeases(limits.leases_per_principal_max)
     if state.last_token + wanted > TOKEN_MAX:
         return refusals.TokensExhausted()
@@ -102,36 +103,16 @@ def _lacking(state: State, command: ClaimAny | ClaimAll, limits: Limits, wanted:
 
 
 def _obstacle(
-    state: State, name: str, command: ClaimAny | ClaimAll, now_ms: int
+    state: State, name: str, terms: Terms, now_ms: int
 ) -> refusals.Held | refusals.Delayed | refusals.Finished | None:
     slot = state.slots.get(name, EMPTY)
-    if slot.done is not None and slot.done.until_ms > now_ms and not command.redo:
+    if slot.done is not None and slot.done.until_ms > now_ms and not terms.redo:
         return refusals.Finished(name, slot.done)
     if slot.lease is not None:
-        return held_by(state, slot.lease, command.owner)
+        return held_by(state, slot.lease, terms.owner)
     if slot.closed_until_ms > now_ms:
         return refusals.Delayed(slot.closed_until_ms, slot.last_end)
     return None
-
-
-def _ticket(command: ClaimAny, name: str) -> Ticket:
-    return Ticket(
-        "",
-        (name,),
-        (command.lease_id,),
-        command.principal,
-        command.owner,
-        command.session,
-        command.bound,
-        command.ttl_ms,
-        command.delay_ms,
-        command.metadata,
-        command.redo,
-        False,
-        0,
-        command.key,
-        command.fingerprint,
-    )
 
 
 def _grant_all(state: State, ticket: Ticket, now: Moment) -> Decision:
@@ -149,7 +130,7 @@ def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
             claim = Acquired(slot.lease, state.until_of(slot.lease), slot.last_end, slot.attempts)
             return accept(AcquiredMany(((name, claim),)))
     for name in command.names:
-        refusal = not_current(state, name, memo.made, command.principal)
+        refusal = not_current(state, name, memo.made, command.terms.principal)
         if refusal.ended is not None:
             return refuse(refusal)
     return refuse(refusals.NotCurrent(succeeded=False))
@@ -163,7 +144,7 @@ def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Dec
     for name in command.names:
         slot = state.slots.get(name, EMPTY)
         lease = slot.lease
-        if lease is None or lease.key != command.key or lease.principal != command.principal:
+        if lease is None or lease.key != command.terms.key or lease.principal != command.terms.principal:
             return refuse(refusals.NotCurrent(lease is not None, _ended_of(state, name, command, memo)))
         claims.append((name, Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts)))
     return accept(AcquiredMany(tuple(claims)))
@@ -174,7 +155,7 @@ def _ended_of(state: State, name: str, command: ClaimAll, memo: Memo) -> EndedLe
     first = state.remembered.get(memo.made)
     if isinstance(first, EndedLease) and first.name == name:
         return first
-    wanted = (name, command.principal, command.key)
+    wanted = (name, command.terms.principal, command.terms.key)
     for ended in reversed(state.remembered.values()):
         if isinstance(ended, EndedLease) and (ended.name, ended.principal, ended.key) == wanted:
             return ended

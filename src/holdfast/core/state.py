@@ -274,9 +274,10 @@ class State:
         for lease_id in ticket.lease_ids:
             self.ticket_of_lease[lease_id] = ticket.ticket_id
         self.tickets_of.setdefault(holder_of_ticket(ticket), {})[ticket.ticket_id] = None
-        if ticket.bound and ticket.session is not None:
-            self.tickets_with.setdefault(ticket.session, {})[ticket.ticket_id] = None
-        count(self.tickets_by, ticket.principal, 1)
+        terms = ticket.terms
+        if terms.bound and terms.session is not None:
+            self.tickets_with.setdefault(terms.session, {})[ticket.ticket_id] = None
+        count(self.tickets_by, terms.principal, 1)
 
 
 def count(counts: dict[str, int], who: str, by: int) -> None:

@@ -60,6 +60,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """`resume`: only `resume: true` gives a lease back (C4). `holder`: an equal holder gets it unasked."""
 
 
+class Terms(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a claim asks for, whoever asks and however: the one value from the request to the lease.
+
+    A command carries it, a place in the line keeps it, and `lease_from` makes the lease of it.
+    """
+
+    principal: str
+    ttl_ms: int
+    owner: str | None = None
+    session: str | None = None
+    bound: bool = False
+    """Ends with its session (S2). A plain `session` only counts."""
+    delay_ms: int = 0
+    metadata: str | None = None
+    redo: bool = False
+    """Claim it although it is done (L5)."""
+    key: str | None = None
+    fingerprint: str = ""
+    """What the request comes to: another request may not use its key again (C5)."""
+
+
 class LastEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How the last lease of a name ended: what its successor is told (C7)."""
 
@@ -133,25 +154,19 @@ class Session(msgspec.Struct, frozen=True, array_like=True, gc=False):
     key: str | None = None
 
 
-class Ticket(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A place in the line for a name, or for several at once (W2, M2). Carries the lease ids it will get."""
+class Ticket(msgspec.Struct, frozen=True, gc=False):
+    """A place in the line for a name, or for several at once (W2, M2). Carries the lease ids it will get.
+
+    On the disk it is one flat row (`TicketRow` in the journal's codec).
+    """
 
     ticket_id: str
     names: tuple[str, ...]
     lease_ids: tuple[str, ...]
-    principal: str
-    owner: str | None
-    session: str | None
-    bound: bool
-    ttl_ms: int
-    delay_ms: int
-    metadata: str | None
-    redo: bool
-    vouched: bool
-    """The principal's token was one of the journal's when it joined, so that its revocation can be seen."""
-    joined_wall_ms: int
-    key: str | None = None
-    fingerprint: str = ""
+    terms: Terms
+    token_in_journal: bool = False
+    """The principal's token was one of the journal's when it joined, so its revocation can be seen at the grant."""
+    joined_wall_ms: int = 0
 
 
 Holder = tuple[str, str, str | None]
@@ -217,6 +232,26 @@ class AccessToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expires_wall_ms: int | None
     made_wall_ms: int
     made_by: str
+
+
+def lease_from(terms: Terms, lease_id: str, token: int, now: Moment) -> Lease:
+    """Make the lease that a claim with these terms gets at `now`. The only place where a lease begins from nothing."""
+    return Lease(
+        lease_id,
+        token,
+        terms.principal,
+        terms.owner,
+        terms.session,
+        terms.bound,
+        terms.ttl_ms,
+        now.ms + terms.ttl_ms,
+        terms.delay_ms,
+        terms.metadata,
+        None,
+        now.wall_ms,
+        now.wall_ms,
+        terms.key,
+    )
 
 
 class BadNameError(ValueError):

@@ -13,8 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.state import Frozen, Head
-from holdfast.core.values import AccessToken, Memo, Remembered, Session, Slot, Ticket
+from holdfast.core.values import AccessToken, Memo, Remembered, Session, Slot
 from holdfast.journal.base import JournalDamagedError
+from holdfast.journal.codec import TicketRow, ticket_of, ticket_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,7 +40,7 @@ _row_types: dict[str, Any] = {
     "remembered": list[tuple[str, Remembered]],
     "memos": list[tuple[tuple[str, str], Memo]],
     "tokens": list[tuple[str, AccessToken]],
-    "tickets": list[tuple[str, Ticket]],
+    "tickets": list[tuple[str, TicketRow]],
     "end": list[tuple[str, int]],
 }
 _decoders = {kind: msgspec.msgpack.Decoder(type_).decode for kind, type_ in _row_types.items()}
@@ -69,7 +70,8 @@ def decode(parts: Iterable[bytes]) -> Frozen:
     if count != wanted:
         raise JournalDamagedError(f"the snapshot has {count} parts and should have {wanted}: restore from a backup")
     head = tables.pop("head").get("head", Head())
-    return Frozen(head=head, **tables)
+    tickets = {ticket_id: ticket_of(row) for ticket_id, row in tables.pop("tickets").items()}
+    return Frozen(head=head, tickets=tickets, **tables)
 
 
 def _tables(frozen: Frozen) -> Iterator[bytes]:
@@ -79,7 +81,7 @@ def _tables(frozen: Frozen) -> Iterator[bytes]:
     yield from _parts("remembered", frozen.remembered.items())
     yield from _parts("memos", frozen.memos.items())
     yield from _parts("tokens", frozen.tokens.items())
-    yield from _parts("tickets", frozen.tickets.items())
+    yield from _parts("tickets", ((ticket_id, ticket_row(ticket)) for ticket_id, ticket in frozen.tickets.items()))
 
 
 def _parts(kind: str, rows: Iterable[tuple[Any, Any]]) -> Iterator[bytes]:

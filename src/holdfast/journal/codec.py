@@ -3,28 +3,97 @@
 A batch is its frames one after another. Anything that does not check out raises `JournalDamagedError`: a wrong byte
 must never become a wrong state. Names stand in the bytes as plain UTF-8, so that a search for one can skip what cannot
 have it without decoding.
+
+Everything is written as it is in memory, field by field, but for one value: a ticket keeps the terms of its claim as
+one value in memory and as plain fields on the disk. `TicketRow` is that layout, and only this file knows both.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 from zlib import crc32
 
 import msgspec
 
-from holdfast.core.events import Record
+from holdfast.core.events import Event, Joined, Record
+from holdfast.core.values import Terms, Ticket
 from holdfast.journal.base import JournalDamagedError, JournalTooNewError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
 FORMAT = 1
 USE_THE_NEWER = "If a newer version of Holdfast wrote it, start that one; else restore the directory from a backup"
 
+
+class TicketRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A ticket on the disk. As for every row: a field is added at the end, and no place is ever used again."""
+
+    ticket_id: str
+    names: tuple[str, ...]
+    lease_ids: tuple[str, ...]
+    principal: str
+    owner: str | None
+    session: str | None
+    bound: bool
+    ttl_ms: int
+    delay_ms: int
+    metadata: str | None
+    redo: bool
+    vouched: bool
+    joined_wall_ms: int
+    key: str | None = None
+    fingerprint: str = ""
+
+
+class JoinedRow(msgspec.Struct, frozen=True, array_like=True, tag="joined", gc=False):
+    """The event `Joined` on the disk."""
+
+    ticket: TicketRow
+
+
+def ticket_row(ticket: Ticket) -> TicketRow:
+    """Return a ticket as it is written."""
+    return TicketRow(
+        ticket_id=ticket.ticket_id,
+        names=ticket.names,
+        lease_ids=ticket.lease_ids,
+        vouched=ticket.token_in_journal,
+        joined_wall_ms=ticket.joined_wall_ms,
+        **msgspec.structs.asdict(ticket.terms),
+    )
+
+
+def ticket_of(row: TicketRow) -> Ticket:
+    """Return a ticket as it was before it was written."""
+    terms: dict[str, Any] = {field: getattr(row, field) for field in Terms.__struct_fields__}
+    return Ticket(row.ticket_id, row.names, row.lease_ids, Terms(**terms), row.vouched, row.joined_wall_ms)
+
+
+def event_row(event: Event) -> msgspec.Struct:
+    """Return an event as it is written: itself, but for one that holds a ticket."""
+    return JoinedRow(ticket_row(event.ticket)) if isinstance(event, Joined) else event
+
+
+_Stored = functools.reduce(operator.or_, (JoinedRow if each is Joined else each for each in get_args(Event)))
+
+
+class _RecordRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A record on the disk."""
+
+    seq: int
+    at_ms: int
+    wall_ms: int
+    event: _Stored  # type: ignore[valid-type] # Every event, as it is written.
+
+
 _FRAME = struct.Struct("<BII")
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Record)
+_decoder = msgspec.msgpack.Decoder(_RecordRow)
 _pack = _FRAME.pack
 _encode = _encoder.encode
 
@@ -33,7 +102,10 @@ def encode_batch(batch: Iterable[Record]) -> bytes:
     """Write records as frames."""
     parts: list[bytes] = []
     for record in batch:
-        body = _encode(record)
+        if type(record.event) is Joined:
+            body = _encode(_RecordRow(record.seq, record.at_ms, record.wall_ms, event_row(record.event)))
+        else:
+            body = _encode(record)
         parts.append(_pack(FORMAT, len(body), crc32(body)))
         parts.append(body)
     return b"".join(parts)
@@ -43,10 +115,14 @@ def decode_batch(data: bytes) -> Iterator[Record]:
     """Read the records of a batch."""
     for body in _frames(data):
         try:
-            yield _decoder.decode(body)
+            row = _decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             text = f"a record checks out but cannot be read: {error}. {USE_THE_NEWER}"
             raise JournalTooNewError(text) from error
+        event: Any = row.event
+        if isinstance(event, JoinedRow):
+            event = Joined(ticket_of(event.ticket))
+        yield Record(row.seq, row.at_ms, row.wall_ms, event)
 
 
 def count_records(data: bytes) -> int:

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.core.events import Record, names_of
 from holdfast.journal.archive import Archive
 from holdfast.journal.base import JournalDamagedError, JournalError, JournalLockedError, Keeping
-from holdfast.journal.codec import decode_batch
+from holdfast.journal.codec import decode_batch, event_row
 from holdfast.journal.sqlite import APPLICATION_ID, FILE, SCHEMA
 from holdfast.journal.store import Store
 
@@ -72,7 +72,7 @@ def as_json(record: Record) -> dict[str, Any]:
         "at_ms": record.at_ms,
         "wall_ms": record.wall_ms,
         "event": str(record.event.__struct_config__.tag),
-        **_by_name(record.event),
+        **_by_name(event_row(record.event)),
     }
 
 

@@ -82,7 +82,9 @@ def _sample(kind: Any, number: int) -> Any:  # noqa: ANN401
     """Make a value of a type: a text that is not only ASCII, a number, a struct of such, or two of them."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = get_type_hints(kind)
-        return kind(*(_sample(hints[field], place) for place, field in enumerate(kind.__struct_fields__, number)))
+        return kind(
+            **{field: _sample(hints[field], place) for place, field in enumerate(kind.__struct_fields__, number)}
+        )
     match get_args(kind):
         case (item, rest) if rest is Ellipsis:
             return (_sample(item, number), _sample(item, number + 1))

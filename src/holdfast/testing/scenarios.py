@@ -65,8 +65,9 @@ from holdfast.core.decide import decide, settle, settle_line
 from holdfast.core.events import Event, Granted, GrantedMany, Joined, Record, SessionOpened, Transferred
 from holdfast.core.evolve import evolve
 from holdfast.core.state import EMPTY, State
-from holdfast.core.values import EndedSession, Limits, Moment
+from holdfast.core.values import EndedSession, Limits, Moment, Terms
 from holdfast.core.views import why
+from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.testing import _words
 from holdfast.testing._words import WALL_MS, read_ms, read_options, time, words
 
@@ -137,7 +138,8 @@ def replay(records: list[Record]) -> State:
     """Make a state from nothing but records, each written to bytes and read back as a journal would."""
     state = State()
     for record in records:
-        evolve(state, msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=Record))
+        for read in decode_batch(encode_batch([record])):
+            evolve(state, read)
     return state
 
 
@@ -154,7 +156,10 @@ def fingerprint(command: Command) -> str:
     left_out = _NOT_ASKED - ({"lease_id"} if isinstance(command, Release | Transfer) else set())
     if isinstance(command, OpenSession):
         left_out |= {"session_id"}
-    asked = {field: value for field, value in asdict(command).items() if field not in left_out}
+    given = asdict(command)
+    if isinstance(command, Acquire | ClaimAny | ClaimAll):
+        given |= asdict(given.pop("terms"))
+    asked = {field: value for field, value in given.items() if field not in left_out}
     return f"{type(command).__name__} {asked}"
 
 
@@ -309,16 +314,18 @@ class _Player:
         return self.lease_ids.get(int(token), "no lease") if token.isdecimal() else "no lease"
 
     def _claim(self, told: dict[str, str]) -> dict[str, Any]:
-        return {
-            **self._asker(told),
-            "ttl_ms": read_ms(told.get("ttl", TTL)),
-            "owner": told.get("by"),
-            "metadata": told.get("metadata"),
-            "session": told.get("session"),
-            "bound": "bound" in told,
-            "delay_ms": read_ms(told.get("delay", "0s")),
-            "redo": "redo" in told,
-        }
+        terms = Terms(
+            principal=told.get("principal", "main"),
+            key=told.get("key"),
+            ttl_ms=read_ms(told.get("ttl", TTL)),
+            owner=told.get("by"),
+            metadata=told.get("metadata"),
+            session=told.get("session"),
+            bound="bound" in told,
+            delay_ms=read_ms(told.get("delay", "0s")),
+            redo="redo" in told,
+        )
+        return {"terms": terms, "via": told.get("via")}
 
     def _wait(self, told: dict[str, str]) -> dict[str, Any]:
         wait_ms = read_ms(told.get("wait", "0s"))
@@ -486,4 +493,7 @@ class _Player:
 
 
 def _marked(command: Command) -> Command:
-    return replace(command, fingerprint=fingerprint(command))
+    mark = fingerprint(command)
+    if isinstance(command, Acquire | ClaimAny | ClaimAll):
+        return replace(command, terms=replace(command.terms, fingerprint=mark))
+    return replace(command, fingerprint=mark)

@@ -27,7 +27,7 @@ from holdfast.core.refusals import (
     TokensExhausted,
     TooManyLeases,
 )
-from holdfast.core.values import BadNameError, parse_name
+from holdfast.core.values import BadNameError, Terms, parse_name
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.access.auth import Caller
@@ -116,12 +116,8 @@ def acquire(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
     holder = "" if lease is None else _shown_holder(api, api.engine.state, lease)
     command = Acquire(
         name=ask.name,
-        principal=run.caller.principal,
         lease_id=new_uuid(),
-        ttl_ms=ttl_ms,
-        owner=run.owner,
-        session=run.session,
-        bound=True,
+        terms=Terms(principal=run.caller.principal, ttl_ms=ttl_ms, owner=run.owner, session=run.session, bound=True),
         resume=True,
         via=run.session,
         interest=True,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
 from holdfast.core.commands import ClaimAll, ClaimAny, Leave
-from holdfast.core.refusals import AllHeld, Finished, TicketGone
+from holdfast.core.refusals import AllHeld, Finished
+from holdfast.core.values import Terms
 from holdfast.engine.ids import new_uuid
 from holdfast.engine.waiters import after_wait
 from holdfast.server import render
@@ -74,41 +75,28 @@ def _command(api: Api, body: ClaimsBody, caller: Caller, key: str | None, mark: 
         session, bound = own_session(caller, session), True
     names = tuple(api.name_for(name, caller) for name in body.any or body.all or ())
     ttl_seconds = api.settings.default_ttl_seconds if body.ttl_seconds is None else body.ttl_seconds
-    wait_ms = 0 if body.wait_seconds is None else in_ms(body.wait_seconds)
-    delay_ms = (body.lock_delay_seconds or 0) * 1000
-    if body.any is not None:
-        return ClaimAny(
-            names=names,
-            principal=caller.principal,
-            lease_id=new_uuid(),
-            ttl_ms=ttl_seconds * 1000,
-            owner=body.owner,
-            metadata=body.metadata,
-            session=session,
-            bound=bound,
-            delay_ms=delay_ms,
-            redo=bool(body.redo),
-            via=caller.via,
-            key=key,
-            fingerprint=mark,
-        )
-    return ClaimAll(
-        names=names,
+    terms = Terms(
         principal=caller.principal,
-        lease_ids=tuple(new_uuid() for _ in names),
         ttl_ms=ttl_seconds * 1000,
         owner=body.owner,
         metadata=body.metadata,
         session=session,
         bound=bound,
-        delay_ms=delay_ms,
+        delay_ms=(body.lock_delay_seconds or 0) * 1000,
         redo=bool(body.redo),
-        wait_ms=wait_ms,
+        key=key,
+        fingerprint=mark,
+    )
+    if body.any is not None:
+        return ClaimAny(names=names, lease_id=new_uuid(), terms=terms, via=caller.via)
+    return ClaimAll(
+        names=names,
+        lease_ids=tuple(new_uuid() for _ in names),
+        terms=terms,
+        wait_ms=0 if body.wait_seconds is None else in_ms(body.wait_seconds),
         ticket=body.ticket,
         new_ticket=new_uuid(),
         via=caller.via,
-        key=key,
-        fingerprint=mark,
     )
 
 
@@ -117,9 +105,4 @@ def leave(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     ticket_id = read_uuid_segment(segment)
     read_query(request.query, frozenset())
     caller = api.identify(request, "claim")
-    ticket = api.engine.state.tickets.get(ticket_id)
-    if caller.via is not None and ticket is not None and not (ticket.bound and ticket.session == caller.via):
-        # One run cannot give up another's place (S3).
-        raise render.problem(TicketGone())
-
     api.ask(Leave(ticket_id=ticket_id, principal=caller.principal, via=caller.via), request, reply, Withdrawn, nothing)

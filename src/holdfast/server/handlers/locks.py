@@ -12,6 +12,7 @@ from msgspec import UNSET
 from holdfast.core.answers import Acquired, Extended, Released, Waiting
 from holdfast.core.commands import Acquire, Release, Renew
 from holdfast.core.refusals import Delayed, Finished, Held
+from holdfast.core.values import Terms
 from holdfast.engine.ids import new_uuid
 from holdfast.engine.waiters import after_wait
 from holdfast.server import render
@@ -62,24 +63,25 @@ def acquire(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     ttl_seconds = api.settings.default_ttl_seconds if body.ttl_seconds is None else body.ttl_seconds
     command = Acquire(
         name=api.name_for(text, caller),
-        principal=caller.principal,
         lease_id=new_uuid(),
-        ttl_ms=ttl_seconds * 1000,
-        owner=body.owner,
-        metadata=body.metadata,
-        session=session,
-        bound=bound,
-        delay_ms=(body.lock_delay_seconds or 0) * 1000,
+        terms=Terms(
+            principal=caller.principal,
+            ttl_ms=ttl_seconds * 1000,
+            owner=body.owner,
+            metadata=body.metadata,
+            session=session,
+            bound=bound,
+            delay_ms=(body.lock_delay_seconds or 0) * 1000,
+            redo=bool(body.redo),
+            key=key,
+            fingerprint=mark,
+        ),
         resume=bool(body.resume),
         via=caller.via,
-        key=key,
-        fingerprint=mark,
     )
-    if wait_ms or ticket is not None or body.redo:
-        # Most claims do none of this, and do not pay for it.
-        command = msgspec.structs.replace(
-            command, redo=bool(body.redo), wait_ms=wait_ms, ticket=ticket, new_ticket=new_uuid()
-        )
+    if wait_ms or ticket is not None:
+        # Most claims do not wait, and do not pay for it.
+        command = msgspec.structs.replace(command, wait_ms=wait_ms, ticket=ticket, new_ticket=new_uuid())
 
     def answer(outcome: object, now: Moment) -> None:
         waited_ms = 0
@@ -101,8 +103,7 @@ def acquire(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
         else:
             refuse(render.problem(outcome), request, reply)
 
-    waiter = api.engine.submit(command, answer)
-    if waiter is not None:
+    if (waiter := api.engine.submit(command, answer)) is not None:
         api.wait(waiter, request)
 
 

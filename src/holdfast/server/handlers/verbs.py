@@ -108,7 +108,7 @@ def why(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     def view(state: State, now: Moment) -> Answered:
         chain = follow(state, name, caller.prefix or "")
         waiting = [
-            WhyWaiter(ticket.owner, rfc3339(ticket.joined_wall_ms), ticket.ticket_id in state.there)
+            WhyWaiter(ticket.terms.owner, rfc3339(ticket.joined_wall_ms), ticket.ticket_id in state.there)
             for ticket in (state.tickets[each] for each in islice(state.lines.get(name, ()), WAITERS_SHOWN))
         ]
         links = [_link(link, state, now) for link in chain.links]

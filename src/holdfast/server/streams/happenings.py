@@ -35,8 +35,9 @@ def changes(record: Record) -> Iterator[HappenedReply]:
         case Reopened():
             yield _said(record, "reopened", event.name, None, by=event.by, reason=event.reason)
         case Joined():
+            terms = event.ticket.terms
             for name in event.ticket.names:
-                yield _said(record, "waiting", name, event.ticket.owner, by=event.ticket.principal)
+                yield _said(record, "waiting", name, terms.owner, by=terms.principal)
         case Left():
             yield from _left(record, (event,))
         case _:

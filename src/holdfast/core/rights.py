@@ -1,0 +1,24 @@
+"""Who may touch a lease, or a place in the line: one function, asked by every decision (L3, S3).
+
+A caller is a principal, the name of its token, and the session whose secret it used, if it used one.
+
+- A token touches all that its principal claimed, bound to a session or not.
+- A session's secret touches what is bound to that session, and nothing else: no run can release another's claim.
+
+Which scope a request needs, and which names a confined token may speak of, is the server's to say: a principal is all
+that the core knows of a token.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.core.values import Lease, Terms
+
+
+def may_touch(whose: Lease | Terms, principal: str, via: str | None) -> bool:
+    """Tell whether a caller may act on what was, or is about to be, claimed with these terms."""
+    if whose.principal != principal:
+        return False
+    return via is None or (whose.bound and whose.session == via)
