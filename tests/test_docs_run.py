@@ -1,0 +1,185 @@
+"""What the docs show works: commands and programs are run against a real server, everything else is parsed."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import sqlite3
+import subprocess
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from holdfast import clientconfig, settings
+from holdfast.testing import server
+from tests.support.page_session import PageSession
+from tests.support.pages import MARKS, PAGES, ROOT, Block, all_blocks, blocks_of
+
+LANGUAGES = {"console", "ini", "json", "python", "sh", "sql", "text", "toml"}
+RUNNING = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
+
+# Every block that nothing runs, and why: page, reason, how many.
+NOT_RUN = {
+    ("docs/guide/benchmarks.md", "takes minutes"): 1,
+    ("docs/guide/operating.md", "needs systemd and its root"): 1,
+    ("docs/guide/python.md", "needs a package index"): 1,
+    ("docs/guide/testing.md", "needs a package index"): 1,
+}
+
+
+def blocks_in(language: str) -> list[Block]:
+    return [block for block in all_blocks() if block.language == language]
+
+
+# --- Run --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
+    """The `sh`, `console` and `python` blocks of a page run in order against a real server, and end as they should."""
+    with server() as running, PageSession(tmp_path, running) as session:
+        for block in blocks_of(page):
+            if block.runs:
+                session.run(block)
+
+
+def test_what_is_not_run_is_listed() -> None:
+    """Each block that nothing runs says why, and is listed here."""
+    found = Counter((block.page, block.marks["not run"]) for block in all_blocks() if "not run" in block.marks)
+    assert dict(found) == NOT_RUN
+
+
+def test_every_block_has_a_language_and_known_marks() -> None:
+    """No block escapes: its language is one of those below, and above it stand only marks that mean something."""
+    for block in all_blocks():
+        assert block.language in LANGUAGES, block
+        assert set(block.marks) <= MARKS, block
+        assert block.marks.get("not run") != "", f"{block}: a block that is not run says why"
+
+
+# --- Parse ------------------------------------------------------------------------------------------------------------
+
+
+def as_json(text: str) -> object:
+    """JSON, where `…` outside of strings stands for what is left out."""
+    parts = re.split(r'("(?:[^"\\]|\\.)*")', text)
+    parts[::2] = [re.sub(r",?\s*…", "", part) for part in parts[::2]]
+    return json.loads("".join(parts))
+
+
+@pytest.mark.parametrize("block", blocks_in("json"), ids=str)
+def test_json_is_json(block: Block) -> None:
+    """Each `json` block is a JSON object, but for what is left out."""
+    assert isinstance(as_json(block.text), dict)
+
+
+@pytest.mark.parametrize("block", blocks_in("toml"), ids=str)
+def test_toml_is_taken(block: Block, tmp_path: Path) -> None:
+    """Each `toml` block is taken as the configuration of the client or of the server."""
+    if "token_file" in tomllib.loads(block.text):
+        (tmp_path / "holdfast").mkdir()
+        (tmp_path / "holdfast" / "client.toml").write_text(block.text)
+        assert clientconfig.read({"XDG_CONFIG_HOME": str(tmp_path)}).url
+    else:
+        (tmp_path / "holdfast.toml").write_text(block.text)
+        settings.load(overrides={}, environment={}, file=tmp_path / "holdfast.toml")
+
+
+@pytest.mark.parametrize("block", blocks_in("ini"), ids=str)
+def test_units_are_units(block: Block) -> None:
+    """Each `ini` block is a unit of systemd with its three sections, no line twice, and starts our server."""
+    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]  # Names of systemd have capitals.
+    unit.read_string(block.text)
+    assert unit.sections() == ["Unit", "Service", "Install"]
+    assert "/.venv/bin/holdfast serve --config " in unit["Service"]["ExecStart"]
+
+
+def test_sql_runs() -> None:
+    """The `sql` blocks run, in order, on SQLite, and let no smaller token in."""
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE reports (id INTEGER PRIMARY KEY, body TEXT)")
+    database.execute("INSERT INTO reports VALUES (7, 'old')")
+    for token, body in ((9, "new"), (4, "stale")):
+        values = {"id": 7, "token": token, "body": body}
+        for block in blocks_in("sql"):
+            for statement in filter(str.strip, block.text.split(";")):
+                if token == 9 or not statement.lstrip().startswith(("ALTER", "CREATE")):
+                    database.execute(statement, values)
+    assert database.execute("SELECT body, fence FROM reports").fetchall() == [("new", 9)]
+    database.close()
+
+
+def test_scripts_are_plain_sh() -> None:
+    """Each `sh` block is taken by `sh`, and not only by the bash that the test runs it with."""
+    for block in blocks_in("sh"):
+        checked = subprocess.run(["sh", "-n"], input=block.text, text=True, capture_output=True, check=False)
+        assert checked.returncode == 0, f"{block}: {checked.stderr}"
+
+
+def test_targets_and_extras_exist() -> None:
+    """Every `make` target and every extra of the package that a page names is there."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"(?:`|^|&& )make ([a-z-]+)", text, re.MULTILINE)) <= targets, page
+        assert set(re.findall(r"holdfast\[(\w+)\]", text)) <= extras, page
+
+
+# --- The tools of this file -------------------------------------------------------------------------------------------
+
+
+def page_with(tmp_path: Path, text: str) -> list[Block]:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    return blocks_of(page, tmp_path)
+
+
+def test_marks_are_read(tmp_path: Path) -> None:
+    """Comments right above a block are its marks; a comment further up is none."""
+    first, second = page_with(
+        tmp_path,
+        "<!-- far: away -->\n\n<!-- exit codes: 1 -->\n<!-- before: a\nb -->\n```sh\nfalse\n```\n\n```\nx\n```\n",
+    )
+    assert (first.line, first.language, first.text) == (6, "sh", "false\n")
+    assert first.marks == {"exit codes": "1", "before": "a\nb"}
+    assert (second.language, second.marks) == ("", {})
+
+
+def test_what_does_not_work_is_seen(tmp_path: Path) -> None:
+    """A command that fails, a refusal that curl hides, and an exception each fail the page, unless a mark says so."""
+    with server() as running:
+        cases = [
+            ("```sh\nfalse\ntrue\n```\n", "ended with 1"),
+            ("```sh\nholdfast owner nobody | cat\n```\n", "ended with 1"),
+            ("```sh\nholdfast owner nobody || true\n```\n", None),
+            ("<!-- exit codes: 1 3 -->\n```sh\nfalse\n(exit 3)\n```\n", None),
+            ("<!-- exit codes: 1 -->\n```sh\ntrue\n```\n", "ended with 0"),
+            ("```sh\nexit 0\n```\n", "the whole session"),
+            ("```sh\ncurl -sS http://127.0.0.1:7420/locks\n```\n", "answered .'401'"),
+            ("<!-- answers: 401 -->\n```sh\ncurl -sS http://127.0.0.1:7420/locks\n```\n", None),
+            ("```python\n1 / 0\n```\n", "ZeroDivisionError"),
+            ("<!-- before: x = 1 -->\n```python\nassert x == 1\n```\n", None),
+            ("<!-- before: x = y -->\n```python\nassert x == 1\n```\n", "set-up failed"),
+            ("```python\nimport asyncio\nawait asyncio.sleep(0)\n```\n", None),
+        ]
+        for number, (text, complaint) in enumerate(cases):
+            (tmp_path / f"{number}").mkdir()
+            with PageSession(tmp_path / f"{number}" / "s", running) as session:
+                [block] = page_with(tmp_path, text)
+                if complaint is None:
+                    session.run(block)
+                else:
+                    with pytest.raises(AssertionError, match=complaint):
+                        session.run(block)
+
+
+def test_what_is_left_out_of_json() -> None:
+    """`…` outside of strings is left out; JSON that is broken otherwise is refused."""
+    assert as_json('{"a": {…}, "b": "…", …}') == {"a": {}, "b": "…"}
+    with pytest.raises(json.JSONDecodeError):
+        as_json('{"a": 1 "b": 2}')
