@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.core.events import Event, Record
     from holdfast.core.state import State
     from holdfast.core.values import Moment
+    from holdfast.engine.clock import Clock
     from holdfast.engine.watchdog import Watchdog
     from holdfast.journal.base import Journal
 
@@ -73,7 +74,7 @@ def run(test: Callable[[ManualClock], Coroutine[Any, Any, T]]) -> T:
 @asynccontextmanager
 async def serving(
     journal: Journal,
-    clock: ManualClock,
+    clock: Clock,
     *,
     limits: Limits | None = None,
     compaction: Compaction | None = None,

@@ -171,6 +171,62 @@ def test_waited_is_never_more_than_the_truth() -> None:
     run(test)
 
 
+class FineClock:
+    """A manual clock that also knows microseconds; like the machine's, it tells whole milliseconds, rounded down."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.past_us = 0
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms() + self.past_us // 1000
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
+
+@pytest.mark.parametrize("received_us", [0, 1, 500, 900, 999])
+def test_waited_is_rounded_down(received_us: int) -> None:
+    """A wait of 4.2 ms is never told as 5 ms, wherever between two milliseconds it began: a client counts its lease
+    from what it is told, and must not believe in it for longer than the server does (W4, I4).
+    """
+
+    async def test(clock: ManualClock) -> None:
+        fine = FineClock(clock)
+        async with serving(MemoryJournal(), fine) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            await turns()
+            fine.past_us = received_us
+            asking = Asking(engine, wait_for("job", "ben"))
+            await turns()
+            fine.past_us += 4_200
+            engine.submit(release("job"), lambda *_: None)
+            await turns()
+            assert isinstance(asking.answer, Acquired)
+            assert 4.2 - 2 <= asking.waited_ms <= 4.2
+
+    run(test)
+
+
+@pytest.mark.parametrize("wait_ms", [1, 5, 60, 99])
+def test_a_short_wait_does_not_last_until_the_next_tick(wait_ms: int) -> None:
+    """A wait that is shorter than a tick ends on time, also if the clock is about to tick later than that (W2)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            await turns()
+            # The next tick is set already, and comes in 100 ms.
+            assert engine._timer is not None
+            began_ms = clock.monotonic_ms()
+            asking = Asking(engine, wait_for("job", "ben", wait_ms=wait_ms))
+            await asking.is_answered.wait()
+            assert asking.answer == Waiting("ticket-of-ben", 1)
+            assert wait_ms <= clock.monotonic_ms() - began_ms <= wait_ms + 1
+
+    run(test)
+
+
 def test_a_place_lasts_a_minute() -> None:
     """Who is away comes back within a minute to its place; after that it is gone, and the record says so (W2)."""
 
