@@ -1,0 +1,172 @@
+"""What a journal promises to those who read what happened: history, newest first, and following, oldest first."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.core.events import Ended, Record, SessionEnded, is_history
+from holdfast.journal.base import HistoryQuery, Keeping
+from holdfast.testing._contract_tools import (
+    WALL_MS,
+    check_in,
+    expect,
+    filled,
+    followed,
+    grant,
+    names,
+    newest_first,
+    pages,
+    renewal,
+    reopened,
+    sample_events,
+)
+
+if TYPE_CHECKING:
+    from holdfast.testing._contract_tools import Check, JournalPlace
+
+DAY_MS = 86_400_000
+
+CHECKS: list[Check] = []
+_check = check_in(CHECKS)
+
+
+@_check
+async def _history_is_found_by_name(place: JournalPlace) -> None:
+    """History of a name is newest first, in pages of any size, before and after compaction, none missing or twice."""
+    records = [grant(seq, f"job/{seq % 3}") for seq in range(1, 31)]
+    journal = await filled(place, [records[:10], records[10:20], records[20:]])
+    for upto in (0, 10, 20, 30):
+        await journal.compact(upto, [b"x"], WALL_MS)
+        for name in ("job/0", "job/1", "job/2", "job", "job/"):
+            mine = [record for record in newest_first(records) if getattr(record.event, "name", "") == name]
+            for limit in (1, 3, 100):
+                expect(await pages(journal, limit, name=name), mine, f"history of {name} at {upto} by {limit}")
+        expect(await pages(journal, 7), newest_first(records), f"history of all names at {upto}")
+    journal = await reopened(journal, place)
+    expect(await pages(journal, 7), newest_first(records), "history after a restart")
+    await journal.close()
+
+
+@_check
+async def _history_is_found_by_time(place: JournalPlace) -> None:
+    """History is found by wall time, both ends included, also where the wall clock went backwards."""
+    walls_ms = [WALL_MS + offset for offset in (10, 20, 30, 15, 25, 40)]
+    records = [grant(seq, "job", wall_ms) for seq, wall_ms in enumerate(walls_ms, 1)]
+    journal = await filled(place, [records[:3], records[3:]])
+    for upto in (0, 3, 6):
+        await journal.compact(upto, [b"x"], WALL_MS)
+        for since, until in ((None, None), (15, None), (None, 25), (15, 25), (41, None), (None, 9), (20, 20)):
+            since_wall_ms = None if since is None else WALL_MS + since
+            until_wall_ms = None if until is None else WALL_MS + until
+            expected = [r for r in reversed(records) if (since or 0) <= r.wall_ms - WALL_MS <= (until or 99)]
+            for name in (None, "job"):
+                found = await pages(journal, 2, name=name, since_wall_ms=since_wall_ms, until_wall_ms=until_wall_ms)
+                expect(found, expected, f"history from {since} to {until} at {upto}")
+    await journal.close()
+
+
+@_check
+async def _session_end_is_history_of_each_name(place: JournalPlace) -> None:
+    """The end of a session is found under every name that it freed, and once among all names."""
+    freed = tuple(Ended(name, f"lease-{name}", 1, "session_ended", False) for name in ("job/ä", "job/b"))
+    end = Record(1, 1, WALL_MS, SessionEnded("s-1", "deleted", freed))
+    journal = await filled(place, [[end]])
+    for upto in (0, 1):
+        await journal.compact(upto, [b"x"], WALL_MS)
+        for name, expected in (("job/ä", [end]), ("job/b", [end]), ("job/c", []), (None, [end])):
+            expect(list(await journal.history(HistoryQuery(name=name))), expected, f"history of {name} at {upto}")
+    await journal.close()
+
+
+@_check
+async def _renewals_are_forgotten(place: JournalPlace) -> None:
+    """What has no history value is gone after the next snapshot; all else is still there."""
+    records = [Record(seq, seq, WALL_MS + seq, event) for seq, event in enumerate(sample_events(), 1)]
+    journal = await filled(place, [records])
+    await journal.compact(len(records), [b"x"], WALL_MS)
+    journal = await reopened(journal, place)
+    expect(await pages(journal, 3), newest_first(records), "the history")
+    await journal.close()
+
+
+@_check
+async def _history_holds_still_during_compaction(place: JournalPlace) -> None:
+    """Paging through history while it moves from the tail finds every record once."""
+    records = [grant(seq, name) for seq, name in enumerate(names(60), 1)]
+    journal = await filled(place, [[record] for record in records])
+    compaction = asyncio.create_task(journal.compact(60, [b"x"] * 3, WALL_MS))
+    while not compaction.done():
+        expect(await pages(journal, 4), newest_first(records), "history of all names")
+        await asyncio.sleep(0)
+    await compaction
+    expect(await pages(journal, 4), newest_first(records), "history afterwards")
+    await journal.close()
+
+
+@_check
+async def _history_is_kept_for_so_long(place: JournalPlace) -> None:
+    """A compaction drops what is older than is kept, and nothing that is younger."""
+    keeping = Keeping(wall_ms=30 * DAY_MS)
+    records = [grant(seq, f"job/{seq}", WALL_MS + seq * DAY_MS) for seq in range(1, 41)]
+    journal = await filled(place, [records], keeping)
+    await journal.compact(40, [b"x"], WALL_MS + 35 * DAY_MS)
+    expect(await pages(journal, 9), newest_first(records[4:]), "what is left after 35 days")
+    await journal.compact(40, [b"x"], WALL_MS + 60 * DAY_MS)
+    expect(await pages(journal, 9), newest_first(records[29:]), "what is left after 60 days")
+    expect(await pages(journal, 9, name="job/29"), [], "what is left of a name that is too old")
+    journal = await reopened(journal, place, keeping)
+    expect(await pages(journal, 9), newest_first(records[29:]), "what is left after a restart")
+    await journal.close()
+
+
+@_check
+async def _history_is_kept_to_a_number(place: JournalPlace) -> None:
+    """A compaction drops the oldest beyond the number that is kept."""
+    keeping = Keeping(records_max=12)
+    journal = await filled(place, [], keeping)
+    records: list[Record] = []
+    for _ in range(4):
+        batch = [grant(seq, f"job/{seq}") for seq in range(len(records) + 1, len(records) + 8)]
+        records.extend(batch)
+        await journal.append(batch)
+        await journal.compact(len(records), [b"x"], WALL_MS)
+        expect(await pages(journal, 5), newest_first(records[-12:]), f"what is left of {len(records)}")
+    expect(await pages(journal, 5, name="job/1"), [], "what is left of the oldest name")
+    await journal.close()
+
+
+@_check
+async def _followers_hear_everything_once(place: JournalPlace) -> None:
+    """From any number on, all that has history value comes oldest first, before, during and after compaction (I16)."""
+    records = [grant(seq, name) if seq % 3 else renewal(seq) for seq, name in enumerate(names(60), 1)]
+    history = [record for record in records if is_history(record.event)]
+    journal = await filled(place, [records[start : start + 4] for start in range(0, 60, 4)])
+    for upto in (0, 20, 60):
+        compaction = asyncio.create_task(journal.compact(upto, [b"x"] * 3, WALL_MS))
+        is_over = False
+        while not is_over:
+            is_over = compaction.done()
+            expect(await followed(journal, 7), history, f"what is followed at {upto}")
+            await asyncio.sleep(0)
+        await compaction
+        for after in (1, 19, 20, 21, 59, 60, 99):
+            expected = [record for record in history if record.seq > after]
+            expect(await followed(journal, 5, after), expected, f"what comes after {after} at {upto}")
+    journal = await reopened(journal, place)
+    expect(await followed(journal, 100), history, "what is followed after a restart")
+    await journal.close()
+
+
+@_check
+async def _a_gap_is_known(place: JournalPlace) -> None:
+    """The number up to which history was dropped is known, also after a restart: what follows it is all there (I16)."""
+    keeping = Keeping(records_max=12)
+    journal = await filled(place, [[grant(seq, f"job/{seq}") for seq in range(1, 31)]], keeping)
+    expect(journal.history_begins_after, 0, "where history begins while nothing was dropped")
+    await journal.compact(30, [b"x"], WALL_MS)
+    for _ in range(2):
+        expect(journal.history_begins_after, 18, "where history begins")
+        expect([record.seq for record in await followed(journal, 5)], list(range(19, 31)), "what is followed")
+        journal = await reopened(journal, place, keeping)
+    await journal.close()

@@ -1,0 +1,151 @@
+"""What the checks of a journal are made of: a promise, sample records, and ways to fill, reopen and read a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, get_args, get_type_hints
+
+import msgspec
+
+from holdfast.core.events import Event, Granted, Record, Renewed, is_history
+from holdfast.core.values import Lease
+from holdfast.journal.base import HistoryQuery, Journal, Keeping
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WALL_MS = 1_700_000_000_000
+
+
+class BrokenPromiseError(AssertionError):
+    """A journal did not keep a promise. The text says which, and what it did instead."""
+
+
+class JournalPlace(Protocol):
+    """Somewhere a journal keeps its records."""
+
+    def __call__(self, *, keeping: Keeping) -> Journal:
+        """Return another journal on the same records."""
+        ...
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One promise and how it is checked."""
+
+    name: str
+    promise: str
+    run: Callable[[JournalPlace], Awaitable[None]]
+
+
+def sample_events() -> list[Event]:
+    """Return one event of every kind, every field of it filled."""
+    return [_sample(kind, 1) for kind in get_args(Event)]
+
+
+def _sample(kind: Any, number: int) -> Any:  # noqa: ANN401
+    """Make a value of a type: a text that is not only ASCII, a number, a struct of such, or two of them."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        hints = get_type_hints(kind)
+        return kind(
+            **{field: _sample(hints[field], place) for place, field in enumerate(kind.__struct_fields__, number)}
+        )
+    match get_args(kind):
+        case (item, rest) if rest is Ellipsis:
+            return (_sample(item, number), _sample(item, number + 1))
+        case (optional, _):
+            return _sample(optional, number)
+        case _:
+            return f"té/{number}" if kind is str else kind(number)
+
+
+Run = Callable[[JournalPlace], Awaitable[None]]
+
+
+def check_in(checks: list[Check]) -> Callable[[Run], Run]:
+    """Return a decorator that puts a check into a list; its docstring is the promise."""
+
+    def enter(run: Run) -> Run:
+        checks.append(Check(run.__name__.removeprefix("_"), str(run.__doc__), run))
+        return run
+
+    return enter
+
+
+def expect(actual: object, expected: object, what: str) -> None:
+    """Raise unless the two are equal."""
+    if actual != expected:
+        raise BrokenPromiseError(f"{what}: {actual!r} instead of {expected!r}")
+
+
+async def expect_refusal(asked: Awaitable[object], error: type[Exception], what: str) -> None:
+    """Raise unless what was asked is refused with this error."""
+    try:
+        await asked
+    except error:
+        return
+    raise BrokenPromiseError(f"{what} was not refused with {error.__name__}")
+
+
+def grant(seq: int, name: str = "job", wall_ms: int | None = None) -> Record:
+    """Make the record of a grant."""
+    wall_ms = WALL_MS + seq if wall_ms is None else wall_ms
+    lease = Lease(f"lease-{seq}", seq, "ci", None, None, False, 1000, seq + 1000, 0, None, None, wall_ms, wall_ms)
+    return Record(seq, seq, wall_ms, Granted(name, lease))
+
+
+def renewal(seq: int, name: str = "job") -> Record:
+    """Make the record of a renewal: one without history value."""
+    return Record(seq, seq, WALL_MS + seq, Renewed(name, f"lease-{seq}", 1000, seq + 1000))
+
+
+def names(count: int) -> list[str]:
+    """Return names that all differ."""
+    return [f"job/{number % count}" for number in range(count)]
+
+
+async def filled(place: JournalPlace, batches: Sequence[Sequence[Record]], keeping: Keeping | None = None) -> Journal:
+    """Open a journal and append to it."""
+    journal = place(keeping=keeping or Keeping())
+    list((await journal.open()).records)
+    for batch in batches:
+        await journal.append(batch)
+    return journal
+
+
+async def read(journal: Journal) -> tuple[list[bytes], list[Record]]:
+    """Return the snapshot and the records that a journal has."""
+    recovered = await journal.open()
+    return list(recovered.snapshot), list(recovered.records)
+
+
+async def reopened(journal: Journal, place: JournalPlace, keeping: Keeping | None = None) -> Journal:
+    """Close a journal, and open another on the same records."""
+    await journal.close()
+    return await filled(place, [], keeping)
+
+
+async def pages(journal: Journal, limit: int, **query: object) -> list[Record]:
+    """Page through history as a caller would: each page goes on before the last number of the one before."""
+    found: list[Record] = []
+    before: int | None = None
+    while page := await journal.history(HistoryQuery(**{"limit": limit, "before_seq": before, **query})):  # type: ignore[arg-type]
+        if len(page) > limit:
+            raise BrokenPromiseError(f"history gave {len(page)} records for a limit of {limit}")
+        found.extend(page)
+        before = page[-1].seq
+    return found
+
+
+async def followed(journal: Journal, limit: int, after_seq: int = 0) -> list[Record]:
+    """Follow a journal as a reader would: each page goes on after the last number of the one before."""
+    found: list[Record] = []
+    while page := await journal.follow(found[-1].seq if found else after_seq, limit):
+        if len(page) > limit:
+            raise BrokenPromiseError(f"following gave {len(page)} records for a limit of {limit}")
+        found.extend(page)
+    return found
+
+
+def newest_first(records: Sequence[Record]) -> list[Record]:
+    """Return what has history value, as history shows it."""
+    return [record for record in reversed(records) if is_history(record.event)]
