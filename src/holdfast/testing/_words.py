@@ -1,4 +1,4 @@
-"""How scenarios are written: times, options, and every answer and record of the core in words."""
+"""How scenarios are written: times, options, and every answer, record and look of the core in words."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.core import answers, refusals
 from holdfast.core.events import Ended, Event, Forgotten, Left, SessionEnded
+from holdfast.core.state import EMPTY
+from holdfast.core.values import EndedSession
 
 if TYPE_CHECKING:
     from holdfast.core.answers import Answer
     from holdfast.core.refusals import Refusal
+    from holdfast.core.state import State
     from holdfast.core.values import Done, LastEnd, Lease
     from holdfast.core.views import Chain
 
@@ -128,6 +131,36 @@ def chain(waits: Chain) -> str:
         else:
             links.append(words(f"{link.name} held", {"by": lease.owner, "waits": ",".join(link.waits_for) or None}))
     return "; ".join([*links, *(["circle"] if waits.circle else [])])
+
+
+def shown(state: State, name: str, now_ms: int) -> str:
+    """Write what anybody may see of a name, and who stands in its line."""
+    slot = state.slots.get(name, EMPTY)
+    line = [each if each in state.there else f"{each}/away" for each in state.lines.get(name, ())]
+    waiting: Fields = {"line": ",".join(line) or None}
+    lease = slot.lease
+    if lease is not None:
+        told = {"token": lease.token, **lease_words(lease, state.until_of(lease)), "session": lease.session}
+        return words("held", {**told, "attempts": attempts(slot.attempts), **waiting})
+    left: Fields = {"attempts": slot.attempts, **previous(slot.last_end), **waiting}
+    if slot.done is not None and slot.done.until_ms > now_ms:
+        return words("done", {**finished(slot.done), **left})
+    if slot.closed_until_ms > now_ms:
+        return words("closed", {"until": time(slot.closed_until_ms), **left})
+    return words("free", left)
+
+
+def shown_session(state: State, session_id: str) -> str:
+    """Write what is known of a session."""
+    session = state.sessions.get(session_id)
+    ended = state.remembered.get(session_id)
+    if session is not None:
+        count = len(state.names_in.get(session_id, ()))
+        told: Fields = {"ttl": time(session.ttl_ms), "until": time(session.until_ms), "leases": count}
+        return words("open", {**told, "name": session.name, "metadata": session.metadata})
+    if isinstance(ended, EndedSession):
+        return words(ended.how, {"at": time(ended.at_ms)})
+    return "no-session"
 
 
 def lease_words(lease: Lease, until_ms: int) -> Fields:

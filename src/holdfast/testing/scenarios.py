@@ -35,8 +35,6 @@ Every command that changes something also takes principal=P (who asks), via=S (w
 
 from __future__ import annotations
 
-import re
-import shlex
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -64,18 +62,18 @@ from holdfast.core.commands import (
 from holdfast.core.decide import decide, settle, settle_line
 from holdfast.core.events import Event, Granted, GrantedMany, Joined, Record, SessionOpened, Transferred
 from holdfast.core.evolve import evolve
-from holdfast.core.state import EMPTY, State
-from holdfast.core.values import EndedSession, Limits, Moment, Terms
+from holdfast.core.state import State
+from holdfast.core.values import Limits, Moment, Terms
 from holdfast.core.views import why
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.testing import _words
-from holdfast.testing._words import WALL_MS, read_ms, read_options, time, words
+from holdfast.testing._script import Step, read_lines, read_step
+from holdfast.testing._words import WALL_MS, read_ms, read_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from holdfast.core.decision import Notice
-    from holdfast.testing._words import Fields
 
 __all__ = ["Played", "ScenarioError", "Step", "durable", "fingerprint", "play", "replay"]
 
@@ -88,7 +86,6 @@ _RELEASE = (*_WHO, "via", "token", "failed", "done", "remember", "result")
 _TRANSFER = (*_WHO, "via", "token", "to", "ttl")
 _SESSION = (*_WHO, "ttl", "name", "metadata")
 _TOKEN = (*_WHO, "prefix", "expires")
-_REMARK = re.compile(r"(^|\s)#.*$")
 _NOT_ASKED = frozenset(
     {"fingerprint", "key", "lease_id", "lease_ids", "new_lease_id", "new_ticket", "ticket", "wait_ms"}
 )
@@ -97,15 +94,6 @@ _NOT_ASKED = frozenset(
 
 class ScenarioError(AssertionError):
     """A line of a script was not answered as it says, or cannot be read."""
-
-
-class Step(msgspec.Struct, frozen=True):
-    """One played line: its number, what it asks, what it wants to hear (None: anything) and what it heard."""
-
-    line: int
-    words: tuple[str, ...]
-    wanted: str | None
-    got: str = ""
 
 
 class Played(msgspec.Struct, frozen=True):
@@ -120,9 +108,9 @@ def play(text: str, name: str = "scenario") -> Played:
     """Play a script to its end, or raise `ScenarioError` at the first line that is answered otherwise."""
     player = _Player()
     steps: list[Step] = []
-    for number, line in _lines(text):
+    for number, line in read_lines(text):
         try:
-            step = _read(number, line)
+            step = read_step(number, line)
             if step is None:
                 continue
             got = player.run(*step.words)
@@ -163,28 +151,6 @@ def fingerprint(command: Command) -> str:
     return f"{type(command).__name__} {asked}"
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each line with its number, together with those that go on with its answer."""
-    whole, first = "", 1
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.lstrip().startswith(";"):
-            whole = _REMARK.sub("", whole).rstrip() + line.strip()
-        else:
-            yield first, whole
-            whole, first = line, number
-    yield first, whole
-
-
-def _read(number: int, line: str) -> Step | None:
-    asked, arrow, wanted = _REMARK.sub("", line).partition("->")
-    words = shlex.split(asked)
-    if not words:
-        if arrow:
-            raise ValueError("an answer needs a command")
-        return None
-    return Step(number, tuple(words), wanted.strip() if arrow else None)
-
-
 class _Player:
     """One authority in virtual time, driven as the engine drives it: settle, decide, evolve, settle the line (T3)."""
 
@@ -222,7 +188,7 @@ class _Player:
                 return self._ask(self._token(what, name, tuple(more)))
             case "show", (name,):
                 self._settle()
-                return self._show(name)
+                return _words.shown(self.state, name, self.now_ms)
             case "why", (name,):
                 self._settle()
                 return _words.chain(why(self.state, name))
@@ -420,7 +386,7 @@ class _Player:
         principal = told.get("principal", "main")
         if what == "show":
             self._settle()
-            return self._show_session(session_id)
+            return _words.shown_session(self.state, session_id)
         if what == "keep":
             return self._ask(KeepSession(principal=principal, session_id=session_id))
         if what == "renew":
@@ -444,34 +410,7 @@ class _Player:
         )
         return _marked(asked)
 
-    # Looks.
-
-    def _show(self, name: str) -> str:
-        state = self.state
-        slot = state.slots.get(name, EMPTY)
-        line = [each if each in state.there else f"{each}/away" for each in state.lines.get(name, ())]
-        waiting: Fields = {"line": ",".join(line) or None}
-        lease = slot.lease
-        if lease is not None:
-            told = {"token": lease.token, **_words.lease_words(lease, state.until_of(lease)), "session": lease.session}
-            return words("held", {**told, "attempts": _words.attempts(slot.attempts), **waiting})
-        left: Fields = {"attempts": slot.attempts, **_words.previous(slot.last_end), **waiting}
-        if slot.done is not None and slot.done.until_ms > self.now_ms:
-            return words("done", {**_words.finished(slot.done), **left})
-        if slot.closed_until_ms > self.now_ms:
-            return words("closed", {"until": time(slot.closed_until_ms), **left})
-        return words("free", left)
-
-    def _show_session(self, session_id: str) -> str:
-        session = self.state.sessions.get(session_id)
-        ended = self.state.remembered.get(session_id)
-        if session is not None:
-            count = len(self.state.names_in.get(session_id, ()))
-            told: Fields = {"ttl": time(session.ttl_ms), "until": time(session.until_ms), "leases": count}
-            return words("open", {**told, "name": session.name, "metadata": session.metadata})
-        if isinstance(ended, EndedSession):
-            return words(ended.how, {"at": time(ended.at_ms)})
-        return "no-session"
+    # Restarts and limits.
 
     def _restart(self) -> str:
         again = State.thaw(self.state.freeze())
