@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "CHECKS",
-    "WALL_MS",
     "BrokenPromiseError",
+    "CHECKS",
     "Check",
     "JournalPlace",
     "Place",
+    "WALL_MS",
     "check_journal",
     "run_check",
     "sample_events",

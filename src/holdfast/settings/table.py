@@ -1,34 +1,21 @@
-"""One table of settings: the command line, the environment, the configuration file and the docs all read it.
-
-A setting is one field of `Settings`: its name, type, default and meaning stand there and nowhere else. Its value comes
-from the first that has one: `--set name=value` (`--listen`, `--data`), `HOLDFAST_<NAME>`, the file, the default.
-"""
+"""The table: every setting is one field of `Settings`, and one row of `TABLE` is read off it."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import sys
-import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from holdfast.errors import SettingsError
 
 NUMBER_MAX = 1_000_000_000
-FILE_NAME = "holdfast.toml"
 PREFIX = "HOLDFAST_"
-OTHER_VARIABLES = frozenset(
-    PREFIX + name
-    for name in ("CONFIG", "FAILPOINTS", "PROOF", "RLOCK_STANDALONE", "SEED", "TESTING", "TOKEN", "TOKEN_FILE", "URL")
-)
-"""Variables that are not settings of the server."""
 
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _NUMBER = re.compile(r"-?[0-9]+(_[0-9]+)*")
@@ -311,7 +298,7 @@ def default_data(environment: Mapping[str, str]) -> Path:
     """Tell where the data goes when nobody says."""
     share = environment.get("XDG_DATA_HOME", "")
     # The XDG specification: a path that is not absolute counts as not set.
-    return (Path(share) if Path(share).is_absolute() else _home(environment) / ".local" / "share") / "holdfast"
+    return (Path(share) if Path(share).is_absolute() else home_of(environment) / ".local" / "share") / "holdfast"
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -322,89 +309,8 @@ def parse_address(text: str) -> tuple[str, int]:
     return found[1] or found[2], int(found[3])
 
 
-def load(*, overrides: Mapping[str, str], environment: Mapping[str, str], file: Path | None) -> Settings:
-    """Put the settings together. `overrides` come from the command line, `file` from its `--config`.
-
-    Without `file`, HOLDFAST_CONFIG names it; without that, `holdfast.toml` in the working directory is read if there is
-    one. Raises `SettingsError` for anything that cannot be used, wherever it stands.
-    """
-    home = _home(environment)
-    values = _from_file(_file_of(file, environment), home)
-    for row in TABLE:
-        # An empty variable counts as not set, as a compose file leaves them.
-        if text := environment.get(row.variable):
-            values[row.name] = row.from_text(text, row.variable, Path(), home)
-    for name, text in overrides.items():
-        origin = "command line"
-        row = _row(name, origin)
-        values[row.name] = row.from_text(text, origin, Path(), home)
-    values.setdefault("data", default_data(environment))
-    return _within_max_ttl(Settings(**values), values)
-
-
-def _within_max_ttl(settings: Settings, given: Mapping[str, object]) -> Settings:
-    """Lower the defaults that are beyond the longest time; refuse what was given so."""
-    most = settings.max_ttl_seconds
-    for name in ("default_ttl_seconds", "resource_lock_timeout"):
-        seconds = getattr(settings, name)
-        if seconds > most:
-            if name in given:
-                allowed = f"at most max_ttl_seconds, which is {most}"
-                raise SettingsError(name, "settings", f"{seconds} is too much", allowed)
-            settings = msgspec.structs.replace(settings, **{name: most})
-    return settings
-
-
-def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """One sentence for each HOLDFAST_ variable that means nothing: most likely a typo."""
-    known = {row.variable for row in TABLE} | OTHER_VARIABLES
-    return [
-        f"the environment variable {name} is not known and was ignored{_nearest(name, known)}"
-        for name in sorted(environment)
-        if name.startswith(PREFIX) and name not in known
-    ]
-
-
-def _file_of(file: Path | None, environment: Mapping[str, str]) -> tuple[Path, str] | None:
-    if file is not None:
-        return file, "--config"
-    if named := environment.get(PREFIX + "CONFIG"):
-        return Path(named), PREFIX + "CONFIG"
-    return (Path(FILE_NAME), "working directory") if Path(FILE_NAME).is_file() else None
-
-
-def _from_file(found: tuple[Path, str] | None, home: Path) -> dict[str, Any]:
-    if found is None:
-        return {}
-    file, named_by = found
-    try:
-        lines = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError("configuration file", named_by, f"cannot read {file}: {error.strerror}") from None
-    except ValueError as error:  # Both what is not TOML and what is not UTF-8.
-        raise SettingsError("configuration file", named_by, f"{file} is not TOML: {error}") from None
-    values: dict[str, Any] = {}
-    for name, value in lines.items():
-        row = _row(name, str(file))
-        if row.name in values:
-            raise SettingsError(name, str(file), f"it is another name for {row.name}: leave one of them out")
-        # A path in the file means the same wherever the server is started.
-        values[row.name] = row.from_toml(value, str(file), file.absolute().parent, home)
-    return values
-
-
-def _row(name: str, origin: str) -> Setting:
-    if name not in NAMES:
-        raise SettingsError(f"{name!r:.100}", origin, f"there is no such setting{_nearest(name, NAMES)}")
-    return NAMES[name]
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _home(environment: Mapping[str, str]) -> Path:
+def home_of(environment: Mapping[str, str]) -> Path:
+    """Tell where the user is at home."""
     return Path(environment["HOME"]) if environment.get("HOME") else Path.home()
 
 
@@ -414,43 +320,3 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def as_markdown() -> str:
-    """The page `docs/reference/settings.md`: written by `python -m holdfast.settings`, compared by a test."""
-    lines = [_PAGE]
-    for row in TABLE:
-        allowed = row.allowed if row.kind in {"number", "choice", "switch"} else row.unit or row.kind
-        bounded = allowed.replace(f"to {NUMBER_MAX}", "or more")
-        name = f"`{row.name}`" + (f", `{row.also}`" if row.also else "")
-        lines.append(f"| {name} | {row.default_text} | {bounded} | {row.help} |")
-    return "\n".join(lines) + "\n"
-
-
-_PAGE = """\
-# Settings
-
-Every setting can be given in four ways. The first one found wins:
-
-1. on the command line: `holdfast serve --set max_ttl_seconds=3600`; `--listen` and `--data` are short for
-   `--set listen=…` and `--set data=…`
-2. in the environment: `HOLDFAST_MAX_TTL_SECONDS=3600`; an empty variable counts as not set
-3. in a TOML file: `max_ttl_seconds = 3600`, at the top level. The file is the one named by `--config`, else by
-   `HOLDFAST_CONFIG`, else `holdfast.toml` in the working directory. Paths in it are relative to its own folder
-4. the default
-
-A name that does not exist, or a value that is not allowed, stops the server before it starts and says where it stands.
-A `HOLDFAST_` variable that does not exist is reported and ignored. Numbers may be grouped, as in `10_000`, and are at
-most 1_000_000_000 where nothing less is said. A switch is `true` or `false` (outside the file also `on`, `off`, `yes`,
-`no`, `1`, `0`). `~/` at the start of a path is your home. Where two names stand, the file and `--set` take both; the
-variable is made from the first.
-
-Other people on the machine can read a command line, so keep `tokens` off it.
-
-This page is written from the program: `python -m holdfast.settings > docs/reference/settings.md`.
-
-| setting | default | allowed | meaning |
-|---|---|---|---|"""
-
-if __name__ == "__main__":
-    sys.stdout.write(as_markdown())

@@ -1,0 +1,22 @@
+"""One table of settings: the command line, the environment, the configuration file and the docs all read it.
+
+A setting is one field of `Settings`: its name, type, default and meaning stand there and nowhere else. Its value comes
+from the first that has one: `--set name=value` (`--listen`, `--data`), `HOLDFAST_<NAME>`, the file, the default.
+"""
+
+from holdfast.settings.loading import load, unknown_variables
+from holdfast.settings.page import as_markdown
+from holdfast.settings.table import NAMES, TABLE, About, Setting, Settings, default_data, parse_address
+
+__all__ = [
+    "About",
+    "NAMES",
+    "Setting",
+    "Settings",
+    "TABLE",
+    "as_markdown",
+    "default_data",
+    "load",
+    "parse_address",
+    "unknown_variables",
+]

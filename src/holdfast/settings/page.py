@@ -1,0 +1,42 @@
+"""The page of the docs that shows the table."""
+
+from __future__ import annotations
+
+from holdfast.settings.table import NUMBER_MAX, TABLE
+
+
+def as_markdown() -> str:
+    """The page `docs/reference/settings.md`: written by `python -m holdfast.settings`, compared by a test."""
+    lines = [_PAGE]
+    for row in TABLE:
+        allowed = row.allowed if row.kind in {"number", "choice", "switch"} else row.unit or row.kind
+        bounded = allowed.replace(f"to {NUMBER_MAX}", "or more")
+        name = f"`{row.name}`" + (f", `{row.also}`" if row.also else "")
+        lines.append(f"| {name} | {row.default_text} | {bounded} | {row.help} |")
+    return "\n".join(lines) + "\n"
+
+
+_PAGE = """\
+# Settings
+
+Every setting can be given in four ways. The first one found wins:
+
+1. on the command line: `holdfast serve --set max_ttl_seconds=3600`; `--listen` and `--data` are short for
+   `--set listen=…` and `--set data=…`
+2. in the environment: `HOLDFAST_MAX_TTL_SECONDS=3600`; an empty variable counts as not set
+3. in a TOML file: `max_ttl_seconds = 3600`, at the top level. The file is the one named by `--config`, else by
+   `HOLDFAST_CONFIG`, else `holdfast.toml` in the working directory. Paths in it are relative to its own folder
+4. the default
+
+A name that does not exist, or a value that is not allowed, stops the server before it starts and says where it stands.
+A `HOLDFAST_` variable that does not exist is reported and ignored. Numbers may be grouped, as in `10_000`, and are at
+most 1_000_000_000 where nothing less is said. A switch is `true` or `false` (outside the file also `on`, `off`, `yes`,
+`no`, `1`, `0`). `~/` at the start of a path is your home. Where two names stand, the file and `--set` take both; the
+variable is made from the first.
+
+Other people on the machine can read a command line, so keep `tokens` off it.
+
+This page is written from the program: `python -m holdfast.settings > docs/reference/settings.md`.
+
+| setting | default | allowed | meaning |
+|---|---|---|---|"""
