@@ -5,18 +5,23 @@ Whatever tests put on record as `count: …` is added up and printed.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import pytest
 
-from tests.support import signals
+from tests.support import proof, signals
 
 COUNT = "count: "
 
 
 def pytest_configure() -> None:
-    """Drop the signals that were inherited, here and in every worker."""
+    """Drop the signals that were inherited, here and in every worker; refuse a proof that there is not."""
     signals.reset()
+    try:
+        proof.run_of(os.environ)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,9 +1,8 @@
 """First in, first out: crowds of holders that join, give up, vanish, come back and die, in walks drawn by a seed.
 
-`HOLDFAST_PROOF=full` makes ten times as many walks. A failing walk is named by its seed.
+A failing walk is named by its seed.
 """
 
-import os
 import random
 from collections.abc import Callable
 
@@ -31,11 +30,11 @@ from holdfast.testing.scenarios import durable, replay
 from tests.core.crowd import Crowd, check_lines, release_all
 from tests.core.naive_line import Place
 from tests.core.pair import Pair
+from tests.support import proof
 from tests.support.asking import acquire, altered, asked_by, claim_all, claim_any
 
-IS_FULL = os.environ.get("HOLDFAST_PROOF") == "full"
-WALKS = 20_000 if IS_FULL else 2_000
-MODEL_WALKS = 5_000 if IS_FULL else 500
+WALKS = proof.count("line: walks")
+MODEL_WALKS = proof.count("line: walks beside the naive model")
 STEPS = 120
 
 SMALL = Limits(

@@ -1,9 +1,4 @@
-"""The real core against the naive one under commands drawn by Hypothesis, in both settings of `reentrant`.
-
-`HOLDFAST_PROOF=full` plays 2,000 examples of 100 steps for each setting.
-"""
-
-import os
+"""The real core against the naive one under commands drawn by Hypothesis, in both settings of `reentrant`."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -27,11 +22,11 @@ from holdfast.core.commands import (
 from holdfast.testing.scenarios import durable, replay
 from tests.core.naive import Claim
 from tests.core.pair import SMALL, Pair
+from tests.support import proof
 from tests.support.asking import acquire, altered, claim_all, claim_any
 
-IS_FULL = os.environ.get("HOLDFAST_PROOF") == "full"
 SETTINGS = settings(
-    max_examples=2_000 if IS_FULL else 600,
+    max_examples=proof.count("core: examples of 100 steps, each setting"),
     stateful_step_count=100,
     deadline=None,
     derandomize=False,

@@ -2,7 +2,7 @@
 
 An era is one data directory and its crashes: each failpoint once, and as many kills at random moments. After each crash
 the server is started again, what broke off is asked again, and all that was acknowledged is looked for. At its end the
-judges of `history.py` look at everything. `HOLDFAST_PROOF=full` plays more eras of more crashes.
+judges of `history.py` look at everything.
 
 A failure prints the line that plays its era again. The seed fixes who asks what and where the server dies; how the
 machine interleaves the clients it cannot.
@@ -22,11 +22,11 @@ from holdfast.journal import failpoints
 from holdfast.journal.inspect import dump, inspect
 from tests.crash.history import judge
 from tests.crash.load import Crowd
+from tests.support import proof
 from tests.support.server import ServerFailed, ServerProcess
 
-IS_FULL = os.environ.get("HOLDFAST_PROOF") == "full"
-ERAS = 40 if IS_FULL else 4
-CYCLES = 50 if IS_FULL else 26
+ERAS = proof.count("crash: eras")
+CYCLES = proof.count("crash: crashes of an era")
 RANDOM = "random"
 LOAD_SECONDS = (0.02, 0.35)
 FAILPOINT_SECONDS_MAX = 60

@@ -17,11 +17,12 @@ import pytest
 from holdfast.journal import failpoints
 from holdfast.journal.inspect import dump
 from tests.crash.party import Party
-from tests.crash.test_crash_loop import IS_FULL, RANDOM, Era
+from tests.crash.test_crash_loop import RANDOM, Era
 from tests.crash.waiting_judge import check_waiting
+from tests.support import proof
 
-ERAS = 20 if IS_FULL else 1
-RANDOM_CRASHES = 20 if IS_FULL else 5
+ERAS = proof.count("crash: eras of those who wait")
+RANDOM_CRASHES = proof.count("crash: random crashes of those who wait")
 PASSINGS_MAX = {"before_snapshot": 2, "before_snapshot_counts": 2, "after_snapshot_counts": 2, "mid_snapshot": 6}
 """How often each failpoint is passed at most before it kills; here less is written than in the other loop."""
 PASSINGS_MAX |= dict.fromkeys(

@@ -1,11 +1,7 @@
-"""The judges are judged: each bug is planted and must be found, and no correct history may be accused.
-
-`HOLDFAST_PROOF=full` tries ten times as many histories.
-"""
+"""The judges are judged: each bug is planted and must be found, and no correct history may be accused."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +9,9 @@ import pytest
 
 from tests.crash.history import Kind, Operation, Outcome, What, check_search, check_tokens, check_witness, judge
 from tests.crash.imagined import Bug, Imagined
+from tests.support import proof
 
-SEEDS = 200 if os.environ.get("HOLDFAST_PROOF") == "full" else 20
+SEEDS = proof.count("history: imagined ones for each bug")
 OPERATIONS = 200
 STEPS_MAX = 20_000
 """Where a bug is, the search tries everything before it says so; this much tells most of them."""

@@ -1,11 +1,7 @@
-"""A reply that is lost after the server sent it costs nothing: the retry with the same key gets the same thing.
-
-`HOLDFAST_PROOF=full` loses many more.
-"""
+"""A reply that is lost after the server sent it costs nothing: the retry with the same key gets the same thing."""
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from http.client import HTTPException
@@ -14,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import callers
+from tests.support import callers, proof
 from tests.support.api import lock_path
 from tests.support.checks import at_once, wait_until
 from tests.support.http import Answer, Connection
 from tests.support.proxy import LosingProxy
 from tests.support.server import ServerProcess, serving
 
-IS_FULL = os.environ.get("HOLDFAST_PROOF") == "full"
-LOST = 10_000 if IS_FULL else 2_000
+LOST = proof.count("lost replies")
 CLIENTS = 4
-RESTARTS = 40 if IS_FULL else 4
+RESTARTS = proof.count("lost replies: restarts")
 LOST_PER_RESTART = 40
 
 Same = Callable[[Answer, Answer], None]

@@ -8,13 +8,13 @@ from pathlib import Path
 from holdfast.journal.inspect import dump, inspect
 from tests.crash.history import judge
 from tests.crash.load import Crowd
-from tests.support import callers
+from tests.support import callers, proof
 from tests.support.api import Api
 from tests.support.checks import at_once
 from tests.support.server import ServerFailed, ServerProcess, serving
 
 EXIT_IN_USE = 75
-ROUNDS = 5
+ROUNDS = proof.count("one server: rounds")
 
 
 def start_or_fail(data: Path) -> ServerProcess | ServerFailed:

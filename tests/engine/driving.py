@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import selectors
 from collections import deque
 from contextlib import asynccontextmanager
@@ -20,7 +19,7 @@ from holdfast.engine.engine import Engine
 from holdfast.journal.base import HistoryQuery, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.memory import MemoryJournal
 from holdfast.testing.clock import ManualClock
-from tests.support import asking
+from tests.support import asking, proof
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-many_cases = settings(max_examples=5_000 if os.environ.get("HOLDFAST_PROOF") == "full" else 200, deadline=None)
+many_cases = settings(max_examples=proof.count("engine: examples"), deadline=None)
 
 
 class _Impatient(selectors.SelectSelector):

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import os
 import struct
 import types
 import zlib
@@ -22,8 +21,9 @@ from holdfast.journal.inspect import as_json, dump, inspect
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from holdfast.testing.contract import sample_events
 from tests.journal.golden.make import GOLDEN, PARTS, SNAPSHOT_UPTO, sample_records
+from tests.support import proof
 
-EXAMPLES = 5_000 if os.environ.get("HOLDFAST_PROOF") == "full" else 300
+EXAMPLES = proof.count("journal: examples of records")
 NUMBERS = sorted(int(path.stem.removeprefix("records-")) for path in GOLDEN.glob("records-*.jsonl"))
 
 

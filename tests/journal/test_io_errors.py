@@ -7,7 +7,6 @@ the machine's memory and nowhere else, marked as safe: programs see it until the
 
 import asyncio
 import contextlib
-import os
 import random
 import sys
 from collections import Counter
@@ -25,8 +24,9 @@ from holdfast.journal.store import UNSYNCED
 from tests.journal.powervfs import CHECKPOINT_PAGES, Disk
 from tests.journal.records import WALL_MS, grant
 from tests.journal.running import takes_claims
+from tests.support import proof
 
-POSITIONS = 500 if os.environ.get("HOLDFAST_PROOF") == "full" else 50
+POSITIONS = proof.count("I/O errors: positions")
 BALLAST_BYTES = 4096
 
 

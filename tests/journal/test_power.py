@@ -21,8 +21,9 @@ from holdfast.journal.codec import encode_batch
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from tests.journal.powervfs import CHECKPOINT_PAGES, MODES, Disk
 from tests.journal.records import WALL_MS, grant
+from tests.support import proof
 
-CUTS = 100_000 if os.environ.get("HOLDFAST_PROOF") == "full" else 8_000
+CUTS = proof.count("power: cuts")
 RECORDS_MAX = 300
 KEEPING = Keeping(records_max=60)
 

@@ -29,8 +29,9 @@ from holdfast.journal.sqlite import BALLAST, FILE, SqliteJournal
 from tests.journal.powervfs import Disk, Image
 from tests.journal.records import WALL_MS, grant, grants
 from tests.journal.running import found_in, run
+from tests.support import proof
 
-FLIPS = 20_000 if os.environ.get("HOLDFAST_PROOF") == "full" else 2_000
+FLIPS = proof.count("journal: bytes changed")
 
 
 def fill(directory: Path) -> None:

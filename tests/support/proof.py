@@ -1,0 +1,72 @@
+"""How much a run tries: every count that is larger in a proof than in `make test`.
+
+| run | HOLDFAST_PROOF | for |
+|---|---|---|
+| `make test` | not set | everybody, after every change; a count is the smallest that still finds planted bugs |
+| `make prove` | `ci` | every change that is taken in, in under an hour on two cores |
+| `make prove-release` | `release` | a release; takes hours |
+
+Counts stand here and nowhere else, so that what a run proves is read on one page. A test asks for its own by name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+VARIABLE = "HOLDFAST_PROOF"
+RUNS = {"": "make test", "ci": "make prove", "release": "make prove-release"}
+
+
+class Counts(NamedTuple):
+    """One number for each run."""
+
+    test: int
+    ci: int
+    release: int
+
+
+COUNTS = {
+    # The core alone: no clock, no disk, no network.
+    "core: examples of 100 steps, each setting": Counts(150, 2_000, 20_000),
+    "core: depth of all sequences with leases": Counts(6, 6, 7),
+    "core: depth of all sequences with keys": Counts(6, 7, 8),
+    "core: depth of all sequences with sessions": Counts(6, 7, 8),
+    "line: walks": Counts(400, 20_000, 20_000),
+    "line: walks beside the naive model": Counts(150, 2_000, 5_000),
+    "deadlock: one in so many graphs of 4 × 4": Counts(5, 1, 1),
+    "deadlock: graphs drawn": Counts(20_000, 100_000, 1_000_000),
+    # The journal on a file system that forgets and fails.
+    "journal: examples of records": Counts(100, 1_000, 5_000),
+    "journal: bytes changed": Counts(2_000, 5_000, 20_000),
+    "power: cuts": Counts(2_400, 8_000, 100_000),
+    "I/O errors: positions": Counts(50, 50, 500),
+    # The engine with a clock and a journal of the test's own.
+    "engine: examples": Counts(100, 1_000, 5_000),
+    # Real servers.
+    "crash: eras": Counts(2, 8, 40),
+    "crash: crashes of an era": Counts(26, 26, 50),
+    "crash: eras of those who wait": Counts(1, 2, 20),
+    "crash: random crashes of those who wait": Counts(5, 5, 20),
+    "history: operations": Counts(2_000, 1_000_000, 1_000_000),
+    "history: imagined ones for each bug": Counts(20, 100, 200),
+    "lost replies": Counts(1_000, 10_000, 10_000),
+    "lost replies: restarts": Counts(2, 10, 40),
+    "one server: rounds": Counts(2, 10, 40),
+    "clocks: steps of the wall": Counts(40, 500, 10_000),
+}
+
+
+def run_of(environment: Mapping[str, str]) -> str:
+    """Which run it is. Raises `ValueError` for a value that is none."""
+    run = environment.get(VARIABLE, "")
+    if run not in RUNS:
+        known = ", ".join(f"{value or 'not set'} ({command})" for value, command in RUNS.items())
+        raise ValueError(f"{VARIABLE}={run} means nothing here; it can be: {known}")
+    return run
+
+
+def count(name: str) -> int:
+    """How much this run tries of what has that name."""
+    return COUNTS[name][list(RUNS).index(run_of(os.environ))]
