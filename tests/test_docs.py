@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -82,3 +83,18 @@ def test_the_version_shown_is_ours() -> None:
         version for page in PAGES for found in VERSION.findall(page.read_text(encoding="utf-8")) for version in found
     ]
     assert {version for version in shown if version} == {__version__}
+
+
+def test_issue_templates_have_their_heads() -> None:
+    """Each issue template says its name and what it is about, as the page that offers them needs it."""
+    templates = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.md"))
+    assert templates
+    for template in templates:
+        assert re.match(r"---\nname: \S.*\nabout: \S.*\n---\n", template.read_text(encoding="utf-8")), template.name
+
+
+def test_pythons_named_are_those_tested() -> None:
+    """The classifiers name only Pythons on which the whole suite passed; a new one is added here with its run."""
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    named = {line.rpartition(" ")[2] for line in classifiers if re.search(r":: Python :: 3\.\d+$", line)}
+    assert named == {"3.11"}
