@@ -51,7 +51,8 @@ def server(**settings: str | float | bool) -> Iterator[RunningServer]:
     if taken := sorted(OURS & settings.keys()):
         raise TypeError(f"{', '.join(taken)}: a server for tests chooses this itself")
     folder = Path(tempfile.mkdtemp(prefix="holdfast-testing-"))
-    running = RunningServer(folder, settings)
+    # A test needs no reserve for a full disk; the least is 1 MiB.
+    running = RunningServer(folder, {"disk_reserve_mib": 1, **settings})
     try:
         running.restart()
         yield running
