@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test prove prove-release check format bench install lock clean
+.PHONY: help run test coverage prove prove-release check format bench install lock clean
 
 help: ## Print this list
 	@echo 'Usage: make TARGET [ARGS="…"]'
@@ -26,6 +26,13 @@ run: .venv/run.stamp ## Start the server on its embedded store (DATA=DIR, ARGS="
 
 test: .venv/dev.stamp ## Run every test (ARGS="tests/core -k renew")
 	@exec $(PYTEST) -n "$(WORKERS)" --dist worksteal $(ARGS)
+
+# Every process that a test starts is measured too. The tests decide the exit code.
+coverage: .venv/dev.stamp ## Run the tests and show which lines they reach (ARGS="tests/core")
+	@.venv/bin/coverage erase
+	@code=0; .venv/bin/coverage run -m pytest -n "$(WORKERS)" --dist worksteal $(ARGS) || code=$$?; \
+	.venv/bin/coverage combine --quiet && .venv/bin/coverage report && .venv/bin/coverage html --quiet && \
+	echo 'Line by line: .coverage-html/index.html'; exit $$code
 
 prove: .venv/dev.stamp ## Run every test with larger counts, as for every change; takes under an hour
 	@exec env HOLDFAST_PROOF=ci $(PYTEST) -n "$(WORKERS)" --dist worksteal -o faulthandler_timeout=3600 $(ARGS)
@@ -50,7 +57,7 @@ install: .venv/dev.stamp ## Fill .venv with all that running, testing and checki
 	@echo 'Ready: .venv/bin/holdfast --help'
 
 clean: ## Remove all that make and the tools made, except the data
-	rm -rf .venv .venv-lock .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .venv-lock .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
