@@ -79,15 +79,17 @@ class Crowd:
         return Moment(self.now_ms, WALL_MS + self.now_ms)
 
     def ask(self, command: Command) -> object:
-        """Let the core decide a command, with all that comes of it; return its answer, which is `Later` for a wait."""
+        """Let the core decide a command, with all that comes of it; return its answer."""
         self.settle()
         decision = decide(self.state, command, self.now, self.limits)
         self.judge_wait(command, decision.answer)
         for event in decision.events:
             self.record(event)
+        if decision.interest is not None:
+            self.state.presence.take_interest(*decision.interest)
         told = dict(decision.notices)
         assert len(told) == len(decision.notices), "W5: told twice"
-        if isinstance(decision.answer, answers.Later):
+        if isinstance(decision.answer, answers.MustWait):
             self.arrive(decision.answer.ticket_id)
         while (due := settle_line(self.state, self.now, self.limits)) is not None:
             self.record(due.event, dict(due.notices))
@@ -117,7 +119,7 @@ class Crowd:
     def restart(self) -> None:
         self.state = State.thaw(self.shadow.freeze())
         self.away_since = dict.fromkeys(self.line, self.shadow.now_ms)
-        self.state.absent_since = self.away_since.copy()
+        self.state.presence.absent_since = self.away_since.copy()
         self.check()
 
     def record(self, event: Event, told: dict[str, object] | None = None) -> None:
@@ -152,7 +154,7 @@ class Crowd:
 
     def judge_wait(self, command: Command, answer: object) -> None:
         """I13: a wait is refused for a circle if and only if there is one through it."""
-        if not isinstance(command, Acquire | ClaimAll) or not isinstance(answer, answers.Later | refusals.Deadlock):
+        if not isinstance(command, Acquire | ClaimAll) or not isinstance(answer, answers.MustWait | refusals.Deadlock):
             return
         names = command.names
         wanted = Ticket("", names, command.lease_ids, command.terms)
@@ -274,7 +276,7 @@ class Crowd:
     # What must be so after every step.
 
     def check(self) -> None:
-        assert not list(self.ready()), "somebody who could be met waits"
+        assert not list(self.ready()), "W1: a free name has a present waiter that could be served"
         graph = self.edges()
         assert not any(who in reach(graph, next_) for who, after in graph.items() for next_ in after), "D1: a circle"
         self.circles += 1
@@ -296,33 +298,32 @@ def reach(graph: dict[Who, set[Who]], start: Who) -> set[Who]:
 
 
 def check_lines(state: State) -> None:
-    """Every index of the lines is what the tickets and those who are there say, and nothing is left over."""
-    tickets = state.tickets
+    """Every look-up over the lines is what the tickets and those who are present say, and nothing is left over."""
+    tickets, index, presence, agenda = state.tickets, state.index, state.presence, state.agenda
     names = dict.fromkeys(name for ticket in tickets.values() for name in ticket.names)
-    assert {name: list(line) for name, line in state.lines.items()} == {
+    assert {name: list(line) for name, line in index.lines.items()} == {
         name: [i for i, t in tickets.items() if name in t.names] for name in names
     }
-    assert state.there <= set(tickets)
-    assert set(state.absent_since) == set(tickets) - state.there
-    assert list(state.absent_since.values()) == sorted(state.absent_since.values())
-    there = Counter(name for i in state.there for name in tickets[i].names)
-    assert state.there_at == there
-    numbers = [state.number_of[i] for i in tickets]
-    assert numbers == sorted(set(numbers)) and len(state.number_of) == len(tickets)
-    assert {name: [i for _, i in those] for name, those in state.there_in.items()} == {
-        name: [i for i in state.lines[name] if i in state.there] for name in there
+    assert presence.present <= set(tickets)
+    assert set(presence.absent_since) == set(tickets) - presence.present
+    assert list(presence.absent_since.values()) == sorted(presence.absent_since.values())
+    there = Counter(name for i in presence.present for name in tickets[i].names)
+    assert {name: state.waiting_at(name) for name in there} == there
+    numbers = [index.join_number[i] for i in tickets]
+    assert numbers == sorted(set(numbers)) and len(index.join_number) == len(tickets)
+    assert {name: [i for _, i in those] for name, those in presence.present_by_name.items()} == {
+        name: [i for i in index.lines[name] if i in presence.present] for name in there
     }
-    assert Counter(len(those) > 0 for those in state.tickets_of.values())[False] == 0
-    assert {i: who for who, those in state.tickets_of.items() for i in those}.keys() == tickets.keys()
-    assert state.tickets_by == Counter(ticket.terms.principal for ticket in tickets.values())
-    assert state.ticket_of_lease == {lease_id: i for i, ticket in tickets.items() for lease_id in ticket.lease_ids}
-    assert {i for those in state.tickets_with.values() for i in those} == {
-        i for i, t in tickets.items() if t.terms.bound
-    }
-    assert all(tickets[i].terms.session == session for session, those in state.tickets_with.items() for i in those)
-    assert not state.stirred and not state.handed and not state.turns
-    assert set(state.interests_by_age) == {(who, name) for who, wanted in state.interests.items() for name in wanted}
-    assert all(state.interests.values())
+    assert Counter(len(those) > 0 for those in index.tickets_by_holder.values())[False] == 0
+    assert {i: who for who, those in index.tickets_by_holder.items() for i in those}.keys() == tickets.keys()
+    assert index.ticket_count == Counter(ticket.terms.principal for ticket in tickets.values())
+    assert index.ticket_by_lease_id == {lease_id: i for i, ticket in tickets.items() for lease_id in ticket.lease_ids}
+    bound = {i: t.terms.session for i, t in tickets.items() if t.terms.bound}
+    assert {i: session for session, those in index.tickets_by_session.items() for i in those} == bound
+    assert not agenda.names_to_serve and not agenda.names_with_new_holder and not agenda.candidates
+    wanted = {(who, name) for who, names in presence.interests.items() for name in names}
+    assert set(presence.interests_by_age) == wanted
+    assert all(presence.interests.values())
 
 
 def release_all(crowd: Crowd) -> None:

@@ -77,7 +77,7 @@ class Pair:
         self.answer = decision.answer
         self.promise(decision.answer)
         self.hear(decision.notices)
-        if isinstance(decision.answer, answers.Later):
+        if isinstance(decision.answer, answers.MustWait):
             self.arrive(decision.answer.ticket_id)
         self.settle_line()
         self.compare()
@@ -235,7 +235,7 @@ def plain(answer: object) -> tuple[object, ...]:
             return (*who, end(answer.previous), answer.attempts)
         case answers.AcquiredMany(claims=claims):
             return ("all", *((name, *plain(claim)) for name, claim in claims))
-        case answers.Later(ticket_id=ticket_id):
+        case answers.MustWait(ticket_id=ticket_id):
             return ("later", ticket_id)
         case answers.Extended(lease=lease, until_ms=until_ms):
             return ("renewed", lease.token, until_ms)

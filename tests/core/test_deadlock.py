@@ -56,7 +56,7 @@ def build(owners: tuple[int | None, ...], waits: tuple[Waits, ...]) -> State:
         for number, (names, is_there) in enumerate(tickets):
             ticket = ticket_of(holder, names, number)
             state.tickets[ticket.ticket_id] = ticket
-            state.line_up(ticket)
+            state.index.add_ticket(ticket)
             if is_there:
                 state.arrive(ticket.ticket_id)
     return state

@@ -115,7 +115,7 @@ class Walk:
 
     def wait(self, claim: Acquire | ClaimAll) -> None:
         answer = self.crowd.ask(claim)
-        if isinstance(answer, answers.Later):
+        if isinstance(answer, answers.MustWait):
             self.claims[answer.ticket_id] = claim
 
     def come_back(self, ticket_id: str) -> None:
@@ -124,7 +124,7 @@ class Walk:
         by_key = claim.terms.key is not None and self.chance.random() < 0.5
         asked = _again(claim, None if by_key else ticket_id, self.fresh)
         answer = self.crowd.ask(asked)
-        if isinstance(answer, answers.Later):
+        if isinstance(answer, answers.MustWait):
             assert answer.ticket_id == ticket_id or claim.terms.key is None or by_key
 
     def release(self, name: str, lease: Lease) -> None:
@@ -193,7 +193,7 @@ class Twins:
         return [place.ticket_id for place in self.pair.naive.line.places if place.away is not None]
 
     def is_there(self, ticket_id: str) -> bool:
-        return ticket_id in self.pair.core.there
+        return ticket_id in self.pair.core.presence.present
 
     def ask(self, command: Command) -> object:
         self.pair.ask(command)
@@ -246,7 +246,7 @@ def test_of_many_who_wait_each_has_its_turn_in_order() -> None:
                 new_ticket=f"t{number:03}",
             )
         )  # fmt: skip
-        assert answer == answers.Later(f"t{number:03}")
+        assert answer == answers.MustWait(f"t{number:03}", 50_000)
     alive = [number for number in range(200) if number % 3]
     chance = random.Random(1)
     for start in (0, 60, 110):
@@ -293,22 +293,27 @@ def test_a_chain_of_claims_of_all_is_settled_in_one_pass() -> None:
         lease_ids = tuple(f"B{number}.{each}" for each in range(3))
         wanted = names[number : number + 3]
         asked = claim_all(names=wanted, principal="p", lease_ids=lease_ids, ttl_ms=5_000, wait_ms=50_000)
-        assert crowd.ask(altered(asked, new_ticket=f"t{number:04}")) == answers.Later(f"t{number:04}")
+        assert crowd.ask(altered(asked, new_ticket=f"t{number:04}")) == answers.MustWait(f"t{number:04}", 50_000)
     crowd.advance(5_000)
     assert list(crowd.granted) == [f"t{number:04}" for number in range(0, count, 3)]
     check_lines(crowd.state)
 
 
 def test_interests_are_bounded_and_forgotten() -> None:
-    """Who only asks leaves an interest for a minute, and nameless askers leave none: the memory is bounded (D3)."""
+    """Who only asks leaves an interest for a minute, and nameless askers leave none: the memory is bounded (D3).
+
+    One that has faded counts no more, and is dropped when the next one asks.
+    """
     crowd = Crowd()
     crowd.ask(acquire(name="job", principal="p", owner="x", lease_id="L", ttl_ms=1_000_000))
     for number in range(300):
         owner = f"o{number}" if number % 2 else None
         asked = acquire(name="job", principal="p", owner=owner, lease_id=f"L{number}", ttl_ms=1, interest=True)
         assert isinstance(crowd.ask(asked), refusals.Held)
-    assert len(crowd.state.interests) == len(crowd.state.interests_by_age) == 150
+    assert len(crowd.state.presence.interests) == len(crowd.state.presence.interests_by_age) == 150
     crowd.advance(59_999)
-    assert len(crowd.state.interests) == 150
+    assert len(crowd.state.presence.interests) == 150
     crowd.advance(1)
-    assert not crowd.state.interests and not crowd.state.interests_by_age
+    crowd.ask(acquire(name="job", principal="p", owner="late", lease_id="L300", ttl_ms=1, interest=True))
+    assert list(crowd.state.presence.interests) == [("principal", "p", "late")]
+    assert len(crowd.state.presence.interests_by_age) == 1

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core import answers, refusals
+from holdfast.core.agenda import ALARMS_SPARE
 from holdfast.core.commands import Command, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
 from holdfast.core.decide import decide, settle
 from holdfast.core.events import Record
-from holdfast.core.evolve import ALARMS_SPARE, evolve
+from holdfast.core.evolve import evolve
 from holdfast.core.ordered import OrderedNames
 from holdfast.core.state import State
 from holdfast.core.values import TOKEN_MAX, Limits, Moment
@@ -65,12 +66,12 @@ def any_command(chance: random.Random, state: State, number: int) -> Command:
 def indexes(state: State) -> dict[str, object]:
     """The indexes as plain values, without what has no meaning any more."""
     return {
-        "held": list(state.held.walk()),
-        "count": len(state.held),
-        "leases_of": state.leases_of,
-        "sessions_of": state.sessions_of,
-        "names_in": {session: names for session in state.sessions if (names := state.names_in.get(session))},
-        "tokens": state.token_by_digest,
+        "held": list(state.index.held.walk()),
+        "count": len(state.index.held),
+        "lease_count": state.index.lease_count,
+        "session_count": state.index.session_count,
+        "names_by_session": state.index.names_by_session,
+        "tokens": state.index.token_by_digest,
         "free": state.free_names,
         "has_deadlines": state.has_deadlines(),
     }
@@ -80,13 +81,13 @@ def check(state: State) -> None:
     """Compare the indexes with a rebuilt state's, and both with what the slots say."""
     assert indexes(state) == indexes(State.thaw(state.freeze()))
     leases = {name: slot.lease for name, slot in state.slots.items() if slot.lease is not None}
-    assert list(state.held.walk()) == sorted(leases)
-    assert state.leases_of == Counter(lease.principal for lease in leases.values())
-    assert state.sessions_of == Counter(session.principal for session in state.sessions.values())
+    assert list(state.index.held.walk()) == sorted(leases)
+    assert state.index.lease_count == Counter(lease.principal for lease in leases.values())
+    assert state.index.session_count == Counter(session.principal for session in state.sessions.values())
     # Something rings for every deadline, at its time or before.
-    alarms = {name: ms for ms, token, name in sorted(state.lease_alarms, reverse=True) if leases.get(name)}
+    alarms = {name: ms for ms, token, name in sorted(state.agenda.lease_alarms, reverse=True) if leases.get(name)}
     assert all(alarms[name] <= lease.until_ms for name, lease in leases.items())
-    rings = {session: ms for ms, session in sorted(state.session_alarms, reverse=True)}
+    rings = {session: ms for ms, session in sorted(state.agenda.session_alarms, reverse=True)}
     assert all(rings[session.session_id] <= session.until_ms for session in state.sessions.values())
     dues = [lease.until_ms for lease in leases.values()] + [session.until_ms for session in state.sessions.values()]
     next_ms = state.next_alarm_ms()
@@ -114,9 +115,9 @@ def test_alarms_do_not_outlive_their_leases() -> None:
         ask(state, Release(name=name, principal="ana", lease_id=f"L{number}"), 0)
         ask(state, OpenSession(principal="ana", session_id=f"s{number}", ttl_ms=15_000), 0)
         ask(state, EndSession(principal="ana", session_id=f"s{number}"), 0)
-        assert len(state.lease_alarms) <= 2 * len(state.held) + ALARMS_SPARE
-        assert len(state.session_alarms) <= 2 * len(state.sessions) + ALARMS_SPARE
-    assert len(state.names_in) <= len(state.sessions)
+        assert len(state.agenda.lease_alarms) <= 2 * len(state.index.held) + ALARMS_SPARE
+        assert len(state.agenda.session_alarms) <= 2 * len(state.sessions) + ALARMS_SPARE
+    assert len(state.index.names_by_session) <= len(state.sessions)
     assert len(state.remembered) <= SMALL.retry_keys_max + 1
 
 
@@ -130,11 +131,11 @@ def test_a_tidied_alarm_still_rings() -> None:
     for number in range(4_000):
         ask(state, acquire(name="job", principal="ana", lease_id=f"L{number}", ttl_ms=20_000), 0, roomy)
         ask(state, Release(name="job", principal="ana", lease_id=f"L{number}"), 0, roomy)
-    assert len(state.held) == 500
+    assert len(state.index.held) == 500
     ask(state, KeepSession(principal="ana", session_id="none"), 2_999, roomy)
-    assert len(state.held) == 500
+    assert len(state.index.held) == 500
     ask(state, KeepSession(principal="ana", session_id="none"), 3_000, roomy)
-    assert len(state.held) == 0
+    assert len(state.index.held) == 0
 
 
 def test_tokens_end_before_they_are_inexact() -> None:

@@ -55,7 +55,7 @@ def test_nothing_is_answered_before_it_is_durable() -> None:
             # Decided on top of the append that is on its way: nothing of these is to be written.
             asked.submit("held", acquire("job", "other"))
             asked.read("read", lambda state, _: state.lease_of("job"))
-            asked.read("other read", lambda state, _: len(state.held))
+            asked.read("other read", lambda state, _: len(state.index.held))
             await turns(20)
             assert asked.answers == []
             journal.open_gate()
@@ -98,7 +98,7 @@ def test_a_read_alone_writes_nothing() -> None:
     async def test(clock: ManualClock) -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
-            assert await engine.look(lambda state, _: len(state.held)) == 0
+            assert await engine.look(lambda state, _: len(state.index.held)) == 0
             assert len(journal.appends) == 1
 
     run(test)
@@ -157,7 +157,7 @@ def test_an_impatient_asker_harms_nobody() -> None:
         async with serving(journal, clock) as engine:
             journal.is_shut = True
             gone = asyncio.create_task(engine.ask(acquire("job")))
-            looking = asyncio.create_task(engine.look(lambda state, _: len(state.held)))
+            looking = asyncio.create_task(engine.look(lambda state, _: len(state.index.held)))
             await turns()
             gone.cancel()
             journal.open_gate()
@@ -228,7 +228,7 @@ def test_before_the_start_everybody_is_turned_away() -> None:
         engine = Engine(MemoryJournal(), Limits(), clock=clock, version="test")
         assert isinstance((await engine.ask(acquire("job")))[0], Unavailable)
         with pytest.raises(JournalUnavailableError):
-            await engine.look(lambda state, _: len(state.held))
+            await engine.look(lambda state, _: len(state.index.held))
         await engine.stop()
 
     run(test)
@@ -299,7 +299,7 @@ def test_a_full_store_refuses_new_claims_only() -> None:
             assert asked.labels == ["renew", "acquire", "release"]
             assert asked.kinds == ["Extended", "Unavailable", "Released"]
             assert asked["acquire"].text == "the disk is full"
-            assert await engine.look(lambda state, _: len(state.held)) == 0
+            assert await engine.look(lambda state, _: len(state.index.held)) == 0
 
     run(test)
 
@@ -337,7 +337,7 @@ def test_a_bug_in_a_decision_hurts_only_who_asked(monkeypatch: pytest.MonkeyPatc
             asked.submit("after", acquire("c"))
             await turns()
             assert asked.kinds == ["Acquired", "Acquired"]
-            assert list(engine.state.held.walk()) == ["a", "c"]
+            assert list(engine.state.index.held.walk()) == ["a", "c"]
             assert engine.failed is None
 
     run(test)

@@ -62,7 +62,7 @@ def test_a_known_failure_takes_back_all_that_rests_on_it() -> None:
             await turns()
             asked.submit("on top", acquire("other"))
             asked.submit("held by nobody", acquire("job", "second"))
-            asked.read("dirty", lambda state, _: len(state.held))
+            asked.read("dirty", lambda state, _: len(state.index.held))
             await turns()
             assert asked.answers == []
             journal.let_through(REFUSED)
@@ -90,7 +90,7 @@ def test_failure_after_failure_is_survived() -> None:
             for number in range(5):
                 assert isinstance((await engine.ask(acquire(f"job/{number}")))[0], Unavailable)
                 await turns()
-                assert await engine.look(lambda state, _: list(state.held.walk())) == ["old"]
+                assert await engine.look(lambda state, _: list(state.index.held.walk())) == ["old"]
             assert isinstance((await engine.ask(acquire("job")))[0], Acquired)
             assert [record.seq for record in await tail(journal.inner)] == [1, 2, 3]
 
@@ -106,7 +106,7 @@ def test_expiry_taken_back_comes_again() -> None:
             await engine.ask(acquire("job", ttl_ms=2_000))
             journal.fates.extend(["refused"] * 3)
             await asyncio.sleep(10)
-            assert await engine.look(lambda state, _: len(state.held)) == 0
+            assert await engine.look(lambda state, _: len(state.index.held)) == 0
             assert not journal.fates
 
     run(test)
@@ -150,7 +150,7 @@ def test_an_unknown_outcome_ends_the_engine() -> None:
             asked.submit("unknown", acquire("job", key="k"))
             await turns()
             asked.submit("its retry", acquire("job", "again", key="k"))
-            asked.read("read", lambda state, _: len(state.held))
+            asked.read("read", lambda state, _: len(state.index.held))
             await turns()
             journal.let_through(UNKNOWN)
             await asyncio.wait_for(engine.ended.wait(), 1)
@@ -165,7 +165,7 @@ def test_an_unknown_outcome_ends_the_engine() -> None:
             assert engine.failed == text
             assert engine._timer is None
             with pytest.raises(JournalUnavailableError):
-                await engine.look(lambda state, _: len(state.held))
+                await engine.look(lambda state, _: len(state.index.held))
             await engine.stop()
             assert await listener.next() is None
             assert len(journal.appends) == 1

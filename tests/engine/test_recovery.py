@@ -325,7 +325,7 @@ def test_a_journal_that_does_not_fit_is_refused(record: Record) -> None:
         with pytest.raises(JournalDamagedError):
             await engine.start()
         async with serving(good, clock) as engine:
-            assert len(engine.state.held) == 2
+            assert len(engine.state.index.held) == 2
 
     run(test)
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 
 from holdfast.core.commands import CreateToken, OpenSession
 from holdfast.core.state import State
@@ -53,11 +52,15 @@ def test_a_picture_comes_back_bit_for_bit() -> None:
     assert picture(State.thaw(snapshot.decode(parts))) == parts
 
 
-def test_indexes_are_not_part_of_the_picture() -> None:
-    """When an alarm rings next is an index: two states that differ in it alone have one picture (I15)."""
-    frozen = snapshot.decode(_filled_parts())
-    moved = {name: replace(slot, alarm_ms=7) for name, slot in frozen.slots.items()}
-    assert list(snapshot.encode(replace(frozen, slots=moved))) == list(snapshot.encode(frozen))
+def test_only_what_is_durable_is_part_of_the_picture() -> None:
+    """Where settling looks next and who is present are in no snapshot: states that differ in these have one (I15)."""
+    state = State.thaw(snapshot.decode(_filled_parts()))
+    before = picture(state)
+    state.agenda.lease_alarms.clear()
+    state.presence.absent_since.clear()
+    state.presence.take_interest(("principal", "ana", "ana"), "job", 0, 60_000)
+    state.agenda.names_to_serve["job"] = None
+    assert picture(state) == before
 
 
 def test_nothing_is_the_picture_of_an_empty_state() -> None:

@@ -192,9 +192,9 @@ def test_downtime_does_not_count() -> None:
             left_ms = await engine.look(lambda state, now: state.slots["job"].lease.until_ms - now.ms)
             assert left_ms == 10_000
             await asyncio.sleep(9.9)
-            assert await engine.look(lambda state, _: len(state.held)) == 1
+            assert await engine.look(lambda state, _: len(state.index.held)) == 1
             await asyncio.sleep(0.2)
-            assert await engine.look(lambda state, _: len(state.held)) == 0
+            assert await engine.look(lambda state, _: len(state.index.held)) == 0
 
     run(test)
 
@@ -250,7 +250,7 @@ def test_everything_due_is_ended_before_anything_is_decided() -> None:
             clock.advance(200)
             asked.submit("again", acquire("another"))
             asked.submit("late", renew(f"job/{count - 1}"))
-            asked.read("held", lambda state, _: len(state.held))
+            asked.read("held", lambda state, _: len(state.index.held))
             await turns()
             assert [type(asked[label]) for label in ("again", "late")] == [Acquired, NotCurrent]
             assert asked["held"] == 1
@@ -295,7 +295,7 @@ def test_time_keeps_pace_while_an_append_is_on_its_way() -> None:
             begun_ms = engine._time.now_ms
             await asyncio.sleep(3)
             assert engine._time.now_ms - begun_ms >= 2_900
-            assert "short" not in engine.state.held.walk()
+            assert "short" not in engine.state.index.held.walk()
             assert not asking.done()
             journal.open_gate()
             await asking

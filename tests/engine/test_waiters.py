@@ -123,7 +123,7 @@ def test_a_failed_append_answers_all_who_wait(fate: str) -> None:
             journal.is_shut = False
             if fate == "refused":
                 assert list(engine.state.tickets) == ["ticket-of-early"]
-                assert engine.state.there == set()
+                assert engine.state.presence.present == set()
                 back = Asking(engine, wait_for("job", "early", ticket="ticket-of-early"))
                 await engine.ask(release("job"))
                 assert isinstance(back.answer, Acquired)
@@ -315,7 +315,7 @@ def test_a_stopping_engine_answers_who_waits() -> None:
             await turns()
             for asking in (*line, late):
                 assert isinstance(asking.answer, Waiting)
-            assert engine.state.there == set()
+            assert engine.state.presence.present == set()
             free = Asking(engine, wait_for("other", "late"))
             await turns()
             assert isinstance(free.answer, Acquired)
@@ -347,7 +347,7 @@ def test_attaching_moves_the_wait() -> None:
             await turns()
             assert first.answer == Waiting("ticket-of-ben", 1)
             first.go()
-            assert engine.state.there == {"ticket-of-ben"}
+            assert engine.state.presence.present == {"ticket-of-ben"}
             await engine.ask(release("job"))
             assert isinstance(second.answer, Acquired)
             second.go()
@@ -365,7 +365,7 @@ def test_going_away_twice_is_harmless() -> None:
             asking = Asking(engine, wait_for("job", "ben"))
             asking.go()
             asking.go()
-            assert engine.state.there_at == {}
+            assert engine.state.presence.present_by_name == {}
             await engine.ask(release("job"))
             assert asking.answers == []
             assert engine.state.lease_of("job") is None

@@ -18,7 +18,7 @@ from tests.journal.kept.make import make
 from tests.journal.kept.reading import differences, expected_of, replayed
 from tests.journal.kept.scene import Plain
 
-NEVER_WRITTEN = frozenset({"Slot.alarm_ms"})
+NEVER_WRITTEN = frozenset({"Slot.unused"})
 """Places in an array that are kept free: nothing is written there any more, and nothing else ever will be."""
 
 

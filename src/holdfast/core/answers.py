@@ -23,10 +23,11 @@ class AcquiredMany(msgspec.Struct, frozen=True, gc=False):
     claims: tuple[tuple[str, Acquired], ...]
 
 
-class Later(msgspec.Struct, frozen=True, gc=False):
-    """The caller stands in line: the answer comes when it is its turn, or when it stops waiting."""
+class MustWait(msgspec.Struct, frozen=True, gc=False):
+    """The caller stands in line: the answer comes when it is its turn, or when it has waited for so long."""
 
     ticket_id: str
+    wait_ms: int
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -79,7 +80,7 @@ class TokenGone(msgspec.Struct, frozen=True, gc=False):
 Answer = (
     Acquired
     | AcquiredMany
-    | Later
+    | MustWait
     | Waiting
     | Withdrawn
     | OpenAgain

@@ -65,30 +65,32 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
             return refuse(lacking)
     if lease is not None and _is_own(lease, command, limits):
         return _reacquire(state, command, slot, lease, now)
-    if state.leases_of.get(terms.principal, 0) >= limits.leases_per_principal_max:
+    if state.index.lease_count.get(terms.principal, 0) >= limits.leases_per_principal_max:
         return refuse(refusals.TooManyLeases(limits.leases_per_principal_max))
     if command.wait_ms and (lease is not None or closed):
-        return line.join(state, line.ticket_for(command, state, now), now, limits)
+        return line.join(state, line.ticket_for(command, state, now), command.wait_ms, now, limits)
     if lease is not None:
-        return refuse(_held(state, command, lease, now))
+        return _held(state, command, lease, now)
+    # No look at the line: after settling no free name has a present waiter that could be served (line.py, W1).
     return _grant(state, command, slot, now)
 
 
-def held_by(state: State, lease: Lease, owner: str | None) -> refusals.Held:
-    """Say who holds a name, to one who calls itself `owner`."""
-    return refusals.Held(lease, state.until_of(lease), owner is not None and owner == lease.owner)
+def held_by(state: State, name: str, lease: Lease, owner: str | None) -> refusals.Held:
+    """Say who holds a name and how many wait for it, to one who calls itself `owner`."""
+    same_owner = owner is not None and owner == lease.owner
+    return refusals.Held(lease, state.until_of(lease), same_owner, state.waiting_at(name))
 
 
-def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Refusal:
+def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Decision:
     """Refuse a held name. One that asks without waiting but with interest is told of a circle of interests (D3)."""
+    held = held_by(state, command.name, lease, command.terms.owner)
     if not command.interest:
-        return held_by(state, lease, command.terms.owner)
+        return refuse(held)
     holder = holder_of_ticket(line.ticket_for(command, state, now))
     path = find_circle(state, holder, (command.name,), now.ms, interests=True)
-    if holder[0] != "alone":
-        # Who has no name can hold nothing else, and closes no circle.
-        state.take_interest(holder, command.name, now.ms + INTEREST_MS)
-    return held_by(state, lease, command.terms.owner) if path is None else refusals.Deadlock(path)
+    # Who has no name can hold nothing else, and closes no circle.
+    interest = None if holder[0] == "alone" else (holder, command.name, now.ms, now.ms + INTEREST_MS)
+    return Decision((), held if path is None else refusals.Deadlock(path), interest=interest)
 
 
 def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
@@ -115,8 +117,9 @@ def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) ->
     if lease is not None and lease.lease_id == memo.made:
         reacquired = lease.key != command.terms.key
         return accept(Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts, reacquired))
-    if memo.made in state.ticket_of_lease:
-        return line.come_back(state, state.tickets[state.ticket_of_lease[memo.made]], now)
+    if memo.made in state.index.ticket_by_lease_id:
+        ticket = state.tickets[state.index.ticket_by_lease_id[memo.made]]
+        return line.come_back(state, ticket, command.wait_ms, now)
     return refuse(not_current(state, command.name, memo.made, command.terms.principal))
 
 
@@ -156,7 +159,7 @@ def _grant(state: State, command: Acquire, slot: Slot, now: Moment) -> Decision:
         return refuse(refusals.TokensExhausted())
     lease = lease_from(command.terms, command.lease_id, token, now)
     # Who gets a name it also stood in line for has no more need of that place.
-    waits = state.lines and command.name in state.lines
+    waits = state.index.lines and command.name in state.index.lines
     place = line.own_ticket(state, line.ticket_for(command, state, now)) if waits else None
     event = Granted(command.name, lease, command.terms.fingerprint, place)
     return Decision((event,), Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts + 1))
@@ -202,7 +205,7 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
     if command.done and command.remember_ms:
         done = Done(lease.owner, lease.token, command.result, now.wall_ms, now.ms + command.remember_ms)
         finished = refusals.Finished(command.name, done)
-        those = (state.tickets[each] for each in state.lines.get(command.name, ()))
+        those = (state.tickets[each] for each in state.index.lines.get(command.name, ()))
         answered = tuple(left(ticket, "done") for ticket in those if not ticket.terms.redo)
         notices = tuple((each.ticket_id, finished) for each in answered)
     event = replace(

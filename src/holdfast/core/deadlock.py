@@ -1,9 +1,26 @@
 """Who waits for whom, and whether a wait would never end (D1–D3).
 
-An edge leads from a holder that stands in line, and is there, to the holder of the live lease it waits for. Ended
-leases, dead sessions and tickets that are not there have no edges, so there is no false alarm; a holder may wait for
-several names, and a claim of all of several for every one of them, so there is no miss. Interests are edges too, for
-those that ask without waiting; they count only when one of those asks.
+The graph of waits is not kept: it is read from the state when somebody asks.
+
+    ana ──wants deploy──► ben ──wants schema──► cem          ana waits for ben, who waits for cem.
+     ▲                                            │          If cem now waits for `docs`, which ana holds,
+     └───────────────wants docs ──────────────────┘          nobody of the three ever goes on.
+
+*Knots* are holders (`Holder`): a session and an owner in it, a principal and an owner of it, or, for a claim without an
+owner, one lease alone. *Edges* lead from a holder that stands in line and is present to the holder of the live lease it
+wants. So:
+
+- No false alarm: ended leases, dead sessions and absent tickets have no edges (D2).
+- No miss: a holder may stand in several lines, and a claim of all of several names has an edge for each of them.
+- No timer: a circle can only close when an edge appears. A new wait or one that comes back is checked before it begins
+  (`find_circle` from the one who would wait). A grant or a transfer turns the edges of a name to its new holder, and
+  `line.circle_at_handover` looks after it. Ends and departures only take edges away.
+
+`find_circle` goes breadth first from the one who would wait, so the circle told is a shortest one. It goes in the order
+of joining, so it is always the same one. If the requester itself holds what it wants, that is a circle of one (D1a).
+
+An *interest* is an edge of somebody who asked without waiting, as `rlock` does. Interests fade, so they count only
+when one of those asks, and the answer says *possible deadlock* (D3).
 """
 
 from __future__ import annotations
@@ -77,11 +94,11 @@ def blockers_of(state: State, holder: Holder, now_ms: int) -> set[Holder]:
 
 
 def _wants(state: State, holder: Holder, now_ms: int, *, interests: bool) -> Iterator[str]:
-    for ticket_id in state.tickets_of.get(holder, ()):
-        if ticket_id in state.there:
+    for ticket_id in state.index.tickets_by_holder.get(holder, ()):
+        if ticket_id in state.presence.present:
             yield from state.tickets[ticket_id].names
     if interests:
-        for name, until_ms in state.interests.get(holder, {}).items():
+        for name, until_ms in state.presence.interests.get(holder, {}).items():
             if until_ms > now_ms:
                 yield name
 

@@ -10,6 +10,7 @@ from holdfast.core import refusals
 from holdfast.core.answers import Answer
 from holdfast.core.events import Ended, Event, Left
 from holdfast.core.refusals import Refusal
+from holdfast.core.values import Holder
 
 if TYPE_CHECKING:
     from holdfast.core.commands import (
@@ -29,17 +30,21 @@ if TYPE_CHECKING:
 
 
 Notice = tuple[str, Answer | Refusal]
+Interest = tuple[Holder, str, int, int]
+"""Who wants which name, from when, until when (D3)."""
 
 
 class Decision(msgspec.Struct, frozen=True):
     """What a command led to: the events to make durable, and the answer to give once they are.
 
-    `notices` are the answers to those in line whom it concerns, by ticket.
+    `notices` are the answers to those in line whom it concerns, by ticket. `interest` is what the one who asked is
+    thought to want from now on; it is soft, and the engine keeps it (`Presence.take_interest`).
     """
 
     events: tuple[Event, ...]
     answer: Answer | Refusal
     notices: tuple[Notice, ...] = ()
+    interest: Interest | None = None
 
 
 class Due(msgspec.Struct, frozen=True):

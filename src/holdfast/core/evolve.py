@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.core.deadlock import holder_of_lease, holder_of_ticket
+from holdfast.core.deadlock import holder_of_lease
 from holdfast.core.events import (
     Ended,
     Event,
@@ -29,14 +29,12 @@ from holdfast.core.events import (
     TokenRevoked,
     Transferred,
 )
-from holdfast.core.state import EMPTY, State, count
+from holdfast.core.index import count
+from holdfast.core.state import EMPTY, State
 from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Slot, SpentKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-ALARMS_SPARE = 1_000
-"""How many alarms of what is over may stand in a heap before it is cleared of them."""
 
 
 def evolve(state: State, record: Record) -> None:
@@ -80,10 +78,10 @@ def evolve(state: State, record: Record) -> None:
 def _granted(state: State, event: Granted) -> None:
     name, lease = event.name, event.lease
     before = state.slots.get(name, EMPTY)
-    state.slots[name] = Slot(lease, 0, before.last_end, before.attempts + 1, None, lease.until_ms)
+    state.slots[name] = Slot(lease, 0, before.last_end, before.attempts + 1)
     state.last_token = lease.token
-    state.held.add(name)
-    _take(state, name, lease)
+    state.index.held.add(name)
+    _begin(state, name, lease)
     if lease.key is not None:
         state.memos[lease.principal, lease.key] = Memo("acquire", lease.lease_id, event.fingerprint)
     if event.ticket_id is not None:
@@ -101,29 +99,25 @@ def _granted_many(state: State, event: GrantedMany) -> None:
         _leave(state, event.ticket_id)
 
 
-def _take(state: State, name: str, lease: Lease) -> None:
-    """Enter a new live lease into the indexes."""
-    count(state.leases_of, lease.principal, 1)
-    heapq.heappush(state.lease_alarms, (lease.until_ms, lease.token, name))
-    if lease.session is not None and lease.session in state.sessions:
-        # A plain claim may outlive the session it counts in, and be handed on after that.
-        state.names_in.setdefault(lease.session, {})[name] = lease.bound
-    if state.lines:
-        state.handed[name] = None
-    if state.interests:
-        state.lose_interest(holder_of_lease(lease), name)
+def _begin(state: State, name: str, lease: Lease) -> None:
+    """Let the other parts of the state know of a new live lease."""
+    index, agenda = state.index, state.agenda
+    index.add_lease(name, lease, in_session=lease.session is not None and lease.session in state.sessions)
+    heapq.heappush(agenda.lease_alarms, (lease.until_ms, lease.token, name))
+    if index.lines:
+        agenda.names_with_new_holder[name] = None
+    if state.presence.interests:
+        state.presence.lose_interest(holder_of_lease(lease), name)
 
 
-def _drop(state: State, name: str, lease: Lease) -> None:
-    """Take a lease that is over out of the indexes."""
-    count(state.leases_of, lease.principal, -1)
-    if lease.session is not None:
-        state.names_in.get(lease.session, {}).pop(name, None)
-    if name in state.lines:
-        state.stirred[name] = None
-    if state.interests:
+def _finish(state: State, name: str, lease: Lease) -> None:
+    """Let the other parts of the state know of a lease that is over."""
+    state.index.drop_lease(name, lease)
+    if name in state.index.lines:
+        state.agenda.names_to_serve[name] = None
+    if state.presence.interests:
         # Who gives anything back may be out of every circle, and asks again if it still wants something (D3).
-        state.lose_interest(holder_of_lease(lease))
+        state.presence.lose_interest(holder_of_lease(lease))
 
 
 def _joined(state: State, event: Joined) -> None:
@@ -132,8 +126,8 @@ def _joined(state: State, event: Joined) -> None:
     known = state.tickets.get(ticket.ticket_id)
     state.tickets[ticket.ticket_id] = ticket
     if known is None:
-        state.absent_since[ticket.ticket_id] = state.now_ms
-        state.line_up(ticket)
+        state.index.add_ticket(ticket)
+        state.presence.absent_since[ticket.ticket_id] = state.now_ms
     elif known.terms.key is not None:
         # A key leads to a place only while its own request is the one that has it: one lease, one claimer (C3).
         state.memos.pop((known.terms.principal, known.terms.key), None)
@@ -144,29 +138,12 @@ def _joined(state: State, event: Joined) -> None:
 def _leave(state: State, ticket_id: str) -> None:
     ticket = state.tickets.pop(ticket_id)
     terms = ticket.terms
-    state.uncount(ticket)
-    state.absent_since.pop(ticket_id, None)
+    state.presence.leave(ticket, state.index.join_number[ticket_id])
+    state.presence.absent_since.pop(ticket_id, None)
+    state.index.drop_ticket(ticket)
     for name in ticket.names:
-        line = state.lines[name]
-        del line[ticket_id]
-        if line:
-            state.stirred[name] = None
-        else:
-            del state.lines[name]
-    del state.number_of[ticket_id]
-    for lease_id in ticket.lease_ids:
-        state.ticket_of_lease.pop(lease_id, None)
-    if terms.bound and terms.session is not None:
-        ending = state.tickets_with[terms.session]
-        del ending[ticket_id]
-        if not ending:
-            del state.tickets_with[terms.session]
-    holder = holder_of_ticket(ticket)
-    those = state.tickets_of[holder]
-    del those[ticket_id]
-    if not those:
-        del state.tickets_of[holder]
-    count(state.tickets_by, terms.principal, -1)
+        if name in state.index.lines:
+            state.agenda.names_to_serve[name] = None
     # A ticket that was granted has handed its key over to the lease; any other leaves nothing (C5).
     if terms.key is not None:
         lease = state.lease_of(ticket.names[0])
@@ -176,24 +153,23 @@ def _leave(state: State, ticket_id: str) -> None:
 
 def _renewed(state: State, event: Renewed, record: Record) -> None:
     slot = state.slots[event.name]
-    lease = slot.lease
-    if lease is None:
+    before = slot.lease
+    if before is None:
         return
     lease = replace(
-        lease,
+        before,
         ttl_ms=event.ttl_ms,
         until_ms=event.until_ms,
-        note=lease.note if event.note is None else event.note,
-        metadata=lease.metadata if event.metadata is None else event.metadata,
+        note=before.note if event.note is None else event.note,
+        metadata=before.metadata if event.metadata is None else event.metadata,
         beat_wall_ms=record.wall_ms,
-        renew_key=lease.renew_key if event.key is None else event.key,
+        renew_key=before.renew_key if event.key is None else event.key,
     )
-    # A later deadline keeps its alarm, which looks again when it rings; only an earlier one needs a new alarm.
-    alarm_ms = slot.alarm_ms
-    if event.until_ms < alarm_ms:
-        alarm_ms = event.until_ms
-        heapq.heappush(state.lease_alarms, (alarm_ms, lease.token, event.name))
-    state.slots[event.name] = Slot(lease, slot.closed_until_ms, slot.last_end, slot.attempts, slot.done, alarm_ms)
+    if event.until_ms < before.until_ms:
+        # A later deadline keeps its alarm, which looks again when it rings; only an earlier one needs its own.
+        heapq.heappush(state.agenda.lease_alarms, (event.until_ms, lease.token, event.name))
+        state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
+    state.slots[event.name] = Slot(lease, slot.closed_until_ms, slot.last_end, slot.attempts, slot.done)
     if event.claim_key is not None:
         memo = Memo("acquire", lease.lease_id, event.fingerprint)
         _spend_key(state, lease.principal, event.claim_key, memo, record.at_ms)
@@ -219,16 +195,17 @@ def _ended(state: State, event: Ended, record: Record) -> None:
     attempts = 0 if event.well else slot.attempts
     state.slots[event.name] = Slot(None, event.closed_until_ms, end, attempts, event.done)
     if event.closed_until_ms:
-        state.close(event.name, event.closed_until_ms)
-    state.held.remove(event.name)
-    _drop(state, event.name, lease)
+        state.index.closed_until_ms = max(state.index.closed_until_ms, event.closed_until_ms)
+        heapq.heappush(state.agenda.opening_alarms, (event.closed_until_ms, event.name))
+    state.index.held.remove(event.name)
+    _finish(state, event.name, lease)
     state.remembered[lease.lease_id] = EndedLease(event.name, lease.principal, lease.session, end, lease.key, event.key)
     if event.key is not None and event.by is not None:
         kind = "revoke" if event.how == "revoked" else "release"
         state.memos[event.by, event.key] = Memo(kind, lease.lease_id, event.fingerprint)
     for each in event.left:
         _leave(state, each.ticket_id)
-    _tidy_lease_alarms(state)
+    state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
 
 
 def _transferred(state: State, event: Transferred, record: Record) -> None:
@@ -237,15 +214,16 @@ def _transferred(state: State, event: Transferred, record: Record) -> None:
     if old is None:
         return
     end = LastEnd("transferred", old.token, old.owner, old.note, record.at_ms, record.wall_ms, event.by)
-    _drop(state, event.name, old)
-    state.stirred.pop(event.name, None)
+    _finish(state, event.name, old)
+    # The name is held all the while: nobody in line has a turn by this.
+    state.agenda.names_to_serve.pop(event.name, None)
     state.remembered[old.lease_id] = EndedLease(event.name, old.principal, old.session, end, old.key)
-    state.slots[event.name] = Slot(new, 0, end, slot.attempts, None, new.until_ms)
+    state.slots[event.name] = Slot(new, 0, end, slot.attempts)
     state.last_token = new.token
-    _take(state, event.name, new)
+    _begin(state, event.name, new)
     if event.key is not None:
         state.memos[event.by, event.key] = Memo("transfer", new.lease_id, event.fingerprint)
-    _tidy_lease_alarms(state)
+    state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
 
 
 def _reopened(state: State, event: Reopened, record: Record) -> None:
@@ -255,25 +233,11 @@ def _reopened(state: State, event: Reopened, record: Record) -> None:
         _spend_key(state, event.by, event.key, Memo("reopen", event.name, event.fingerprint), record.at_ms)
 
 
-def _tidy_lease_alarms(state: State) -> None:
-    """A lease of a day that was released at once must not keep its alarm for a day."""
-    if len(state.lease_alarms) <= 2 * len(state.held) + ALARMS_SPARE:
-        return
-    slots = state.slots
-    alive: list[tuple[int, int, str]] = []
-    for alarm in state.lease_alarms:
-        slot = slots.get(alarm[2], EMPTY)
-        if slot.lease is not None and slot.lease.token == alarm[1] and slot.alarm_ms == alarm[0]:
-            alive.append(alarm)
-    heapq.heapify(alive)
-    state.lease_alarms = alive
-
-
 def _session_opened(state: State, event: SessionOpened) -> None:
     session = event.session
     state.sessions[session.session_id] = session
-    count(state.sessions_of, session.principal, 1)
-    heapq.heappush(state.session_alarms, (session.until_ms, session.session_id))
+    count(state.index.session_count, session.principal, 1)
+    heapq.heappush(state.agenda.session_alarms, (session.until_ms, session.session_id))
     if session.key is not None:
         state.memos[session.principal, session.key] = Memo("session", session.session_id, event.fingerprint)
 
@@ -292,29 +256,27 @@ def _session_ended(state: State, event: SessionEnded, record: Record) -> None:
     for each in event.left:
         _leave(state, each.ticket_id)
     session = state.sessions.pop(event.session_id)
-    state.names_in.pop(event.session_id, None)
-    count(state.sessions_of, session.principal, -1)
+    state.index.names_by_session.pop(event.session_id, None)
+    count(state.index.session_count, session.principal, -1)
     state.remembered[event.session_id] = EndedSession(
         session.principal, event.how, record.at_ms, record.wall_ms, session.key, event.key
     )
     if event.key is not None:
         state.memos[session.principal, event.key] = Memo("end_session", event.session_id, event.fingerprint)
-    if len(state.session_alarms) > 2 * len(state.sessions) + ALARMS_SPARE:
-        state.session_alarms = [alarm for alarm in state.session_alarms if alarm[1] in state.sessions]
-        heapq.heapify(state.session_alarms)
+    state.agenda.tidy_session_alarms(state.sessions)
 
 
 def _token_created(state: State, event: TokenCreated, record: Record) -> None:
     token = event.token
     state.tokens[token.name] = token
-    state.token_by_digest[token.digest] = token
+    state.index.token_by_digest[token.digest] = token
     if event.key is not None:
         _spend_key(state, token.made_by, event.key, Memo("token", token.name, event.fingerprint), record.at_ms)
 
 
 def _token_revoked(state: State, event: TokenRevoked, record: Record) -> None:
     token = state.tokens.pop(event.name)
-    state.token_by_digest.pop(token.digest, None)
+    state.index.token_by_digest.pop(token.digest, None)
     if event.key is not None:
         _spend_key(state, event.by, event.key, Memo("revoke_token", event.name, event.fingerprint), record.at_ms)
 
@@ -343,7 +305,7 @@ def _forgotten(state: State, event: Forgotten) -> None:
 def forgettable(state: State, now_ms: int) -> Iterator[str]:
     """Yield the names that nobody holds or waits for and nothing keeps closed (I14), in the order of their ends."""
     for name, slot in state.slots.items():
-        if slot.lease is None and slot.closed_until_ms <= now_ms and name not in state.lines:  # noqa: SIM102 - Cheap.
+        if slot.lease is None and slot.closed_until_ms <= now_ms and name not in state.index.lines:  # noqa: SIM102 - Cheap.
             if slot.done is None or slot.done.until_ms <= now_ms:
                 yield name
 

@@ -1,7 +1,37 @@
 """The line: joining it, coming back to it, and whose turn it is (W1–W5, M2).
 
-A ticket stands in the line of each name it wants. It is met whole or passed over; among tickets that can be met, the
-one that joined first is met first. One whose holder is not there keeps its order and blocks nobody.
+A ticket is one place. It stands in the line of every name it wants:
+
+    name     its line          t1 wants a and b, t2 wants c, t3 wants b and c.
+    a        t1                t1 joined first, t3 last. If b and c are free and a is held,
+    b        t1 t3             t1 cannot be served and is passed over; t2 is served, since it
+    c        t2 t3             joined before t3; then t3 waits for c.
+
+A ticket is served whole or passed over, and of all that can be served the one that joined first is served first (I12).
+
+    join ──► present ──────────────► served: a lease for every name it wants
+               ▲  │                  refused: judged again at its turn, and not allowed any more (W5)
+        arrive │  │ depart           told `done` or `deadlock`
+               │  ▼
+              absent ──── 60 s ────► gone
+
+A place is present while a request waits at it. An absent one keeps its order and blocks nobody: it is passed over until
+its holder comes back, with the ticket or with the same idempotency key.
+
+**The invariant.** *After settling, no free name has a present waiter that could be served.* Settling comes before
+every decision (T3) and after every decision that touched a line. So when `claims.acquire` finds a name free, whoever
+stands in its line is absent, or lacks another name. That is why a plain claim never overtakes (W1) although it does not
+look at the line. `test_no_free_name_has_a_waiter_that_could_be_served` holds it.
+
+**Whose turn it is.** Somebody can have a turn only where something changed: a name was freed or opened, a ticket
+arrived, or one left from in front of others. `evolve` and `arrive` put those names on the agenda (`names_to_serve`).
+`next_turn` takes them off. Of each line it looks for the first present ticket that finds all its names free: that one
+is a candidate. When all lines are looked at, the candidate that joined first has nobody before it who could take one of
+its names, and is served. A candidate that has lost a name meanwhile puts its names back on the agenda, because somebody
+behind it may have a turn now.
+
+**A circle at a handover.** A wait that would close a circle is refused when it joins or comes back. A grant or a
+transfer can close one too, when the new holder waits elsewhere: `circle_at_handover` finds the wait that closes it.
 """
 
 from __future__ import annotations
@@ -12,7 +42,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from holdfast.core import refusals
-from holdfast.core.answers import Acquired, AcquiredMany, Later, Withdrawn
+from holdfast.core.answers import Acquired, AcquiredMany, MustWait, Withdrawn
 from holdfast.core.deadlock import blockers_of, find_circle, holder_of_lease, holder_of_ticket
 from holdfast.core.decision import Decision, Due, left, refuse
 from holdfast.core.events import Granted, GrantedMany, Joined
@@ -37,21 +67,21 @@ def ticket_for(command: Acquire | ClaimAll, state: State, now: Moment) -> Ticket
     )
 
 
-def join(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Decision:
+def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits) -> Decision:
     """Stand in line, at the place the holder has already if it has one (W3)."""
     known = own_ticket(state, ticket)
     if known is not None:
         place = state.tickets[known]
         asked = replace(ticket, ticket_id=known, lease_ids=place.lease_ids, joined_wall_ms=place.joined_wall_ms)
-        return come_back(state, asked, now)
-    if state.tickets_by.get(ticket.terms.principal, 0) >= limits.tickets_per_principal_max:
+        return come_back(state, asked, wait_ms, now)
+    if state.index.ticket_count.get(ticket.terms.principal, 0) >= limits.tickets_per_principal_max:
         return refuse(refusals.TooManyTickets(limits.tickets_per_principal_max))
-    if any(len(state.lines.get(name, ())) >= limits.line_max for name in ticket.names):
+    if any(len(state.index.lines.get(name, ())) >= limits.line_max for name in ticket.names):
         return refuse(refusals.LineFull(limits.line_max))
     path = find_circle(state, holder_of_ticket(ticket), ticket.names, now.ms)
     if path is not None:
         return refuse(refusals.Deadlock(path))
-    return Decision((Joined(ticket),), Later(ticket.ticket_id))
+    return Decision((Joined(ticket),), MustWait(ticket.ticket_id, wait_ms))
 
 
 def own_ticket(state: State, ticket: Ticket) -> str | None:
@@ -60,8 +90,8 @@ def own_ticket(state: State, ticket: Ticket) -> str | None:
     if holder[0] == "alone":
         return None
     # Whichever is shorter: the places of this holder, or the line.
-    those = state.tickets_of.get(holder, {})
-    line = state.lines.get(ticket.names[0], {})
+    those = state.index.tickets_by_holder.get(holder, {})
+    line = state.index.lines.get(ticket.names[0], {})
     for ticket_id in those if len(those) <= len(line) else line:
         known = state.tickets[ticket_id]
         if known.names == ticket.names and holder_of_ticket(known) == holder:
@@ -69,7 +99,7 @@ def own_ticket(state: State, ticket: Ticket) -> str | None:
     return None
 
 
-def come_back(state: State, asked: Ticket, now: Moment) -> Decision:
+def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decision:
     """Wait at a place one has; a circle that closed while one was away is told, and ends the wait (D1).
 
     What differs from the place as it was is made durable: a key leads to the place only for the request that has it,
@@ -78,7 +108,7 @@ def come_back(state: State, asked: Ticket, now: Moment) -> Decision:
     ticket_id = asked.ticket_id
     path = find_circle(state, holder_of_ticket(asked), asked.names, now.ms)
     if path is None:
-        return Decision(() if asked == state.tickets[ticket_id] else (Joined(asked),), Later(ticket_id))
+        return Decision(() if asked == state.tickets[ticket_id] else (Joined(asked),), MustWait(ticket_id, wait_ms))
     deadlock = refusals.Deadlock(path)
     return Decision((left(asked, "deadlock"),), deadlock, ((ticket_id, deadlock),))
 
@@ -99,7 +129,8 @@ def return_to(state: State, command: Acquire | ClaimAll, now: Moment) -> Decisio
         or not may_touch(kept, asked.principal, command.via)
     ):
         return refuse(refusals.TicketGone())
-    return come_back(state, replace(ticket, terms=replace(kept, key=asked.key, fingerprint=asked.fingerprint)), now)
+    terms = replace(kept, key=asked.key, fingerprint=asked.fingerprint)
+    return come_back(state, replace(ticket, terms=terms), command.wait_ms, now)
 
 
 def _finished(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Finished | None:
@@ -125,27 +156,28 @@ def next_turn(state: State, now: Moment, limits: Limits) -> Due | None:
     Only where something changed can somebody have a turn. The first of each such line that can be met is a candidate;
     when all are known, the one on top has nobody before it that could take one of its names.
     """
-    while state.stirred or state.turns:
-        while state.stirred:
-            _find_candidate(state, state.stirred.popitem()[0], now.ms)
-        if not state.turns:
+    agenda = state.agenda
+    while agenda.names_to_serve or agenda.candidates:
+        while agenda.names_to_serve:
+            _find_candidate(state, agenda.names_to_serve.popitem()[0], now.ms)
+        if not agenda.candidates:
             return None
-        ticket = state.tickets.get(heappop(state.turns)[1])
+        ticket = state.tickets.get(heappop(agenda.candidates)[1])
         if ticket is None:
             continue
-        if ticket.ticket_id in state.there and _can_be_met(state, ticket, now.ms):
+        if ticket.ticket_id in state.presence.present and _can_be_met(state, ticket, now.ms):
             return _grant(state, ticket, now, limits)
         # Another took one of its names: whoever stands behind it at the others may be met instead.
-        state.stirred.update(dict.fromkeys(ticket.names))
+        agenda.names_to_serve.update(dict.fromkeys(ticket.names))
     return None
 
 
 def _find_candidate(state: State, name: str, now_ms: int) -> None:
     """Note the first in a line that can be met. In the line of a name that somebody holds nobody is looked at."""
     if _is_open(state, name, now_ms):
-        for place in state.there_in.get(name, ()):
+        for place in state.presence.present_by_name.get(name, ()):
             if _can_be_met(state, state.tickets[place[1]], now_ms):
-                heappush(state.turns, place)
+                heappush(state.agenda.candidates, place)
                 return
 
 
@@ -155,10 +187,11 @@ def _is_open(state: State, name: str, now_ms: int) -> bool:
 
 
 def _can_be_met(state: State, ticket: Ticket, now_ms: int) -> bool:
-    """Tell whether a ticket finds all it wants free."""
-    if not all(_is_open(state, name, now_ms) for name in ticket.names):
-        return False
-    return ticket.terms.redo or _finished(state, ticket.names, now_ms) is None
+    """Tell whether a ticket finds all it wants free.
+
+    Finished work needs no look: its record answered every ticket without `redo`, and none can join after it (L5).
+    """
+    return all(_is_open(state, name, now_ms) for name in ticket.names)
 
 
 def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
@@ -183,7 +216,7 @@ def _lacking(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Refus
         lacking = missing(state, terms.session, terms.principal)
         if lacking is not None:
             return lacking
-    if state.leases_of.get(terms.principal, 0) + len(ticket.names) > limits.leases_per_principal_max:
+    if state.index.lease_count.get(terms.principal, 0) + len(ticket.names) > limits.leases_per_principal_max:
         return refusals.TooManyLeases(limits.leases_per_principal_max)
     if ticket.token_in_journal and not _may_claim(state.tokens.get(terms.principal), ticket.names, now.wall_ms):
         return refusals.NotAllowedAnyMore()
@@ -222,17 +255,18 @@ def grant_each(
 
 def circle_at_handover(state: State, now_ms: int) -> Due | None:
     """Return the end of the wait that a grant or a transfer closed a circle with, if there is one (D1)."""
-    while state.handed:
-        name = next(iter(state.handed))
+    handed_over, present = state.agenda.names_with_new_holder, state.presence.present_by_name
+    while handed_over:
+        name = next(iter(handed_over))
         lease = state.lease_of(name)
         holder = None if lease is None else holder_of_lease(lease)
-        if holder is not None and holder in state.tickets_of and name in state.there_in:
+        if holder is not None and holder in state.index.tickets_by_holder and name in present:
             blockers = blockers_of(state, holder, now_ms)
-            for _, ticket_id in state.there_in[name]:
+            for _, ticket_id in present[name]:
                 ticket = state.tickets[ticket_id]
                 waiter = holder_of_ticket(ticket)
                 path = find_circle(state, waiter, ticket.names, now_ms) if waiter in blockers else None
                 if path is not None:
                     return Due(left(ticket, "deadlock"), ((ticket_id, refusals.Deadlock(path)),))
-        del state.handed[name]
+        del handed_over[name]
     return None

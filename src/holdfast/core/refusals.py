@@ -13,6 +13,8 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     lease: Lease
     until_ms: int
     same_owner: bool
+    waiting: int = 0
+    """How many waited for it when this was decided."""
 
 
 class AllHeld(msgspec.Struct, frozen=True, gc=False):

@@ -41,7 +41,7 @@ def open_(state: State, command: OpenSession, now: Moment, limits: Limits) -> De
     memo = recall(state, command, "session")
     if memo is not None:
         return _opened_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
-    if state.sessions_of.get(command.principal, 0) >= limits.sessions_per_principal_max:
+    if state.index.session_count.get(command.principal, 0) >= limits.sessions_per_principal_max:
         return refuse(refusals.TooManySessions(limits.sessions_per_principal_max))
     ttl_ms = min(max(command.ttl_ms, SESSION_TTL_MS_MIN), limits.session_ttl_ms_max)
     session = Session(
@@ -81,7 +81,7 @@ def renew_all(state: State, command: RenewSession, now: Moment) -> Decision:
     session = state.sessions[command.session_id]
     until_ms = now.ms + session.ttl_ms
     renewed: list[Renewed] = []
-    for name in sorted(state.names_in.get(command.session_id, ())):
+    for name in sorted(state.index.names_by_session.get(command.session_id, ())):
         lease = state.lease_of(name)
         if lease is not None and lease.bound:
             longer_ms = max(lease.until_ms, now.ms + lease.ttl_ms)
@@ -110,13 +110,15 @@ def end(state: State, command: EndSession, now: Moment) -> Decision:
 
 def places_in(state: State, session_id: str) -> tuple[Left, ...]:
     """Return the ends of the places in line that end with a session (I10)."""
-    return tuple(left(state.tickets[each], "session_ended") for each in state.tickets_with.get(session_id, ()))
+    return tuple(
+        left(state.tickets[each], "session_ended") for each in state.index.tickets_by_session.get(session_id, ())
+    )
 
 
 def ends_with(state: State, session_id: str, now_ms: int, by: str | None) -> tuple[Ended, ...]:
     """Return the ends of all that is bound to a session. Sorted, so that the record does not depend on chance."""
     ends: list[Ended] = []
-    for name in sorted(state.names_in.get(session_id, ())):
+    for name in sorted(state.index.names_by_session.get(session_id, ())):
         lease = state.lease_of(name)
         if lease is not None and lease.bound:
             ends.append(end_of(name, lease, "session_ended", now_ms, by=by))

@@ -9,15 +9,12 @@ import heapq
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from holdfast.core.decision import Due, end_of, left
 from holdfast.core.events import Forgotten, SessionEnded
 from holdfast.core.evolve import forgettable
 from holdfast.core.line import circle_at_handover, next_turn
 from holdfast.core.refusals import SessionLapsed, TicketGone
 from holdfast.core.sessions import ends_with, places_in
-from holdfast.core.state import EMPTY
 from holdfast.core.values import ABSENT_MS_MAX
 
 if TYPE_CHECKING:
@@ -43,13 +40,11 @@ def settle(state: State, now: Moment, limits: Limits) -> Due | None:
 def settle_line(state: State, now: Moment, limits: Limits) -> Due | None:
     """Return the next thing that is due in the lines since the last decision: a circle to break, a turn to give."""
     _open_names(state, now.ms)
-    if state.interests_by_age:
-        state.forget_interests(now.ms)
     return circle_at_handover(state, now.ms) or next_turn(state, now, limits)
 
 
 def _lapsed_session(state: State, now_ms: int) -> Due | None:
-    alarms = state.session_alarms
+    alarms = state.agenda.session_alarms
     while alarms and alarms[0][0] <= now_ms:
         due_ms, session_id = alarms[0]
         session = state.sessions.get(session_id)
@@ -67,32 +62,30 @@ def _lapsed_session(state: State, now_ms: int) -> Due | None:
 
 def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
     """Return the end of the place whose holder has been away for too long (W2)."""
-    for ticket_id, since_ms in state.absent_since.items():
+    for ticket_id, since_ms in state.presence.absent_since.items():
         is_due = since_ms + ABSENT_MS_MAX <= now_ms
         return Due(left(state.tickets[ticket_id], "gone"), ((ticket_id, TicketGone()),)) if is_due else None
     return None
 
 
 def _open_names(state: State, now_ms: int) -> None:
-    """Stir the names whose delay is over, so that whoever stands there gets its turn (L6)."""
-    alarms = state.opening_alarms
+    """Look at the lines of names whose delay is over, so that whoever stands there gets its turn (L6)."""
+    alarms = state.agenda.opening_alarms
     while alarms and alarms[0][0] <= now_ms:
         _, name = heapq.heappop(alarms)
-        if name in state.lines:
-            state.stirred[name] = None
+        if name in state.index.lines:
+            state.agenda.names_to_serve[name] = None
 
 
 def _expired_lease(state: State, now_ms: int) -> Due | None:
-    alarms = state.lease_alarms
+    alarms = state.agenda.lease_alarms
     while alarms and alarms[0][0] <= now_ms:
         due_ms, token, name = alarms[0]
-        slot = state.slots.get(name, EMPTY)
-        lease = slot.lease
-        if lease is None or lease.token != token or slot.alarm_ms != due_ms:
+        lease = state.lease_of(name)
+        if lease is None or lease.token != token:
             heapq.heappop(alarms)
         elif lease.until_ms > due_ms:
             heapq.heapreplace(alarms, (lease.until_ms, token, name))
-            state.slots[name] = replace(slot, alarm_ms=lease.until_ms)
         else:
             heapq.heappop(alarms)
             return Due(end_of(name, lease, "expired", now_ms))
@@ -103,7 +96,7 @@ def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
     """Drop the oldest of what is only remembered, at most once a second unless a limit is passed."""
     over = len(state.remembered) - limits.retry_keys_max
     over_names = state.free_names - limits.ended_names_max
-    if now_ms < state.forget_at_ms and over <= 0 and over_names <= 0:
+    if now_ms < state.agenda.forget_at_ms and over <= 0 and over_names <= 0:
         return None
     due = 0
     for thing in islice(state.remembered.values(), FORGET_MAX):
@@ -119,5 +112,5 @@ def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
         names = sum(1 for _ in islice(forgettable(state, now_ms), wanted))
     if due or names:
         return Due(Forgotten(due, names))
-    state.forget_at_ms = now_ms + FORGET_EVERY_MS
+    state.agenda.forget_at_ms = now_ms + FORGET_EVERY_MS
     return None

@@ -75,7 +75,7 @@ def claim_all(state: State, command: ClaimAll, now: Moment, limits: Limits) -> D
     if not busy:
         return _grant_all(state, ticket, now)
     if command.wait_ms:
-        return line.join(state, ticket, now, limits)
+        return line.join(state, ticket, command.wait_ms, now, limits)
     return refuse(refusals.AllHeld(tuple(busy), _retry_after(busy, now.ms)))
 
 
@@ -95,7 +95,7 @@ def _lacking(state: State, command: ClaimAny | ClaimAll, limits: Limits, wanted:
         lacking = missing(state, terms.session, terms.principal)
         if lacking is not None:
             return lacking
-    if state.leases_of.get(terms.principal, 0) + wanted > limits.leases_per_principal_max:
+    if state.index.lease_count.get(terms.principal, 0) + wanted > limits.leases_per_principal_max:
         return refusals.TooManyLeases(limits.leases_per_principal_max)
     if state.last_token + wanted > TOKEN_MAX:
         return refusals.TokensExhausted()
@@ -109,7 +109,7 @@ def _obstacle(
     if slot.done is not None and slot.done.until_ms > now_ms and not terms.redo:
         return refusals.Finished(name, slot.done)
     if slot.lease is not None:
-        return held_by(state, slot.lease, terms.owner)
+        return held_by(state, name, slot.lease, terms.owner)
     if slot.closed_until_ms > now_ms:
         return refusals.Delayed(slot.closed_until_ms, slot.last_end)
     return None
@@ -117,7 +117,7 @@ def _obstacle(
 
 def _grant_all(state: State, ticket: Ticket, now: Moment) -> Decision:
     grants, claims = line.grant_each(state, ticket, now)
-    place = line.own_ticket(state, ticket) if ticket.names[0] in state.lines else None
+    place = line.own_ticket(state, ticket) if ticket.names[0] in state.index.lines else None
     if len(grants) == 1:
         return Decision((replace(grants[0], ticket_id=place),), AcquiredMany(claims))
     return Decision((GrantedMany(grants, place),), AcquiredMany(claims))
@@ -138,8 +138,9 @@ def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
 
 def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Decision:
     """Answer a retry of a claim of all: every lease it made, its place in line, or the one that has ended."""
-    if memo.made in state.ticket_of_lease:
-        return line.come_back(state, state.tickets[state.ticket_of_lease[memo.made]], now)
+    if memo.made in state.index.ticket_by_lease_id:
+        ticket = state.tickets[state.index.ticket_by_lease_id[memo.made]]
+        return line.come_back(state, ticket, command.wait_ms, now)
     claims: list[tuple[str, Acquired]] = []
     for name in command.names:
         slot = state.slots.get(name, EMPTY)

@@ -1,23 +1,31 @@
-"""The state: one slot per name, the line, the sessions, the tokens, the one retry memory. Only `evolve` changes it.
+"""What is so, as of the last record. Four parts, and each says who may change it.
 
-The durable part is what `freeze` returns. The rest are indexes, rebuilt from it: counts, alarms, the ordered names.
-Values are frozen, so that `freeze` is a few shallow copies and the snapshot can be encoded later, in slices (I15).
+    part        holds                                         changed by
+    ---------   -------------------------------------------   -------------------------------------------------
+    State       what the journal says: slots, sessions,       `evolve` alone
+                tickets, tokens, the retry memory
+    .index      look-ups over it: counts, lines, held names   `evolve` alone; a restart builds the same
+    .agenda     where to look next: alarms, lines to serve    `evolve` and `arrive` add, `settle` takes
+    .presence   which waiters have an open request, and who   the engine, by `arrive`, `depart` and interests;
+                asked without waiting. Empty after a restart  `evolve` takes out what has ended
+
+`decide` and the views change none of them. `tests/core/test_state_parts.py` holds every line of this table.
+
+The durable part is what `freeze` returns. Values are frozen, so that a picture is a few shallow copies and can be
+encoded later, in slices (I15).
 """
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_left, insort
-from typing import TYPE_CHECKING
+from bisect import bisect_left
 
 import msgspec
-from msgspec.structs import replace
 
-from holdfast.core.deadlock import holder_of_ticket
-from holdfast.core.ordered import OrderedNames
+from holdfast.core.agenda import Agenda
+from holdfast.core.index import Index
+from holdfast.core.presence import Presence
 from holdfast.core.values import (
     ABSENT_MS_MAX,
-    INTERESTS_MAX,
     AccessToken,
     Lease,
     Memo,
@@ -26,9 +34,6 @@ from holdfast.core.values import (
     Slot,
     Ticket,
 )
-
-if TYPE_CHECKING:
-    from holdfast.core.values import Holder
 
 EMPTY = Slot()
 
@@ -43,7 +48,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Frozen(msgspec.Struct, frozen=True):
-    """A consistent picture of the durable state, cheap to take. What it holds is never changed again."""
+    """A consistent picture of the durable part, cheap to take. What it holds is never changed again."""
 
     head: Head
     slots: dict[str, Slot]
@@ -68,48 +73,11 @@ class State:
         self.tokens: dict[str, AccessToken] = {}
         self.tickets: dict[str, Ticket] = {}
         """Who stands in line, in the order of joining (W2)."""
-        # Soft from here on: who is there, and who asked without waiting. At the start nobody is and nobody did.
-        self.there: set[str] = set()
-        self.there_at: dict[str, int] = {}
-        """How many wait for a name and are there."""
-        self.there_in: dict[str, list[tuple[int, str]]] = {}
-        """Who waits for a name and is there, in the order of joining."""
-        self.absent_since: dict[str, int] = {}
-        """Tickets whose holder is not there, since when, longest first."""
-        self.interests: dict[Holder, dict[str, int]] = {}
-        """Until when a holder is thought to wait for a name, though it only asked (D3)."""
-        self.interests_by_age: dict[tuple[Holder, str], int] = {}
-        """The same, oldest first."""
-        # Indexes from here on.
-        self.lines: dict[str, dict[str, None]] = {}
-        """Tickets by name, in the order of joining."""
-        self.tickets_of: dict[Holder, dict[str, None]] = {}
-        self.tickets_by: dict[str, int] = {}
-        self.tickets_with: dict[str, dict[str, None]] = {}
-        """Tickets by the session that they end with."""
-        self.ticket_of_lease: dict[str, str] = {}
-        self.number_of: dict[str, int] = {}
-        """A number for each ticket that rises with the order of joining, across all lines (I12)."""
-        self.numbers = 0
-        self.stirred: dict[str, None] = {}
-        """Names at which somebody in line may have a turn now."""
-        self.turns: list[tuple[int, str]] = []
-        """Tickets found to have a turn, the one that joined first on top. Empty when the lines are settled."""
-        self.handed: dict[str, None] = {}
-        """Names that went to a new holder: a circle may be closed there."""
-        self.opening_alarms: list[tuple[int, str]] = []
-        self.held = OrderedNames()
-        self.leases_of: dict[str, int] = {}
-        self.sessions_of: dict[str, int] = {}
-        self.names_in: dict[str, dict[str, bool]] = {}
-        """Names by session, with whether they are bound to it."""
-        self.token_by_digest: dict[str, AccessToken] = {}
-        self.lease_alarms: list[tuple[int, int, str]] = []
-        self.session_alarms: list[tuple[int, str]] = []
-        self.closed_until_ms = 0
-        self.forget_at_ms = 0
+        self.index = Index()
+        self.agenda = Agenda()
+        self.presence = Presence()
 
-    # What is so.
+    # Looks.
 
     def lease_of(self, name: str) -> Lease | None:
         """Return the live lease of a name."""
@@ -127,86 +95,49 @@ class State:
     @property
     def free_names(self) -> int:
         """How many names are remembered that nobody holds."""
-        return len(self.slots) - len(self.held)
+        return len(self.slots) - len(self.index.held)
 
     def has_deadlines(self) -> bool:
         """Tell whether time matters: somebody holds, lives or waits for something to open (T1)."""
-        return bool(self.held or self.sessions or self.tickets) or self.closed_until_ms > self.now_ms
+        return bool(self.index.held or self.sessions or self.tickets) or self.index.closed_until_ms > self.now_ms
 
     def next_alarm_ms(self) -> int | None:
         """Return the earliest instant at which something may fall due; it may turn out to be nothing, never late."""
-        heaps = (self.lease_alarms, self.session_alarms, self.opening_alarms)
-        dues = [alarms[0][0] for alarms in heaps if alarms]
-        if self.absent_since:
-            dues.append(next(iter(self.absent_since.values())) + ABSENT_MS_MAX)
+        dues = self.agenda.next_alarms_ms()
+        if self.presence.absent_since:
+            dues.append(next(iter(self.presence.absent_since.values())) + ABSENT_MS_MAX)
         return min(dues, default=None)
 
-    # Who is there (W2).
-
-    def arrive(self, ticket_id: str) -> None:
-        """Somebody waits at this place: it counts in the line and in the graph of waits."""
-        self.absent_since.pop(ticket_id, None)
-        place = (self.number_of[ticket_id], ticket_id)
-        for name in self.tickets[ticket_id].names:
-            self.stirred[name] = None
-            if ticket_id not in self.there:
-                count(self.there_at, name, 1)
-                insort(self.there_in.setdefault(name, []), place)
-        self.there.add(ticket_id)
-
-    def depart(self, ticket_id: str, now_ms: int) -> None:
-        """Nobody waits at this place for now: it keeps its order and blocks nobody."""
-        if ticket_id in self.there:
-            self.uncount(self.tickets[ticket_id])
-            self.absent_since[ticket_id] = now_ms
-
-    def uncount(self, ticket: Ticket) -> None:
-        """Take a ticket out of those who are there."""
-        if ticket.ticket_id in self.there:
-            self.there.remove(ticket.ticket_id)
-            place = (self.number_of[ticket.ticket_id], ticket.ticket_id)
-            for name in ticket.names:
-                count(self.there_at, name, -1)
-                those = self.there_in[name]
-                del those[bisect_left(those, place)]
-                if not those:
-                    del self.there_in[name]
+    def waiting_at(self, name: str) -> int:
+        """Return how many wait for a name and are present."""
+        return len(self.presence.present_by_name.get(name, ()))
 
     def position_of(self, ticket_id: str) -> int:
-        """Return the place in the longest of the lines that a ticket stands in, counting those who are there."""
-        place = (self.number_of[ticket_id], ticket_id)
-        return 1 + max(bisect_left(self.there_in.get(name, ()), place) for name in self.tickets[ticket_id].names)
+        """Return the place in the longest of the lines that a ticket stands in, counting those who are present."""
+        place = (self.index.join_number[ticket_id], ticket_id)
+        lines = (self.presence.present_by_name.get(name, ()) for name in self.tickets[ticket_id].names)
+        return 1 + max(bisect_left(line, place) for line in lines)
 
-    # Who asked without waiting (D3).
+    # Who is present: said by the engine, kept by no record (W2).
 
-    def take_interest(self, holder: Holder, name: str, until_ms: int) -> None:
-        """Note that a holder wants a name; of too many, the oldest are dropped."""
-        self.interests_by_age.pop((holder, name), None)
-        self.interests_by_age[holder, name] = until_ms
-        self.interests.setdefault(holder, {})[name] = until_ms
-        if len(self.interests_by_age) > INTERESTS_MAX:
-            self.lose_interest(*next(iter(self.interests_by_age)))
+    def arrive(self, ticket_id: str) -> None:
+        """A request waits at this place: it counts in the line and in the graph of waits."""
+        ticket = self.tickets[ticket_id]
+        self.presence.enter(ticket, self.index.join_number[ticket_id])
+        self.agenda.names_to_serve.update(dict.fromkeys(ticket.names))
 
-    def lose_interest(self, holder: Holder, name: str | None = None) -> None:
-        """Note that a holder no longer wants a name, or anything."""
-        wanted = self.interests.get(holder)
-        if wanted is None:
-            return
-        for each in [*wanted] if name is None else [name]:
-            if wanted.pop(each, None) is not None:
-                del self.interests_by_age[holder, each]
-        if not wanted:
-            del self.interests[holder]
+    def depart(self, ticket_id: str, now_ms: int) -> None:
+        """No request waits at this place for now: it keeps its order and blocks nobody."""
+        if ticket_id in self.presence.present:
+            self.presence.leave(self.tickets[ticket_id], self.index.join_number[ticket_id])
+            self.presence.absent_since[ticket_id] = now_ms
 
-    def forget_interests(self, now_ms: int) -> None:
-        """Drop the interests that were not refreshed in time."""
-        while self.interests_by_age:
-            (holder, name), until_ms = next(iter(self.interests_by_age.items()))
-            if until_ms > now_ms:
-                return
-            self.lose_interest(holder, name)
+    def send_everybody_away(self) -> None:
+        """After a restart nobody is present, and each in line has its full minute to come back from now on (W2)."""
+        self.presence = Presence()
+        self.presence.absent_since = dict.fromkeys(self.tickets, self.now_ms)
 
-    # What a snapshot holds.
+    # Pictures, for snapshots.
 
     def freeze(self) -> Frozen:
         """Take a consistent picture: shallow copies only, milliseconds at 100 000 leases."""
@@ -222,7 +153,7 @@ class State:
 
     @classmethod
     def thaw(cls, frozen: Frozen) -> State:
-        """Make a state from a picture, which is used up by it; the indexes are built anew."""
+        """Make a state from a picture, which is used up by it; the other parts are built anew."""
         state = cls()
         head = frozen.head
         state.seq, state.now_ms, state.last_token, state.epoch = head.seq, head.now_ms, head.last_token, head.epoch
@@ -232,58 +163,7 @@ class State:
         state.memos = frozen.memos
         state.tokens = frozen.tokens
         state.tickets = frozen.tickets
-        state._build_indexes()
+        state.index.build(state.slots, state.sessions, state.tickets, state.tokens)
+        state.agenda.build(state.slots, state.sessions)
+        state.send_everybody_away()
         return state
-
-    def _build_indexes(self) -> None:
-        self.held.update(name for name, slot in self.slots.items() if slot.lease is not None)
-        for name, slot in self.slots.items():
-            if slot.closed_until_ms:
-                self.close(name, slot.closed_until_ms)
-            lease = slot.lease
-            if lease is None:
-                continue
-            self.slots[name] = replace(slot, alarm_ms=lease.until_ms)
-            self.lease_alarms.append((lease.until_ms, lease.token, name))
-            count(self.leases_of, lease.principal, 1)
-            if lease.session in self.sessions:
-                self.names_in.setdefault(lease.session, {})[name] = lease.bound
-        heapq.heapify(self.lease_alarms)
-        for session in self.sessions.values():
-            self.session_alarms.append((session.until_ms, session.session_id))
-            count(self.sessions_of, session.principal, 1)
-        heapq.heapify(self.session_alarms)
-        self.token_by_digest = {token.digest: token for token in self.tokens.values()}
-        for ticket in self.tickets.values():
-            self.line_up(ticket)
-            self.absent_since[ticket.ticket_id] = self.now_ms
-
-    # What evolve does at more than one place.
-
-    def close(self, name: str, until_ms: int) -> None:
-        """Note that a name is closed, and when it opens."""
-        self.closed_until_ms = max(self.closed_until_ms, until_ms)
-        heapq.heappush(self.opening_alarms, (until_ms, name))
-
-    def line_up(self, ticket: Ticket) -> None:
-        """Enter a ticket into the lines."""
-        for name in ticket.names:
-            self.lines.setdefault(name, {})[ticket.ticket_id] = None
-        self.numbers += 1
-        self.number_of[ticket.ticket_id] = self.numbers
-        for lease_id in ticket.lease_ids:
-            self.ticket_of_lease[lease_id] = ticket.ticket_id
-        self.tickets_of.setdefault(holder_of_ticket(ticket), {})[ticket.ticket_id] = None
-        terms = ticket.terms
-        if terms.bound and terms.session is not None:
-            self.tickets_with.setdefault(terms.session, {})[ticket.ticket_id] = None
-        count(self.tickets_by, terms.principal, 1)
-
-
-def count(counts: dict[str, int], who: str, by: int) -> None:
-    """Change a count; what nobody has is not kept."""
-    left = counts.get(who, 0) + by
-    if left:
-        counts[who] = left
-    else:
-        counts.pop(who, None)

@@ -137,8 +137,8 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempts: int = 0
     """Claims since the job last ended well (C7)."""
     done: Done | None = None
-    alarm_ms: int = 0
-    """When the one entry of this lease in the alarm heap rings. An index: not part of the durable state."""
+    unused: int = 0
+    """Once `alarm_ms`. A place in a row is never used for something else, so this stays and is always 0."""
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -60,7 +60,7 @@ def waits_of(state: State, holder: Holder) -> tuple[str, ...]:
     """Return what a holder stands in line for and is there."""
     return tuple(
         name
-        for ticket_id in state.tickets_of.get(holder, ())
-        if ticket_id in state.there
+        for ticket_id in state.index.tickets_by_holder.get(holder, ())
+        if ticket_id in state.presence.present
         for name in state.tickets[ticket_id].names
     )

@@ -37,7 +37,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.core.answers import Later, Waiting
+from holdfast.core.answers import MustWait, Waiting
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Command, CreateToken, OpenSession
 from holdfast.core.decide import decide, settle, settle_line
 from holdfast.core.events import Event, Record, TimePassed
@@ -176,13 +176,15 @@ class Engine:
         for event in decision.events:
             self._apply(event, now)
         waiter: Waiter | None = None
-        if isinstance(decision.answer, Later):
-            waiter = self._wait(decision.answer.ticket_id, command.wait_ms, reply, now)  # type: ignore[union-attr]
+        if isinstance(decision.answer, MustWait):
+            waiter = self._wait(decision.answer.ticket_id, decision.answer.wait_ms, reply, now)
         else:
             self._answers.append((reply, decision.answer, now))
+        if decision.interest is not None:
+            state.presence.take_interest(*decision.interest)
         if decision.notices:
             self._notify(decision.notices, now)
-        if state.stirred or state.handed:
+        if state.agenda.has_lines_to_settle():
             self._settle_line(now)
         if waiter is not None and waiter.deadline_ms <= now.ms:
             self._send_away(self._waiters.overdue(now.ms), now)

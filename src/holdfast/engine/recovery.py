@@ -44,7 +44,7 @@ async def recover(
         evolve(state, opened)
         await append([opened])
     # Whoever stood in line has its full minute to come back from now on, however long ago it joined (W2).
-    state.absent_since = dict.fromkeys(state.tickets, state.now_ms)
+    state.send_everybody_away()
     return state, replayed
 
 

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.core.state import Frozen, Head
 from holdfast.core.values import AccessToken, Memo, Remembered, Session, Slot
@@ -76,7 +75,7 @@ def decode(parts: Iterable[bytes]) -> Frozen:
 
 def _tables(frozen: Frozen) -> Iterator[bytes]:
     yield _part("head", [("head", frozen.head)])
-    yield from _parts("slots", ((name, replace(slot, alarm_ms=0)) for name, slot in frozen.slots.items()))
+    yield from _parts("slots", frozen.slots.items())
     yield from _parts("sessions", frozen.sessions.items())
     yield from _parts("remembered", frozen.remembered.items())
     yield from _parts("memos", frozen.memos.items())

@@ -56,7 +56,7 @@ def acquired(answer: Acquired, now: Moment, waited_ms: int = 0) -> AcquiredReply
     )
 
 
-def held(answer: refusals.Held, now: Moment, key: AuthorityKey, waiting: int) -> HeldReply:
+def held(answer: refusals.Held, now: Moment, key: AuthorityKey) -> HeldReply:
     """Say who owns the name; never the lease id (C2)."""
     lease = answer.lease
     left_ms = answer.until_ms - now.ms
@@ -71,7 +71,7 @@ def held(answer: refusals.Held, now: Moment, key: AuthorityKey, waiting: int) ->
         rfc3339(lease.beat_wall_ms),
         left_ms,
         lease.note,
-        waiting,
+        answer.waiting,
     )
 
 
@@ -162,7 +162,7 @@ def lock(name: str, state: State, now: Moment, key: AuthorityKey) -> LockReply:
     slot = state.slots.get(name, EMPTY)
     lease = slot.lease
     before = None if slot.last_end is None else previous(slot.last_end)
-    waits = state.there_at.get(name, 0)
+    waits = state.waiting_at(name)
     if lease is None:
         return _free(name, slot, state, now, before=before, waits=waits)
     left_ms = state.until_of(lease) - now.ms

@@ -136,7 +136,7 @@ def chain(waits: Chain) -> str:
 def shown(state: State, name: str, now_ms: int) -> str:
     """Write what anybody may see of a name, and who stands in its line."""
     slot = state.slots.get(name, EMPTY)
-    line = [each if each in state.there else f"{each}/away" for each in state.lines.get(name, ())]
+    line = [each if each in state.presence.present else f"{each}/away" for each in state.index.lines.get(name, ())]
     waiting: Fields = {"line": ",".join(line) or None}
     lease = slot.lease
     if lease is not None:
@@ -155,7 +155,7 @@ def shown_session(state: State, session_id: str) -> str:
     session = state.sessions.get(session_id)
     ended = state.remembered.get(session_id)
     if session is not None:
-        count = len(state.names_in.get(session_id, ()))
+        count = len(state.index.names_by_session.get(session_id, ()))
         told: Fields = {"ttl": time(session.ttl_ms), "until": time(session.until_ms), "leases": count}
         return words("open", {**told, "name": session.name, "metadata": session.metadata})
     if isinstance(ended, EndedSession):

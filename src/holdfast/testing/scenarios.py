@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from holdfast.core.answers import Later, Waiting
+from holdfast.core.answers import MustWait, Waiting
 from holdfast.core.commands import (
     Acquire,
     ClaimAll,
@@ -132,11 +132,10 @@ def replay(records: list[Record]) -> State:
 
 
 def durable(state: State) -> tuple[object, ...]:
-    """Take the picture that every replay must give again, order included (I15). Alarms are an index and left out."""
+    """Take the picture that every replay must give again, order included (I15)."""
     frozen = state.freeze()
-    slots = [(name, replace(slot, alarm_ms=0)) for name, slot in frozen.slots.items()]
-    rest = (frozen.sessions, frozen.remembered, frozen.memos, frozen.tokens, frozen.tickets)
-    return (frozen.head, tuple(slots), *(tuple(part.items()) for part in rest))
+    parts = (frozen.slots, frozen.sessions, frozen.remembered, frozen.memos, frozen.tokens, frozen.tickets)
+    return (frozen.head, *(tuple(part.items()) for part in parts))
 
 
 def fingerprint(command: Command) -> str:
@@ -239,7 +238,9 @@ class _Player:
         decision = decide(self.state, command, self.now, self.limits)
         for event in decision.events:
             self._record(event)
-        place = decision.answer.ticket_id if isinstance(decision.answer, Later) else None
+        if decision.interest is not None:
+            self.state.presence.take_interest(*decision.interest)
+        place = decision.answer.ticket_id if isinstance(decision.answer, MustWait) else None
         if place is not None and isinstance(command, Acquire | ClaimAll):
             if place in self.waits:
                 said.append(f"{place}: {self._waiting(place)}")

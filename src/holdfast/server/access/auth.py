@@ -139,7 +139,7 @@ class Auth:
         caller = self.static.callers.get(kept)
         if caller is not None:
             return caller
-        token = state.token_by_digest.get(kept)
+        token = state.index.token_by_digest.get(kept)
         if token is None or (token.expires_wall_ms is not None and token.expires_wall_ms <= wall_ms):
             return None
         cached = self._callers.get(kept)

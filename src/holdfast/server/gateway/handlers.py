@@ -203,7 +203,7 @@ def list_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
 
     def view(state: State, now: Moment) -> Answered:
         found: list[GatewayOwnLock] = []
-        for name in sorted(state.names_in.get(run.session, ())):
+        for name in sorted(state.index.names_by_session.get(run.session, ())):
             lease = state.lease_of(name)
             if lease is not None and run.has(lease):
                 until_ms = now.wall_ms + state.until_of(lease) - now.ms
@@ -224,7 +224,7 @@ def status(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
 
     def view(state: State, _now: Moment) -> Answered:
         found: list[GatewayLock] = []
-        for name in islice(state.held.walk(caller.prefix or ""), STATUS_LOCKS_MAX):
+        for name in islice(state.index.held.walk(caller.prefix or ""), STATUS_LOCKS_MAX):
             lease = state.lease_of(name)
             if lease is not None:
                 holder = _shown_holder(api, state, lease)

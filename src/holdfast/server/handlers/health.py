@@ -51,7 +51,7 @@ def status(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
         counters = StatusReply(
             "ok",
             uptime,
-            len(state.held),
+            len(state.index.held),
             len(state.tokens) + len(api.auth.static.callers),
             api.counters.acquires,
             api.counters.releases,

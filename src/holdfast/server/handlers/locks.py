@@ -91,7 +91,7 @@ def acquire(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
             api.counters.acquires += 1
             reply(_OK, encode(render.acquired(outcome, now, waited_ms)), ())
         elif isinstance(outcome, Held):
-            body = render.held(outcome, now, api.auth.key, api.engine.state.there_at.get(command.name, 0))
+            body = render.held(outcome, now, api.auth.key)
             reply(status_if_held, encode(body), retry_after(status_if_held, body.retry_after_ms))
         elif isinstance(outcome, Waiting):
             reply(status_if_held, encode(render.waiting(outcome, waited_ms)), ())
@@ -209,7 +209,7 @@ def list_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
 
 
 def _matching(state: State, prefix: str, owner: str | None, session: str | None) -> Iterator[str]:
-    for name in state.held.walk(prefix):
+    for name in state.index.held.walk(prefix):
         if owner is not None or session is not None:
             lease = state.lease_of(name)
             if lease is None or (owner is not None and lease.owner != owner):

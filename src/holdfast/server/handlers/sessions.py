@@ -118,7 +118,7 @@ def list_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
 
 def _shown(session: Session, state: State, now: Moment, user_id: str) -> SessionReply:
     expires_at = rfc3339(now.wall_ms + session.until_ms - now.ms)
-    count = len(state.names_in.get(session.session_id, ()))
+    count = len(state.index.names_by_session.get(session.session_id, ()))
     return SessionReply(session.session_id, user_id, expires_at, count, True, session.name, session.metadata)
 
 

@@ -108,8 +108,8 @@ def why(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
     def view(state: State, now: Moment) -> Answered:
         chain = follow(state, name, caller.prefix or "")
         waiting = [
-            WhyWaiter(ticket.terms.owner, rfc3339(ticket.joined_wall_ms), ticket.ticket_id in state.there)
-            for ticket in (state.tickets[each] for each in islice(state.lines.get(name, ()), WAITERS_SHOWN))
+            WhyWaiter(ticket.terms.owner, rfc3339(ticket.joined_wall_ms), ticket.ticket_id in state.presence.present)
+            for ticket in (state.tickets[each] for each in islice(state.index.lines.get(name, ()), WAITERS_SHOWN))
         ]
         links = [_link(link, state, now) for link in chain.links]
         return _OK, encode(WhyReply(name, links, waiting, chain.circle)), ()

@@ -1,0 +1,127 @@
+"""Look-ups over what is durable: nothing here that the slots, sessions, tickets and tokens do not say themselves.
+
+Left out of snapshots. `build` makes it from nothing; `evolve` keeps it with the other methods, and a test compares the
+two after every step. Collections that have become empty are dropped, so that nothing outlives what it is for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.core.deadlock import holder_of_ticket
+from holdfast.core.ordered import OrderedNames
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from typing import TypeVar
+
+    from holdfast.core.values import AccessToken, Holder, Lease, Session, Slot, Ticket
+
+    K = TypeVar("K", bound=Hashable)
+    V = TypeVar("V")
+
+
+class Index:
+    """Counts, lines, and who has what."""
+
+    def __init__(self) -> None:
+        self.held = OrderedNames()
+        """The names that somebody holds."""
+        self.lease_count: dict[str, int] = {}
+        """By principal; so are the two below."""
+        self.session_count: dict[str, int] = {}
+        self.ticket_count: dict[str, int] = {}
+        self.names_by_session: dict[str, dict[str, bool]] = {}
+        """The held names of a session, with whether they are bound to it."""
+        self.lines: dict[str, dict[str, None]] = {}
+        """Tickets by name, in the order of joining."""
+        self.join_number: dict[str, int] = {}
+        """A number for each ticket that rises with the order of joining, across all lines (I12)."""
+        self.last_join_number = 0
+        self.tickets_by_holder: dict[Holder, dict[str, None]] = {}
+        self.tickets_by_session: dict[str, dict[str, None]] = {}
+        """Tickets that end with a session."""
+        self.ticket_by_lease_id: dict[str, str] = {}
+        """Which ticket will get this lease id."""
+        self.token_by_digest: dict[str, AccessToken] = {}
+        self.closed_until_ms = 0
+        """When the last of the closed names opens (L6)."""
+
+    def build(
+        self,
+        slots: dict[str, Slot],
+        sessions: dict[str, Session],
+        tickets: dict[str, Ticket],
+        tokens: dict[str, AccessToken],
+    ) -> None:
+        """Make everything from what is durable."""
+        self.held.update(name for name, slot in slots.items() if slot.lease is not None)
+        for name, slot in slots.items():
+            self.closed_until_ms = max(self.closed_until_ms, slot.closed_until_ms)
+            if slot.lease is not None:
+                self.add_lease(name, slot.lease, in_session=slot.lease.session in sessions)
+        for session in sessions.values():
+            count(self.session_count, session.principal, 1)
+        for ticket in tickets.values():
+            self.add_ticket(ticket)
+        self.token_by_digest = {token.digest: token for token in tokens.values()}
+
+    def add_lease(self, name: str, lease: Lease, *, in_session: bool) -> None:
+        """Enter a live lease; `held` is kept by the caller, since a transfer leaves the name held.
+
+        `in_session` says that its session lives: a plain claim may outlive the session it counts in.
+        """
+        count(self.lease_count, lease.principal, 1)
+        if in_session and lease.session is not None:
+            self.names_by_session.setdefault(lease.session, {})[name] = lease.bound
+
+    def drop_lease(self, name: str, lease: Lease) -> None:
+        """Take a lease that is over out."""
+        count(self.lease_count, lease.principal, -1)
+        if lease.session is not None:
+            _take_out(self.names_by_session, lease.session, name)
+
+    def add_ticket(self, ticket: Ticket) -> None:
+        """Enter a ticket into the lines, behind all others."""
+        ticket_id, terms = ticket.ticket_id, ticket.terms
+        self.last_join_number += 1
+        self.join_number[ticket_id] = self.last_join_number
+        for name in ticket.names:
+            self.lines.setdefault(name, {})[ticket_id] = None
+        for lease_id in ticket.lease_ids:
+            self.ticket_by_lease_id[lease_id] = ticket_id
+        self.tickets_by_holder.setdefault(holder_of_ticket(ticket), {})[ticket_id] = None
+        if terms.bound and terms.session is not None:
+            self.tickets_by_session.setdefault(terms.session, {})[ticket_id] = None
+        count(self.ticket_count, terms.principal, 1)
+
+    def drop_ticket(self, ticket: Ticket) -> None:
+        """Take a ticket out of the lines."""
+        ticket_id, terms = ticket.ticket_id, ticket.terms
+        del self.join_number[ticket_id]
+        for name in ticket.names:
+            _take_out(self.lines, name, ticket_id)
+        for lease_id in ticket.lease_ids:
+            self.ticket_by_lease_id.pop(lease_id, None)
+        _take_out(self.tickets_by_holder, holder_of_ticket(ticket), ticket_id)
+        if terms.bound and terms.session is not None:
+            _take_out(self.tickets_by_session, terms.session, ticket_id)
+        count(self.ticket_count, terms.principal, -1)
+
+
+def count(counts: dict[str, int], who: str, by: int) -> None:
+    """Change a count; what nobody has is not kept."""
+    left = counts.get(who, 0) + by
+    if left:
+        counts[who] = left
+    else:
+        counts.pop(who, None)
+
+
+def _take_out(groups: dict[K, dict[str, V]], key: K, item: str) -> None:
+    """Take one out of a group, and the group away with its last."""
+    group = groups.get(key)
+    if group is not None:
+        group.pop(item, None)
+        if not group:
+            del groups[key]

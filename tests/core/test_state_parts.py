@@ -1,0 +1,144 @@
+"""The four parts of the state, and who may change which: the table on top of `core/state.py`, line by line."""
+
+import pickle
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.decide import decide, settle, settle_line
+from holdfast.core.index import Index
+from holdfast.core.presence import Presence
+from holdfast.core.state import State
+from holdfast.core.values import Limits
+from holdfast.core.views import why
+from tests.core import crowd
+from tests.core.pair import SMALL
+from tests.core.test_line import STEPS, Walk
+
+WALKS = 40
+
+
+def parts(state: State) -> dict[str, bytes]:
+    """Each part as bytes, so that any change of it can be seen."""
+    durable = {field: value for field, value in vars(state).items() if field not in {"index", "agenda", "presence"}}
+    others = {field: vars(getattr(state, field)) for field in ("index", "agenda", "presence")}
+    others["index"] = {**others["index"], "held": list(state.index.held.walk())}
+    return {field: pickle.dumps(value) for field, value in {"durable": durable, **others}.items()}
+
+
+def watched(function: Callable[..., Any], may_change: set[str]) -> Callable[..., Any]:
+    """The same function, which fails when it changes a part of the state that it may not."""
+
+    @wraps(function)
+    def call(state: State, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - whatever the function takes
+        before = parts(state)
+        answer = function(state, *arguments, **options)
+        changed = {part for part, now in parts(state).items() if now != before[part]}
+        assert changed <= may_change, f"{function.__name__} changed {sorted(changed)}"
+        seen.setdefault(function.__name__, set()).update(changed)
+        return answer
+
+    return call
+
+
+seen: dict[str, set[str]] = {}
+"""What each function was seen to change, so that a check which sees nothing at all fails."""
+
+
+@pytest.fixture
+def everything_watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    seen.clear()
+    monkeypatch.setattr(crowd, "decide", watched(decide, set()))
+    monkeypatch.setattr(crowd, "settle", watched(settle, {"agenda"}))
+    monkeypatch.setattr(crowd, "settle_line", watched(settle_line, {"agenda"}))
+    monkeypatch.setattr(State, "arrive", watched(State.arrive, {"agenda", "presence"}))
+    monkeypatch.setattr(State, "depart", watched(State.depart, {"presence"}))
+    monkeypatch.setattr(State, "position_of", watched(State.position_of, set()))
+    yield
+    assert seen["settle"] == seen["settle_line"] == {"agenda"}
+    assert seen["arrive"] == {"agenda", "presence"} and seen["depart"] == {"presence"}
+
+
+@pytest.mark.usefixtures("everything_watched")
+def test_each_part_is_changed_only_by_those_who_may() -> None:
+    """Only evolve changes what is durable or an index, settle takes from the agenda alone, decide changes nothing."""
+    for seed in range(WALKS):
+        walk = Walk(seed, Limits() if seed % 2 else replace(SMALL, retry_keys_max=1_000, line_max=100))
+        for _ in range(STEPS):
+            walk.step()
+            state = walk.crowd.state
+            for ticket_id in list(state.presence.present)[:1]:
+                assert state.position_of(ticket_id) >= 1
+
+
+def test_views_change_nothing() -> None:
+    """A look at the chain of waits leaves every part as it was."""
+    walk = Walk(3, Limits())
+    for _ in range(STEPS):
+        walk.step()
+        for name in walk.names:
+            watched(why, set())(walk.crowd.state, name)
+
+
+def test_no_free_name_has_a_waiter_that_could_be_served() -> None:
+    """After settling nobody present finds all it wants free; so a plain claim needs no look at the line (W1)."""
+    waited = 0
+    for seed in range(WALKS):
+        walk = Walk(seed, Limits())
+        for _ in range(STEPS):
+            walk.step()
+            state = walk.crowd.state
+            for ticket_id in state.presence.present:
+                waited += 1
+                slots = [state.slots.get(name) for name in state.tickets[ticket_id].names]
+                free = [
+                    slot is None or (slot.lease is None and slot.closed_until_ms <= walk.crowd.now_ms) for slot in slots
+                ]
+                assert not all(free), f"seed {seed}: {ticket_id} could be served"
+    assert waited > WALKS * STEPS / 10
+
+
+def test_no_ticket_without_redo_stands_where_work_is_done() -> None:
+    """Finished work answers all in line in its own record, so a turn need not look for it (L5)."""
+    for seed in range(WALKS):
+        walk = Walk(seed, Limits())
+        for _ in range(STEPS):
+            walk.step()
+            state = walk.crowd.state
+            for ticket in state.tickets.values():
+                dones = [slot.done for name in ticket.names if (slot := state.slots.get(name)) is not None]
+                remembered = any(done is not None and done.until_ms > walk.crowd.now_ms for done in dones)
+                assert ticket.terms.redo or not remembered
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_index_is_what_a_restart_builds(seed: int) -> None:
+    """Every look-up is a function of what is durable: building it anew gives the same (I15)."""
+    walk = Walk(seed, Limits())
+    for _ in range(STEPS):
+        walk.step()
+        state = walk.crowd.state
+        again = Index()
+        again.build(state.slots, state.sessions, state.tickets, state.tokens)
+        kept, built = lookups(state.index), lookups(again)
+        assert kept == built
+        assert sorted(state.index.join_number, key=state.index.join_number.__getitem__) == list(again.join_number)
+
+
+def lookups(index: Index) -> dict[str, object]:
+    """All look-ups but those that only rise: join numbers, and when the last closed name opened."""
+    rising = {"join_number", "last_join_number", "closed_until_ms"}
+    plain: dict[str, object] = {field: value for field, value in vars(index).items() if field not in rising}
+    return {**plain, "held": list(index.held.walk())}
+
+
+def test_after_a_restart_nobody_is_present() -> None:
+    """Presence is soft: a state that is read again has everybody in line away since now, and no interests (W2, D3)."""
+    walk = Walk(5, Limits())
+    for _ in range(STEPS):
+        walk.step()
+    state = State.thaw(walk.crowd.state.freeze())
+    assert vars(state.presence) == {**vars(Presence()), "absent_since": dict.fromkeys(state.tickets, state.now_ms)}
