@@ -219,6 +219,29 @@ def test_half_a_change_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None
     run(test)
 
 
+def test_half_a_change_is_in_no_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot that falls due after a bug is not taken: memory may be half changed (I5)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock, compaction=Compaction(records=3)) as engine:
+            await engine.ask(acquire("a"))
+            await engine.ask(renew("a"))
+            journal.is_shut = True
+            engine.submit(renew("a"), lambda *_: None)
+            await turns()
+            with monkeypatch.context() as patch:
+                patch.setattr(engine_module, "evolve", _bug)
+                with pytest.raises(ZeroDivisionError):
+                    engine.submit(acquire("c"), lambda *_: None)
+            journal.open_gate()
+            await turns(20)
+            assert engine.failed is not None
+            assert list((await journal.fork().open()).snapshot) == []
+
+    run(test)
+
+
 def test_a_bug_in_flight_with_a_failure_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that has failed stays failed when the append on its way is refused as well: it does not come back."""
 

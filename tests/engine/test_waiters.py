@@ -227,6 +227,55 @@ def test_a_short_wait_does_not_last_until_the_next_tick(wait_ms: int) -> None:
     run(test)
 
 
+def test_the_end_of_a_lease_is_told_to_who_waits_for_it() -> None:
+    """When a lease expires although nobody asks anything, the first in line hears of its turn at that time (L1, W5)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            answer, _ = await engine.ask(acquire("job", ttl_ms=2_000))
+            asking = Asking(engine, wait_for("job", "ben"))
+            began_ms = clock.monotonic_ms()
+            await asking.is_answered.wait()
+            assert isinstance(asking.answer, Acquired)
+            assert asking.answer.lease.token == answer.lease.token + 1
+            assert 2_000 <= clock.monotonic_ms() - began_ms <= 2_250
+            assert 1_998 <= asking.waited_ms <= 2_250
+
+    run(test)
+
+
+def test_no_wait_takes_less_than_no_time() -> None:
+    """Who comes back to its place without waiting is told that it waited for 0 ms (W4)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            Asking(engine, wait_for("job", "ben"))
+            await turns()
+            back = Asking(engine, wait_for("job", "ben", ticket="ticket-of-ben", wait_ms=0))
+            await turns()
+            assert (back.answer, back.waited_ms) == (Waiting("ticket-of-ben", 1), 0)
+
+    run(test)
+
+
+def test_a_started_engine_lets_wait_again() -> None:
+    """An engine that was stopped and started again lets commands wait, as it did before (W2)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            await engine.stop()
+            await engine.start()
+            asking = Asking(engine, wait_for("job", "ben"))
+            await turns(20)
+            assert asking.answers == []
+            await engine.ask(release("job"))
+            assert isinstance(asking.answer, Acquired)
+
+    run(test)
+
+
 def test_a_place_lasts_a_minute() -> None:
     """Who is away comes back within a minute to its place; after that it is gone, and the record says so (W2)."""
 
