@@ -265,6 +265,29 @@ def test_a_bug_in_flight_with_a_failure_still_ends(monkeypatch: pytest.MonkeyPat
     run(test)
 
 
+def test_the_first_reason_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails after the engine has failed does not hide why it did: operators look for the first reason."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            journal.is_shut = True
+            asked.submit("in flight", acquire("a"))
+            await turns()
+            with monkeypatch.context() as patch:
+                patch.setattr(engine_module, "evolve", _bug)
+                with pytest.raises(ZeroDivisionError):
+                    asked.submit("bug", acquire("c"))
+            journal.let_through(UNKNOWN)
+            await turns()
+            assert engine.failed is not None and "a bug" in engine.failed
+            assert engine.why_not_serving() == engine.failed
+            assert "a bug" in asked["in flight"].text
+
+    run(test)
+
+
 def test_a_bug_in_settling_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What falls due cannot be left half done: a bug there ends the engine before anything is decided (T3)."""
 
