@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from holdfast.core.commands import CreateToken, OpenSession
 from holdfast.core.state import State
+from holdfast.engine import engine as engine_module
 from holdfast.engine import snapshot
 from holdfast.engine.compaction import Compaction
 from holdfast.journal.base import JournalDamagedError
@@ -33,6 +34,10 @@ async def _fill(engine: Engine, names: int = 1_100) -> None:
     for command in commands:
         engine.submit(command, lambda *_: None)
     await turns()
+
+
+def _bug(*_: object) -> NoReturn:
+    raise ZeroDivisionError("a bug")
 
 
 def _filled_parts() -> list[bytes]:
@@ -158,5 +163,44 @@ def test_compactions_do_not_overlap() -> None:
             assert journal.begun == journal.counted
             assert journal.counted == sorted(set(journal.counted))
         await engine.compact()
+
+    run(test)
+
+
+def test_an_engine_that_has_failed_gives_its_snapshot_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot that is on its way when the engine fails is not written to its end: it says nothing more (I9)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        async with serving(journal, clock, compaction=Compaction(records=1_500)) as engine:
+            await _fill(engine)
+            await turns(3)
+            assert len(journal.begun) == 1 and journal.counted == []
+            with monkeypatch.context() as patch:
+                patch.setattr(engine_module, "evolve", _bug)
+                with pytest.raises(ZeroDivisionError):
+                    engine.submit(acquire("other"), lambda *_: None)
+            await turns(1_000)
+            assert journal.counted == []
+
+    run(test)
+
+
+def test_what_a_start_had_to_replay_counts() -> None:
+    """Records that a start had to replay count for the next snapshot: else many short lives would never make one."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        async with serving(journal, clock) as engine:
+            for number in range(10):
+                await engine.ask(acquire(f"job/{number}"))
+        replayed = len(await tail(journal))
+        async with serving(journal, clock, compaction=Compaction(records=replayed + 2)) as engine:
+            await engine.ask(renew("job/1"))
+            await turns(100)
+            assert journal.begun == []
+            await engine.ask(renew("job/1"))
+            await turns(100)
+            assert journal.counted == [engine.state.seq]
 
     run(test)
