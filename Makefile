@@ -2,7 +2,7 @@
 
 PYTHON  ?= python3
 DATA    ?= .holdfast
-WORKERS ?= 2
+WORKERS ?= 3
 ARGS    ?=
 
 PYTEST := .venv/bin/python -m pytest
@@ -19,7 +19,7 @@ help: ## Print this list
 	@echo
 	@echo '  PYTHON=python3  the Python (3.11 or newer) that .venv is made from'
 	@echo '  DATA=.holdfast  where `make run` keeps its data'
-	@echo '  WORKERS=2       how many processes share the tests'
+	@echo '  WORKERS=3       how many processes share the tests; many tests wait, so one more than cores'
 
 run: .venv/run.stamp ## Start the server on its embedded store (DATA=DIR, ARGS="--listen …")
 	@exec .venv/bin/holdfast serve --data "$(DATA)" $(ARGS)
