@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast import __version__
-from holdfast.cli.main import cli, exit_code, run
+from holdfast.cli.main import cli, run
 from holdfast.cli.shared import options, output
+from holdfast.cli.shared.refusals import exit_code
 from holdfast.errors import HoldfastError, NotAllowed, Refused, ServerError, SettingsError, Unreachable
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md"

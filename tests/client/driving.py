@@ -36,7 +36,7 @@ class World:
         self.sent: list[Send] = []
         self.sent_at: list[Instant] = []
         self.rests: list[float] = []
-        self.on_rest: Callable[[float], None] | None = None
+        self.on_rest: Callable[[float], object] | None = None
         self._monotonic_us = 7_000_000_000
         self._boot_us = 9_000_000_000
         self._keys = 0

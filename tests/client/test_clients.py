@@ -329,7 +329,8 @@ def test_waits_for_its_turn(either: Either, open_client: Open, job: str) -> None
 
     with either.claim(job, wait=20, on_wait=seen) as claim:
         assert claim.token > first.token
-    assert places[0].position == 1 and places[0].owner.owner == "ben"
+    before = places[0].owner
+    assert places[0].position == 1 and before is not None and before.owner == "ben"
     first.release()
 
 
@@ -453,9 +454,9 @@ def test_configuration_comes_from_files(open_client: Open, server: ServerProcess
     """Arguments beat HOLDFAST_TOKEN, which beats HOLDFAST_TOKEN_FILE, which beats client.toml."""
     folder = tmp_path / "holdfast"
     folder.mkdir()
-    for caller, token in {"bob": callers.BOB, "carol": callers.CAROL}.items():
-        (folder / caller).write_text(token)
-        (folder / caller).chmod(0o600)
+    for name, token in {"bob": callers.BOB, "carol": callers.CAROL}.items():
+        (folder / name).write_text(token)
+        (folder / name).chmod(0o600)
     (folder / "client.toml").write_text(f"url = '{server.url}'\ntoken_file = 'bob'\n")
     environment = {"XDG_CONFIG_HOME": str(tmp_path)}
 

@@ -233,7 +233,7 @@ async def waited_for(client: AsyncHoldfast, job: str) -> AsyncIterator[None]:
 
 
 @types.coroutine
-def counted(work: Coroutine[Any, Any, None], hits: dict[int, Callable[[], None]]) -> Generator[Any, Any, int]:
+def counted(work: Coroutine[Any, Any, None], hits: dict[int, Callable[[], object]]) -> Generator[Any, Any, int]:
     """Let a coroutine run, call what is to be called at its n-th pause, and return how many pauses it made."""
     inner = work.__await__()
     step: Callable[[Any], Any] = inner.send
@@ -274,7 +274,7 @@ def test_cancelled_anywhere_nothing_is_left(opened: Open, alice: Api, job: str, 
                     loop.call_soon(cancel)
 
             async def count() -> int:
-                return await counted(run(), {pause: lambda: bool(loop.call_later(delay, cancel))})
+                return await counted(run(), {pause: lambda: loop.call_later(delay, cancel)})
 
             task = asyncio.create_task(count())
             await asyncio.wait([task])

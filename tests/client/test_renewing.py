@@ -192,7 +192,7 @@ def test_watch_ends_with_the_claim() -> None:
     """What was given back is not watched any more."""
     world = World(scripted(silence))
     term = Term("j", 7, world.now(), TTL_MS)
-    world.on_rest = lambda _: bool(term.end()) and None
+    world.on_rest = lambda _: term.end()
     world.run(watch_deadline(term))
     assert term.loss is None and len(world.rests) == 1
 
@@ -201,7 +201,7 @@ def test_given_back_is_not_renewed() -> None:
     """A lease that was given back while its renewal rested is not renewed."""
     world = World(scripted(renewed()))
     term = Term("j", 7, world.now(), TTL_MS)
-    world.on_rest = lambda _: bool(term.end()) and None
+    world.on_rest = lambda _: term.end()
     world.run(keep_renewed(term, lambda seconds: Send("POST", "/renew"), POLICY))
     assert world.sent == []
 

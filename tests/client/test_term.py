@@ -222,13 +222,13 @@ class Model:
         limit = self.effects + effects_max
         try:
             while True:
-                effect = step(value)  # type: ignore[arg-type]
+                effect = step(value)
                 if isinstance(effect, Rest) and self.effects > limit:
                     return None
                 try:
-                    step, value = flow.send, self.perform(effect)  # type: ignore[assignment]
+                    step, value = flow.send, self.perform(effect)
                 except Unreachable as error:
-                    step, value = flow.throw, error  # type: ignore[assignment]
+                    step, value = flow.throw, error
         except StopIteration as returned:
             return returned.value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import json
 import os
 import shutil
@@ -136,7 +137,7 @@ def test_usage_is_9(name: str, call: Callable[..., Done]) -> None:
     """No key, an empty one or an unknown option is exit 9; what stands behind the key and is no option is ignored."""
     usage = f"usage: {name} URI" + (" [--ttl SECONDS]" if name in TTL else "")
     assert call(name)[:2] == call(name, "")[:2] == (9, {"ok": False, "error": usage})
-    wrong = [("--ttl", "5", "a:b"), ("a:b", "--tll", "5")]
+    wrong: list[tuple[str, ...]] = [("--ttl", "5", "a:b"), ("a:b", "--tll", "5")]
     wrong += [("a:b", "--ttl", text) for text in ("", "0", "-1", "x", "nan", "inf")] if name in TTL else []
     wrong += [("a:b", "--ttl")] if name in TTL else [("a:b", "--ttl", "5")]
     for arguments in wrong:
@@ -460,7 +461,7 @@ def test_a_machine_may_be_called_anything(server: ServerProcess, run: Run, monke
     for name in ("büro eins", "\udcff\r\nX: y", "x" * 64):
         key = resource()
         locked(run, key)
-        monkeypatch.setattr(commands.os, "uname", lambda name=name: SimpleNamespace(nodename=name))
+        monkeypatch.setattr(os, "uname", lambda name=name: SimpleNamespace(nodename=name))
         assert commands.run([key], "release", environment, timed=False) == (0, {"ok": True})
 
 
@@ -503,7 +504,7 @@ def test_time_is_limited_as_a_whole(answer: list[bytes], canned: Callable[..., C
 def test_a_look_up_that_hangs_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds for finding the address too, which nothing can interrupt."""
     ended = threading.Event()
-    monkeypatch.setattr(commands._socket, "getaddrinfo", lambda *_: ended.wait(30) and [])
+    monkeypatch.setattr(_socket, "getaddrinfo", lambda *_: ended.wait(30) and [])
     environment = {"GATEWAY_URL": "http://slow.invalid", "SHUTDOWN_SECRET": "s"}
     with pytest.raises(commands.UnreachableError, match="in time"):
         commands.run(["a:b"], "acquire", environment, timed=True, seconds=0.2)
