@@ -573,7 +573,7 @@ def test_functions_and_files_stay_short() -> None:
 
     assert long_functions("core/x.py", "async def f():\n" + "    1\n" * 60)
     assert long_functions("core/x.py", "def f():\n" + "    1\n" * 59) == []
-    assert long_files("core/x.py", "1\n" * 501)
+    assert long_files("core/x.py", "1\n" * 451)
     assert long_files("core/x.py", "1\n" * 450) == []
 
 

@@ -321,6 +321,25 @@ def test_a_store_that_has_room_again_takes_claims_at_once() -> None:
     run(test)
 
 
+def test_a_full_store_is_looked_at_again_by_itself() -> None:
+    """A store that was full is asked every few seconds whether there is room again, though nobody claims anything."""
+
+    class Recovering(MemoryJournal):
+        def health(self) -> Health:
+            self.takes_claims = True
+            return super().health()
+
+    async def test(clock: ManualClock) -> None:
+        journal = Recovering()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=60_000))
+            journal.takes_claims = False
+            await asyncio.sleep(6)
+            assert journal.takes_claims
+
+    run(test)
+
+
 def test_a_bug_in_a_decision_hurts_only_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision that raises has changed nothing: the asker gets the error, the others of the turn their answers."""
 

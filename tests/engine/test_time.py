@@ -71,22 +71,23 @@ def test_manual_clock_moves_by_hand() -> None:
         clock.advance(-1)
 
 
-def test_a_lease_ends_by_itself_at_its_time() -> None:
-    """A first and only lease ends although nobody asks, at its deadline and not before (L1, L2)."""
+@pytest.mark.parametrize("ttl_ms", [10_000, 10_037])
+def test_a_lease_ends_by_itself_at_its_time(ttl_ms: int) -> None:
+    """A first and only lease ends although nobody asks, at its deadline, not before and not a tick later (L1, L2)."""
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             listener = engine.feed.listen("job")
-            (answer, now) = await engine.ask(acquire("job", ttl_ms=10_000))
+            (answer, now) = await engine.ask(acquire("job", ttl_ms=ttl_ms))
             asked_ms = clock.monotonic_ms()
-            assert answer.until_ms == now.ms + 10_000
+            assert answer.until_ms == now.ms + ttl_ms
             await listener.next()
             happening = await listener.next()
             assert happening is not None
             record, event = happening
             assert isinstance(event, Ended) and event.how == "expired"
             assert answer.until_ms <= record.at_ms <= answer.until_ms + 1
-            assert asked_ms + 10_000 <= clock.monotonic_ms() <= asked_ms + 10_250
+            assert asked_ms + ttl_ms <= clock.monotonic_ms() <= asked_ms + ttl_ms + 250
 
     run(test)
 
@@ -159,6 +160,25 @@ def test_time_is_kept_every_five_seconds() -> None:
             assert max(after.at_ms - before.at_ms for before, after in pairwise(kept)) <= SILENCE_MS_MAX
             assert 11 <= sum(isinstance(record.event, TimePassed) for record in kept) <= 14
             assert isinstance(kept[-1].event, Ended)
+
+    run(test)
+
+
+@pytest.mark.parametrize("late_ms", [130, 240, 250])
+def test_time_is_kept_in_time_when_ticks_are_late(late_ms: int) -> None:
+    """A loop that is slow to tick still writes a record within every 5 s of authority time (T2)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = MemoryJournal()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=HOUR_MS))
+            for _ in range(100):
+                clock.advance(late_ms)
+                engine._tick()
+                await turns()
+            kept = await tail(journal)
+            assert max(after.at_ms - before.at_ms for before, after in pairwise(kept)) <= SILENCE_MS_MAX
+            assert sum(isinstance(record.event, TimePassed) for record in kept) >= 100 * late_ms // 5_000
 
     run(test)
 
