@@ -506,6 +506,20 @@ def test_the_spent_are_cleared_out() -> None:
     assert list(waiters.overdue(60_000)) == [stays]
 
 
+def test_clearing_out_keeps_the_order() -> None:
+    """After the spent are cleared out, those who still wait come in the order of their deadlines, none too late."""
+    waiters = Waiters()
+    deadlines_ms = [number * 7_919 % 10_007 for number in range(6 * SPENT_MAX)]
+    for number, deadline_ms in enumerate(deadlines_ms):
+        waiters.put(_waiter(f"t-{number}", deadline_ms))
+        if number % 10:
+            waiters.take(f"t-{number}")
+    waiters.put(_waiter("last", 20_000))
+    for reached_ms in range(0, 21_000, 500):
+        assert all(reached_ms - 500 < waiter.deadline_ms <= reached_ms for waiter in waiters.overdue(reached_ms))
+    assert len(waiters) == 0
+
+
 def test_an_outcome_without_a_wait() -> None:
     """What came at once was waited for for no time."""
     assert after_wait("x") == ("x", 0)
