@@ -1,56 +1,46 @@
-"""The API: every route that is one request and one reply. `handle` is all that the two doors know of it.
+"""What all operations share: the engine, who is let in, and the one place where outcomes become replies.
 
-Each handler reads the request in the wire's order, submits a command, and renders the outcome when it is durable. What
-is refused before anything was decided is answered at once; who may do what rests on the state, so that waits its turn.
+What is refused before anything was decided is answered at once. Who may do what rests on the state, and so does every
+outcome: they are told when what they rest on is durable.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from holdfast.core.answers import Acquired, AcquiredMany, Released
 from holdfast.core.commands import KeepSession
 from holdfast.core.values import BadNameError, parse_name
 from holdfast.engine.build import JournalError
+from holdfast.engine.waiters import after_wait
 from holdfast.server import render
-from holdfast.server.access.secrets import SESSION_PREFIX
-from holdfast.server.doors.request import BodyReader, Request, read_key
-from holdfast.wire import requests
+from holdfast.server.pages.documents import Documents
+from holdfast.server.streams.limit import OpenStreams
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from types import UnionType
+    from collections.abc import Callable, Coroutine, Mapping
 
     from holdfast.core.commands import Command
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
-    from holdfast.engine.waiters import Waiter
     from holdfast.server.access.auth import Auth, Caller
-    from holdfast.server.doors.request import Reply
+    from holdfast.server.doors.request import Request
+    from holdfast.server.operations.operation import Call, Operation, Reply, Show
+    from holdfast.server.render import Answered
     from holdfast.settings import Settings
 
-    Answered = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
-
-T = TypeVar("T")
-
 RESERVED_PREFIX = "__election/"
-_BEARER_OF_SESSION = f"Bearer {SESSION_PREFIX}".encode()
-
 BUG = "This is a bug of ours: report it with the request id."
 
 log = logging.getLogger("holdfast.server")
 
-encode = msgspec.json.Encoder().encode
-
 
 class Counters:
-    """What happened since the process started."""
+    """What was answered since the process started. A claim that was had before and is given again is one too."""
 
     __slots__ = ("acquires", "releases")
 
@@ -58,40 +48,47 @@ class Counters:
         self.acquires = 0
         self.releases = 0
 
+    def count(self, outcome: object) -> None:
+        """Count an outcome of an operation whose successes are counted."""
+        match outcome:
+            case Acquired():
+                self.acquires += 1
+            case AcquiredMany(claims=claims):
+                self.acquires += len(claims)
+            case Released():
+                self.releases += 1
+            case _:
+                pass
+
 
 class Api:
     """What the handlers share."""
 
-    def __init__(self, engine: Engine, auth: Auth, settings: Settings) -> None:
+    def __init__(self, engine: Engine, auth: Auth, settings: Settings, operations: tuple[Operation, ...]) -> None:
         self.engine = engine
         self.auth = auth
         self.settings = settings
+        self.operations = operations
+        self.documents = Documents(operations)
         self.counters = Counters()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.streams = OpenStreams(settings.watches_per_principal_max)
         self.started_ms = engine.clock.monotonic_ms()
-        ignore = settings.unknown_fields == "ignore"
-        self.acquire_body = BodyReader(requests.AcquireBody, ignore_unknown=ignore)
-        self.renew_body = BodyReader(requests.RenewBody, ignore_unknown=ignore)
-        self.release_body = BodyReader(requests.ReleaseBody, ignore_unknown=ignore)
-        self.session_body = BodyReader(requests.SessionBody, ignore_unknown=ignore)
-        self.token_body = BodyReader(requests.TokenBody, ignore_unknown=ignore)
-        self.claims_body = BodyReader(requests.ClaimsBody, ignore_unknown=ignore)
-        self.transfer_body = BodyReader(requests.TransferBody, ignore_unknown=ignore)
-        self.check_body = BodyReader(requests.CheckBody, ignore_unknown=ignore)
-        self.revoke_body = BodyReader(requests.RevokeBody, ignore_unknown=ignore)
-        self.reopen_body = BodyReader(requests.ReopenBody, ignore_unknown=ignore)
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def identify(self, request: Request, scope: str) -> Caller:
-        """Return who asks, as of this turn. A call made with a session's secret keeps that session alive (S1)."""
+    # Who asks.
+
+    def admit(self, request: Request, scope: str) -> Caller:
+        """Return who asks, as of this turn, if it may. A call made with a session's secret keeps that alive (S1)."""
         engine = self.engine
         now = engine.turn()
         if now is None:
             raise Problem("storage_unavailable", engine.why_not_serving(), retry_after_ms=render.RETRY_LATER_MS)
-        request.late = True
+        request.rests_on_state = True
         caller = self.auth.identify(request.authorization, engine.state, now.wall_ms)
-        caller.may(scope)
-        if caller.via is not None:
-            engine.submit(KeepSession(principal=caller.principal, session_id=caller.via), _ignore)
+        if scope not in caller.scopes:
+            caller.require_scope(scope)
+        if caller.session is not None:
+            engine.submit(KeepSession(principal=caller.principal, session_id=caller.session), _ignore)
         return caller
 
     def is_still_let_in(self, authorization: bytes | None) -> bool:
@@ -110,43 +107,47 @@ class Api:
             raise Problem("invalid_lock_name", f"Bad name: {error}.") from None
         if name.startswith(RESERVED_PREFIX):
             raise Problem("forbidden", f"Names that start with {RESERVED_PREFIX!r} are reserved.")
-        caller.may_touch(name)
+        if caller.prefix is not None:
+            caller.require_within_prefix(name)
         return name
 
-    def ask(
-        self,
-        command: Command,
-        request: Request,
-        reply: Reply,
-        wanted: type[T] | UnionType,
-        shown: Callable[[T, Moment], Answered],
-    ) -> None:
-        """Submit a command; show the answer that is wanted, and refuse with any other."""
+    # Answers.
 
-        def answer(outcome: Any, now: Moment) -> None:  # noqa: ANN401 - narrowed by `wanted`
-            if isinstance(outcome, wanted):
-                reply(*shown(outcome, now))
-            else:
-                refuse(render.problem(outcome), request, reply)
+    def submit(self, call: Call, command: Command, shows: Mapping[type, Show]) -> None:
+        """Let a command be decided, and show its outcome. One that is not in `shows` is a refusal.
 
-        self.engine.submit(command, answer)
+        Everything that is decided is answered here, so this is where successes and refusals can be counted.
+        """
 
-    def read(self, view: Callable[[State, Moment], Answered], request: Request, reply: Reply) -> None:
+        def answer(outcome: object, now: Moment) -> None:
+            show = shows.get(type(outcome))
+            if show is None:
+                outcome, call.waited_ms = after_wait(outcome)
+                show = shows.get(type(outcome))
+                if show is None:
+                    call.reply(*call.operation.refusal(render.problem(outcome), call.request))
+                    return
+            if call.operation.counted:
+                self.counters.count(outcome)
+            call.reply(*show(self, call, outcome, now))
+
+        waiter = self.engine.submit(command, answer)
+        if waiter is not None:
+            call.request.on_disconnect = lambda: self.engine.step_away(waiter)
+
+    def read(self, call: Call, view: Callable[[State, Moment], Answered]) -> None:
         """Answer from the state, once what it shows is durable."""
+        self._read(view, call.operation, call.request, call.reply)
 
-        def answer(outcome: object, _: Moment) -> None:
-            if isinstance(outcome, tuple):
-                reply(*outcome)
-            else:
-                refuse(render.problem(outcome), request, reply)
+    def refuse(self, problem: Problem, operation: Operation, request: Request, reply: Reply) -> None:
+        """Refuse; if the refusal rests on the state, not before that is durable."""
+        answered = operation.refusal(problem, request)
+        if request.rests_on_state:
+            self._read(lambda _state, _now: answered, operation, request, reply)
+        else:
+            reply(*answered)
 
-        self.engine.read(view, answer)
-
-    def wait(self, waiter: Waiter, request: Request) -> None:
-        """Let the door say when the one who waits is gone."""
-        request.gone = lambda: self.engine.step_away(waiter)
-
-    def answer_later(self, look: Callable[[], Coroutine[Any, Any, Answered]], request: Request, reply: Reply) -> None:
+    def answer_later(self, call: Call, look: Callable[[], Coroutine[Any, Any, Answered]]) -> None:
         """Answer with what a look at the journal finds, which takes its time."""
 
         async def answer() -> None:
@@ -154,53 +155,26 @@ class Api:
                 answered = await look()
             except JournalError as error:
                 problem = Problem("storage_unavailable", f"{error}. Try again.", retry_after_ms=render.RETRY_LATER_MS)
-                refuse(problem, request, reply)
+                answered = call.operation.refusal(problem, call.request)
             except Exception:
-                log.exception("a bug while answering %s", request.request_id)
-                refuse(Problem("internal_error", BUG), request, reply)
-            else:
-                reply(*answered)
+                log.exception("a bug while answering %s", call.request.request_id)
+                answered = render.envelope(Problem("internal_error", BUG), call.request)
+            call.reply(*answered)
 
         task = asyncio.get_running_loop().create_task(answer())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
-        """Refuse; if the refusal rests on the state, not before that is durable."""
-        if request.late:
-            self.read(
-                lambda _state, _now: (problem.status, problem.body(request.request_id), problem.headers()),
-                request,
-                reply,
-            )
-        else:
-            refuse(problem, request, reply)
+    def _read(
+        self, view: Callable[[State, Moment], Answered], operation: Operation, request: Request, reply: Reply
+    ) -> None:
+        def answer(outcome: object, _: Moment) -> None:
+            if isinstance(outcome, tuple):
+                reply(*outcome)
+            else:
+                reply(*operation.refusal(render.problem(outcome), request))
 
-
-def nothing(_outcome: object, _now: Moment) -> Answered:
-    """Show that it is done, and nothing else."""
-    return 204, b"", ()
-
-
-def refuse(problem: Problem, request: Request, reply: Reply) -> None:
-    """Refuse at once."""
-    reply(problem.status, problem.body(request.request_id), problem.headers())
-
-
-def fingerprint(request: Request, item: str, body: object) -> tuple[str | None, str]:
-    """Return the idempotency key and what the request comes to: another request may not use the key again (C5).
-
-    What another session's secret asks is another request, or two runs that use one key would both hear that they own it
-    (S3). Whether the secret is right is looked at before the key is.
-    """
-    key = read_key(request)
-    if key is None:
-        return None, ""
-    content = encode((request.method, item, body))
-    authorization = request.authorization
-    if authorization is not None and authorization.startswith(_BEARER_OF_SESSION):
-        content += authorization[len(_BEARER_OF_SESSION) :].partition(b"_")[0]
-    return key, hashlib.blake2b(content, digest_size=12).hexdigest()
+        self.engine.read(view, answer)
 
 
 def _ignore(outcome: object, now: Moment) -> None:

@@ -36,6 +36,8 @@ from holdfast.server.access.secrets import AuthorityKey, digest, new_token
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
 from holdfast.server.doors.fastlane import lane_for, sweep
+from holdfast.server.operations.routes import Routes
+from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import parse_address
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ async def _serve(settings: Settings) -> int:
     engine = _engine_for(settings)
     try:
         key = await _start(engine, settings)
-        api = Api(engine, Auth(static, key), settings)
+        api = Api(engine, Auth(static, key), settings, OPERATIONS)
         server = _Server(api, settings)
         place = listener.getsockname()
         url = f"http://[{place[0]}]:{place[1]}" if ":" in place[0] else f"http://{place[0]}:{place[1]}"
@@ -249,9 +251,10 @@ class _Server(uvicorn.Server):
 
     def __init__(self, api: Api, settings: Settings) -> None:
         self._api = api
-        self._lane = lane_for(api)
+        routes = Routes(api)
+        self._lane = lane_for(routes)
         config = uvicorn.Config(
-            Door(api),
+            Door(routes),
             http=self._lane if settings.fast_lane else "httptools",
             ws="none",
             lifespan="off",

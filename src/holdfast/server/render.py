@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
 
 from holdfast.core import refusals
 from holdfast.core.state import EMPTY
@@ -29,10 +31,18 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import EndedLease, LastEnd, Lease, Moment, Slot
     from holdfast.server.access.secrets import AuthorityKey
+    from holdfast.server.api import Api
+    from holdfast.server.doors.request import Request
+    from holdfast.server.operations.operation import Call
 
 _NOT_CURRENT_LIVE = 400
 _OWN_CIRCLE = 2
 RETRY_LATER_MS = 1_000
+
+Answered: TypeAlias = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
+"""A reply: status, body, and the headers that not every reply has."""
+
+encode = msgspec.json.Encoder().encode
 
 
 def acquired(answer: Acquired, now: Moment, waited_ms: int = 0) -> AcquiredReply:
@@ -210,6 +220,16 @@ def _free(name: str, slot: Slot, state: State, now: Moment, *, before: Previous 
         free.retry_after_ms = slot.closed_until_ms - now.ms
         free.available_at = rfc3339(now.wall_ms + free.retry_after_ms)
     return free
+
+
+def no_content(_api: Api, _call: Call, _outcome: object, _now: Moment) -> Answered:
+    """Show that it is done, and nothing else."""
+    return 204, b"", ()
+
+
+def envelope(problem: Problem, request: Request) -> Answered:
+    """Put a problem into a reply."""
+    return problem.status, problem.body(request.request_id), problem.headers()
 
 
 _PLAIN: dict[type[object], tuple[str, str]] = {

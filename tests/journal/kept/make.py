@@ -34,6 +34,8 @@ from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
+from holdfast.server.operations.routes import Routes
+from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import run
@@ -56,7 +58,7 @@ async def _serving(directory: Path, clock: ManualClock, limits: Limits = LIMITS)
     await engine.start()
     try:
         auth = Auth(StaticTokens.parse(TOKENS), AuthorityKey.load(directory))
-        yield World(Door(Api(engine, auth, Settings(data=directory)))), engine
+        yield World(Door(Routes(Api(engine, auth, Settings(data=directory), OPERATIONS)))), engine
     finally:
         await engine.stop()
 

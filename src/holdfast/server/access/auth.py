@@ -34,16 +34,16 @@ class Caller(msgspec.Struct, frozen=True):
     principal: str
     scopes: frozenset[str]
     prefix: str | None = None
-    via: str | None = None
-    """The session whose secret was used."""
+    session: str | None = None
+    """The session whose secret was used; None if a bearer token was."""
 
-    def may(self, scope: str) -> None:
+    def require_scope(self, scope: str) -> None:
         """Raise unless the caller has the scope."""
         if scope not in self.scopes:
             have = "+".join(sorted(self.scopes))
             raise Problem("forbidden", f"This needs a token with the scope {scope!r}; this one has {have}.")
 
-    def may_touch(self, name: str) -> None:
+    def require_within_prefix(self, name: str) -> None:
         """Raise unless the name lies within the caller's prefix."""
         if self.prefix is not None and not name.startswith(self.prefix):
             raise Problem("forbidden", f"This token is confined to names that start with {self.prefix!r}.")

@@ -7,33 +7,30 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from holdfast.server.doors.request import Request
-from holdfast.server.operations.routes import find, handle
-from holdfast.server.streams import events
-from holdfast.server.streams.watch import Watches
+from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.server.api import Api
+    from holdfast.server.operations.routes import Route, Routes
+    from holdfast.server.render import Answered
     from holdfast.server.streams.events import Events
     from holdfast.server.streams.watch import Watch
 
     Scope = dict[str, Any]
     Receive = Callable[[], Awaitable[dict[str, Any]]]
     Send = Callable[[dict[str, Any]], Awaitable[None]]
-    Answered = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
 
 _NO_CONTENT = 204
-EVENTS = b"/events"
 
 
 class Door:
-    """An ASGI application over the API."""
+    """An ASGI application over the operations."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._watches = Watches(api)
+    def __init__(self, routes: Routes) -> None:
+        self._api = routes.api
+        self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -50,13 +47,13 @@ class Door:
             b"",
         )
         try:
-            handler, segment = find(request.method, request.path)
-            if handler is None:
-                await self._stream(request, segment, receive, send)
+            route, segment = self._routes.find(request.method, request.path)
+            if route.is_stream:
+                await self._stream(route, request, segment, receive, send)
                 return
             request.body = await _body(receive, self._api.settings.body_bytes_max)
         except Problem as problem:
-            answered = (problem.status, problem.body(request.request_id), problem.headers())
+            answered = envelope(problem, request)
         else:
             answered = await self._answer(request, receive)
         await _respond(send, request, answered)
@@ -68,35 +65,31 @@ class Door:
             if not answered.done():
                 answered.set_result((status, body, headers))
 
-        handle(self._api, request, reply)
-        if request.gone is not None and not answered.done():
-            gone = asyncio.create_task(_disconnected(receive))
-            both: set[asyncio.Future[Any]] = {answered, gone}
+        self._routes.handle(request, reply)
+        if request.on_disconnect is not None and not answered.done():
+            disconnected = asyncio.create_task(_disconnected(receive))
+            both: set[asyncio.Future[Any]] = {answered, disconnected}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not answered.done():
-                request.gone()
+                request.on_disconnect()
                 return 200, b"", ()
-            gone.cancel()
+            disconnected.cancel()
         return await answered
 
-    async def _stream(self, request: Request, segment: bytes, receive: Receive, send: Send) -> None:
-        stream: Watch | Events
-        if request.path == EVENTS:
-            stream = events.admit(self._api, self._watches, request)
-        else:
-            stream = self._watches.admit(request, segment)
+    async def _stream(self, route: Route, request: Request, segment: bytes, receive: Receive, send: Send) -> None:
+        stream: Watch | Events = route.handler(self._api, route.read(request, segment, _no_reply))
         if request.method == b"HEAD":
             stream.close()
             await _respond(send, request, (200, b"", ((b"content-type", b"text/event-stream"),)))
             return
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), *_identity(request)]
-        gone = asyncio.create_task(_disconnected(receive))
+        disconnected = asyncio.create_task(_disconnected(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             frames = stream.frames()
-            while not gone.done():
+            while not disconnected.done():
                 frame = asyncio.ensure_future(anext(frames, None))
-                await asyncio.wait({frame, gone}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({frame, disconnected}, return_when=asyncio.FIRST_COMPLETED)
                 if not frame.done():
                     frame.cancel()
                     with contextlib.suppress(asyncio.CancelledError):
@@ -108,8 +101,12 @@ class Door:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            gone.cancel()
+            disconnected.cancel()
             stream.close()
+
+
+def _no_reply(_status: int, _body: bytes, _headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    """A stream is not answered by a reply."""
 
 
 async def _live(receive: Receive, send: Send) -> None:

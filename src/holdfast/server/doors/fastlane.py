@@ -18,7 +18,6 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.server.doors.request import Request
-from holdfast.server.operations.routes import find, handle
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from holdfast.server.api import Api
+    from holdfast.server.operations.routes import Routes
 
 PIPELINED_MAX = 32
 IDLE, HEAD, BODY = range(3)
@@ -48,7 +48,8 @@ class Lane(HttpToolsProtocol):
     """One connection."""
 
     api: Api
-    """Set by `lane_for`."""
+    routes: Routes
+    """Both are set by `lane_for`."""
     now_seconds = 0
     """Counted by `sweep`: a clock of whole seconds, good enough for time limits."""
     date: ClassVar[tuple[object, bytes]] = (None, b"")
@@ -132,8 +133,8 @@ class Lane(HttpToolsProtocol):
         """Forget what was not yet begun; what was decided stays decided."""
         self._waiting.clear()
         self._refused = True
-        if self._busy and self._asked is not None and self._asked.gone is not None:
-            self._asked.gone()
+        if self._busy and self._asked is not None and self._asked.on_disconnect is not None:
+            self._asked.on_disconnect()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -276,7 +277,7 @@ class Lane(HttpToolsProtocol):
         def reply(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
             self._write(request, status, body, headers, keep_alive=keep_alive)
 
-        handle(self.api, request, reply)
+        self.routes.handle(request, reply)
 
     def _write(
         self,
@@ -342,7 +343,7 @@ class Lane(HttpToolsProtocol):
 
     def _is_stream(self, method: bytes) -> bool:
         with contextlib.suppress(Problem):
-            return find(method, self.url.partition(b"?")[0])[0] is None
+            return self.routes.find(method, self.url.partition(b"?")[0])[0].is_stream
         return False
 
     def _go_slow(self) -> None:
@@ -402,9 +403,9 @@ def _message(
     )
 
 
-def lane_for(api: Api) -> type[Lane]:
+def lane_for(routes: Routes) -> type[Lane]:
     """Return the protocol class of one server."""
-    return type("Lane", (Lane,), {"api": api})
+    return type("Lane", (Lane,), {"api": routes.api, "routes": routes})
 
 
 def sweep(lane: type[Lane], connections: set[Any]) -> None:

@@ -1,108 +1,208 @@
-"""Several names in one call, and giving up a place in a line: POST /claims, DELETE /tickets/{id}."""
+"""Claiming one name or several, and giving up a place in a line.
+
+POST /locks/{name}/acquire, POST /claims, DELETE /tickets/{id}.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec import UNSET
+
 from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
-from holdfast.core.commands import ClaimAll, ClaimAny, Leave
-from holdfast.core.refusals import AllHeld, Finished
+from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Leave
+from holdfast.core.refusals import AllHeld, Delayed, Finished, Held
 from holdfast.core.values import Terms
 from holdfast.engine.ids import new_uuid
-from holdfast.engine.waiters import after_wait
 from holdfast.server import render
-from holdfast.server.api import encode, fingerprint, nothing, refuse
-from holdfast.server.doors.request import read_query, read_uuid, read_uuid_segment
-from holdfast.server.handlers.locks import held_status, in_ms, own_session, retry_after, unwaited
+from holdfast.server.operations.parts import read_uuid
+from holdfast.server.render import encode, no_content
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.core.values import Moment
-    from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
-    from holdfast.server.doors.request import Reply, Request
-    from holdfast.wire.requests import ClaimsBody
+    from holdfast.server.operations.operation import Call, Show
+    from holdfast.server.render import Answered
+    from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody
 
-_OK, _NO_CONTENT = 200, 204
-
-
-def claim(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
-    """POST /claims."""
-    status_if_held = held_status(request.query) if request.query else _OK
-    body: ClaimsBody = api.claims_body.read(request)
-    _check(body)
-    if body.session_id is not None:
-        body.session_id = read_uuid(body.session_id, "session_id")
-    if body.ticket is not None:
-        body.ticket = read_uuid(body.ticket, "ticket")
-    key, mark = fingerprint(request, "claims", unwaited(body))
-    caller = api.identify(request, "claim")
-    command = _command(api, body, caller, key, mark)
-
-    def answer(outcome: object, now: Moment) -> None:
-        outcome, waited_ms = after_wait(outcome)
-        if isinstance(outcome, Acquired):
-            # A claim of all of one name that had to wait.
-            outcome = AcquiredMany(((command.names[0], outcome),))
-        if isinstance(outcome, AcquiredMany):
-            api.counters.acquires += len(outcome.claims)
-            reply(_OK, encode(render.claims(outcome, now, waited_ms)), ())
-        elif isinstance(outcome, AllHeld):
-            held = render.held_many(outcome, now, api.auth.key)
-            reply(status_if_held, encode(held), retry_after(status_if_held, held.retry_after_ms))
-        elif isinstance(outcome, Waiting):
-            reply(status_if_held, encode(render.waiting(outcome, waited_ms)), ())
-        elif isinstance(outcome, Finished):
-            reply(status_if_held, encode(render.done(outcome, now)), ())
-        else:
-            refuse(render.problem(outcome), request, reply)
-
-    waiter = api.engine.submit(command, answer)
-    if waiter is not None:
-        api.wait(waiter, request)
+SECONDS_MAX = 1e9
+"""More than any limit, and still a number after it is multiplied."""
+_OK, _CONFLICT = 200, 409
 
 
-def _check(body: ClaimsBody) -> None:
+# What is read and checked before the handlers are called.
+
+
+def held_status(query: dict[str, str]) -> int:
+    """Return the status that the caller wants for a name it cannot have."""
+    wanted = query.get("on_held", "200")
+    if wanted not in {"200", "409"}:
+        raise Problem("invalid_input", "on_held is 200 or 409.")
+    return int(wanted)
+
+
+def check_one(body: AcquireBody) -> None:
+    """Check a claim of one name."""
+    if body.acl is not UNSET:
+        raise Problem("invalid_input", "acl is not supported: leave it out.", status=422)
+    _check_ids(body)
+
+
+def check_several(body: ClaimsBody) -> None:
+    """Check a claim of several names."""
     if (body.any is None) == (body.all is None):
         raise Problem("invalid_input", 'Send either "any" or "all", with a list of names.', status=422)
     if body.any is not None and (body.wait_seconds or body.ticket is not None):
         raise Problem("invalid_input", '"any" does not wait: ask again after retry_after_ms.', status=422)
+    _check_ids(body)
 
 
-def _command(api: Api, body: ClaimsBody, caller: Caller, key: str | None, mark: str) -> ClaimAny | ClaimAll:
-    session, bound = body.session_id, bool(body.ephemeral)
-    if caller.via is not None:
-        session, bound = own_session(caller, session), True
-    names = tuple(api.name_for(name, caller) for name in body.any or body.all or ())
-    ttl_seconds = api.settings.default_ttl_seconds if body.ttl_seconds is None else body.ttl_seconds
-    terms = Terms(
-        principal=caller.principal,
-        ttl_ms=ttl_seconds * 1000,
-        owner=body.owner,
-        metadata=body.metadata,
-        session=session,
-        bound=bound,
-        delay_ms=(body.lock_delay_seconds or 0) * 1000,
-        redo=bool(body.redo),
-        key=key,
-        fingerprint=mark,
+def _check_ids(body: ClaimBody) -> None:
+    """Check the ids in a claim and write them in their usual form."""
+    if body.session_id is not None:
+        body.session_id = read_uuid(body.session_id, "session_id")
+    if body.ticket is not None:
+        body.ticket = read_uuid(body.ticket, "ticket")
+
+
+def check_session(call: Call) -> None:
+    """Let a session's secret claim for that session alone, bound to it."""
+    body: ClaimBody = call.body
+    if body.session_id not in {None, call.caller.session}:
+        raise Problem("not_found", "A session's secret claims for that session alone.", label="Session not found")
+    body.session_id, body.ephemeral = call.caller.session, True
+
+
+# The handlers.
+
+
+def acquire(api: Api, call: Call) -> None:
+    """POST /locks/{name}/acquire."""
+    body: AcquireBody = call.body
+    command = Acquire(
+        name=call.item,
+        lease_id=new_uuid(),
+        terms=terms_of(api, call),
+        resume=bool(body.resume),
+        via=call.caller.session,
     )
+    if body.wait_seconds or body.ticket is not None:
+        # Most claims do not wait, and do not pay for it.
+        command = msgspec.structs.replace(command, wait_ms=_wait_ms(body), ticket=body.ticket, new_ticket=new_uuid())
+    api.submit(call, command, SHOWS_ONE)
+
+
+def claim(api: Api, call: Call) -> None:
+    """POST /claims."""
+    body: ClaimsBody = call.body
+    names = tuple(api.name_for(name, call.caller) for name in body.any or body.all or ())
+    terms, via = terms_of(api, call), call.caller.session
     if body.any is not None:
-        return ClaimAny(names=names, lease_id=new_uuid(), terms=terms, via=caller.via)
-    return ClaimAll(
+        api.submit(call, ClaimAny(names=names, lease_id=new_uuid(), terms=terms, via=via), SHOWS_SEVERAL)
+        return
+    command = ClaimAll(
         names=names,
         lease_ids=tuple(new_uuid() for _ in names),
         terms=terms,
-        wait_ms=0 if body.wait_seconds is None else in_ms(body.wait_seconds),
+        wait_ms=_wait_ms(body),
         ticket=body.ticket,
         new_ticket=new_uuid(),
-        via=caller.via,
+        via=via,
+    )
+    api.submit(call, command, SHOWS_SEVERAL)
+
+
+def leave(api: Api, call: Call) -> None:
+    """DELETE /tickets/{id}."""
+    command = Leave(ticket_id=call.item, principal=call.caller.principal, via=call.caller.session)
+    api.submit(call, command, {Withdrawn: no_content})
+
+
+def terms_of(api: Api, call: Call) -> Terms:
+    """Return what a claim asks for, of one name or of several."""
+    body: ClaimBody = call.body
+    ttl_seconds = api.settings.default_ttl_seconds if body.ttl_seconds is None else body.ttl_seconds
+    return Terms(
+        principal=call.caller.principal,
+        ttl_ms=ttl_seconds * 1000,
+        owner=body.owner,
+        session=body.session_id,
+        bound=bool(body.ephemeral),
+        delay_ms=(body.lock_delay_seconds or 0) * 1000,
+        metadata=body.metadata,
+        redo=bool(body.redo),
+        key=call.key,
+        fingerprint=call.fingerprint,
     )
 
 
-def leave(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
-    """DELETE /tickets/{id}."""
-    ticket_id = read_uuid_segment(segment)
-    read_query(request.query, frozenset())
-    caller = api.identify(request, "claim")
-    api.ask(Leave(ticket_id=ticket_id, principal=caller.principal, via=caller.via), request, reply, Withdrawn, nothing)
+def _wait_ms(body: ClaimBody) -> int:
+    """Return how long a claim waits; a time beyond all limits stays one."""
+    return int(min(body.wait_seconds or 0, SECONDS_MAX) * 1000)
+
+
+# How their outcomes are shown. `call.query` is the status that the caller wants for a name it cannot have.
+
+
+def _acquired(_api: Api, call: Call, outcome: Acquired, now: Moment) -> Answered:
+    return _OK, encode(render.acquired(outcome, now, call.waited_ms)), ()
+
+
+def _held(api: Api, call: Call, outcome: Held, now: Moment) -> Answered:
+    body = render.held(outcome, now, api.auth.key)
+    return call.query, encode(body), _retry_after(call.query, body.retry_after_ms)
+
+
+def _delayed(_api: Api, call: Call, outcome: Delayed, now: Moment) -> Answered:
+    body = render.delayed(outcome, now)
+    return _CONFLICT, encode(body), _retry_after(call.query, body.retry_after_ms)
+
+
+def _waiting(_api: Api, call: Call, outcome: Waiting, _now: Moment) -> Answered:
+    return call.query, encode(render.waiting(outcome, call.waited_ms)), ()
+
+
+def _done(_api: Api, call: Call, outcome: Finished, now: Moment) -> Answered:
+    return call.query, encode(render.done(outcome, now)), ()
+
+
+def _claimed(_api: Api, call: Call, outcome: AcquiredMany, now: Moment) -> Answered:
+    return _OK, encode(render.claims(outcome, now, call.waited_ms)), ()
+
+
+def _claimed_one(api: Api, call: Call, outcome: Acquired, now: Moment) -> Answered:
+    """Show a claim of all of one name that had to wait."""
+    return _claimed(api, call, AcquiredMany(((call.body.all[0], outcome),)), now)
+
+
+def _all_held(api: Api, call: Call, outcome: AllHeld, now: Moment) -> Answered:
+    body = render.held_many(outcome, now, api.auth.key)
+    return call.query, encode(body), _retry_after(call.query, body.retry_after_ms)
+
+
+SHOWS_ONE: Mapping[type, Show] = {
+    Acquired: _acquired,
+    Held: _held,
+    Waiting: _waiting,
+    Finished: _done,
+    Delayed: _delayed,
+}
+
+SHOWS_SEVERAL: Mapping[type, Show] = {
+    AcquiredMany: _claimed,
+    Acquired: _claimed_one,
+    AllHeld: _all_held,
+    Waiting: _waiting,
+    Finished: _done,
+}
+
+
+def _retry_after(status: int, retry_after_ms: int) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the header that goes with a refusal that is not a 200."""
+    if status == _OK:
+        return ()
+    return ((b"retry-after", str(max(1, -(-retry_after_ms // 1000))).encode()),)

@@ -5,45 +5,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast import __version__
-from holdfast.server.api import encode
+from holdfast.server.render import encode
 from holdfast.server.times import rfc3339
 from holdfast.wire.replies import HealthReply, ReadyReply, StatusReply
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment
-    from holdfast.server.api import Answered, Api
-    from holdfast.server.doors.request import Reply, Request
+    from holdfast.server.api import Api
+    from holdfast.server.operations.operation import Call
+    from holdfast.server.render import Answered
 
 _OK, _NOT_READY = 200, 503
 
 
-def health(api: Api, _request: Request, _segment: bytes, reply: Reply) -> None:
+def health(api: Api, call: Call) -> None:
     """GET /health: how the store is."""
     store = api.engine.journal.health()
     serving = api.engine.turn() is not None
     well = serving and store.takes_claims
     details = store.text if serving else api.engine.why_not_serving()
     body = HealthReply("ok" if well else "unwell", store.storage, store.size_bytes, details)
-    reply(_OK if well else _NOT_READY, encode(body), ())
+    call.reply(_OK if well else _NOT_READY, encode(body), ())
 
 
-def alive(_api: Api, _request: Request, _segment: bytes, reply: Reply) -> None:
+def alive(_api: Api, call: Call) -> None:
     """GET /healthz: the process answers."""
-    reply(_OK, encode(ReadyReply("ok", "alive")), ())
+    call.reply(_OK, encode(ReadyReply("ok", "alive")), ())
 
 
-def ready(api: Api, _request: Request, _segment: bytes, reply: Reply) -> None:
+def ready(api: Api, call: Call) -> None:
     """GET /readyz: the journal takes writes."""
     if api.engine.turn() is None:
-        reply(_NOT_READY, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ())
+        call.reply(_NOT_READY, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ())
     elif not api.engine.journal.takes_claims:
-        reply(_NOT_READY, encode(ReadyReply("not_ready", api.engine.journal.health().text)), ())
+        call.reply(_NOT_READY, encode(ReadyReply("not_ready", api.engine.journal.health().text)), ())
     else:
-        reply(_OK, encode(ReadyReply("ok", "the journal takes writes")), ())
+        call.reply(_OK, encode(ReadyReply("ok", "the journal takes writes")), ())
 
 
-def status(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
+def status(api: Api, call: Call) -> None:
     """GET /status: counters since the start."""
     uptime = (api.engine.clock.monotonic_ms() - api.started_ms) // 1000
 
@@ -61,4 +62,4 @@ def status(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
         )
         return _OK, encode(counters), ()
 
-    api.read(view, request, reply)
+    api.read(call, view)

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from holdfast.engine.build import HistoryQuery
-from holdfast.server.api import encode
-from holdfast.server.doors.request import read_query, read_segment
+from holdfast.server.render import encode
 from holdfast.server.streams.happenings import changes
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import HistoryReply
@@ -17,31 +16,33 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.core.events import Record
-    from holdfast.server.api import Answered, Api
-    from holdfast.server.doors.request import Reply, Request
+    from holdfast.server.api import Api
+    from holdfast.server.operations.operation import Call
+    from holdfast.server.render import Answered
     from holdfast.wire.replies import HappenedReply
 
 LIMIT = 100
 LIMIT_MAX = 1_000
-_QUERY = frozenset({"before", "limit", "owner", "since", "until"})
 _NUMBER = re.compile(r"[0-9]{1,16}")
 
 
-def history(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
-    """GET /locks/{name}/history."""
-    text = read_segment(segment)
-    query = read_query(request.query, _QUERY)
-    limit = _number(query.get("limit"), "limit") or LIMIT
-    if limit > LIMIT_MAX:
+def check_limit(query: dict[str, str]) -> dict[str, str]:
+    """Check how many records are wanted; the rest of the query is looked at after the caller is known."""
+    if (_number(query.setdefault("limit", str(LIMIT)), "limit") or 0) > LIMIT_MAX:
         raise Problem("invalid_input", f"limit is 1 to {LIMIT_MAX}.")
-    name = api.name_for(text, api.identify(request, "read"))
+    return query
+
+
+def history(api: Api, call: Call) -> None:
+    """GET /locks/{name}/history."""
+    query: dict[str, str] = call.query
     wanted = HistoryQuery(
-        name=name,
+        name=call.item,
         before_seq=_number(query.get("before"), "before"),
         since_wall_ms=_time(query.get("since"), "since"),
         until_wall_ms=_time(query.get("until"), "until"),
         owner=query.get("owner"),
-        limit=limit,
+        limit=int(query["limit"]),
     )
 
     async def look() -> Answered:
@@ -49,7 +50,7 @@ def history(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
         found, more = _page(records, wanted)
         return 200, encode(HistoryReply(found, more)), ()
 
-    api.answer_later(look, request, reply)
+    api.answer_later(call, look)
 
 
 def _page(records: Sequence[Record], query: HistoryQuery) -> tuple[list[HappenedReply], int | None]:

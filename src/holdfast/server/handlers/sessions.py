@@ -10,8 +10,7 @@ from holdfast.core.refusals import SessionUnknown
 from holdfast.core.values import EndedSession
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
-from holdfast.server.api import encode, fingerprint, nothing
-from holdfast.server.doors.request import read_query, read_uuid_segment
+from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import (
@@ -25,138 +24,128 @@ from holdfast.wire.replies import (
 if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment, Session
-    from holdfast.server.access.auth import Caller
-    from holdfast.server.api import Answered, Api
-    from holdfast.server.doors.request import Reply, Request
+    from holdfast.server.api import Api
+    from holdfast.server.operations.operation import Call
+    from holdfast.server.render import Answered
     from holdfast.wire.requests import SessionBody
 
 SESSION_TTL_SECONDS = 60
-_OK, _CREATED, _NO_CONTENT = 200, 201, 204
+_OK, _CREATED = 200, 201
+_NO_STORE = ((b"cache-control", b"no-store"),)
 
 
-def open_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
+# What is checked before the handlers are called.
+
+
+def check_is_token(_call: Call) -> None:
+    """Let no session's secret open another session."""
+    raise Problem("forbidden", "A session's secret cannot open sessions: use the token.")
+
+
+def check_is_own(call: Call) -> None:
+    """Let a session's secret know that session alone (S3)."""
+    if call.caller.session != call.item:
+        raise render.problem(SessionUnknown())
+
+
+# The handlers.
+
+
+def open_(api: Api, call: Call) -> None:
     """POST /sessions."""
-    read_query(request.query, frozenset())
-    body: SessionBody = api.session_body.read(request)
-    key, mark = fingerprint(request, "sessions", body)
-    caller = api.identify(request, "claim")
-    if caller.via is not None:
-        raise Problem("forbidden", "A session's secret cannot open sessions: use the token.")
+    body: SessionBody = call.body
     ttl_seconds = SESSION_TTL_SECONDS if body.ttl_seconds is None else body.ttl_seconds
     command = OpenSession(
-        principal=caller.principal,
+        principal=call.caller.principal,
         session_id=new_uuid(),
         ttl_ms=ttl_seconds * 1000,
         name=body.name,
         metadata=body.metadata,
-        key=key,
-        fingerprint=mark,
+        key=call.key,
+        fingerprint=call.fingerprint,
     )
-
-    def shown(outcome: SessionOpen, now: Moment) -> Answered:
-        session = outcome.session
-        left_ms = session.until_ms - now.ms
-        opened = SessionOpenedReply(
-            session.session_id,
-            rfc3339(now.wall_ms + left_ms),
-            session.ttl_ms // 2000,
-            api.auth.key.session_secret(session.session_id),
-            left_ms,
-            session.name,
-            session.metadata,
-        )
-        return _CREATED, encode(opened), ((b"cache-control", b"no-store"),)
-
-    api.ask(command, request, reply, SessionOpen, shown)
+    api.submit(call, command, {SessionOpen: _opened})
 
 
-def keep(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
+def _opened(api: Api, _call: Call, outcome: SessionOpen, now: Moment) -> Answered:
+    session = outcome.session
+    left_ms = session.until_ms - now.ms
+    opened = SessionOpenedReply(
+        session.session_id,
+        rfc3339(now.wall_ms + left_ms),
+        session.ttl_ms // 2000,
+        api.auth.key.session_secret(session.session_id),
+        left_ms,
+        session.name,
+        session.metadata,
+    )
+    return _CREATED, encode(opened), _NO_STORE
+
+
+def keep(api: Api, call: Call) -> None:
     """POST /sessions/{id}/keepalive."""
-    session_id = read_uuid_segment(segment)
-    read_query(request.query, frozenset())
-    caller = _owner_of(api, request, session_id)
-    command = KeepSession(principal=caller.principal, session_id=session_id)
-
-    def shown(outcome: SessionOpen, now: Moment) -> Answered:
-        left_ms = outcome.session.until_ms - now.ms
-        return _OK, encode(SessionKeptReply(session_id, rfc3339(now.wall_ms + left_ms), left_ms)), ()
-
-    api.ask(command, request, reply, SessionOpen, shown)
+    command = KeepSession(principal=call.caller.principal, session_id=call.item)
+    api.submit(call, command, {SessionOpen: _kept})
 
 
-def renew_all(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
+def _kept(_api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered:
+    left_ms = outcome.session.until_ms - now.ms
+    return _OK, encode(SessionKeptReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms)), ()
+
+
+def renew_all(api: Api, call: Call) -> None:
     """POST /sessions/{id}/renew-all."""
-    session_id = read_uuid_segment(segment)
-    read_query(request.query, frozenset())
-    caller = _owner_of(api, request, session_id)
-    command = RenewSession(principal=caller.principal, session_id=session_id)
-
-    def shown(outcome: SessionOpen, now: Moment) -> Answered:
-        left_ms = outcome.session.until_ms - now.ms
-        renewed = SessionRenewedReply(session_id, rfc3339(now.wall_ms + left_ms), left_ms, outcome.renewed)
-        return _OK, encode(renewed), ()
-
-    api.ask(command, request, reply, SessionOpen, shown)
+    command = RenewSession(principal=call.caller.principal, session_id=call.item)
+    api.submit(call, command, {SessionOpen: _renewed})
 
 
-def list_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
+def _renewed(_api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered:
+    left_ms = outcome.session.until_ms - now.ms
+    return _OK, encode(SessionRenewedReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms, outcome.renewed)), ()
+
+
+def end(api: Api, call: Call) -> None:
+    """DELETE /sessions/{id}."""
+    principal = call.caller.principal
+    command = EndSession(principal=principal, session_id=call.item, key=call.key, fingerprint=call.fingerprint)
+    api.submit(call, command, {SessionOver: no_content})
+
+
+def list_(api: Api, call: Call) -> None:
     """GET /sessions: the caller's own; with a session's secret, that one."""
-    read_query(request.query, frozenset())
-    caller = api.identify(request, "read")
+    caller = call.caller
     user_id = api.auth.key.holder("user", caller.principal)
 
     def view(state: State, now: Moment) -> Answered:
         found = [
             _shown(session, state, now, user_id)
             for session in state.sessions.values()
-            if session.principal == caller.principal and caller.via in {None, session.session_id}
+            if session.principal == caller.principal and caller.session in {None, session.session_id}
         ]
         return _OK, encode(SessionsReply(found, len(found))), ()
 
-    api.read(view, request, reply)
+    api.read(call, view)
+
+
+def look(api: Api, call: Call) -> None:
+    """GET /sessions/{id}."""
+    principal = call.caller.principal
+    user_id = api.auth.key.holder("user", principal)
+
+    def view(state: State, now: Moment) -> Answered:
+        session = state.sessions.get(call.item)
+        if session is not None and session.principal == principal:
+            return _OK, encode(_shown(session, state, now, user_id)), ()
+        ended = state.remembered.get(call.item)
+        if isinstance(ended, EndedSession) and ended.principal == principal and ended.how == "expired":
+            lapsed = SessionReply(call.item, user_id, rfc3339(ended.wall_ms), 0, False, None, None)
+            return _OK, encode(lapsed), ()
+        return call.operation.refusal(render.problem(SessionUnknown()), call.request)
+
+    api.read(call, view)
 
 
 def _shown(session: Session, state: State, now: Moment, user_id: str) -> SessionReply:
     expires_at = rfc3339(now.wall_ms + session.until_ms - now.ms)
     count = len(state.index.names_by_session.get(session.session_id, ()))
     return SessionReply(session.session_id, user_id, expires_at, count, True, session.name, session.metadata)
-
-
-def look(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
-    """GET /sessions/{id}."""
-    session_id = read_uuid_segment(segment)
-    read_query(request.query, frozenset())
-    caller = _owner_of(api, request, session_id, scope="read")
-    user_id = api.auth.key.holder("user", caller.principal)
-
-    def view(state: State, now: Moment) -> Answered:
-        session = state.sessions.get(session_id)
-        if session is not None and session.principal == caller.principal:
-            return _OK, encode(_shown(session, state, now, user_id)), ()
-        ended = state.remembered.get(session_id)
-        if isinstance(ended, EndedSession) and ended.principal == caller.principal and ended.how == "expired":
-            lapsed = SessionReply(session_id, user_id, rfc3339(ended.wall_ms), 0, False, None, None)
-            return _OK, encode(lapsed), ()
-        problem = render.problem(SessionUnknown())
-        return problem.status, problem.body(request.request_id), problem.headers()
-
-    api.read(view, request, reply)
-
-
-def end(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
-    """DELETE /sessions/{id}."""
-    session_id = read_uuid_segment(segment)
-    read_query(request.query, frozenset())
-    key, mark = fingerprint(request, session_id, None)
-    caller = _owner_of(api, request, session_id)
-    command = EndSession(principal=caller.principal, session_id=session_id, key=key, fingerprint=mark)
-
-    api.ask(command, request, reply, SessionOver, nothing)
-
-
-def _owner_of(api: Api, request: Request, session_id: str, scope: str = "claim") -> Caller:
-    """Return who asks; a session's secret knows that session alone (S3)."""
-    caller = api.identify(request, scope)
-    if caller.via is not None and caller.via != session_id:
-        raise render.problem(SessionUnknown())
-    return caller

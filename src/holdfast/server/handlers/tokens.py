@@ -8,8 +8,7 @@ from holdfast.core.answers import TokenGone, TokenMade
 from holdfast.core.commands import CreateToken, RevokeToken
 from holdfast.server.access.auth import SCOPES, check_token_name
 from holdfast.server.access.secrets import digest, new_token
-from holdfast.server.api import encode, fingerprint, nothing
-from holdfast.server.doors.request import read_query, read_segment
+from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import TokenMadeReply, TokenReply, TokensReply
@@ -17,8 +16,9 @@ from holdfast.wire.replies import TokenMadeReply, TokenReply, TokensReply
 if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import AccessToken, Moment
-    from holdfast.server.api import Answered, Api
-    from holdfast.server.doors.request import Reply, Request
+    from holdfast.server.api import Api
+    from holdfast.server.operations.operation import Call
+    from holdfast.server.render import Answered
     from holdfast.wire.requests import TokenBody
 
 PREFIX_BYTES_MAX = 256
@@ -26,41 +26,37 @@ _OK, _CREATED, _NO_CONTENT = 200, 201, 204
 _NO_STORE = ((b"cache-control", b"no-store"),)
 
 
-def create(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
+def create(api: Api, call: Call) -> None:
     """POST /tokens."""
-    read_query(request.query, frozenset())
-    body: TokenBody = api.token_body.read(request)
-    key, mark = fingerprint(request, "tokens", body)
-    caller = api.identify(request, "admin")
+    body: TokenBody = call.body
     _check(api, body)
-    token = new_token() if key is None else api.auth.key.token_for(caller.principal, key)
+    principal = call.caller.principal
+    token = new_token() if call.key is None else api.auth.key.token_for(principal, call.key)
     lives_ms = None if body.expires_in_seconds is None else body.expires_in_seconds * 1000
     scopes = frozenset(body.scopes or ("read", "claim"))
     command = CreateToken(
-        principal=caller.principal,
+        principal=principal,
         name=body.name,
         digest=digest(token),
         scopes=tuple(scope for scope in SCOPES if scope in scopes),
         prefix=body.prefix,
         expires_wall_ms=None if lives_ms is None else api.engine.clock.wall_ms() + lives_ms,
-        key=key,
-        fingerprint=mark,
+        key=call.key,
+        fingerprint=call.fingerprint,
     )
 
-    def shown(outcome: TokenMade, _: Moment) -> Answered:
+    def made(_api: Api, _call: Call, outcome: TokenMade, _now: Moment) -> Answered:
         made = outcome.token
         shown = TokenMadeReply(
             made.name, token, list(made.scopes), made.prefix, _expiry(made), rfc3339(made.made_wall_ms)
         )
         return _CREATED, encode(shown), _NO_STORE
 
-    api.ask(command, request, reply, TokenMade, shown)
+    api.submit(call, command, {TokenMade: made})
 
 
-def list_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
+def list_(api: Api, call: Call) -> None:
     """GET /tokens."""
-    read_query(request.query, frozenset())
-    api.identify(request, "admin")
     static = [
         TokenReply(caller.principal, sorted(caller.scopes), caller.prefix, None, None, "static")
         for caller in api.auth.static.callers.values()
@@ -76,20 +72,17 @@ def list_(api: Api, request: Request, _segment: bytes, reply: Reply) -> None:
         tokens = sorted(made + static, key=lambda token: token.name)
         return _OK, encode(TokensReply(tokens)), ()
 
-    api.read(view, request, reply)
+    api.read(call, view)
 
 
-def revoke(api: Api, request: Request, segment: bytes, reply: Reply) -> None:
+def revoke(api: Api, call: Call) -> None:
     """DELETE /tokens/{name}."""
-    name = read_segment(segment)
-    read_query(request.query, frozenset())
-    key, mark = fingerprint(request, name, None)
-    caller = api.identify(request, "admin")
+    name = call.item
     if api.auth.static.of(name) is not None:
         raise Problem("conflict", f"{name!r} is a static token: take it out of the server's settings and restart.")
-    command = RevokeToken(principal=caller.principal, name=name, key=key, fingerprint=mark)
-
-    api.ask(command, request, reply, TokenGone, nothing)
+    principal = call.caller.principal
+    command = RevokeToken(principal=principal, name=name, key=call.key, fingerprint=call.fingerprint)
+    api.submit(call, command, {TokenGone: no_content})
 
 
 def _check(api: Api, body: TokenBody) -> None:

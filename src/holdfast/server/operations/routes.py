@@ -1,4 +1,4 @@
-"""Which request goes to which handler. Knows paths and methods, nothing of what they mean.
+"""Which request goes to which operation, and what becomes of it. Knows paths and methods, nothing of what they mean.
 
 A name in a path is one percent-encoded segment. Literal slashes are taken too: a known verb as the last segment is the
 verb, whatever the method (N2). Verbs that are not built yet are known too, so that a name never changes meaning.
@@ -10,62 +10,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from holdfast.server.api import BUG, refuse
-from holdfast.server.gateway import handlers as gateway
-from holdfast.server.handlers import claims, health, history, locks, sessions, tokens, verbs
-from holdfast.server.pages import documents
+from holdfast.server.api import BUG
+from holdfast.server.operations.reading import reader_for
+from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.server.api import Api
-    from holdfast.server.doors.request import Reply, Request
+    from holdfast.server.doors.request import Request
+    from holdfast.server.operations.operation import Operation, Reply
 
-    Handler = Callable[[Api, Request, bytes, Reply], None]
-    Methods = dict[bytes, Handler | None]
-
-
-HANDLERS: dict[tuple[str, str], Handler | None] = {
-    ("GET", "/"): documents.docs,
-    ("GET", "/docs"): documents.docs,
-    ("POST", "/claims"): claims.claim,
-    ("GET", "/events"): None,
-    ("GET", "/health"): health.health,
-    ("GET", "/healthz"): health.alive,
-    ("GET", "/locks"): locks.list_,
-    ("GET", "/locks/{name}"): locks.status,
-    ("POST", "/locks/acquire"): gateway.acquire,
-    ("POST", "/locks/heartbeat"): gateway.heartbeat,
-    ("GET", "/locks/list"): gateway.list_,
-    ("POST", "/locks/release"): gateway.release,
-    ("GET", "/locks/status"): gateway.status,
-    ("POST", "/locks/{name}/acquire"): locks.acquire,
-    ("POST", "/locks/{name}/check"): verbs.check,
-    ("POST", "/locks/{name}/release"): locks.release,
-    ("POST", "/locks/{name}/renew"): locks.renew,
-    ("POST", "/locks/{name}/reopen"): verbs.reopen,
-    ("POST", "/locks/{name}/revoke"): verbs.revoke,
-    ("POST", "/locks/{name}/transfer"): verbs.transfer,
-    ("GET", "/locks/{name}/history"): history.history,
-    ("GET", "/locks/{name}/watch"): None,
-    ("GET", "/locks/{name}/why"): verbs.why,
-    ("GET", "/openapi.json"): documents.openapi_json,
-    ("GET", "/openapi.yaml"): documents.openapi_yaml,
-    ("GET", "/readyz"): health.ready,
-    ("GET", "/sessions"): sessions.list_,
-    ("POST", "/sessions"): sessions.open_,
-    ("DELETE", "/sessions/{id}"): sessions.end,
-    ("GET", "/sessions/{id}"): sessions.look,
-    ("POST", "/sessions/{id}/keepalive"): sessions.keep,
-    ("POST", "/sessions/{id}/renew-all"): sessions.renew_all,
-    ("GET", "/status"): health.status,
-    ("DELETE", "/tickets/{id}"): claims.leave,
-    ("GET", "/tokens"): tokens.list_,
-    ("POST", "/tokens"): tokens.create,
-    ("DELETE", "/tokens/{name}"): tokens.revoke,
-}
-"""Who answers what. None: it streams, and only the ASGI door has it. A test compares this with the description."""
+    Methods = dict[bytes, "Route"]
 
 VERBS = frozenset(
     {
@@ -87,65 +42,112 @@ log = logging.getLogger("holdfast.server")
 
 _LOCKS = b"/locks/"
 _NONE: Methods = {}
-_PLAIN: dict[bytes, Methods] = {}
-_LOCK_VERBS: dict[bytes, Methods] = {}
-_ITEMS: dict[tuple[bytes, bytes], Methods] = {}
 
 
-def _enter(method: bytes, path: bytes, handler: Handler | None) -> None:
-    parts = path.split(b"/")
-    if b"{" not in path:
-        _PLAIN.setdefault(path, {})[method] = handler
-    elif path.startswith(_LOCKS):
-        _LOCK_VERBS.setdefault(b"/".join(parts[3:]), {})[method] = handler
-    else:
-        _ITEMS.setdefault((parts[1], b"/".join(parts[3:])), {})[method] = handler
+class Route:
+    """An operation with all that was made ready for it when the server started."""
+
+    __slots__ = ("handler", "is_stream", "operation", "read")
+
+    def __init__(self, api: Api, operation: Operation) -> None:
+        self.operation = operation
+        self.read = reader_for(api, operation)
+        self.handler = operation.handler
+        self.is_stream = operation.is_stream
 
 
-for (_method, _path), _handler in HANDLERS.items():
-    _enter(_method.encode(), _path.encode(), _handler)
+class Routes:
+    """The operations of one server, by path and method. Both doors call `handle`; streams are the ASGI door's."""
 
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self._plain: dict[bytes, Methods] = {}
+        self._lock_verbs: dict[bytes, Methods] = {}
+        self._items: dict[tuple[bytes, bytes], Methods] = {}
+        self._logs_requests = api.settings.log_requests
+        for operation in api.operations:
+            self._enter(operation.method.encode(), operation.path.encode(), Route(api, operation))
 
-def find(method: bytes, path: bytes) -> tuple[Handler | None, bytes]:
-    """Return the handler and the segment of the path that it is about, or raise 404 or 405."""
-    if method == b"HEAD":
-        method = b"GET"
-    plain = _PLAIN.get(path, _NONE)
-    if method in plain:
-        return plain[method], b""
-    if path.startswith(_LOCKS):
-        segment, methods = _find_lock(path[len(_LOCKS) :])
-    elif plain:
-        raise _no_method(plain)
-    else:
-        segment, methods = _find_item(path)
-    if method not in methods:
-        raise _no_method(methods | plain)
-    return methods[method], segment
+    def _enter(self, method: bytes, path: bytes, route: Route) -> None:
+        parts = path.split(b"/")
+        if b"{" not in path:
+            self._plain.setdefault(path, {})[method] = route
+        elif path.startswith(_LOCKS):
+            self._lock_verbs.setdefault(b"/".join(parts[3:]), {})[method] = route
+        else:
+            self._items.setdefault((parts[1], b"/".join(parts[3:])), {})[method] = route
 
+    def handle(self, request: Request, reply: Reply) -> None:
+        """Answer a request; `reply` is called once, now or later, never twice."""
+        if self._logs_requests:
+            reply = self._logged(request, reply)
+        operation: Operation | None = None
+        try:
+            route, segment = self.find(request.method, request.path)
+            if route.is_stream:
+                raise _no_route()
+            operation = route.operation
+            route.handler(self.api, route.read(request, segment, reply))
+        except Problem as problem:
+            if operation is None:
+                reply(*envelope(problem, request))
+            else:
+                self.api.refuse(problem, operation, request, reply)
+        except Exception:
+            log.exception("a bug while answering %s", request.request_id)
+            reply(*envelope(Problem("internal_error", BUG), request))
 
-def _find_lock(rest: bytes) -> tuple[bytes, Methods]:
-    name, slash, last = rest.rpartition(b"/")
-    if last in VERBS:
-        if not slash or not name:
+    def find(self, method: bytes, path: bytes) -> tuple[Route, bytes]:
+        """Return the route and the segment of the path that it is about, or raise 404 or 405."""
+        if method == b"HEAD":
+            method = b"GET"
+        plain = self._plain.get(path, _NONE)
+        if method in plain:
+            return plain[method], b""
+        if path.startswith(_LOCKS):
+            segment, methods = self._find_lock(path[len(_LOCKS) :])
+        elif plain:
+            raise _no_method(plain)
+        else:
+            segment, methods = self._find_item(path)
+        if method not in methods:
+            raise _no_method(methods | plain)
+        return methods[method], segment
+
+    def _find_lock(self, rest: bytes) -> tuple[bytes, Methods]:
+        name, slash, last = rest.rpartition(b"/")
+        if last in VERBS:
+            if not slash or not name:
+                raise _no_route()
+            verb = last
+        else:
+            name, verb = rest, b""
+        methods = self._lock_verbs.get(verb)
+        if not name or methods is None:
             raise _no_route()
-        verb = last
-    else:
-        name, verb = rest, b""
-    methods = _LOCK_VERBS.get(verb)
-    if not name or methods is None:
-        raise _no_route()
-    return name, methods
+        return name, methods
 
+    def _find_item(self, path: bytes) -> tuple[bytes, Methods]:
+        _, _, rest = path.partition(b"/")
+        kind, _, rest = rest.partition(b"/")
+        item, _, verb = rest.partition(b"/")
+        methods = self._items.get((kind, verb))
+        if not item or methods is None:
+            raise _no_route()
+        return item, methods
 
-def _find_item(path: bytes) -> tuple[bytes, Methods]:
-    _, _, rest = path.partition(b"/")
-    kind, _, rest = rest.partition(b"/")
-    item, _, verb = rest.partition(b"/")
-    methods = _ITEMS.get((kind, verb))
-    if not item or methods is None:
-        raise _no_route()
-    return item, methods
+    def _logged(self, request: Request, reply: Reply) -> Reply:
+        """Write one line for the request when it is answered. Not its query, headers or body: secrets live there."""
+        clock = self.api.engine.clock
+        began_ms = clock.monotonic_ms()
+
+        def answer(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+            took_ms = clock.monotonic_ms() - began_ms
+            method, path = request.method.decode("latin-1"), request.path.decode("latin-1")
+            log.info("%s %s %d %d ms %s", method, path, status, took_ms, request.request_id)
+            reply(status, body, headers)
+
+        return answer
 
 
 def _no_route() -> Problem:
@@ -158,32 +160,3 @@ def _no_method(methods: Methods) -> Problem:
         allowed.insert(1, "HEAD")
     text = ", ".join(allowed)
     return Problem("invalid_input", f"This route takes {text}.", status=405, allow=text)
-
-
-def handle(api: Api, request: Request, reply: Reply) -> None:
-    """Answer a request; `reply` is called once, now or later, never twice."""
-    if api.settings.log_requests:
-        reply = _logged(api, request, reply)
-    try:
-        handler, segment = find(request.method, request.path)
-        if handler is None:
-            raise _no_route()
-        handler(api, request, segment, reply)
-    except Problem as problem:
-        api.refuse(problem, request, reply)
-    except Exception:
-        log.exception("a bug while answering %s", request.request_id)
-        refuse(Problem("internal_error", BUG), request, reply)
-
-
-def _logged(api: Api, request: Request, reply: Reply) -> Reply:
-    """Write one line for the request when it is answered. Not its query, headers or body: secrets live there."""
-    began_ms = api.engine.clock.monotonic_ms()
-
-    def answer(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
-        took_ms = api.engine.clock.monotonic_ms() - began_ms
-        method, path = request.method.decode("latin-1"), request.path.decode("latin-1")
-        log.info("%s %s %d %d ms %s", method, path, status, took_ms, request.request_id)
-        reply(status, body, headers)
-
-    return answer

@@ -1,24 +1,24 @@
-"""The API's description as documents: OpenAPI for programs, one page without script for people. Made from the data."""
+"""The API's description as documents: OpenAPI for programs, one page without script for people. Made from the table."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import html
-from functools import cache
+from functools import cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast import __version__
-from holdfast.server.operations.table import OPERATIONS, Operation
+from holdfast.server.operations.operation import Key
 from holdfast.wire.problems import KINDS
 from holdfast.wire.requests import field_names
 
 if TYPE_CHECKING:
     from holdfast.server.api import Api
-    from holdfast.server.doors.request import Reply, Request
+    from holdfast.server.operations.operation import Call, Operation
 
 _OK = 200
 _REF = "#/components/schemas/{name}"
@@ -38,37 +38,52 @@ _PROBLEM = {
 }
 
 
-def docs(_api: Api, _request: Request, _segment: bytes, reply: Reply) -> None:
+def docs(api: Api, call: Call) -> None:
     """GET / and /docs."""
-    reply(_OK, *_page())
+    call.reply(_OK, *api.documents.page)
 
 
-def openapi_json(_api: Api, _request: Request, _segment: bytes, reply: Reply) -> None:
+def openapi_json(api: Api, call: Call) -> None:
     """GET /openapi.json."""
-    reply(_OK, openapi(), ())
+    call.reply(_OK, api.documents.openapi, ())
 
 
-def openapi_yaml(_api: Api, _request: Request, _segment: bytes, reply: Reply) -> None:
+def openapi_yaml(api: Api, call: Call) -> None:
     """GET /openapi.yaml: the same text, for JSON is YAML."""
-    reply(_OK, openapi(), ((b"content-type", b"application/yaml"),))
+    call.reply(_OK, api.documents.openapi, ((b"content-type", b"application/yaml"),))
 
 
-@cache
-def openapi() -> bytes:
-    """Return the OpenAPI document."""
+class Documents:
+    """The documents about the operations of one table. Each is made when it is first asked for."""
+
+    def __init__(self, operations: tuple[Operation, ...]) -> None:
+        self._operations = operations
+
+    @cached_property
+    def openapi(self) -> bytes:
+        """The OpenAPI document."""
+        return _openapi(self._operations)
+
+    @cached_property
+    def page(self) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
+        """The page for people, and its headers."""
+        return _page(self._operations)
+
+
+def _openapi(operations: tuple[Operation, ...]) -> bytes:
     types = [
         type_
-        for operation in OPERATIONS
+        for operation in operations
         for type_ in (operation.body, *operation.replies.values())
         if _is_message(type_)
     ]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     schema_of = dict(zip(map(repr, types), schemas, strict=True))
-    for body in {operation.body for operation in OPERATIONS if operation.body is not None}:
+    for body in {operation.body for operation in operations if operation.body is not None}:
         schema = components[body.__name__]
         schema["properties"] = {name: schema["properties"][name] for name in field_names(body)}
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
+    for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, schema_of)
     document = {
         "openapi": "3.1.0",
@@ -115,7 +130,7 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
             found.append({"name": part.strip("{}"), "in": "path", "required": True, "schema": schema})
     for name, text in operation.query.items():
         found.append({"name": name, "in": "query", "description": text, "schema": {"type": "string"}})
-    if operation.keyed:
+    if operation.key is not Key.IGNORED:
         text = "The same key has at most one effect, and gets the first answer again."
         found.append({"name": "Idempotency-Key", "in": "header", "description": text, "schema": {"type": "string"}})
     return found
@@ -155,11 +170,10 @@ def _problems(operation: Operation) -> dict[int, list[str]]:
     return by_status
 
 
-@cache
-def _page() -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
+def _page(operations: tuple[Operation, ...]) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
     """Return the page and its headers. The style is allowed by its hash, script and everything else not at all."""
     style = files(__package__).joinpath("static/docs.css").read_text(encoding="utf-8")
-    rows = "\n".join(_row(operation) for operation in OPERATIONS)
+    rows = "\n".join(_row(operation) for operation in operations)
     codes = "\n".join(
         f"<tr><td><code>{code}</code></td><td>{kind.status}</td><td>{html.escape(kind.label)}</td></tr>"
         for code, kind in KINDS.items()

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.engine.build import JournalError
 from holdfast.engine.feed import EVERYTHING
-from holdfast.server.api import encode
-from holdfast.server.doors.request import read_query
+from holdfast.server.render import encode
 from holdfast.server.streams.happenings import changes
 from holdfast.wire.problems import Problem
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
     from holdfast.server.doors.request import Request
-    from holdfast.server.streams.watch import Watches
+    from holdfast.server.operations.operation import Call
 
     Happening = tuple[Record, Event]
 
@@ -36,18 +35,15 @@ WRITE_BYTES = 65_536
 KEEPALIVE_SECONDS = 15
 KEEPALIVE = b": keepalive\n\n"
 NUMBER_DIGITS_MAX = 16
-_QUERY = frozenset({"after", "prefix"})
 
 
-def admit(api: Api, watches: Watches, request: Request) -> Events:
-    """Let a reader in, or raise why not."""
-    query = read_query(request.query, _QUERY)
-    caller = api.identify(request, "read")
-    prefix = _prefix(query.get("prefix"), caller)
+def events(api: Api, call: Call) -> Events:
+    """GET /events: let a reader in, or raise why not."""
+    prefix = _prefix(call.query.get("prefix"), call.caller)
     # The header first: a browser that comes back on its own repeats the address it began with.
-    after = _after(_header(request) or query.get("after"))
-    watches.count_in(caller.principal)
-    return Events(api, watches, request, caller.principal, Place(prefix, after))
+    after = _after(_header(call.request) or call.query.get("after"))
+    api.streams.count_in(call.caller.principal)
+    return Events(api, call, prefix, after)
 
 
 def _header(request: Request) -> str | None:
@@ -59,7 +55,7 @@ def _prefix(wanted: str | None, caller: Caller) -> str:
     if caller.prefix is None:
         return wanted or ""
     if wanted is not None:
-        caller.may_touch(wanted)
+        caller.require_within_prefix(wanted)
     return wanted or caller.prefix
 
 
@@ -71,22 +67,15 @@ def _after(text: str | None) -> int | None:
     return int(text)
 
 
-class Place(NamedTuple):
-    """What a reader wants to hear of, and from where on; None: from now on."""
-
-    prefix: str
-    after: int | None
-
-
 class Events:
-    """One reader."""
+    """One reader: of names that start with `prefix`, from after the record `after` on; None: from now on."""
 
-    def __init__(self, api: Api, watches: Watches, request: Request, principal: str, place: Place) -> None:
+    def __init__(self, api: Api, call: Call, prefix: str, after: int | None) -> None:
         self._api = api
-        self._watches = watches
-        self._authorization = request.authorization
-        self._principal = principal
-        self._prefix, self._after = place
+        self._authorization = call.request.authorization
+        self._principal = call.caller.principal
+        self._prefix = prefix
+        self._after = after
         self._listener: Listener = api.engine.feed.listen(EVERYTHING)
 
     async def frames(self) -> AsyncIterator[bytes]:
@@ -100,7 +89,7 @@ class Events:
                 # A number of another journal, or of one that was put back from a backup.
                 sent = now_seq
                 yield _resync(sent)
-            while sent < now_seq and self._may():
+            while sent < now_seq and self._is_let_in():
                 records = await engine.follow(sent, PAGE)
                 if sent < engine.journal.history_begins_after:
                     # Dropped before the reader came, or while it read.
@@ -117,13 +106,13 @@ class Events:
                 yield frame
 
     async def _live(self, sent: int) -> AsyncIterator[bytes]:
-        while self._may():
+        while self._is_let_in():
             try:
                 happening = await asyncio.wait_for(self._listener.next(), KEEPALIVE_SECONDS)
             except TimeoutError:
                 yield KEEPALIVE
                 continue
-            if happening is None or not self._may():
+            if happening is None or not self._is_let_in():
                 return
             frames = self._gather(happening, sent)
             if frames:
@@ -141,7 +130,7 @@ class Events:
             happening = self._listener.at_hand() if size < WRITE_BYTES else None
         return b"".join(frames)
 
-    def _may(self) -> bool:
+    def _is_let_in(self) -> bool:
         return self._api.is_still_let_in(self._authorization)
 
     def _frame(self, record: Record) -> bytes:
@@ -154,7 +143,7 @@ class Events:
     def close(self) -> None:
         """Stop reading."""
         self._listener.close()
-        self._watches.leave(self._principal)
+        self._api.streams.count_out(self._principal)
 
 
 def _resync(seq: int) -> bytes:

@@ -10,8 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.events import Ended, Granted, Renewed, Transferred
-from holdfast.server.api import encode
-from holdfast.server.doors.request import read_query, read_segment
+from holdfast.server.render import encode
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 
@@ -21,88 +20,37 @@ if TYPE_CHECKING:
     from holdfast.core.events import Event, Record
     from holdfast.core.state import State
     from holdfast.core.values import Moment
-    from holdfast.engine.feed import Listener
     from holdfast.server.api import Api
-    from holdfast.server.doors.request import Request
+    from holdfast.server.operations.operation import Call
 
 KEEPALIVE_SECONDS = 15
 KEEPALIVE = b": keepalive\n\n"
 RETRY_MS = 1_000
 
 
-class Watches:
-    """How many watch, and for whom: bounded for each principal and for all."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._by_principal: dict[str, int] = {}
-
-    def admit(self, request: Request, segment: bytes) -> Watch:
-        """Let a watcher in, or raise why not."""
-        api = self._api
-        text = read_segment(segment)
-        read_query(request.query, frozenset())
-        caller = api.identify(request, "read")
-        name = api.name_for(text, caller)
-        feed, settings = api.engine.feed, api.settings
-        if feed.names >= settings.watched_names_max and not feed.is_listened_to(name):
-            raise Problem("capacity_exceeded", "Too many names are watched: try again.", retry_after_ms=RETRY_MS)
-        self.count_in(caller.principal)
-        return Watch(self, request, name, caller.principal, feed.listen(name))
-
-    def is_still_let_in(self, authorization: bytes | None) -> bool:
-        """Tell whether a watcher's token is good yet."""
-        return self._api.is_still_let_in(authorization)
-
-    def count_in(self, principal: str) -> None:
-        """Count a watcher in, or raise that there are too many of one principal's."""
-        count, limit = self._by_principal.get(principal, 0), self._api.settings.watches_per_principal_max
-        if count >= limit:
-            raise Problem("quota_exceeded", f"This token has {limit} watches open, the most it may: close some.")
-        self._by_principal[principal] = count + 1
-
-    def leave(self, principal: str) -> None:
-        """Count a watcher out."""
-        left = self._by_principal[principal] - 1
-        if left:
-            self._by_principal[principal] = left
-        else:
-            del self._by_principal[principal]
-
-    async def snapshot(self, name: str) -> tuple[int, bytes]:
-        """Return the token of the live lease, if there is one, and the first frame: how things are."""
-
-        def view(state: State, now: Moment) -> tuple[int, bytes]:
-            lease = state.lease_of(name)
-            token = 0
-            body: dict[str, Any] = {"event": "released", "lock_name": name}
-            if lease is not None:
-                token = lease.token
-                body = {
-                    "event": "acquired",
-                    "lock_name": name,
-                    "fencing_token": token,
-                    "expires_at": rfc3339(now.wall_ms + state.until_of(lease) - now.ms),
-                }
-            return token, _frame(body | {"observed_at": rfc3339(now.wall_ms)})
-
-        return await self._api.engine.look(view)
+def watch(api: Api, call: Call) -> Watch:
+    """GET /locks/{name}/watch: let a watcher in, or raise why not."""
+    feed, settings = api.engine.feed, api.settings
+    if feed.names >= settings.watched_names_max and not feed.is_listened_to(call.item):
+        raise Problem("capacity_exceeded", "Too many names are watched: try again.", retry_after_ms=RETRY_MS)
+    api.streams.count_in(call.caller.principal)
+    return Watch(api, call)
 
 
 class Watch:
     """One who watches one name."""
 
-    def __init__(self, watches: Watches, request: Request, name: str, principal: str, listener: Listener) -> None:
-        self._watches = watches
-        self._authorization = request.authorization
-        self._name = name
-        self._principal = principal
-        self._listener = listener
+    def __init__(self, api: Api, call: Call) -> None:
+        self._api = api
+        self._authorization = call.request.authorization
+        self._name = call.item
+        self._principal = call.caller.principal
+        self._listener = api.engine.feed.listen(self._name)
         self._token = 0
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Yield frames until the watcher falls behind or the server stops; a comment keeps the line open."""
-        self._token, frame = await self._watches.snapshot(self._name)
+        self._token, frame = await self._api.engine.look(self._first)
         yield frame
         while True:
             try:
@@ -110,14 +58,29 @@ class Watch:
             except TimeoutError:
                 yield KEEPALIVE
                 continue
-            if happening is None or not self._watches.is_still_let_in(self._authorization):
+            if happening is None or not self._api.is_still_let_in(self._authorization):
                 return
             yield self._describe(*happening)
 
     def close(self) -> None:
         """Stop watching."""
         self._listener.close()
-        self._watches.leave(self._principal)
+        self._api.streams.count_out(self._principal)
+
+    def _first(self, state: State, now: Moment) -> tuple[int, bytes]:
+        """Return the token of the live lease, 0 if there is none, and the first frame: how things are."""
+        lease = state.lease_of(self._name)
+        token = 0
+        body: dict[str, Any] = {"event": "released", "lock_name": self._name}
+        if lease is not None:
+            token = lease.token
+            body = {
+                "event": "acquired",
+                "lock_name": self._name,
+                "fencing_token": token,
+                "expires_at": rfc3339(now.wall_ms + state.until_of(lease) - now.ms),
+            }
+        return token, _frame(body | {"observed_at": rfc3339(now.wall_ms)})
 
     def _describe(self, record: Record, event: Event) -> bytes:
         body: dict[str, Any] = {"event": "renewed", "lock_name": self._name}

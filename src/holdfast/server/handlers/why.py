@@ -1,0 +1,57 @@
+"""GET /locks/{name}/why: why a name cannot be had, as the chain of waits."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from holdfast.core.views import why as follow
+from holdfast.server.render import encode
+from holdfast.server.times import rfc3339
+from holdfast.wire.replies import WhyLink, WhyReply, WhyWaiter
+
+if TYPE_CHECKING:
+    from holdfast.core.state import State
+    from holdfast.core.values import Moment
+    from holdfast.core.views import Link
+    from holdfast.server.api import Api
+    from holdfast.server.operations.operation import Call
+    from holdfast.server.render import Answered
+
+WAITERS_SHOWN = 100
+_OK = 200
+
+
+def why(api: Api, call: Call) -> None:
+    """GET /locks/{name}/why."""
+
+    def view(state: State, now: Moment) -> Answered:
+        chain = follow(state, call.item, call.caller.prefix or "")
+        waiting = [
+            WhyWaiter(ticket.terms.owner, rfc3339(ticket.joined_wall_ms), ticket.ticket_id in state.presence.present)
+            for ticket in (state.tickets[each] for each in islice(state.index.lines.get(call.item, ()), WAITERS_SHOWN))
+        ]
+        links = [_link(link, state, now) for link in chain.links]
+        return _OK, encode(WhyReply(call.item, links, waiting, chain.circle)), ()
+
+    api.read(call, view)
+
+
+def _link(link: Link, state: State, now: Moment) -> WhyLink:
+    slot = link.slot
+    lease = slot.lease
+    if lease is None:
+        if slot.done is not None and slot.done.until_ms > now.ms:
+            return WhyLink(link.name, "done", slot.done.owner, None, None, None, None, [])
+        closed = slot.closed_until_ms > now.ms
+        return WhyLink(link.name, "closed" if closed else "free", None, None, None, None, None, [])
+    return WhyLink(
+        link.name,
+        "held",
+        lease.owner,
+        rfc3339(lease.granted_wall_ms),
+        rfc3339(lease.beat_wall_ms),
+        state.until_of(lease) - now.ms,
+        lease.note,
+        list(link.waits_for),
+    )

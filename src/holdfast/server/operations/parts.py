@@ -1,0 +1,159 @@
+"""Reading the parts of a request: what cannot be meant is refused with the reason, before anything is decided.
+
+Reading is strict and looks at nothing but the request. `reading` says in which order the parts are read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import parse_qsl, unquote_to_bytes
+from uuid import UUID
+
+import msgspec
+
+from holdfast.core.values import KEY_CHARS_MAX
+from holdfast.wire.problems import Problem
+from holdfast.wire.requests import field_names, lenient
+
+if TYPE_CHECKING:
+    from holdfast.server.doors.request import Request
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
+_JSON = b"application/json"
+_QUOTES_OF_ONE_KEY = 3
+SHOWN_CHARS = 64
+
+
+class BodyReader:
+    """Reads the JSON bodies of one type of request."""
+
+    def __init__(self, body: type[Any], *, ignore_unknown: bool) -> None:
+        """`ignore_unknown` passes over fields that the type does not have."""
+        self._decode = msgspec.json.Decoder(lenient(body) if ignore_unknown else body).decode
+        self._fields = field_names(body)
+        self._quoted = re.compile(f'"(?:{"|".join(self._fields)})"'.encode()).findall
+
+    def read(self, request: Request) -> Any:  # noqa: ANN401 - the type it was made for
+        """Return the body, or raise the problem with it."""
+        content_type = request.content_type
+        if content_type != _JSON:
+            _check_content_type(content_type)
+        body = request.body
+        try:
+            if body.count(b'"') > _QUOTES_OF_ONE_KEY:
+                self._check_twice(body)
+            return self._decode(body)
+        except msgspec.ValidationError as error:
+            _check_syntax(body)
+            self._explain(error)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Problem("invalid_input", f"The body is not JSON: {error}") from None
+
+    def _check_twice(self, body: bytes) -> None:
+        """Refuse a known field that stands twice. Only a body in which it may is read the slow way."""
+        quoted = self._quoted(body)
+        if b"\\" in body or len(quoted) != len(set(quoted)):
+            try:
+                json.loads(body, object_pairs_hook=_pairs, parse_constant=_no_constant)
+            except (ValueError, RecursionError) as error:
+                raise msgspec.DecodeError(str(error)) from None
+
+    def _explain(self, error: msgspec.ValidationError) -> NoReturn:
+        text = str(error)
+        unknown = _UNKNOWN_FIELD.search(text)
+        if unknown is None:
+            raise Problem("invalid_input", f"{text}. See /docs for the fields.", status=422) from None
+        field = unknown.group(1)
+        near = difflib.get_close_matches(field[:SHOWN_CHARS], self._fields, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(self._fields)}."
+        raise Problem("invalid_input", f"Unknown field {shown(field)}: {hint}", status=422) from None
+
+
+def _check_syntax(body: bytes) -> None:
+    """Raise if the body is not JSON at all: that comes before what is wrong with its types."""
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem("invalid_input", f"The body is not JSON: {error}") from None
+
+
+def shown(text: str) -> str:
+    """Quote what a caller sent, cut to a length that fits a sentence."""
+    return repr(text) if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]!r}…"
+
+
+def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the field {shown(name)} stands twice")
+        found[name] = value
+    return found
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _check_content_type(content_type: bytes | None) -> None:
+    kind = (content_type or b"").split(b";", 1)[0].strip().lower()
+    if kind == _JSON or (kind.startswith(b"application/") and kind.endswith(b"+json")):
+        return
+    raise Problem("invalid_input", "Send the body as Content-Type: application/json.", status=415)
+
+
+def read_segment(segment: bytes) -> str:
+    """Return the text in a path, percent-decoded."""
+    try:
+        return (unquote_to_bytes(segment) if b"%" in segment else segment).decode()
+    except UnicodeDecodeError:
+        raise Problem("invalid_input", "The path is not UTF-8: percent-encode the bytes of UTF-8.") from None
+
+
+def read_uuid_segment(segment: bytes) -> str:
+    """Return the id in a path, in its usual form."""
+    try:
+        return str(UUID(read_segment(segment)))
+    except ValueError:
+        raise Problem("invalid_input", "The id in the path is not a UUID.") from None
+
+
+def read_uuid(text: str, field: str, *, status: int = 422) -> str:
+    """Return the id in a body or a query, in its usual form."""
+    if _UUID.fullmatch(text):
+        return text
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise Problem("invalid_input", f"{field} is not a UUID.", status=status) from None
+
+
+def read_query(query: bytes, known: frozenset[str]) -> dict[str, str]:
+    """Return the query's fields; each may stand once and must be known."""
+    if not query:
+        return {}
+    try:
+        pairs = parse_qsl(query.decode(), keep_blank_values=True, strict_parsing=True, errors="strict")
+    except (ValueError, UnicodeDecodeError):
+        raise Problem("invalid_input", "The query is malformed.") from None
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise Problem("invalid_input", "A field stands twice in the query.")
+    for field in fields:
+        if field not in known:
+            raise Problem("invalid_input", f"Unknown query field {shown(field)}: known are {', '.join(sorted(known))}.")
+    return fields
+
+
+def read_key(request: Request) -> str | None:
+    """Return the idempotency key."""
+    if request.key is None:
+        return None
+    text = request.key.decode("latin-1").strip()
+    if not 0 < len(text) <= KEY_CHARS_MAX or not text.isascii() or not text.isprintable():
+        raise Problem("invalid_input", f"Idempotency-Key has 1 to {KEY_CHARS_MAX} printable ASCII characters.")
+    return text

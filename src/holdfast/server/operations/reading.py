@@ -1,0 +1,155 @@
+"""Requests become calls: every part is read once, in the order that the wire promises.
+
+    path → query → body (content type, syntax, types, values) → key → who asks → its scope → its session → the name
+
+The first that is wrong is told. Up to the key nothing but the request is looked at, so a refusal is answered at once;
+from the caller on it rests on the state. What a command means is checked later, where it is decided, in the core.
+
+`reader_for` looks at the row once, when the server starts, and returns a function that has everything at hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from holdfast.server.access.secrets import SESSION_PREFIX
+from holdfast.server.operations.operation import NOBODY, Call, Key
+from holdfast.server.operations.parts import BodyReader, read_key, read_query, read_segment, read_uuid_segment
+from holdfast.server.render import encode
+from holdfast.wire.requests import ClaimBody, field_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.server.api import Api
+    from holdfast.server.doors.request import Request
+    from holdfast.server.operations.operation import Operation, Reader, Reply
+
+    Content = Callable[[Any], object]
+
+_BEARER_OF_SESSION = f"Bearer {SESSION_PREFIX}".encode()
+_NO_KEY = (None, "")
+
+
+def reader_for(api: Api, operation: Operation) -> Reader:
+    """Return the function that reads the requests of an operation."""
+    if operation.reader is not None:
+        return operation.reader(api, operation)
+    return by_token(api, operation) if operation.scope is not None else nothing(api, operation)
+
+
+def nothing(_api: Api, operation: Operation) -> Reader:
+    """For an operation that takes nothing and does not ask who asks."""
+
+    def read(request: Request, _segment: bytes, reply: Reply) -> Call:
+        return Call(operation, request, reply, "", None, None, NOBODY)
+
+    return read
+
+
+def by_token(api: Api, operation: Operation) -> Reader:
+    """For an operation that is asked for with a bearer token, or a session's secret in its place."""
+    read_item = _item_reader(operation.path)
+    is_name = operation.path.startswith("/locks/{name}")
+    read_fields = _query_reader(operation)
+    no_fields = read_fields(b"")
+    read_body = _body_reader(api, operation)
+    check_body, check_after_key, check_session = (
+        operation.check_body,
+        operation.check_after_key,
+        operation.check_session,
+    )
+    key_and_content = _key_reader(operation)
+    scope = operation.scope or ""
+    admit, name_for = api.admit, api.name_for
+
+    def read(request: Request, segment: bytes, reply: Reply) -> Call:
+        item = read_item(segment)
+        query = read_fields(request.query) if request.query else no_fields
+        body = None
+        if read_body is not None:
+            body = read_body(request)
+            if check_body is not None:
+                check_body(body)
+        key, fingerprint = _NO_KEY if request.key is None else key_and_content(request, item, body)
+        if check_after_key is not None:
+            check_after_key(body)
+        caller = admit(request, scope)
+        call = Call(operation, request, reply, item, query, body, caller, key, fingerprint)
+        if caller.session is not None and check_session is not None:
+            check_session(call)
+        if is_name:
+            call.item = name_for(item, caller)
+        return call
+
+    return read
+
+
+def _item_reader(path: str) -> Callable[[bytes], str]:
+    if "{id}" in path:
+        return read_uuid_segment
+    return read_segment if "{name}" in path else lambda _segment: ""
+
+
+def _query_reader(operation: Operation) -> Callable[[bytes], Any]:
+    if operation.passes_over_query:
+        return lambda _query: None
+    known = frozenset(operation.query)
+    made_of = operation.read_query
+    if made_of is None:
+        return lambda query: read_query(query, known)
+    return lambda query: made_of(read_query(query, known))
+
+
+def _body_reader(api: Api, operation: Operation) -> Callable[[Request], Any] | None:
+    if operation.body is None:
+        return None
+    return BodyReader(operation.body, ignore_unknown=api.settings.unknown_fields == "ignore").read
+
+
+def _key_reader(operation: Operation) -> Callable[[Request, str, Any], tuple[str | None, str]]:
+    if operation.key is Key.IGNORED:
+        return lambda _request, _item, _body: _NO_KEY
+    if operation.key is Key.ALONE:
+        return lambda request, _item, _body: (read_key(request), "")
+    content = _content_reader(operation.body)
+    collection = operation.path.lstrip("/")
+
+    def read(request: Request, item: str, body: Any) -> tuple[str | None, str]:  # noqa: ANN401 - any body
+        return read_key(request), fingerprint(request, item or collection, content(body))
+
+    return read
+
+
+def _content_reader(body: type[Any] | None) -> Content:
+    """Return what makes of a body that which a retry must not change.
+
+    How long a claim waits, and at which place in the line, may differ from one try to the next (C5).
+    """
+    if body is None or not issubclass(body, ClaimBody):
+        return lambda read: read
+    names = field_names(body)
+    values_of = attrgetter(*names)
+
+    def content(read: ClaimBody) -> dict[str, object]:
+        fields = dict(zip(names, values_of(read), strict=True)) | {"wait_seconds": None, "ticket": None}
+        return {name: value for name, value in fields.items() if value is not UNSET}
+
+    return content
+
+
+def fingerprint(request: Request, item: str, content: object) -> str:
+    """Return what a request comes to: another request may not use its key again (C5).
+
+    What another session's secret asks is another request, or two runs that use one key would both hear that they own it
+    (S3). Whether the secret is right is looked at before the key is.
+    """
+    written = encode((request.method, item, content))
+    authorization = request.authorization
+    if authorization is not None and authorization.startswith(_BEARER_OF_SESSION):
+        written += authorization[len(_BEARER_OF_SESSION) :].partition(b"_")[0]
+    return hashlib.blake2b(written, digest_size=12).hexdigest()
