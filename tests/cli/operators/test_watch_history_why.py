@@ -13,7 +13,7 @@ from typing import Self
 import pytest
 
 from holdfast.cli.main import run as run_here
-from holdfast.wire.messages import WhyLink, WhyReply, WhyWaiter
+from holdfast.wire.replies import WhyLink, WhyReply, WhyWaiter
 from tests.cli.asides import CLOCK, Aside, clean_environment
 from tests.support import callers
 from tests.support.api import Api

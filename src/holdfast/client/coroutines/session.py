@@ -18,7 +18,7 @@ from holdfast.client.holding.session import HeldSession
 from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
 from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
-from holdfast.wire.messages import SessionOpenedReply
+from holdfast.wire.replies import SessionOpenedReply
 
 
 class Claimer(Protocol):

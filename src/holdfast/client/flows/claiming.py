@@ -17,10 +17,8 @@ from holdfast.client.values.paths import job_path
 from holdfast.client.values.records import JobClaim
 from holdfast.client.values.term import Term
 from holdfast.errors import JobHeld, NotInTime, ServerError
-from holdfast.wire.messages import (
-    AcquireBody,
+from holdfast.wire.replies import (
     AcquiredReply,
-    ClaimsBody,
     ClaimsReply,
     DelayedReply,
     DoneReply,
@@ -28,6 +26,7 @@ from holdfast.wire.messages import (
     HeldReply,
     WaitingReply,
 )
+from holdfast.wire.requests import AcquireBody, ClaimsBody
 
 POLL_SECONDS = 0.25
 POLL_SECONDS_MAX = 2.0

@@ -14,7 +14,7 @@ from holdfast.client.values.answer import Answer, refusal
 from holdfast.client.values.paths import with_query
 from holdfast.client.values.records import Happened
 from holdfast.errors import ServerError, Unreachable
-from holdfast.wire.messages import HappenedReply
+from holdfast.wire.replies import HappenedReply
 
 READ_SECONDS = 45.0
 """Three times as long as the server is ever silent."""

@@ -11,7 +11,8 @@ from holdfast.client.values.arguments import whole_seconds
 from holdfast.client.values.paths import job_path
 from holdfast.client.values.records import JobClaim, Metadata
 from holdfast.client.values.term import Loss, lost_error
-from holdfast.wire.messages import AcquiredReply, ReleaseBody, RenewBody, RenewedReply, TransferBody
+from holdfast.wire.replies import AcquiredReply, RenewedReply
+from holdfast.wire.requests import ReleaseBody, RenewBody, TransferBody
 
 
 def renew(

@@ -19,7 +19,8 @@ from holdfast.client.values.options import Wanted
 from holdfast.client.values.paths import job_path
 from holdfast.client.values.records import JobStatus, Place
 from holdfast.errors import HoldfastError, JobHeld, NotInTime
-from holdfast.wire.messages import AcquiredReply, ClaimsReply, ReleaseBody, WaitingReply
+from holdfast.wire.replies import AcquiredReply, ClaimsReply, WaitingReply
+from holdfast.wire.requests import ReleaseBody
 
 WAIT_SECONDS_MAX = 50
 """What one request may wait; a longer wait is several of them at one place in the line."""

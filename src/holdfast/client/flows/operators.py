@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from holdfast.client.flows.effects import NEW_KEY, Flow, Policy, Send
 from holdfast.client.flows.exchange import ask, get
 from holdfast.client.values.paths import job_path, token_path
-from holdfast.wire.messages import ReopenBody, RevokeBody, TokenBody, TokenMadeReply, TokenReply, TokensReply
+from holdfast.wire.replies import TokenMadeReply, TokenReply, TokensReply
+from holdfast.wire.requests import ReopenBody, RevokeBody, TokenBody
 
 
 def revoke(job: str, reason: str, policy: Policy) -> Flow[None]:

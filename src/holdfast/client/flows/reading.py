@@ -7,7 +7,8 @@ from holdfast.client.flows.exchange import ask, get
 from holdfast.client.values import records
 from holdfast.client.values.paths import job_path, with_query
 from holdfast.client.values.records import Happened, JobOwner, JobStatus
-from holdfast.wire.messages import CheckBody, CheckReply, HistoryReply, LockReply, LocksReply, StatusReply, WhyReply
+from holdfast.wire.replies import CheckReply, HistoryReply, LockReply, LocksReply, StatusReply, WhyReply
+from holdfast.wire.requests import CheckBody
 
 PAGE = 1_000
 

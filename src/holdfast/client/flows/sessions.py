@@ -12,7 +12,8 @@ from holdfast.client.values.paths import session_path
 from holdfast.client.values.records import Metadata, SessionInfo, packed
 from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
-from holdfast.wire.messages import SessionBody, SessionOpenedReply, SessionsReply
+from holdfast.wire.replies import SessionOpenedReply, SessionsReply
+from holdfast.wire.requests import SessionBody
 
 
 def open_session(

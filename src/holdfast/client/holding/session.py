@@ -16,7 +16,7 @@ from holdfast.client.holding.claim import LAST_TRY_SECONDS, H
 from holdfast.client.values.records import Metadata, unpacked
 from holdfast.client.values.term import Loss, Term, lost_error
 from holdfast.errors import HoldfastError, LeaseReleased, Refused
-from holdfast.wire.messages import SessionOpenedReply
+from holdfast.wire.replies import SessionOpenedReply
 
 _GONE = frozenset({404, 410})
 

@@ -31,7 +31,7 @@ from holdfast.client.values.records import (
     SessionInfo,
     opened_session,
 )
-from holdfast.wire.messages import StatusReply, TokenMadeReply, TokenReply, WhyReply
+from holdfast.wire.replies import StatusReply, TokenMadeReply, TokenReply, WhyReply
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

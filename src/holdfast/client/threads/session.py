@@ -17,7 +17,7 @@ from holdfast.client.threads.loss import Lost, teller
 from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
 from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
-from holdfast.wire.messages import SessionOpenedReply
+from holdfast.wire.replies import SessionOpenedReply
 
 
 class Claimer(Protocol):

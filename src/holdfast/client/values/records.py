@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from holdfast.errors import JobDone, JobHeld, ServerError
-from holdfast.wire.messages import (
+from holdfast.wire.replies import (
     AcquiredReply,
     ClaimReply,
     DelayedReply,
@@ -21,7 +21,7 @@ from holdfast.wire.messages import (
     SessionOpenedReply,
     SessionReply,
 )
-from holdfast.wire.messages import Previous as PreviousReply
+from holdfast.wire.replies import Previous as PreviousReply
 
 Metadata: TypeAlias = Mapping[str, Any] | str | None
 """A mapping travels as JSON and comes back as one; text is left as it is."""
