@@ -148,7 +148,9 @@ class PageSession:
         self._program(self._folder / "bin" / "curl", CURL.format(curl=shutil.which("curl")))
 
     def _environment(self) -> dict[str, str]:
-        env = {name: value for name, value in self._server.env().items() if not name.startswith(("HOLDFAST_", "XDG_"))}
+        # Nor the last: a reader's Python keeps what it compiled, and each command would pay for it.
+        foreign = ("HOLDFAST_", "XDG_", "PYTHONDONTWRITEBYTECODE")
+        env = {name: value for name, value in self._server.env().items() if not name.startswith(foreign)}
         path = f"{self._folder / 'bin'}:{Path(sys.prefix) / 'bin'}:{env['PATH']}"
         return env | {
             "HOME": str(self._home),

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing import pytest_plugin
 from tests.support.checks import wait_until
+from tests.support.pages import ROOT
 from tests.support.program import Program
 
 TESTS = """
@@ -45,7 +47,7 @@ def test_environment_is_put_back():
 
 def clean_environment(folder: Path) -> dict[str, str]:
     """Ours without what our own test run told pytest and the client."""
-    ours = ("HOLDFAST_", "PYTEST_", "COV_CORE")
+    ours = ("HOLDFAST_", "PYTEST_", "PYTHONDONTWRITEBYTECODE")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"TMPDIR": str(folder)}
 
 
@@ -66,10 +68,17 @@ def test_fixtures_give_a_server_and_a_client(tmp_path: Path) -> None:
 
 def test_each_worker_has_its_own_server(tmp_path: Path) -> None:
     """With pytest-xdist every worker has a server, and nothing of it is left."""
-    for number in (1, 2):
-        (tmp_path / f"test_{number}.py").write_text(TESTS)
-    result = run_pytest(tmp_path, "-n", "2", "--dist", "loadfile")
-    assert result.returncode == 0 and "8 passed" in result.stdout, result.stdout + result.stderr
+    (tmp_path / "test_mine.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('number', [1, 2])\n"
+        "def test_it(number, holdfast_server, tmp_path_factory):\n"
+        "    urls = tmp_path_factory.getbasetemp().parent / 'urls'\n"
+        "    urls.mkdir(exist_ok=True)\n"
+        "    (urls / holdfast_server.url.rpartition(':')[2]).touch()\n"
+    )
+    result = run_pytest(tmp_path, "-n", "2", "--dist", "each", "--basetemp", str(tmp_path / "temp"))
+    assert result.returncode == 0 and "4 passed" in result.stdout, result.stdout + result.stderr
+    assert len(list((tmp_path / "temp" / "urls").iterdir())) == 2
     assert list(tmp_path.glob("holdfast-testing-*")) == []
 
 
@@ -88,7 +97,7 @@ def test_settings_can_be_overridden(tmp_path: Path) -> None:
 
 
 def test_a_run_that_uses_no_fixture_pays_nothing(tmp_path: Path) -> None:
-    """A test run that asks for no fixture of ours starts no server and loads no client; the fixtures are listed."""
+    """A test run that asks for no fixture of ours starts no server and loads no client."""
     (tmp_path / "test_mine.py").write_text(
         "import sys\n"
         "def test_it():\n"
@@ -96,9 +105,13 @@ def test_a_run_that_uses_no_fixture_pays_nothing(tmp_path: Path) -> None:
     )
     result = run_pytest(tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
-    listed = run_pytest(tmp_path, "--fixtures").stdout
-    fixtures = {"holdfast_client", "holdfast_environment", "holdfast_server", "holdfast_settings"}
-    assert set(re.findall(r"^(holdfast_\w+)", listed, re.MULTILINE)) == fixtures
+
+
+def test_every_fixture_is_in_the_guide() -> None:
+    """The guide has a row for each fixture, and for no other."""
+    fixtures = re.findall(r"^def (holdfast_\w+)", Path(pytest_plugin.__file__).read_text(), re.MULTILINE)
+    guide = (ROOT / "docs" / "guide" / "testing.md").read_text()
+    assert sorted(fixtures) == sorted(re.findall(r"^\| `(holdfast_\w+)` \|", guide, re.MULTILINE))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
