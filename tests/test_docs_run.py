@@ -11,10 +11,12 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast import clientconfig, settings
 from holdfast.testing import server
+from holdfast.wire import replies
 from tests.support.page_session import PageSession
 from tests.support.pages import MARKS, PAGES, ROOT, Block, all_blocks, blocks_of
 
@@ -74,6 +76,27 @@ def as_json(text: str) -> object:
 def test_json_is_json(block: Block) -> None:
     """Each `json` block is a JSON object, but for what is left out."""
     assert isinstance(as_json(block.text), dict)
+
+
+def is_like(struct: type[msgspec.Struct], keys: set[str]) -> bool:
+    """Could an answer with these fields be this struct?"""
+    config = struct.__struct_config__
+    fields = msgspec.structs.fields(struct)
+    needed = {field.encode_name for field in fields if field.required or not config.omit_defaults}
+    tag = {config.tag_field} if config.tag_field else set()
+    return needed | tag <= keys <= {field.encode_name for field in fields} | tag
+
+
+def test_answers_shown_have_every_field() -> None:
+    """Each JSON block of the HTTP reference has all the fields of an answer, and no other; or those of a problem."""
+    structs = [kind for kind in vars(replies).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+    for block in blocks_in("json"):
+        if block.page == "docs/reference/http.md":
+            shown = as_json(block.text)
+            assert isinstance(shown, dict)
+            keys = set(shown)
+            problem = keys >= {"error", "code", "details", "request_id"}
+            assert problem or any(is_like(struct, keys) for struct in structs), block
 
 
 @pytest.mark.parametrize("block", blocks_in("toml"), ids=str)
