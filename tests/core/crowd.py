@@ -48,7 +48,7 @@ def who_waits(ticket: Ticket) -> Who:
 
 
 def label(who: Who) -> str | None:
-    return who[2] if len(who) == 3 else None
+    return str(who[2]) if len(who) == 3 and who[2] is not None else None
 
 
 class Crowd:

@@ -4,7 +4,7 @@ It shares nothing with the real one but the commands and the limits. An answer i
 of the real core in one thing only, when the memory is cut (`forget`), because the rules leave that within a second.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -123,7 +123,8 @@ class Naive(Waiting):
 
     def attempts(self, name: str) -> int:
         count = 0
-        for claim in [*self.past(name), *([self.live(name)] if self.live(name) else [])]:
+        living = self.live(name)
+        for claim in [*self.past(name), *([living] if living else [])]:
             if claim.how != "transferred":
                 count = 0 if claim.how == "released" and claim.reason != "failed" else count + 1
         return count
@@ -164,7 +165,7 @@ class Naive(Waiting):
 
     def memory(self) -> Iterator[tuple[int, int]]:
         """The place and time of everything in the retry memory, the oldest first."""
-        every = chain(self.claims, self.runs, self.keys)
+        every: Iterable[Claim | Run | Key] = chain(self.claims, self.runs, self.keys)
         return iter(sorted((thing.place, thing.at) for thing in every if thing.place > self.forgotten))
 
     # What happens.

@@ -1,15 +1,20 @@
 """The naive core's line: one list of places, a scan for every turn, the whole graph of waits for every circle."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Leave
+from holdfast.core.values import Limits
+
+if TYPE_CHECKING:
+    from tests.core.naive import Claim
 
 ABSENT_MS = 60_000
 
-Answer = tuple[object, ...]
+Answer = tuple[Any, ...]
 
 
 class Place(NamedTuple):
@@ -31,11 +36,11 @@ class Place(NamedTuple):
     away: int | None
 
     @property
-    def who(self) -> tuple[object, ...]:
+    def who(self) -> Answer:
         return who(self.bound, self.session, self.principal, self.owner, self.lease_ids[0])
 
 
-def who(bound: bool, session: str | None, principal: str, owner: str | None, lease_id: str) -> tuple[object, ...]:
+def who(bound: bool, session: str | None, principal: str, owner: str | None, lease_id: str) -> Answer:
     """Who waits for whom: a run and its owner, a principal and its owner, or one claim alone."""
     if bound:
         return ("run", session, owner)
@@ -43,11 +48,10 @@ def who(bound: bool, session: str | None, principal: str, owner: str | None, lea
 
 
 def place_for(command: Acquire | ClaimAll, now: int) -> Place:
-    alone = isinstance(command, Acquire)
     return Place(
         command.new_ticket,
-        (command.name,) if alone else command.names,
-        (command.lease_id,) if alone else command.lease_ids,
+        (command.name,) if isinstance(command, Acquire) else command.names,
+        (command.lease_id,) if isinstance(command, Acquire) else command.lease_ids,
         command.terms.principal,
         command.terms.owner,
         command.terms.session,
@@ -90,7 +94,7 @@ class Line:
     def there(self) -> Iterator[Place]:
         return (place for place in self.places if place.away is None)
 
-    def shortest_circle(self, wanted: Place, holders: dict[str, tuple[object, ...]]) -> int | None:
+    def shortest_circle(self, wanted: Place, holders: dict[str, Answer]) -> int | None:
         """How many words the shortest circle has that a wait would close: two for each holder on it (D1)."""
         seen: set[object] = set()
         edge, steps = {holders[name] for name in wanted.names if name in holders}, 1
@@ -104,14 +108,57 @@ class Line:
         return None
 
 
-class Waiting:
+class Waiting(ABC):
     """The part of the naive core that speaks of several names at once and of the line. `Naive` is made of it."""
 
-    def claim_any(self, command: ClaimAny) -> tuple[object, ...]:
+    now: int
+    limits: Limits
+    claims: "list[Claim]"
+    line: Line
+    notices: list[tuple[str, Answer]]
+
+    # What it asks of the other part.
+
+    @abstractmethod
+    def live(self, name: str) -> "Claim | None": ...
+
+    @abstractmethod
+    def closed_until(self, name: str) -> int: ...
+
+    @abstractmethod
+    def done(self, name: str) -> Answer | None: ...
+
+    @abstractmethod
+    def previous(self, name: str) -> Answer | None: ...
+
+    @abstractmethod
+    def lives(self, run: str | None, principal: str) -> str | None: ...
+
+    @abstractmethod
+    def held_by(self, claim: "Claim", owner: str | None) -> Answer: ...
+
+    @abstractmethod
+    def grant(self, place: Place, taken: Place | None) -> None: ...
+
+    @abstractmethod
+    def granted(self, claim: "Claim", *, reacquired: bool) -> Answer: ...
+
+    @abstractmethod
+    def spend(self, command: Acquire | ClaimAll | ClaimAny, verb: str, made: str, *more: str, own: bool) -> None: ...
+
+    @abstractmethod
+    def drop_key(self, place: Place) -> None: ...
+
+    @abstractmethod
+    def keep_key(self, place: Place) -> None: ...
+
+    # Several names at once.
+
+    def claim_any(self, command: ClaimAny) -> Answer:
         if lacking := self.lacking(command, 1):
             return lacking
-        busy: list[tuple[object, ...]] = []
-        finished: tuple[object, ...] | None = None
+        busy: list[Answer] = []
+        finished: Answer | None = None
         for name in command.names:
             obstacle = self.obstacle(name, command)
             if obstacle is None:
@@ -126,7 +173,7 @@ class Waiting:
                 busy.append((name, *obstacle))
         return finished if finished and not busy else self.all_held(busy)
 
-    def claim_all(self, command: ClaimAll) -> tuple[object, ...]:
+    def claim_all(self, command: ClaimAll) -> Answer:
         if command.ticket is not None:
             return self.return_to(command)
         if lacking := self.lacking(command, len(command.names)):
@@ -144,24 +191,24 @@ class Waiting:
         made = self.claims[-len(command.names) :]
         return ("all", *((claim.name, *self.granted(claim, reacquired=False)) for claim in made))
 
-    def all_held(self, busy: list[tuple[object, ...]]) -> tuple[object, ...]:
+    def all_held(self, busy: list[Answer]) -> Answer:
         opens = [one[3] if one[1] == "held" else one[2] for one in busy]
         return ("all-held", max(250, min(opens, default=self.now) - self.now), *busy)
 
-    def lacking(self, command: ClaimAny | ClaimAll, count: int) -> tuple[object, ...] | None:
+    def lacking(self, command: ClaimAny | ClaimAll, count: int) -> Answer | None:
         if command.terms.session is not None and (
             lacking := self.lives(command.terms.session, command.terms.principal)
         ):
             return (lacking,)
         return self.no_room(command.terms.principal, count)
 
-    def no_room(self, principal: str, count: int) -> tuple[object, ...] | None:
+    def no_room(self, principal: str, count: int) -> Answer | None:
         held = [claim for claim in self.claims if not claim.how and claim.principal == principal]
         if len(held) + count > self.limits.leases_per_principal_max:
             return ("too-many-leases", self.limits.leases_per_principal_max)
         return None
 
-    def obstacle(self, name: str, command: ClaimAny | ClaimAll) -> tuple[object, ...] | None:
+    def obstacle(self, name: str, command: ClaimAny | ClaimAll) -> Answer | None:
         if (done := self.done(name)) and not command.terms.redo:
             return done
         claim = self.live(name)
@@ -173,11 +220,11 @@ class Waiting:
 
     # The line.
 
-    def holders(self) -> dict[str, tuple[object, ...]]:
+    def holders(self) -> dict[str, Answer]:
         living = [c for c in self.claims if not c.how]
         return {c.name: who(c.bound, c.session, c.principal, c.owner, c.lease_id) for c in living}
 
-    def join(self, command: Acquire | ClaimAll) -> tuple[object, ...]:
+    def join(self, command: Acquire | ClaimAll) -> Answer:
         wanted = place_for(command, self.now)
         known = self.line.own(wanted)
         if known is not None:
@@ -194,7 +241,7 @@ class Waiting:
         self.spend(command, "acquire", *wanted.lease_ids, own=False)
         return ("later", wanted.ticket_id)
 
-    def come_back(self, known: Place, taken: Place) -> tuple[object, ...]:
+    def come_back(self, known: Place, taken: Place) -> Answer:
         """D1, W3: wait at a place one has, as whoever asked last."""
         if circle := self.line.shortest_circle(taken, self.holders()):
             self.leave_line(known, ("deadlock", circle))
@@ -205,7 +252,7 @@ class Waiting:
             self.line.swap(known, taken)
         return ("later", taken.ticket_id)
 
-    def return_to(self, command: Acquire | ClaimAll) -> tuple[object, ...]:
+    def return_to(self, command: Acquire | ClaimAll) -> Answer:
         wanted = place_for(command, self.now)
         place = self.line.find(command.ticket)
         if place is None:
@@ -217,14 +264,14 @@ class Waiting:
             return ("ticket-gone",)
         return self.come_back(place, place._replace(key=wanted.key, asked=wanted.asked))
 
-    def leave(self, command: Leave) -> tuple[object, ...]:
+    def leave(self, command: Leave) -> Answer:
         place = self.line.find(command.ticket_id)
         if place is None or place.principal != command.principal:
             return ("ticket-gone",)
         self.leave_line(place, ("ticket-gone",))
         return ("ok",)
 
-    def leave_line(self, place: Place, answer: tuple[object, ...]) -> None:
+    def leave_line(self, place: Place, answer: Answer) -> None:
         self.line.places.remove(place)
         self.drop_key(place)
         self.notices.append((place.ticket_id, answer))

@@ -99,7 +99,7 @@ def judge(owners: tuple[int | None, ...], waits: tuple[Waits, ...], requests: li
     ways = closure(owners, waits, len(waits) + 1)
     circles = 0
     for asked in requests:
-        in_the_way = {owners[name] for name in asked} - {None}
+        in_the_way = {owner for name in asked if (owner := owners[name]) is not None}
         closes = any(owner == 0 or ways[owner] & 1 for owner in in_the_way)
         path = find_circle(state, REQUESTER, [NAMES[name] for name in asked], 0)
         assert (path is not None) == closes, (owners, waits, asked, path)

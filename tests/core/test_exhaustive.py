@@ -1,6 +1,7 @@
 """Every sequence of a few commands, up to a depth: no chance, no gaps. States met before are not followed again."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -89,12 +90,12 @@ def acquire(who: str, units: int, **more: object) -> Move:
     return ask(make)
 
 
-def renew(who: str, units: int | None, back: int = 0, **more: object) -> Move:
+def renew(who: str, units: int | None, back: int = 0, **more: Any) -> Move:  # noqa: ANN401 - passed on as they are
     ttl_ms = None if units is None else units * UNIT_MS
     return ask(lambda pair: Renew(name="job", principal=who, lease_id=lease_id(pair, back), ttl_ms=ttl_ms, **more))
 
 
-def release(who: str, back: int = 0, **more: object) -> Move:
+def release(who: str, back: int = 0, **more: Any) -> Move:  # noqa: ANN401 - passed on as they are
     return ask(lambda pair: Release(name="job", principal=who, lease_id=lease_id(pair, back), **more))
 
 

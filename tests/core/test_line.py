@@ -25,7 +25,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.events import Event, GrantedMany
 from holdfast.core.state import State
-from holdfast.core.values import Lease, Limits
+from holdfast.core.values import Lease, Limits, Ticket
 from holdfast.testing.scenarios import durable, replay
 from tests.core.crowd import Crowd, check_lines, release_all
 from tests.core.naive_line import Place
@@ -98,7 +98,7 @@ class Walk:
             case 10 | 11 if away:
                 self.come_back(chance.choice(away))
             case 12 if crowd.line:
-                ticket = chance.choice(list(crowd.line.values()))
+                ticket: Ticket | Place = chance.choice([*crowd.line.values()])
                 crowd.ask(Leave(ticket_id=ticket.ticket_id, principal=asked_by(ticket).principal))
             case 13 if held:
                 self.hand_over(*chance.choice(held))
@@ -225,6 +225,7 @@ def test_the_line_is_first_in_first_out(block: int) -> None:
         try:
             for _ in range(STEPS):
                 walk.step()
+            assert isinstance(walk.crowd, Crowd)
             release_all(walk.crowd)
         except Exception as error:
             raise AssertionError(f"walk {seed}: {error!r}") from error

@@ -98,12 +98,11 @@ ANY_TEXT = st.text(st.characters(exclude_categories=())) | st.text("ab1-_./: %é
 @given(ANY_TEXT)
 def test_accepted_names_keep_the_limits(text: str) -> None:
     """Any text is either refused as a bad name or kept as it is, in NFC and within the limits of N1."""
+    name, reason = "", ""
     try:
         name = parse_name(text)
     except BadNameError as error:
         reason = str(error)
-    else:
-        reason = ""
     # The reason is shown to people: no character of the name may act on their terminal.
     assert reason.isprintable()
     if reason:

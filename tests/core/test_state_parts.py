@@ -69,6 +69,7 @@ def test_each_part_is_changed_only_by_those_who_may() -> None:
         walk = Walk(seed, Limits() if seed % 2 else replace(SMALL, retry_keys_max=1_000, line_max=100))
         for _ in range(STEPS):
             walk.step()
+            assert isinstance(walk.crowd, crowd.Crowd)
             state = walk.crowd.state
             for ticket_id in list(state.presence.present)[:1]:
                 assert state.position_of(ticket_id) >= 1
@@ -90,6 +91,7 @@ def test_no_free_name_has_a_waiter_that_could_be_served() -> None:
         walk = Walk(seed, Limits())
         for _ in range(STEPS):
             walk.step()
+            assert isinstance(walk.crowd, crowd.Crowd)
             state = walk.crowd.state
             for ticket_id in state.presence.present:
                 waited += 1
@@ -107,6 +109,7 @@ def test_no_ticket_without_redo_stands_where_work_is_done() -> None:
         walk = Walk(seed, Limits())
         for _ in range(STEPS):
             walk.step()
+            assert isinstance(walk.crowd, crowd.Crowd)
             state = walk.crowd.state
             for ticket in state.tickets.values():
                 dones = [slot.done for name in ticket.names if (slot := state.slots.get(name)) is not None]

@@ -170,8 +170,13 @@ class FateJournal:
         self.open = self.inner.open
         self.compact = self.inner.compact
         self.history = self.inner.history
+        self.follow = self.inner.follow
         self.health = self.inner.health
         self.close = self.inner.close
+
+    @property
+    def history_begins_after(self) -> int:
+        return self.inner.history_begins_after
 
     async def append(self, batch: Sequence[Record]) -> None:
         fate = self.fates.popleft() if self.fates else "ok"

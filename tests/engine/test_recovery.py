@@ -146,6 +146,8 @@ def test_recovered_state_equals_live_state(steps: list[Command | int | str]) -> 
                     evolve(live, (await tail(after))[-1])
                     assert picture(engine.state) == picture(live)
                     journal = after
+                case str():
+                    raise AssertionError(step)
                 case _:
                     answer, _ = await engine.ask(fresh.freshen(step, known))
                     if isinstance(answer, Acquired):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from holdfast.core.commands import CreateToken, OpenSession
+from holdfast.core.commands import Command, CreateToken, OpenSession
 from holdfast.core.state import State
 from holdfast.engine import engine as engine_module
 from holdfast.engine import snapshot
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 async def _fill(engine: Engine, names: int = 1_100) -> None:
     """Put something of every kind into the state, and more names than one part holds."""
-    commands = [
+    commands: list[Command] = [
         *(acquire(f"job/{number}", key=f"key-{number}", metadata="é") for number in range(names)),
         *(release(f"job/{number}", key=f"end-{number}") for number in range(0, names, 3)),
         *(renew(f"job/{number}", ttl_ms=1_000 + number, note="half") for number in range(1, names, 3)),
@@ -125,7 +125,7 @@ def test_compaction_goes_on_beside_commands() -> None:
             crashed = journal.fork()
             async with serving(crashed, clock) as recovered:
                 assert picture(recovered.state)[1:] == picture(engine.state)[1:]
-            assert len((await journal.open()).snapshot) > 8
+            assert len(list((await journal.open()).snapshot)) > 8
 
     run(test)
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
 from holdfast.core.commands import Leave
-from holdfast.core.events import Granted, Joined
+from holdfast.core.events import Granted, Joined, Left
 from holdfast.core.refusals import TicketGone
 from holdfast.engine.compaction import Compaction
 from holdfast.engine.replies import Unavailable, Unknown
@@ -294,7 +294,7 @@ def test_a_place_lasts_a_minute() -> None:
             await turns()
             assert gone.answer == TicketGone()
             assert engine.state.tickets == {}
-            assert [event.how for event in await events(journal) if type(event).__name__ == "Left"] == ["gone"]
+            assert [event.how for event in await events(journal) if isinstance(event, Left)] == ["gone"]
 
     run(test)
 

@@ -1,11 +1,14 @@
 """Commands as tests write them: the terms of a claim and all else that it says, side by side."""
 
-from typing import Any
+from typing import Any, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny
-from holdfast.core.values import Terms
+from holdfast.core.values import Terms, Ticket
+
+T = TypeVar("T", bound=Struct)
 
 _TERMS = frozenset(Terms.__struct_fields__)
 
@@ -27,11 +30,11 @@ def asked_by(command: Any) -> Any:  # noqa: ANN401
     return getattr(command, "terms", command)
 
 
-def altered(command: Any, **changes: Any) -> Any:  # noqa: ANN401
+def altered(command: T, **changes: Any) -> T:  # noqa: ANN401
     """The same claim with other terms, or other fields."""
     terms = {field: value for field, value in changes.items() if field in _TERMS}
     rest = {field: value for field, value in changes.items() if field not in _TERMS}
-    if hasattr(command, "terms"):
+    if isinstance(command, Acquire | ClaimAny | ClaimAll | Ticket):
         return replace(command, terms=replace(command.terms, **terms), **rest)
     return replace(command, **changes)
 
