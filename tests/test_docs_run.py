@@ -26,7 +26,7 @@ RUNNING = [page for page in PAGES if any(block.runs for block in blocks_of(page)
 # Every block that nothing runs, and why: page, reason, how many.
 NOT_RUN = {
     ("docs/guide/benchmarks.md", "takes minutes"): 1,
-    ("docs/guide/operating.md", "needs systemd and its root"): 1,
+    ("docs/guide/operating.md", "needs systemd and root"): 1,
     ("docs/guide/python.md", "needs a package index"): 1,
     ("docs/guide/testing.md", "needs a package index"): 1,
 }
