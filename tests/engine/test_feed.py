@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from holdfast.core.commands import EndSession, OpenSession
-from holdfast.core.events import Ended, Granted, Record, Renewed, SessionEnded, TimePassed
-from holdfast.engine.feed import BACKLOG_MAX, Feed
+from holdfast.core.events import Ended, Granted, Left, Record, Renewed, SessionEnded, TimePassed
+from holdfast.engine.feed import BACKLOG_MAX, EVERYTHING, NAMES_BACKLOG_MAX, Feed
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
 
 if TYPE_CHECKING:
+    from holdfast.core.events import Event
     from holdfast.testing.clock import ManualClock
 
 
@@ -109,6 +112,49 @@ def test_a_slow_listener_is_dropped_and_told() -> None:
         assert await quick.next() is not None
 
     run(test)
+
+
+def test_who_listens_to_everything_hears_what_is_history() -> None:
+    """Who listens to everything hears each record with history value once, of all names, and no renewal and no tick."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            listener = engine.feed.listen(EVERYTHING)
+            await engine.ask(acquire("a"))
+            await engine.ask(renew("a"))
+            await asyncio.sleep(6)
+            await engine.ask(acquire("b"))
+            await engine.ask(release("a"))
+            heard = []
+            while (happening := listener.at_hand()) is not None:
+                heard.append(type(happening[1]))
+            assert heard == [Granted, Granted, Ended]
+
+    run(test)
+
+
+_END = Ended("job", "id", 1, "released", True)
+_LEFT = Left("ticket", "done", ("job",))
+_THOUSAND: dict[str, Event] = {
+    "an end that answers those in line": Ended("job", "id", 1, "released", True, left=(_LEFT,) * 999),
+    "the end of a session": SessionEnded("s", "deleted", (_END,) * 400, left=(_LEFT,) * 600),
+    "a place in line that ended": Left("ticket", "gone", ("job",) * 1_000),
+}
+
+
+@pytest.mark.parametrize("kind", _THOUSAND)
+def test_a_backlog_is_bounded_by_the_names_in_it(kind: str) -> None:
+    """Records that speak of a thousand names each fill a backlog a thousand times as fast; what was heard leaves it."""
+    record = Record(1, 1, 1, _THOUSAND[kind])
+    feed = Feed()
+    listener = feed.listen(EVERYTHING)
+    for _ in range(NAMES_BACKLOG_MAX // 1_000):
+        feed.publish([record])
+    assert listener.at_hand() is not None
+    feed.publish([record])
+    before = (listener.is_over, listener.fell_behind)
+    feed.publish([record])
+    assert (before, (listener.is_over, listener.fell_behind)) == ((False, False), (True, True))
 
 
 def test_a_listener_keeps_its_place_when_its_reader_is_cancelled() -> None:
