@@ -149,8 +149,8 @@ def test_a_reply_may_ask_the_next_thing_at_once() -> None:
     run(test)
 
 
-def test_an_impatient_asker_harms_nobody() -> None:
-    """A caller that is cancelled while its command is on its way leaves the command and everybody else alone."""
+def test_an_impatient_asker_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """A caller that is cancelled while its command is on its way leaves the command, the others and the log alone."""
 
     async def test(clock: ManualClock) -> None:
         journal = GateJournal()
@@ -165,6 +165,7 @@ def test_an_impatient_asker_harms_nobody() -> None:
             assert gone.cancelled()
             assert await looking == 1
             assert isinstance((await engine.ask(release("job")))[0], Released)
+            assert caplog.records == []
 
     run(test)
 

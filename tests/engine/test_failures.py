@@ -174,6 +174,23 @@ def test_an_unknown_outcome_ends_the_engine() -> None:
     run(test)
 
 
+def test_a_read_whose_answer_is_unknown_raises() -> None:
+    """Who looks at the state while the outcome of an append is unknown gets an error, and nothing that may be wrong."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            journal.is_shut = True
+            engine.submit(acquire("job"), lambda *_: None)
+            looking = asyncio.create_task(engine.look(lambda state, _: list(state.slots)))
+            await turns()
+            journal.let_through(UNKNOWN)
+            with pytest.raises(JournalUnavailableError, match="who knows"):
+                await looking
+
+    run(test)
+
+
 @pytest.mark.parametrize("error", [DeposedError("append: deposed"), TypeError("a bug")])
 def test_any_other_failure_ends_the_engine(error: Exception) -> None:
     """A deposed writer, or one that met a bug below it, answers and announces nothing more (I9)."""
