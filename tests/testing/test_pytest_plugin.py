@@ -118,8 +118,7 @@ def test_every_fixture_is_in_the_guide() -> None:
 def test_an_interrupted_run_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C in the middle of a test, or a kill, ends the server of the run and removes its files."""
     (tmp_path / "test_mine.py").write_text(
-        "import signal, time\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import time\n"
         "def test_it(holdfast_server):\n"
         "    print('guard', holdfast_server._process.pid, flush=True)\n"
         "    time.sleep(60)\n"

@@ -119,9 +119,7 @@ def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_nothing_is_left_when_the_test_run_dies(number: signal.Signals, tmp_path: Path) -> None:
     """Whichever signal ends the test run, its server ends too and the folder is removed."""
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    # A shell that runs this in the background lets SIGINT be ignored, and Python would not raise then.
-    starter = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + STARTER
-    with Program([sys.executable, "-c", starter], env=env, folder=tmp_path) as program:
+    with Program([sys.executable, "-c", STARTER], env=env, folder=tmp_path) as program:
         where = json.loads(program.said(r"\{.*\}")[0][0])
         assert Path(where["folder"]).parent == tmp_path and not is_gone(where["guard"])
         os.kill(program.pid, number)
