@@ -310,7 +310,8 @@ class CoreMachine(RuleBasedStateMachine):
         ]
         opens = [claim.at + claim.delay for claim in naive.claims if claim.how and claim.delay]
         forgets = [at + self.pair.limits.retry_memory_ms for _, at in naive.memory()]
-        coming = sorted({ms for ms in ends + opens + forgets if ms >= self.pair.now_ms})
+        finished = [claim.done_until for claim in naive.claims if claim.done_until]
+        coming = sorted({ms for ms in ends + opens + forgets + finished if ms >= self.pair.now_ms})
         if which < len(coming):
             by_ms = max(0, coming[which] + off_ms - self.pair.now_ms)
             self.pair.now_ms += by_ms
