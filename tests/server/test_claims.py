@@ -293,7 +293,8 @@ def test_quota_counts_every_name(tmp_path_factory: pytest.TempPathFactory) -> No
 def test_a_retry_gets_the_same_claims(alice: Api) -> None:
     """C5: the same key gets the same leases again, `any` and `all`; with another request it is refused."""
     names = _names(6)
-    for fields in ({"any": names[:3]}, {"all": names[3:]}):
+    either: list[dict[str, Any]] = [{"any": names[:3]}, {"all": names[3:]}]
+    for fields in either:
         key = unique("key")
         first = _claimed(alice, key=key, **fields)
         again = _claimed(alice, key=key, **fields)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support import callers
@@ -16,7 +18,8 @@ DAYS_30 = 30 * 86_400
 
 def _finish(api: Api, name: str, **fields: object) -> dict[str, object]:
     lease = api.acquired(name, owner="ana")
-    assert api.release(name, lease["lease_id"], **{"outcome": "done", "remember_seconds": 60, **fields}).status == 200
+    told: dict[str, Any] = {"outcome": "done", "remember_seconds": 60, **fields}
+    assert api.release(name, lease["lease_id"], **told).status == 200
     return lease
 
 
@@ -28,7 +31,7 @@ def test_finished_work_is_answered_as_done(alice: Api, bob: Api, name: str) -> N
     assert (body["status"], body["name"], body["owner"]) == ("done", name, "ana")
     assert (body["result"], body["fencing_token"]) == ("merged as pr-7", lease["fencing_token"])
     assert 50_000 < body["remembered_for_ms"] <= 60_000
-    assert moment(body["completed_at"])
+    assert moment(body["completed_at"]) is not None
     assert bob.acquire(name, on_held="409").status == 409
     assert bob.acquire(name, wait_seconds=20).json()["status"] == "done"
     shown = bob.status(name).json()
@@ -124,7 +127,7 @@ def test_reopening_serves_who_waits_with_redo(alice: Api, bob: Api, operator: Ap
     ],
     ids=str,
 )
-def test_bad_outcomes(alice: Api, name: str, fields: dict[str, object], status: int) -> None:
+def test_bad_outcomes(alice: Api, name: str, fields: dict[str, Any], status: int) -> None:
     """L5: what cannot be meant is refused, and the lease lives on."""
     lease = alice.acquired(name)
     refused(alice.release(name, lease["lease_id"], **fields), status, "invalid_input")

@@ -220,7 +220,11 @@ def test_a_key_of_one_run_says_nothing_of_another(alice: Api) -> None:
     assert answer.status == 422 and answer.json()["ok"] is False
     assert two.has(key)
     answered(two.runlock(key), 200, {"ok": True})
-    claims = ((f"/locks/{unique()}/acquire", {}), ("/claims", {"all": [unique()]}), ("/claims", {"any": [unique()]}))
+    claims: tuple[tuple[str, dict[str, object]], ...] = (
+        (f"/locks/{unique()}/acquire", {}),
+        ("/claims", {"all": [unique()]}),
+        ("/claims", {"any": [unique()]}),
+    )
     for path, body in claims:
         headers = {"Idempotency-Key": unique()}
         first, again, other = (alice.post(path, body, token=run.secret, headers=headers) for run in (one, one, two))
@@ -380,9 +384,10 @@ def test_a_confined_token_confines_its_runs(operator: Api, alice: Api, ana: Run)
 def test_order_of_checks(verb: str, ana: Run, nobody: Api) -> None:
     """The first that is wrong is told: the JSON, the secret, the key, its form, the ttl, whose secret it is."""
     key = resource()
-    for body in (b"", b"{", b"{} x", b"\xff", b'{"secret": NaN}', b"\xef\xbb\xbf{}"):
-        answered(post(nobody, verb, body), 400, {"ok": False, "error": "invalid JSON body"})
-    for body in ({}, [], 5, "x", {"secret": ""}, {"secret": 5}, {"secret": None, "resourceKey": "bad key"}):
+    for text in (b"", b"{", b"{} x", b"\xff", b'{"secret": NaN}', b"\xef\xbb\xbf{}"):
+        answered(post(nobody, verb, text), 400, {"ok": False, "error": "invalid JSON body"})
+    bodies: list[object] = [{}, [], 5, "x", {"secret": ""}, {"secret": 5}, {"secret": None, "resourceKey": "bad key"}]
+    for body in bodies:
         answered(post(nobody, verb, body), 400, {"ok": False, "error": "missing secret"})
     answered(post(nobody, verb, b"null"), 400, {"ok": False, "error": "missing secret"})
     for wrong in ({}, {"resourceKey": ""}, {"resourceKey": 5}, {"resourceKey": None}, {"resourceKey": ["a:b"]}):

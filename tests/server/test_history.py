@@ -256,7 +256,7 @@ def test_history_is_bounded(tmp_path: Path) -> None:
         def some_more() -> bool:
             for _ in range(20):
                 alice.release("job", alice.acquired("job")["lease_id"])
-            return alice.history("job", limit=1_000).json()["history"][-1]["seq"] > 50
+            return bool(alice.history("job", limit=1_000).json()["history"][-1]["seq"] > 50)
 
         wait_until(some_more)
         whole = _all(alice, "job", limit=9)

@@ -71,8 +71,7 @@ def test_the_line_survives_a_restart(start: Start, how: str) -> None:
     last = pending(bob, f"{lock_path('job')}/acquire", {"owner": "last", "ticket": ticket, "wait_seconds": 40})
     back = {}
     for number in (3, 0, 2):
-        fields = {"owner": f"agent-{number}", "wait_seconds": 40}
-        back[number] = waiting(bob, "job", key=keys[number], **fields)
+        back[number] = waiting(bob, "job", key=keys[number], owner=f"agent-{number}", wait_seconds=40)
     assert waiters(alice, "job") == 4
     assert alice.renew("job", lease["lease_id"]).status == 200
     alice.release("job", lease["lease_id"])

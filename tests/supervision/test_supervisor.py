@@ -266,7 +266,6 @@ def test_stopped_command_is_stopped_for_good(tmp_path: Path, remaining: int, cod
 def test_stopped_supervisor_does_not_save_the_command(tmp_path: Path) -> None:
     """While the supervisor is stopped its guardian ends the command in time; continued, it reports the loss."""
     with Supervised(tmp_path, remaining=4).start(program("deaf_to('SIGTERM')", "beat()"), grace=1) as run:
-        assert run.process is not None
         run.wait_for("beats")
         run.send(signal.SIGSTOP)
         stopped_at = wait_until(

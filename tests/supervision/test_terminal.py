@@ -32,7 +32,7 @@ class OnTerminal(Supervised):
     def start_job(self, command: list[str], *, grace: float = 5, **environment: str) -> Self:
         self.keyboard, terminal = pty.openpty()
         os.set_blocking(self.keyboard, False)
-        self.process = subprocess.Popen(
+        self._process = subprocess.Popen(
             [
                 sys.executable,
                 str(SUPERVISION_TESTS / "jobshell.py"),
@@ -60,13 +60,13 @@ class OnTerminal(Supervised):
 
     def shell(self, word: str) -> None:
         """Tell the shell to continue its job."""
-        assert self.process is not None and self.process.stdin is not None
+        assert self.process.stdin is not None
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
 
     def hears(self, text: str) -> bool:
         """Does the shell say this next?"""
-        assert self.process is not None and self.process.stdout is not None
+        assert self.process.stdout is not None
         return self.process.stdout.readline() == f"{text}\n"
 
     def owner(self) -> int:

@@ -61,14 +61,20 @@ class Supervised:
     def __init__(self, place: Path, *, remaining: object = 60) -> None:
         self.place = place
         self.hold(remaining)
-        self.process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """The supervisor, once it is started."""
+        assert self._process is not None
+        return self._process
 
     def arguments(self, command: list[str], grace: float) -> list[str]:
         script = str(SUPERVISION_TESTS / "supervise.py")
         return [sys.executable, script, str(self.place / "control"), str(self.place / "outcome"), str(grace), *command]
 
     def start(self, command: list[str], *, grace: float = 5, before: list[str] | None = None, **options: Any) -> Self:  # noqa: ANN401 - passed on as they are
-        self.process = subprocess.Popen(
+        self._process = subprocess.Popen(
             [*(before or []), *self.arguments(command, grace)],
             cwd=self.place,
             stdin=subprocess.DEVNULL,
@@ -85,11 +91,11 @@ class Supervised:
 
     def __exit__(self, *_: object) -> None:
         """Leave nothing behind, also after a failure."""
-        for pid in [*self.pids(), *([self.process.pid] if self.process else [])]:
+        for pid in [*self.pids(), *([self._process.pid] if self._process else [])]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if self.process is not None:
-            self.process.communicate()
+        if self._process is not None:
+            self._process.communicate()
 
     def hold(self, remaining: object, *, lost: bool = False) -> None:
         """Say how the claim is."""
@@ -99,7 +105,6 @@ class Supervised:
 
     def send(self, number: int) -> None:
         """Signal the supervisor."""
-        assert self.process is not None
         self.process.send_signal(number)
 
     def lines(self, name: str) -> list[str]:
@@ -125,7 +130,6 @@ class Supervised:
 
     def guardian(self) -> int:
         """The process of the guardian."""
-        assert self.process is not None
         return self.guardian_of(self.process.pid)
 
     @staticmethod
@@ -149,6 +153,5 @@ class Supervised:
 
     def finish(self) -> tuple[int, str]:
         """Wait for the supervisor's end: its exit code and what it said."""
-        assert self.process is not None
         said = self.process.communicate(timeout=SECONDS_MAX)[1]
         return self.process.returncode, said
