@@ -79,10 +79,11 @@ def test_json_is_json(block: Block) -> None:
 
 
 def is_like(struct: type[msgspec.Struct], keys: set[str]) -> bool:
-    """Could an answer with these fields be this struct?"""
+    """Could an answer with these fields be this struct? What is unset is left out of an answer."""
     config = struct.__struct_config__
     fields = msgspec.structs.fields(struct)
-    needed = {field.encode_name for field in fields if field.required or not config.omit_defaults}
+    always = [field for field in fields if field.default is not msgspec.UNSET]
+    needed = {field.encode_name for field in always if field.required or not config.omit_defaults}
     tag = {config.tag_field} if config.tag_field else set()
     return needed | tag <= keys <= {field.encode_name for field in fields} | tag
 

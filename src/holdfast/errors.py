@@ -18,7 +18,7 @@ HoldfastError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -70,6 +70,7 @@ class JobHeld(HoldfastError):
         job_id: str = "",
         owner: str | None = None,
         metadata: Any = None,  # noqa: ANN401 - whatever the owner attached
+        labels: Mapping[str, str] | None = None,
         note: str | None = None,
         claimed_at: datetime | None = None,
         last_heartbeat_at: datetime | None = None,
@@ -84,6 +85,7 @@ class JobHeld(HoldfastError):
         self.job_id = job_id
         self.owner = owner
         self.metadata = metadata
+        self.labels = dict(labels or {})
         self.note = note
         self.claimed_at = claimed_at
         self.last_heartbeat_at = last_heartbeat_at

@@ -34,6 +34,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 — a type o
         return st.builds(kind, **{field: values_of(hints[field]) for field in kind.__struct_fields__})
     if get_origin(kind) is tuple:
         return st.lists(values_of(get_args(kind)[0]), max_size=3).map(tuple)
+    if get_origin(kind) is dict:
+        return st.dictionaries(*(values_of(item) for item in get_args(kind)), max_size=3)
     if isinstance(kind, types.UnionType):
         return st.one_of([values_of(item) for item in get_args(kind)])
     plain: dict[Any, st.SearchStrategy[Any]] = {
@@ -138,9 +140,9 @@ def test_part_of_snapshot_is_sealed(body: bytes, data: st.DataObject) -> None:
 def test_newer_format_is_refused() -> None:
     """A frame of a format this version does not know is refused, and the text says both numbers."""
     body = msgspec.msgpack.encode(sample_records()[0])
-    for version in (0, 2, 255):
+    for version in (0, 3, 255):
         frame = struct.pack("<BII", version, len(body), zlib.crc32(body)) + body
-        with pytest.raises(JournalDamagedError, match=f"format {version}; this version reads format 1"):
+        with pytest.raises(JournalDamagedError, match=f"format {version}; this version reads formats 1 to 2"):
             list(decode_batch(frame))
 
 

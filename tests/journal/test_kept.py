@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from holdfast.core.events import Event
-from holdfast.journal.codec import seal
+from holdfast.journal.codec import FORMAT, seal
 from holdfast.journal.inspect import dump, inspect
 from holdfast.journal.sqlite import FILE
 from tests.engine.driving import run
@@ -88,7 +88,7 @@ def test_killed_server_left_its_last_record_in_the_wal(tmp_path: Path) -> None:
 
 
 def newer_frame(_seq: int) -> bytes:
-    return struct.pack("<BII", 2, 3, zlib.crc32(b"new")) + b"new"
+    return struct.pack("<BII", FORMAT + 1, 3, zlib.crc32(b"new")) + b"new"
 
 
 def newer_record(seq: int) -> bytes:

@@ -36,7 +36,7 @@ class Api(Client):
 
     def locks(self, **query: object) -> Answer:
         """GET /locks."""
-        return self.get("/locks" + (f"?{urlencode(query)}" if query else ""))
+        return self.get("/locks" + (f"?{urlencode(query, doseq=True)}" if query else ""))
 
     def watch_lock(self, name: str) -> EventStream:
         """GET /locks/{name}/watch."""
@@ -77,7 +77,7 @@ class Api(Client):
 
     def events(self, *, last_event_id: str | None = None, **query: object) -> EventStream:
         """GET /events."""
-        path = "/events" + (f"?{urlencode(query)}" if query else "")
+        path = "/events" + (f"?{urlencode(query, doseq=True)}" if query else "")
         headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
         return EventStream(self.host, self.port, path, token=self.token, headers=headers)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from holdfast.client.common import decorator
@@ -116,6 +116,6 @@ def get_job_owner(job_id: str) -> JobOwner | None:
     return default_client().get_job_owner(job_id)
 
 
-def list_claimed_jobs(prefix: str | None = None) -> list[JobOwner]:
+def list_claimed_jobs(prefix: str | None = None, *, labels: Mapping[str, str] | None = None) -> list[JobOwner]:
     """List the claimed jobs, ordered by name."""
-    return default_client().list_claimed_jobs(prefix)
+    return default_client().list_claimed_jobs(prefix, labels=labels)

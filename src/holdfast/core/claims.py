@@ -27,6 +27,7 @@ from holdfast.core.values import (
     LastEnd,
     Lease,
     Memo,
+    bad_labels,
     lease_from,
 )
 
@@ -105,6 +106,8 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
         return refusals.BadField("ephemeral needs a session_id: open one with POST /sessions")
     if terms.owner is not None and not 0 < len(terms.owner) <= OWNER_CHARS_MAX:
         return refusals.BadField(f"owner has 1 to {OWNER_CHARS_MAX} characters")
+    if terms.labels is not None and (wrong := bad_labels(terms.labels)) is not None:
+        return refusals.BadField(wrong)
     if not 0 <= wait_ms <= WAIT_MS_MAX:
         return refusals.BadField(f"wait_seconds is 0 to {WAIT_MS_MAX // 1000}")
     return None

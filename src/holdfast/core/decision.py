@@ -76,10 +76,21 @@ def recall(state: State, asked: Keyed, kind: str) -> Memo | refusals.KeyConflict
 
 def left(ticket: Ticket, how: str) -> Left:
     """Make the end of a place in the line."""
-    return Left(ticket.ticket_id, how, ticket.names, ticket.terms.owner)
+    return Left(ticket.ticket_id, how, ticket.names, ticket.terms.owner, ticket.terms.labels)
 
 
 def end_of(name: str, lease: Lease, how: str, now_ms: int, *, by: str | None = None, well: bool = False) -> Ended:
     """Make the end of a lease; a lock delay closes the name from now on, whatever the end (L6)."""
     closed_until_ms = now_ms + lease.delay_ms if lease.delay_ms else 0
-    return Ended(name, lease.lease_id, lease.token, how, well, closed_until_ms, by, owner=lease.owner, note=lease.note)
+    return Ended(
+        name,
+        lease.lease_id,
+        lease.token,
+        how,
+        well,
+        closed_until_ms,
+        by,
+        owner=lease.owner,
+        note=lease.note,
+        labels=lease.labels,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.values import AccessToken, Done, Lease, Session, Ticket
+from holdfast.core.values import AccessToken, Done, Labels, Lease, Session, Ticket
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened", gc=False):
@@ -69,6 +69,7 @@ class Left(msgspec.Struct, frozen=True, array_like=True, tag="left", gc=False):
     how: str
     names: tuple[str, ...] = ()
     owner: str | None = None
+    labels: Labels | None = None
 
 
 class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed", gc=False):
@@ -107,6 +108,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False)
     note: str | None = None
     left: tuple[Left, ...] = ()
     """Those in line whom finished work answers, in this very record (L5)."""
+    labels: Labels | None = None
 
 
 class SessionOpened(msgspec.Struct, frozen=True, array_like=True, tag="session_opened", gc=False):

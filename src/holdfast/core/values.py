@@ -27,11 +27,18 @@ INTEREST_MS = 60_000
 INTERESTS_MAX = 100_000
 REMEMBER_MS_MAX = 30 * 86_400_000
 REASON_CHARS_MAX = 1_024
+LABELS_MAX = 16
+LABEL_KEY = re.compile(r"[A-Za-z0-9._/-]{1,63}")
+LABEL_VALUE_CHARS_MAX = 128
 
 RESERVED_NAMES = frozenset({"list", "status"})
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}(?:/[A-Za-z0-9._-]{1,64})*")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+
+
+Labels = dict[str, str]
+"""What a claim is marked with, to be found by. Never changed once it is made."""
 
 
 class Moment(msgspec.Struct, frozen=True, gc=False):
@@ -79,6 +86,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str | None = None
     fingerprint: str = ""
     """What the request comes to: another request may not use its key again (C5)."""
+    labels: Labels | None = None
 
 
 class LastEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -116,6 +124,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     beat_wall_ms: int
     key: str | None = None
     renew_key: str | None = None
+    labels: Labels | None = None
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -251,7 +260,26 @@ def lease_from(terms: Terms, lease_id: str, token: int, now: Moment) -> Lease:
         now.wall_ms,
         now.wall_ms,
         terms.key,
+        None,
+        terms.labels,
     )
+
+
+def bad_labels(labels: Labels) -> str | None:
+    """Return what is wrong with the labels of a claim, or None."""
+    if len(labels) > LABELS_MAX:
+        return f"a claim has at most {LABELS_MAX} labels, this one has {len(labels)}"
+    for key, value in labels.items():
+        if not LABEL_KEY.fullmatch(key):
+            return f"{key[:64]!r} is no key of a label: 1 to 63 letters (a–z, A–Z), digits, '.', '_', '-', '/'"
+        if len(value) > LABEL_VALUE_CHARS_MAX:
+            return f"the label {key!r} has a value of at most {LABEL_VALUE_CHARS_MAX} characters"
+    return None
+
+
+def has_labels(labels: Labels | None, wanted: frozenset[tuple[str, str]]) -> bool:
+    """Tell whether every pair of key and value that is wanted is there."""
+    return wanted <= ({} if labels is None else labels).items()
 
 
 class BadNameError(ValueError):

@@ -19,14 +19,19 @@ from zlib import crc32
 import msgspec
 
 from holdfast.core.events import Event, Joined, Record
-from holdfast.core.values import Terms, Ticket
+from holdfast.core.values import Labels, Terms, Ticket
 from holdfast.journal.base import JournalDamagedError, JournalTooNewError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-FORMAT = 1
+FORMAT = 2
+"""What is written. Every format up to it is read, and a newer one is refused with what to do.
+
+1: release 0.1. 2: leases, tickets and their ends may have labels, which 0.1 would pass over and then lose; the checksum
+covers the number of the format too.
+"""
 USE_THE_NEWER = "If a newer version of Holdfast wrote it, start that one; else restore the directory from a backup"
 
 
@@ -48,6 +53,7 @@ class TicketRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     joined_wall_ms: int
     key: str | None = None
     fingerprint: str = ""
+    labels: Labels | None = None
 
 
 class JoinedRow(msgspec.Struct, frozen=True, array_like=True, tag="joined", gc=False):
@@ -106,7 +112,7 @@ def encode_batch(batch: Iterable[Record]) -> bytes:
             body = _encode(_RecordRow(record.seq, record.at_ms, record.wall_ms, event_row(record.event)))
         else:
             body = _encode(record)
-        parts.append(_pack(FORMAT, len(body), crc32(body)))
+        parts.append(_pack(FORMAT, len(body), crc32(body, FORMAT)))
         parts.append(body)
     return b"".join(parts)
 
@@ -132,7 +138,7 @@ def count_records(data: bytes) -> int:
 
 def seal(body: bytes) -> bytes:
     """Put one frame around a part of a snapshot."""
-    return _pack(FORMAT, len(body), crc32(body)) + body
+    return _pack(FORMAT, len(body), crc32(body, FORMAT)) + body
 
 
 def unseal(data: bytes) -> bytes:
@@ -154,12 +160,12 @@ def _frames(data: bytes) -> Iterator[bytes]:
         version, length, checksum = _FRAME.unpack_from(data, place)
         if version > FORMAT:
             raise JournalTooNewError(
-                f"a frame has format {version}; this version reads format {FORMAT}. {USE_THE_NEWER}"
+                f"a frame has format {version}; this version reads formats 1 to {FORMAT}. {USE_THE_NEWER}"
             )
-        if version != FORMAT:
-            raise JournalDamagedError(f"a frame has format {version}; this version reads format {FORMAT}")
+        if version < 1:
+            raise JournalDamagedError(f"a frame has format {version}; this version reads formats 1 to {FORMAT}")
         place = start + length
         body = data[start:place]
-        if len(body) != length or crc32(body) != checksum:
+        if len(body) != length or crc32(body, 0 if version == 1 else version) != checksum:
             raise JournalDamagedError(f"a record's checksum does not match at byte {start} of {len(data)}")
         yield body

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
@@ -42,6 +42,8 @@ RETRY_LATER_MS = 1_000
 Answered: TypeAlias = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
 """A reply: status, body, and the headers that not every reply has."""
 
+R = TypeVar("R", AcquiredReply, HeldName, HeldReply, LockReply)
+
 encode = msgspec.json.Encoder().encode
 
 
@@ -49,7 +51,7 @@ def acquired(answer: Acquired, now: Moment, waited_ms: int = 0) -> AcquiredReply
     """Say that the caller owns the name."""
     lease = answer.lease
     left_ms = answer.until_ms - now.ms
-    return AcquiredReply(
+    reply = AcquiredReply(
         lease.lease_id,
         lease.token,
         rfc3339(now.wall_ms + left_ms),
@@ -64,13 +66,14 @@ def acquired(answer: Acquired, now: Moment, waited_ms: int = 0) -> AcquiredReply
         answer.attempts,
         lease.session,
     )
+    return _with_carried(reply, lease)
 
 
 def held(answer: refusals.Held, now: Moment, key: AuthorityKey) -> HeldReply:
     """Say who owns the name; never the lease id (C2)."""
     lease = answer.lease
     left_ms = answer.until_ms - now.ms
-    return HeldReply(
+    reply = HeldReply(
         holder_id(lease, key),
         rfc3339(now.wall_ms + left_ms),
         left_ms,
@@ -83,6 +86,14 @@ def held(answer: refusals.Held, now: Moment, key: AuthorityKey) -> HeldReply:
         lease.note,
         answer.waiting,
     )
+    return _with_carried(reply, lease)
+
+
+def _with_carried(reply: R, lease: Lease) -> R:
+    """Add what a claim carries only to be shown, wherever a claim is shown."""
+    if lease.labels is not None:
+        reply.labels = lease.labels
+    return reply
 
 
 def delayed(answer: refusals.Delayed, now: Moment) -> DelayedReply:
@@ -137,19 +148,18 @@ def held_many(answer: refusals.AllHeld, now: Moment, key: AuthorityKey) -> HeldM
         left_ms = obstacle.until_ms - now.ms
         if isinstance(obstacle, refusals.Held):
             lease = obstacle.lease
-            held.append(
-                HeldName(
-                    name,
-                    lease.owner,
-                    holder_id(lease, key),
-                    left_ms,
-                    lease.metadata,
-                    lease.note,
-                    rfc3339(lease.granted_wall_ms),
-                    rfc3339(lease.beat_wall_ms),
-                    rfc3339(now.wall_ms + left_ms),
-                )
+            reply = HeldName(
+                name,
+                lease.owner,
+                holder_id(lease, key),
+                left_ms,
+                lease.metadata,
+                lease.note,
+                rfc3339(lease.granted_wall_ms),
+                rfc3339(lease.beat_wall_ms),
+                rfc3339(now.wall_ms + left_ms),
             )
+            held.append(_with_carried(reply, lease))
         else:
             held.append(HeldName(name, None, None, left_ms, None, None, None, None, None))
     return HeldManyReply(held, answer.retry_after_ms)
@@ -176,7 +186,7 @@ def lock(name: str, state: State, now: Moment, key: AuthorityKey) -> LockReply:
     if lease is None:
         return _free(name, slot, state, now, before=before, waits=waits)
     left_ms = state.until_of(lease) - now.ms
-    return LockReply(
+    reply = LockReply(
         name,
         "held",
         holder_id(lease, key),
@@ -193,6 +203,7 @@ def lock(name: str, state: State, now: Moment, key: AuthorityKey) -> LockReply:
         slot.attempts,
         before,
     )
+    return _with_carried(reply, lease)
 
 
 def _free(name: str, slot: Slot, state: State, now: Moment, *, before: Previous | None, waits: int) -> LockReply:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Protocol, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -49,6 +49,8 @@ def _sample(kind: Any, number: int) -> Any:  # noqa: ANN401
         return kind(
             **{field: _sample(hints[field], place) for place, field in enumerate(kind.__struct_fields__, number)}
         )
+    if get_origin(kind) is dict:
+        return {f"kéy/{number}": f"té/{number}"}
     match get_args(kind):
         case (item, rest) if rest is Ellipsis:
             return (_sample(item, number), _sample(item, number + 1))

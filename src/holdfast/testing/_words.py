@@ -37,6 +37,12 @@ def read_options(words: tuple[str, ...], *allowed: str) -> dict[str, str]:
     return options
 
 
+def read_labels(text: str) -> dict[str, str]:
+    """Read `key:value,key:value`."""
+    pairs = (pair.partition(":") for pair in text.split(","))
+    return {key: value for key, _, value in pairs}
+
+
 def read_ms(text: str) -> int:
     """Read a time."""
     found = re.fullmatch(r"(-?\d+)(ms|s|m|h)", text)
@@ -174,6 +180,7 @@ def lease_words(lease: Lease, until_ms: int) -> Fields:
         "beat": time(beat_ms) if beat_ms != since_ms else None,
         "note": lease.note,
         "metadata": lease.metadata,
+        "labels": None if lease.labels is None else ",".join(f"{key}:{value}" for key, value in lease.labels.items()),
     }
 
 

@@ -13,7 +13,8 @@ can change unseen. What those in line hear stands behind the answer of the line 
 its place; a line that begins with `;` goes on with the answer of the one above. A line without an arrow may answer
 anything, and `#` opens a remark.
 
-    acquire NAME [by=OWNER ttl=T metadata=TEXT session=S bound resume redo delay=T wait=T ticket=T interest]
+    acquire NAME [by=OWNER ttl=T metadata=TEXT labels=KEY:TEXT,… session=S bound resume redo delay=T wait=T ticket=T
+                  interest]
     any NAME,NAME,… [by=OWNER ttl=T … redo]                     the first that is free
     all NAME,NAME,… [by=OWNER ttl=T … redo wait=T ticket=T]     every one or none
     away T · back T [wait=T] · leave T                          of a place in a line: its request is gone, comes again
@@ -68,7 +69,7 @@ from holdfast.core.views import why
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.testing import _words
 from holdfast.testing._script import Step, read_lines, read_step
-from holdfast.testing._words import WALL_MS, read_ms, read_options
+from holdfast.testing._words import WALL_MS, read_labels, read_ms, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,7 +80,7 @@ __all__ = ["Played", "ScenarioError", "Step", "durable", "fingerprint", "play", 
 
 TTL = "60s"
 _WHO = ("principal", "key")
-_MAKE = (*_WHO, "via", "by", "ttl", "metadata", "session", "bound", "delay", "redo")
+_MAKE = (*_WHO, "via", "by", "ttl", "metadata", "labels", "session", "bound", "delay", "redo")
 _ACQUIRE = (*_MAKE, "resume", "wait", "ticket", "interest")
 _RENEW = (*_WHO, "via", "token", "ttl", "note", "metadata")
 _RELEASE = (*_WHO, "via", "token", "failed", "done", "remember", "result")
@@ -287,6 +288,7 @@ class _Player:
             ttl_ms=read_ms(told.get("ttl", TTL)),
             owner=told.get("by"),
             metadata=told.get("metadata"),
+            labels=read_labels(told["labels"]) if "labels" in told else None,
             session=told.get("session"),
             bound="bound" in told,
             delay_ms=read_ms(told.get("delay", "0s")),

@@ -11,4 +11,10 @@ Uuid = Annotated[str, Meta(description="A UUID.", extra_json_schema={"format": "
 Time = Annotated[str, Meta(description="RFC 3339, UTC. For people; programs use the *_ms fields.")]
 Millis = Annotated[int, Meta(description="Milliseconds.", ge=0)]
 Seconds = Annotated[float, Meta(ge=0)]
+Labels = Annotated[
+    dict[str, str],
+    Meta(
+        description="At most 16. Keys of 1 to 63 letters, digits, `.`, `_`, `-`, `/`; values of at most 128 characters."
+    ),
+]
 Token = Annotated[int, Meta(description="Fencing token: rises with every new lease.", ge=0, le=2**53 - 1)]

@@ -10,7 +10,14 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from holdfast.wire.fields import Millis, Time, Token, Uuid
+from holdfast.wire.fields import Labels, Millis, Time, Token, Uuid
+
+
+class _OfClaim(msgspec.Struct, kw_only=True, gc=False):
+    """What is shown of a claim wherever it is shown; it stands behind all else."""
+
+    labels: Labels | UnsetType = UNSET
+    """What the claim is marked with; left out if it has none."""
 
 
 class Previous(msgspec.Struct, gc=False):
@@ -24,7 +31,7 @@ class Previous(msgspec.Struct, gc=False):
     note: str | None
 
 
-class AcquiredReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"):
+class AcquiredReply(_OfClaim, gc=False, tag_field="status", tag="acquired"):
     """The caller owns the name."""
 
     lease_id: Uuid
@@ -42,7 +49,7 @@ class AcquiredReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"
     session_id: Uuid | None = None
 
 
-class HeldReply(msgspec.Struct, gc=False, tag_field="status", tag="held"):
+class HeldReply(_OfClaim, gc=False, tag_field="status", tag="held"):
     """Somebody else owns the name."""
 
     holder_id: Uuid
@@ -107,7 +114,7 @@ class ClaimsReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"):
     waited_ms: Millis
 
 
-class HeldName(msgspec.Struct, gc=False):
+class HeldName(_OfClaim, gc=False):
     """One of the names that could not be had."""
 
     name: str
@@ -137,7 +144,7 @@ class CheckReply(msgspec.Struct, gc=False):
     """That of the live lease, if there is one."""
 
 
-class HappenedReply(msgspec.Struct, gc=False):
+class HappenedReply(_OfClaim, gc=False):
     """Something that happened to a name."""
 
     seq: int
@@ -200,7 +207,7 @@ class RenewedReply(msgspec.Struct, gc=False):
     expires_in_ms: Millis
 
 
-class LockReply(msgspec.Struct, gc=False, omit_defaults=True):
+class LockReply(_OfClaim, gc=False, omit_defaults=True):
     """What is known of a name."""
 
     name: str

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from holdfast.wire.fields import U32, Seconds, Token
+from holdfast.wire.fields import U32, Labels, Seconds, Token
 
 
 class _Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -41,6 +41,8 @@ class ClaimBody(_Body):
     """Come back to a place in the line."""
     redo: bool | None = None
     """Claim it although it is done."""
+    labels: Labels | UnsetType | None = UNSET
+    """What to find it by: lists and events can be asked for a label. Shown to everybody, like metadata."""
 
 
 class AcquireBody(ClaimBody):

@@ -119,14 +119,16 @@ async def everything(world: World, p: str) -> dict[str, Plain]:
 
 async def _what_is_forgotten(world: World, p: str, worker: str, other: str) -> None:
     """Let leases, sessions and places in line end by themselves, and let what is remembered of them be forgotten."""
-    lease = await world.acquire(f"{p}/expires", token=worker, key=f"{p}-expires", owner="ana", ttl_seconds=5)
+    marked: dict[str, Any] = {"labels": {"team": "infra", "pr": "1842"}}
+    lease = await world.acquire(f"{p}/expires", token=worker, key=f"{p}-expires", owner="ana", ttl_seconds=5, **marked)
     await world.verb("renew", f"{p}/expires", token=worker, lease_id=lease["lease_id"], ttl_seconds=6, note="half")
     await world.acquire(f"{p}/stays", token=worker, owner="ana", ttl_seconds=86_400)
     session = await world.told("POST", "/sessions", {"ttl_seconds": 10}, token=other, key=f"{p}-lapses")
     bound = {"session_id": session["session_id"], "ephemeral": True, "ttl_seconds": 600, "owner": "bea"}
     await world.acquire(f"{p}/bound", token=other, **bound)
     await world.acquire(f"{p}/stays", token=other, wait_seconds=0.5, **bound)
-    await world.acquire(f"{p}/stays", token=other, owner="cleo", ttl_seconds=60, wait_seconds=0.5, key=f"{p}-gone")
+    place = {"owner": "cleo", "ttl_seconds": 60, "wait_seconds": 0.5, **marked}
+    await world.acquire(f"{p}/stays", token=other, key=f"{p}-gone", **place)
     for number in range(6):
         short = await world.acquire(f"{p}/short-{number}", token=worker, key=f"{p}-short-{number}", ttl_seconds=60)
         await world.verb(

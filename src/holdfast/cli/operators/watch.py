@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.shared import output, suggestions, times
-from holdfast.cli.shared.options import PointInTime, as_json, asks_server, client, names_job
+from holdfast.cli.shared.options import PointInTime, as_json, asks_server, client, labels, labels_of, names_job
 
 if TYPE_CHECKING:
     from holdfast import Happened
@@ -28,16 +28,25 @@ COLOURS = {
 @click.command(short_help="Follow everything that happens.")
 @click.argument("prefix", required=False, shell_complete=suggestions.claimed_jobs)
 @click.option("--after", metavar="N", type=click.IntRange(min=0), help="Begin after event N instead of now.")
+@labels("Only what has this label; of several, all of them.")
 @as_json
 @asks_server
-def watch(*, prefix: str | None, after: int | None, json: bool, url: str | None, token_file: Path | None) -> None:
+def watch(
+    *,
+    prefix: str | None,
+    after: int | None,
+    labels: tuple[str, ...],
+    json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> None:
     """Print what happens to all jobs, or to those that begin with PREFIX, one line each, until Ctrl-C.
 
     It goes on through restarts of the server: nothing is missing and nothing comes twice. Renewals are not told. With
     --json each line is an object.
     """
     with client(url, token_file) as server:
-        for event in server.events(prefix, after=after):
+        for event in server.events(prefix, labels=labels_of(labels), after=after):
             if json:
                 output.say_json_line(event)
             else:

@@ -140,14 +140,28 @@ def attaches(command: F) -> F:
     return text(pairs(command))
 
 
+def labels(help_text: str) -> Callable[[F], F]:
+    """Add the option for labels."""
+    return click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help=help_text)
+
+
+def labels_of(pairs: tuple[str, ...]) -> dict[str, str] | None:
+    """Put labels together."""
+    return _fields(pairs, "--label") if pairs else None
+
+
 def metadata_of(text: str | None, pairs: tuple[str, ...]) -> Metadata:
     """Put metadata together."""
     if text is not None and pairs:
         raise click.UsageError("--metadata and -m exclude each other; put all of it into one of them")
+    return _fields(pairs, "-m") if pairs else text
+
+
+def _fields(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     fields = [pair.partition("=") for pair in pairs]
     if wrong := [key for key, equals, _ in fields if not equals or not key]:
-        raise click.UsageError(f"-m {wrong[0]!r:.100} has no value; write it as -m KEY=VALUE")
-    return {key: value for key, _, value in fields} if fields else text
+        raise click.UsageError(f"{option} {wrong[0]!r:.100} has no value; write it as {option} KEY=VALUE")
+    return {key: value for key, _, value in fields}
 
 
 def default_owner() -> str:

@@ -141,6 +141,7 @@ def _held_fields(error: JobHeld) -> dict[str, Any]:
         "job_id": error.job_id,
         "owner": error.owner,
         "metadata": error.metadata,
+        "labels": error.labels,
         "note": error.note,
         "claimed_at": error.claimed_at,
         "last_heartbeat_at": error.last_heartbeat_at,

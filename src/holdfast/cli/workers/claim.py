@@ -20,6 +20,8 @@ from holdfast.cli.shared.options import (
     attaches,
     client,
     default_owner,
+    labels,
+    labels_of,
     metadata_of,
 )
 from holdfast.cli.shared.refusals import quoted
@@ -46,6 +48,7 @@ holdfast claim --any issue-1 issue-2 issue-3 -m model=small --json
 @click.option("-w", "--wait", metavar="TIME", type=Duration(), help="Stand in line for so long; else fail at once.")
 @click.option("--owner", metavar="NAME", help="In whose name; else HOLDFAST_OWNER, else user@host:pid.")
 @attaches
+@labels("Mark it, to be found by. Can be repeated.")
 @click.option("--note", metavar="TEXT", help="Say what you are about to do.")
 @click.option("--resume", is_flag=True, help="Take back what you hold already under the same owner.")
 @click.option("--redo", is_flag=True, help="Claim it although it is done.")
@@ -62,6 +65,7 @@ def claim(
     owner: str | None,
     metadata: str | None,
     pairs: tuple[str, ...],
+    labels: tuple[str, ...],
     note: str | None,
     resume: bool,
     redo: bool,
@@ -83,6 +87,7 @@ def claim(
         "owner": owner or default_owner(),
         "wait": wait,
         "metadata": metadata_of(metadata, pairs),
+        "labels": labels_of(labels),
         "redo": redo,
     }
     session = session or os.environ.get("HOLDFAST_SESSION") or None

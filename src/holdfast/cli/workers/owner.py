@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.shared import output, suggestions, times
-from holdfast.cli.shared.options import as_json, asks_server, client, names_job
+from holdfast.cli.shared.options import as_json, asks_server, client, labels, labels_of, names_job
 from holdfast.cli.shared.refusals import quoted
 
 if TYPE_CHECKING:
@@ -42,21 +42,33 @@ def owner(*, job: str, json: bool, url: str | None, token_file: Path | None) -> 
 @click.argument("prefix", required=False, shell_complete=suggestions.claimed_jobs)
 @click.option("--owner", metavar="NAME", help="Only what NAME owns.")
 @click.option("--session", metavar="ID", help="Only what is bound to this session.")
+@labels("Only what has this label; of several, all of them.")
 @as_json
 @asks_server
 def jobs(
-    *, prefix: str | None, owner: str | None, session: str | None, json: bool, url: str | None, token_file: Path | None
+    *,
+    prefix: str | None,
+    owner: str | None,
+    session: str | None,
+    labels: tuple[str, ...],
+    json: bool,
+    url: str | None,
+    token_file: Path | None,
 ) -> None:
     """List the claimed jobs, all or those that begin with PREFIX, in order of name."""
     with client(url, token_file) as server:
-        found = server.list_claimed_jobs(prefix, owner=owner, session=session)
+        found = server.list_claimed_jobs(prefix, owner=owner, session=session, labels=labels_of(labels))
     if json:
         output.say_json({"jobs": found})
     elif found:
         heads = ["JOB", "OWNER", "AGE", "HEARTBEAT", "LEFT", "WAITING", "NOTE"]
-        output.say_table(heads, [_row(each) for each in found], folded=("JOB", "OWNER", "NOTE"))
+        rows = [_row(each) for each in found]
+        if any(each.labels for each in found):  # A column that is empty for most users would cost all of them room.
+            heads.append("LABELS")
+            rows = [[*row, output.metadata_words(each.labels)] for row, each in zip(rows, found, strict=True)]
+        output.say_table(heads, rows, folded=("JOB", "OWNER", "NOTE", "LABELS"))
     else:
-        kind = " like this" if prefix or owner or session else ""
+        kind = " like this" if prefix or owner or session or labels else ""
         output.hint(f"no job{kind} is claimed")
 
 
@@ -89,6 +101,8 @@ def _say_held(status: JobStatus, owner: JobOwner) -> None:
         rows.append(("note", owner.note))
     if metadata := output.metadata_words(owner.metadata):
         rows.append(("metadata", metadata))
+    if owner.labels:
+        rows.append(("labels", output.metadata_words(owner.labels)))
     output.say_fields([*rows, *_rows_of_any_status(status, now)])
 
 

@@ -14,7 +14,7 @@ import click
 
 from holdfast.cli.shared import output, suggestions, times
 from holdfast.cli.shared.interrupts import orderly_end
-from holdfast.cli.shared.options import Duration, Job, asks_server, attaches, metadata_of
+from holdfast.cli.shared.options import Duration, Job, asks_server, attaches, labels, labels_of, metadata_of
 from holdfast.cli.shared.refusals import sentence
 from holdfast.cli.shared.with_command import GRACE_SECONDS, RETRY_SECONDS, TTL_SECONDS, WithCommand
 from holdfast.cli.workers.claim import describe
@@ -59,6 +59,7 @@ class RunOptions(NamedTuple):
     redo: bool
     owner: str | None
     metadata: Metadata
+    labels: dict[str, str] | None
     quiet: bool
 
 
@@ -81,6 +82,7 @@ class RunOptions(NamedTuple):
 @click.option("--owner", metavar="NAME", help="In whose name; else HOLDFAST_OWNER, else host:pid:random.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @attaches
+@labels("Mark it, to be found by. Can be repeated.")
 @asks_server
 @click.pass_context
 def run(
@@ -100,6 +102,7 @@ def run(
     quiet: bool,
     metadata: str | None,
     pairs: tuple[str, ...],
+    labels: tuple[str, ...],
     url: str | None,
     token_file: Path | None,
 ) -> int:
@@ -120,6 +123,7 @@ def run(
         redo=redo,
         owner=owner or os.environ.get("HOLDFAST_OWNER"),
         metadata=metadata_of(metadata, pairs),
+        labels=labels_of(labels),
         quiet=quiet,
     )
     with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS) as server:
@@ -167,6 +171,7 @@ def claim(server: Holdfast, jobs: Sequence[str], options: RunOptions) -> Claim |
         "redo": options.redo,
         "owner": options.owner,
         "metadata": options.metadata,
+        "labels": options.labels,
     }
     if options.any_one:
         return server.claim_any(jobs, **terms)

@@ -13,7 +13,7 @@ from holdfast.client.flows.effects import ANSWER_SECONDS, RETRY_SECONDS, Policy
 from holdfast.client.values import config
 from holdfast.client.values.arguments import patience, wait_seconds, whole_seconds
 from holdfast.client.values.options import Wanted, check_known
-from holdfast.client.values.records import packed
+from holdfast.client.values.records import packed, plain_labels
 
 TTL_SECONDS = 60.0
 JOB_TTL_SECONDS = 120.0
@@ -81,6 +81,7 @@ class Client(ABC):
             owner=options.get("owner") or self._owner or chance.owner_of(worker),
             wait=wait_seconds(options.get("wait")),
             metadata=metadata,
+            labels=plain_labels(options.get("labels")),
             resume=options.get("resume", False),
             redo=options.get("redo", False),
             session=session,

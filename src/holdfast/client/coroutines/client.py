@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
@@ -32,6 +32,7 @@ from holdfast.client.values.records import (
     OpenedSession,
     SessionInfo,
     opened_session,
+    plain_labels,
 )
 from holdfast.wire.replies import StatusReply, TokenMadeReply, TokenReply, WhyReply
 
@@ -279,10 +280,13 @@ class AsyncHoldfast(Client):
         *,
         owner: str | None = None,
         session: str | None = None,
+        labels: Mapping[str, str] | None = None,
         limit: int | None = None,
     ) -> list[JobOwner]:
         """List the claimed jobs, ordered by name: all of them, or the first `limit`."""
-        flow = reading.jobs(self._policy, prefix=prefix, owner=owner, session=session, limit=limit)
+        flow = reading.jobs(
+            self._policy, prefix=prefix, owner=owner, session=session, labels=plain_labels(labels), limit=limit
+        )
         return await self._run(flow)
 
     async def history(
@@ -306,13 +310,15 @@ class AsyncHoldfast(Client):
         """Tell whether a fencing token is that of the live claim."""
         return await self._run(reading.check(job_id, token, self._policy))
 
-    async def events(self, prefix: str | None = None, *, after: int | None = None) -> AsyncIterator[Happened]:
+    async def events(
+        self, prefix: str | None = None, *, labels: Mapping[str, str] | None = None, after: int | None = None
+    ) -> AsyncIterator[Happened]:
         """Follow everything that happens but renewals, for ever, through broken connections.
 
         `after` is the `seq` of the last event one has seen; without it, it begins now. What the server no longer keeps
         comes as an event `resync`.
         """
-        follower = Follower(self._policy, prefix, after)
+        follower = Follower(self._policy, prefix, after, plain_labels(labels))
         try:
             while True:
                 for event in await self._run(follower.more()):

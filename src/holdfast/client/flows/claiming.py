@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from holdfast.client.clock import Instant
 from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send
@@ -107,6 +108,7 @@ def _terms(wanted: Wanted, wait: float, ticket: str | None) -> dict[str, Any]:
     return {
         "ttl_seconds": whole_seconds(wanted.ttl),
         "metadata": records.packed(wanted.metadata),
+        "labels": wanted.labels or UNSET,
         "owner": wanted.owner,
         "session_id": wanted.session,
         "ephemeral": True if wanted.session else None,
@@ -124,7 +126,7 @@ def _got_many(reply: object, sent: Instant, wanted: Wanted, asked: int) -> list[
         case ClaimsReply():
             return [
                 Got(
-                    records.claimed_one(each, reply.owner, wanted.metadata),
+                    records.claimed_one(each, reply.owner, wanted.metadata, wanted.labels),
                     Term(each.name, each.fencing_token, sent, each.expires_in_ms, reply.waited_ms),
                 )
                 for each in reply.claims
@@ -148,6 +150,7 @@ def _many_held(reply: HeldManyReply, kind: type[JobHeld]) -> JobHeld:
         job_id=first.job_id,
         owner=first.owner,
         metadata=first.metadata,
+        labels=first.labels,
         note=first.note,
         claimed_at=first.claimed_at,
         last_heartbeat_at=first.last_heartbeat_at,

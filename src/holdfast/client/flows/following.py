@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -33,9 +34,11 @@ class _Frame(msgspec.Struct):
 class Follower:
     """Where one who follows has got to."""
 
-    def __init__(self, policy: Policy, prefix: str | None, after: int | None) -> None:
+    def __init__(
+        self, policy: Policy, prefix: str | None, after: int | None, labels: Mapping[str, str] | None = None
+    ) -> None:
         self._policy = policy
-        self._path = with_query("/events", prefix=prefix)
+        self._path = with_query("/events", labels, prefix=prefix)
         self._after = after
         self._stream: Any = None
         self._rest = b""

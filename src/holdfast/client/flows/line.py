@@ -160,6 +160,7 @@ def _not_in_time(asking: Asking, policy: Policy) -> Flow[JobHeld]:
         job_id=job,
         owner=owner.owner,
         metadata=owner.metadata,
+        labels=owner.labels,
         note=owner.note,
         claimed_at=owner.claimed_at,
         last_heartbeat_at=owner.last_heartbeat_at,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.client.flows.effects import Flow, Policy, Send
 from holdfast.client.flows.exchange import ask, get
 from holdfast.client.values import records
@@ -25,6 +27,7 @@ def jobs(
     prefix: str | None = None,
     owner: str | None = None,
     session: str | None = None,
+    labels: Mapping[str, str] | None = None,
     limit: int | None = None,
 ) -> Flow[list[JobOwner]]:
     """List the claimed jobs in order of name, page by page; the first `limit` of them, if that is given."""
@@ -32,7 +35,7 @@ def jobs(
     after: str | None = None
     while limit is None or len(found) < limit:
         page_limit = PAGE if limit is None else min(limit - len(found), PAGE)
-        path = with_query("/locks", prefix=prefix, owner=owner, session=session, limit=page_limit, after=after)
+        path = with_query("/locks", labels, prefix=prefix, owner=owner, session=session, limit=page_limit, after=after)
         page = yield from ask(get(path, policy), policy, LocksReply)
         found += [each for each in map(records.owner_of, page.locks) if each is not None]
         after = page.next_after

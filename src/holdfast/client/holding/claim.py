@@ -80,6 +80,11 @@ class HeldClaim:
         return self._claim.metadata
 
     @property
+    def labels(self) -> dict[str, str]:
+        """What the claim is marked with."""
+        return self._claim.labels
+
+    @property
     def previous(self) -> Previous | None:
         """Who had the job before, how that ended, and what it said last."""
         return self._claim.previous

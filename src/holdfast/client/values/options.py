@@ -5,7 +5,7 @@ All times are seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypedDict
 
 import msgspec
@@ -22,6 +22,8 @@ class _EveryOption(TypedDict, total=False):
     """Claim it although it is done."""
     lock_delay: float
     """Keep the job closed for so long after any end of this claim."""
+    labels: Mapping[str, str] | None
+    """What to find it by: at most 16 texts by key. Lists and events can be asked for a label."""
 
 
 class ClaimAnyOptions(_EveryOption, total=False):
@@ -68,6 +70,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None
     wait: float = 0.0
     metadata: Metadata = None
+    labels: dict[str, str] | None = None
     resume: bool = False
     redo: bool = False
     session: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
 from holdfast.client.values.arguments import job_name
@@ -20,9 +21,10 @@ def session_path(session_id: str, verb: str = "") -> str:
     return f"/sessions/{quote(session_id, safe='')}" + (f"/{verb}" if verb else "")
 
 
-def with_query(path: str, **fields: str | int | None) -> str:
-    """Add the fields that are there."""
-    given = {name: value for name, value in fields.items() if value is not None}
+def with_query(path: str, labels: Mapping[str, str] | None = None, **fields: str | int | None) -> str:
+    """Add the fields that are there; each label is a field of its own."""
+    given = [(name, str(value)) for name, value in fields.items() if value is not None]
+    given += [("label", f"{key}:{value}") for key, value in (labels or {}).items()]
     return f"{path}?{urlencode(given)}" if given else path
 
 

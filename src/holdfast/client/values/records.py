@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from holdfast.errors import JobDone, JobHeld, ServerError
 from holdfast.wire.replies import (
@@ -56,6 +57,7 @@ class JobClaim(msgspec.Struct, frozen=True):
     """How many claims it took since the job last ended well, this one included."""
     reacquired: bool = False
     """It was ours already, and we asked for it back."""
+    labels: dict[str, str] = {}
 
     def __repr__(self) -> str:
         """Show everything but the secret."""
@@ -79,6 +81,7 @@ class JobOwner(msgspec.Struct, frozen=True):
     waiting: int
     attempts: int
     previous: Previous | None
+    labels: dict[str, str] = {}
 
 
 class JobStatus(msgspec.Struct, frozen=True):
@@ -110,6 +113,7 @@ class Happened(msgspec.Struct, frozen=True):
     token: int | None
     by: str | None
     reason: str | None
+    labels: dict[str, str] = {}
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -187,6 +191,21 @@ def unpacked(text: str | None) -> Metadata:
         return text
 
 
+def labels_of(told: dict[str, str] | UnsetType) -> dict[str, str]:
+    """Return the labels of a claim; the wire leaves them out if there are none."""
+    return {} if told is UNSET else told
+
+
+def plain_labels(labels: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return labels as they are sent. Raises for what is no label: the server is not asked for that."""
+    if labels is None:
+        return None
+    given: Any = labels
+    if not isinstance(given, Mapping) or not all(isinstance(text, str) for pair in given.items() for text in pair):
+        raise TypeError(f"labels is {labels!r:.50}; give a mapping of texts to texts")
+    return dict(labels)
+
+
 def previous(reply: PreviousReply | None) -> Previous | None:
     """Say who was there before."""
     if reply is None:
@@ -207,11 +226,12 @@ def claimed(job: str, reply: AcquiredReply) -> JobClaim:
         previous(reply.previous),
         reply.attempts,
         reply.reacquired,
+        labels_of(reply.labels),
     )
 
 
-def claimed_one(reply: ClaimReply, owner: str | None, metadata: Metadata) -> JobClaim:
-    """Make a claim of one of several."""
+def claimed_one(reply: ClaimReply, owner: str | None, metadata: Metadata, labels: dict[str, str] | None) -> JobClaim:
+    """Make a claim of one of several; what it carries is what was asked for."""
     expires_at = time_of(reply.expires_at)
     return JobClaim(
         reply.name,
@@ -223,6 +243,7 @@ def claimed_one(reply: ClaimReply, owner: str | None, metadata: Metadata) -> Job
         metadata,
         previous(reply.previous),
         reply.attempts,
+        labels=labels or {},
     )
 
 
@@ -244,6 +265,7 @@ def owner_of(reply: LockReply) -> JobOwner | None:
         reply.waiting,
         reply.attempts,
         previous(reply.previous),
+        labels_of(reply.labels),
     )
 
 
@@ -275,6 +297,7 @@ def happened(reply: HappenedReply) -> Happened:
         reply.fencing_token,
         reply.by,
         reply.reason,
+        labels_of(reply.labels),
     )
 
 
@@ -310,6 +333,7 @@ def job_held(job: str, reply: HeldReply) -> JobHeld:
         job_id=job,
         owner=reply.owner,
         metadata=unpacked(reply.metadata),
+        labels=labels_of(reply.labels),
         note=reply.note,
         claimed_at=time_of(reply.claimed_at),
         last_heartbeat_at=time_of(reply.last_heartbeat_at),
@@ -336,6 +360,7 @@ def name_held(reply: HeldName) -> JobHeld:
         job_id=reply.name,
         owner=reply.owner,
         metadata=unpacked(reply.metadata),
+        labels=labels_of(reply.labels),
         note=reply.note,
         claimed_at=_time_or_none(reply.claimed_at),
         last_heartbeat_at=_time_or_none(reply.last_heartbeat_at),

@@ -137,6 +137,7 @@ def terms_of(api: Api, call: Call) -> Terms:
         redo=bool(body.redo),
         key=call.key,
         fingerprint=call.fingerprint,
+        labels=body.labels or None,
     )
 
 

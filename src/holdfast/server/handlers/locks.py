@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.answers import Acquired, Extended, OpenAgain, Released
 from holdfast.core.commands import Release, Renew, Reopen, Revoke, Transfer
+from holdfast.core.values import has_labels
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
-from holdfast.server.operations.parts import read_uuid
+from holdfast.server.operations.parts import LABEL, read_uuid
 from holdfast.server.render import encode, no_content
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import CheckReply, LocksReply
@@ -52,7 +53,7 @@ def check_outcome(body: ReleaseBody) -> None:
         raise Problem("invalid_input", 'result and remember_seconds go with "outcome": "done".', status=422)
 
 
-def list_query(query: dict[str, str]) -> dict[str, str]:
+def list_query(query: dict[str, Any]) -> dict[str, Any]:
     """Check the query of a list and write the session's id in its usual form."""
     limit = query.setdefault("limit", str(LIST_LIMIT))
     if not _NUMBER.fullmatch(limit) or not 0 < int(limit) <= LIST_LIMIT_MAX:
@@ -185,12 +186,12 @@ def status(api: Api, call: Call) -> None:
 
 def list_(api: Api, call: Call) -> None:
     """GET /locks."""
-    query: dict[str, str] = call.query
+    query: dict[str, Any] = call.query
     limit = int(query["limit"])
     prefix = _effective_prefix(query.get("prefix"), call.caller)
 
     def view(state: State, now: Moment) -> Answered:
-        names = list(_matching(state, prefix or "", query.get("owner"), query.get("session")))
+        names = list(_matching(state, prefix or "", query))
         after = query.get("after", "")
         page = list(islice((name for name in names if name > after), limit + 1))
         more = len(page) > limit
@@ -201,15 +202,20 @@ def list_(api: Api, call: Call) -> None:
     api.read(call, view)
 
 
-def _matching(state: State, prefix: str, owner: str | None, session: str | None) -> Iterator[str]:
+def _matching(state: State, prefix: str, query: dict[str, Any]) -> Iterator[str]:
+    owner, session, labels = query.get("owner"), query.get("session"), query.get(LABEL)
+    if owner is session is labels is None:
+        yield from state.index.held.walk(prefix)
+        return
     for name in state.index.held.walk(prefix):
-        if owner is not None or session is not None:
-            lease = state.lease_of(name)
-            if lease is None or (owner is not None and lease.owner != owner):
-                continue
-            if session is not None and lease.session != session:
-                continue
-        yield name
+        lease = state.lease_of(name)
+        if (
+            lease is not None
+            and (owner is None or lease.owner == owner)
+            and (session is None or lease.session == session)
+            and (labels is None or has_labels(lease.labels, labels))
+        ):
+            yield name
 
 
 def _effective_prefix(prefix: str | None, caller: Caller) -> str | None:

@@ -26,6 +26,8 @@ _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 _JSON = b"application/json"
 _QUOTES_OF_ONE_KEY = 3
 SHOWN_CHARS = 64
+LABEL = "label"
+"""The one field of a query that may stand several times."""
 
 
 class BodyReader:
@@ -54,9 +56,9 @@ class BodyReader:
             raise Problem("invalid_input", f"The body is not JSON: {error}") from None
 
     def _check_twice(self, body: bytes) -> None:
-        """Refuse a known field that stands twice. Only a body in which it may is read the slow way."""
+        """Refuse a field that stands twice. Only a body in which a known one may, or a label, is read the slow way."""
         quoted = self._quoted(body)
-        if b"\\" in body or len(quoted) != len(set(quoted)):
+        if b"\\" in body or b'"labels"' in quoted or len(quoted) != len(set(quoted)):
             try:
                 json.loads(body, object_pairs_hook=_pairs, parse_constant=_no_constant)
             except (ValueError, RecursionError) as error:
@@ -132,21 +134,32 @@ def read_uuid(text: str, field: str, *, status: int = 422) -> str:
         raise Problem("invalid_input", f"{field} is not a UUID.", status=status) from None
 
 
-def read_query(query: bytes, known: frozenset[str]) -> dict[str, str]:
-    """Return the query's fields; each may stand once and must be known."""
+def read_query(query: bytes, known: frozenset[str]) -> dict[str, Any]:
+    """Return the query's fields; each must be known and may stand once, but for `label`: that is a set of pairs."""
     if not query:
         return {}
     try:
         pairs = parse_qsl(query.decode(), keep_blank_values=True, strict_parsing=True, errors="strict")
     except (ValueError, UnicodeDecodeError):
         raise Problem("invalid_input", "The query is malformed.") from None
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
+    plain = [pair for pair in pairs if pair[0] != LABEL]
+    fields: dict[str, Any] = dict(plain)
+    if len(fields) != len(plain):
         raise Problem("invalid_input", "A field stands twice in the query.")
-    for field in fields:
+    labels = [text for field, text in pairs if field == LABEL]
+    for field in (*fields, *([LABEL] if labels else [])):
         if field not in known:
             raise Problem("invalid_input", f"Unknown query field {shown(field)}: known are {', '.join(sorted(known))}.")
+    if labels:
+        fields[LABEL] = frozenset(_read_label(text) for text in labels)
     return fields
+
+
+def _read_label(text: str) -> tuple[str, str]:
+    key, colon, value = text.partition(":")
+    if not colon:
+        raise Problem("invalid_input", f"The label {shown(text)} has no value: write it as key:value.")
+    return key, value
 
 
 def read_key(request: Request) -> str | None:

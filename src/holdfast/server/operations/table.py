@@ -60,6 +60,7 @@ OPERATIONS: tuple[Operation, ...] = (
         scope="read",
         query={
             "prefix": "Only names that start so.",
+            "label": "Only what concerns claims with this label, written as `key:value`; repeated, all of them.",
             "after": "From after this record on; `Last-Event-ID` says the same.",
         },
         is_stream=True,
@@ -84,6 +85,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "prefix": "Only names that start so.",
             "owner": "Only what this owner holds.",
             "session": "Only what this session holds.",
+            "label": "Only what has this label, written as `key:value`; repeated, all of them.",
             "limit": "At most so many; 1,000 unless told, 10,000 at most.",
             "after": "Only names after this one: the next page.",
         },

@@ -11,8 +11,10 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from holdfast.core.values import has_labels
 from holdfast.engine.build import JournalError
 from holdfast.engine.feed import EVERYTHING
+from holdfast.server.operations.parts import LABEL
 from holdfast.server.render import encode
 from holdfast.server.streams.happenings import changes
 from holdfast.wire.problems import Problem
@@ -43,7 +45,7 @@ def events(api: Api, call: Call) -> Events:
     # The header first: a browser that comes back on its own repeats the address it began with.
     after = _after(_header(call.request) or call.query.get("after"))
     api.streams.count_in(call.caller.principal)
-    return Events(api, call, prefix, after)
+    return Events(api, call, prefix, call.query.get(LABEL, frozenset()), after)
 
 
 def _header(request: Request) -> str | None:
@@ -68,13 +70,19 @@ def _after(text: str | None) -> int | None:
 
 
 class Events:
-    """One reader: of names that start with `prefix`, from after the record `after` on; None: from now on."""
+    """One reader: of names that start with `prefix` and claims that have all `labels`, after the record `after`.
 
-    def __init__(self, api: Api, call: Call, prefix: str, after: int | None) -> None:
+    Without `after` it begins with what happens now.
+    """
+
+    def __init__(
+        self, api: Api, call: Call, prefix: str, labels: frozenset[tuple[str, str]], after: int | None
+    ) -> None:
         self._api = api
         self._authorization = call.request.authorization
         self._principal = call.caller.principal
         self._prefix = prefix
+        self._labels = labels
         self._after = after
         self._listener: Listener = api.engine.feed.listen(EVERYTHING)
 
@@ -136,6 +144,8 @@ class Events:
     def _frame(self, record: Record) -> bytes:
         """Return the frame of a record; nothing if it concerns no name that the reader may see."""
         seen = [change for change in changes(record) if change.name.startswith(self._prefix)]
+        if self._labels:
+            seen = [change for change in seen if has_labels(change.labels or None, self._labels)]
         if not seen:
             return b""
         return b"id: %d\nevent: change\ndata: %b\n\n" % (record.seq, encode({"seq": record.seq, "changes": seen}))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from holdfast.core.events import Ended, Granted, GrantedMany, Joined, Left, Reopened, SessionEnded, Transferred
 from holdfast.server.times import rfc3339
 from holdfast.wire.replies import HappenedReply
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.core.events import Record
+    from holdfast.core.values import Labels
 
 
 def changes(record: Record) -> Iterator[HappenedReply]:
@@ -31,13 +34,14 @@ def changes(record: Record) -> Iterator[HappenedReply]:
                 yield _ended(record, ended)
             yield from _left(record, event.left)
         case Transferred():
-            yield _said(record, "transferred", event.name, event.lease.owner, event.lease.token, by=event.by)
+            lease = event.lease
+            yield _said(record, "transferred", event.name, lease.owner, lease.token, by=event.by, labels=lease.labels)
         case Reopened():
             yield _said(record, "reopened", event.name, None, by=event.by, reason=event.reason)
         case Joined():
             terms = event.ticket.terms
             for name in event.ticket.names:
-                yield _said(record, "waiting", name, terms.owner, by=terms.principal)
+                yield _said(record, "waiting", name, terms.owner, by=terms.principal, labels=terms.labels)
         case Left():
             yield from _left(record, (event,))
         case _:
@@ -47,17 +51,18 @@ def changes(record: Record) -> Iterator[HappenedReply]:
 def _left(record: Record, those: tuple[Left, ...]) -> Iterator[HappenedReply]:
     for each in those:
         for name in each.names:
-            yield _said(record, "left", name, each.owner, reason=each.how)
+            yield _said(record, "left", name, each.owner, reason=each.how, labels=each.labels)
 
 
 def _granted(record: Record, event: Granted) -> HappenedReply:
     lease = event.lease
-    return _said(record, "granted", event.name, lease.owner, lease.token, by=lease.principal)
+    return _said(record, "granted", event.name, lease.owner, lease.token, by=lease.principal, labels=lease.labels)
 
 
 def _ended(record: Record, event: Ended) -> HappenedReply:
     how = "done" if event.done is not None else event.how
-    return _said(record, how, event.name, event.owner, event.token, by=event.by, reason=event.reason)
+    who = (event.owner, event.token)
+    return _said(record, how, event.name, *who, by=event.by, reason=event.reason, labels=event.labels)
 
 
 def _said(
@@ -69,5 +74,7 @@ def _said(
     *,
     by: str | None = None,
     reason: str | None = None,
+    labels: Labels | None = None,
 ) -> HappenedReply:
-    return HappenedReply(record.seq, rfc3339(record.wall_ms), what, name, owner, token, by, reason)
+    at = rfc3339(record.wall_ms)
+    return HappenedReply(record.seq, at, what, name, owner, token, by, reason, labels=labels or UNSET)

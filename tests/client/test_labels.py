@@ -1,0 +1,67 @@
+"""Labels from Python, with both clients, against a real server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import JobHeld, Refused
+from tests.client.both import Either
+
+INFRA = {"team": "infra", "pr": "1842"}
+
+
+def test_a_claim_shows_its_labels_to_everybody(either: Either, job: str) -> None:
+    """The claim, its owner's record and a refusal have them; without any they are an empty mapping."""
+    with either.claim(job, owner="ana", labels=INFRA) as claim:
+        assert claim.labels == claim.record.labels == INFRA
+        assert either.get_job_owner(job).labels == INFRA
+        with pytest.raises(JobHeld) as caught:
+            either.claim_job(job, "ben")
+        assert caught.value.labels == INFRA
+    with either.claim(job) as claim:
+        assert claim.labels == either.get_job_owner(job).labels == {}
+
+
+def test_claims_of_several_have_labels_too(either: Either, job: str) -> None:
+    """`claim_all`, `claim_any` and `claim_job` take them; a refusal of several tells those of the first in the way."""
+    names = [f"{job}/{number}" for number in range(2)]
+    with either.claim_all(names, labels=INFRA) as claims:
+        assert [each.labels for each in claims] == [INFRA, INFRA]
+        assert either.get_job_owner(names[1]).labels == INFRA
+        with pytest.raises(JobHeld) as caught, either.claim_any(names):
+            pass
+        assert caught.value.labels == INFRA
+    one = either.claim_job(job, labels={"x": "1"})
+    assert one.labels == either.get_job_owner(job).labels == {"x": "1"}
+
+
+def test_lists_and_events_can_be_asked_for_labels(either: Either, job: str) -> None:
+    """Only what has every label that is asked for is listed and told."""
+    for name, labels in (("a", INFRA), ("b", {"team": "infra"}), ("c", None)):
+        either.claim_job(f"{job}/{name}", labels=labels)
+    found = either.list_claimed_jobs(f"{job}/", labels={"team": "infra"})
+    assert [each.job_id for each in found] == [f"{job}/a", f"{job}/b"]
+    found = either.list_claimed_jobs(f"{job}/", labels={"team": "infra", "pr": "1842"})
+    assert [each.job_id for each in found] == [f"{job}/a"]
+    began = min(each.seq for name in "abc" for each in either.history(f"{job}/{name}")) - 1
+    following = either.events(f"{job}/", labels=INFRA, after=began)
+    told = next(following)
+    assert (told.job_id, told.event, told.labels) == (f"{job}/a", "granted", INFRA)
+    following.close()
+
+
+@pytest.mark.parametrize("labels", ["team:infra", {"team": 1}, [("team", "infra")]])
+def test_what_cannot_be_a_label_is_refused_before_it_is_sent(either: Either, job: str, labels: Any) -> None:  # noqa: ANN401
+    """A mistake of the program is a TypeError that says what to give."""
+    with pytest.raises(TypeError, match="a mapping of texts to texts"):
+        either.claim_job(job, labels=labels)
+    with pytest.raises(TypeError, match="a mapping of texts to texts"):
+        either.list_claimed_jobs(labels=labels)
+
+
+def test_a_key_that_the_server_refuses_is_told(either: Either, job: str) -> None:
+    """The server knows what a key may be; its words come through."""
+    with pytest.raises(Refused, match="no key of a label"):
+        either.claim_job(job, labels={"not a key": "v"})
