@@ -14,7 +14,7 @@ import hashlib
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
+import msgspec
 
 from holdfast.server.access.secrets import SESSION_PREFIX
 from holdfast.server.operations.operation import NOBODY, Call, Key
@@ -134,10 +134,12 @@ def _content_reader(body: type[Any] | None) -> Content:
         return lambda read: read
     names = field_names(body)
     values_of = attrgetter(*names)
+    in_order = msgspec.defstruct("Content", names)
 
-    def content(read: ClaimBody) -> dict[str, object]:
-        fields = dict(zip(names, values_of(read), strict=True)) | {"wait_seconds": None, "ticket": None}
-        return {name: value for name, value in fields.items() if value is not UNSET}
+    def content(read: ClaimBody) -> object:
+        made = in_order(*values_of(read))
+        made.wait_seconds = made.ticket = None  # type: ignore[attr-defined]
+        return made
 
     return content
 
