@@ -1,9 +1,36 @@
-"""The fast lane: requests answered from the parser's callbacks, without an ASGI scope and a task for each.
+"""The fast lane: requests are answered from the parser's callbacks, without an ASGI scope and a task for each.
 
-A subclass of uvicorn's httptools protocol, an accelerator and never a second implementation: what it cannot do
-(streams) it leaves to the parent. It keeps the limits on what a sender may do: the size of its head and body, the time
-it takes for them, how long it idles. Times are looked after by one sweep a second over all connections, not by a timer
-for each.
+It is a subclass of uvicorn's httptools protocol. One object is one connection. uvicorn owns the socket and the parser;
+the lane decides what becomes of the bytes. What it cannot do, streams, it leaves to its parent, which runs the ASGI
+door for them. It is an accelerator and never a second implementation: both doors end in `operations.routes`.
+
+What the sender is doing is the *phase*. It counts for the time limits alone:
+
+              first byte                head complete              body complete
+      IDLE ───────────────► HEAD ─────────────────────────► BODY ─────────────────────► IDLE
+       │ idle_timeout        │ header_timeout, header_bytes   │ body_timeout, body_bytes
+       ▼                     ▼                                ▼
+      close                 refuse: 408, 431                 refuse: 408, 413
+
+*Refused* is the end: a problem is written, our side is closed, and what still comes in is thrown away for two seconds.
+If we closed at once, the kernel would drop the refusal before the sender has read it.
+
+What we owe is apart from the phase, because a sender may send the next request before it has its answer:
+
+      complete request ──► is an answer owed, or does a stream run?
+                              no  ──► `_answer`: routes.handle(request, reply), now `_owes_answer`
+                              yes ──► `_pipelined`, at most 32, then reading pauses
+      reply            ──► `_write` ──► the next of `_pipelined`, or a stream that waited behind the answer
+
+So answers leave in the order of their requests, and never into a stream that has begun. `reply` may come at once (a
+malformed request), after the commit (nearly always), or much later (a claim that waits in line). If the connection is
+lost before that, `on_disconnect` of the request tells the engine that nobody waits any more.
+
+Most clients repeat the same headers on a connection, byte for byte. The lane remembers those of the last request, if
+they say nothing that changes how a request is read. When the same bytes stand behind a plain request line and the rest
+is as long as they announce, the parser is not needed (`_answer_repeated`). Anything else is the parser's.
+
+Time is counted in whole seconds by one `sweep` over all connections, not by a timer for each.
 """
 
 from __future__ import annotations
@@ -11,12 +38,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import deque
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from holdfast.server.doors.message import message
 from holdfast.server.doors.request import Request
 from holdfast.wire.problems import Problem
 
@@ -35,11 +62,8 @@ IDLE, HEAD, BODY = range(3)
 LINGER_SECONDS = 2
 """How long what follows a refusal is read and thrown away: closing at once would take the refusal back."""
 
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-_JSON_HEADER = b"content-type: application/json\r\n"
-_NO_CONTENT = 204
 _SINGLE = frozenset({b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key"})
-_NOT_ALIKE = frozenset({b"connection", b"expect", b"transfer-encoding", b"upgrade"})
+_NOT_REPEATABLE = frozenset({b"connection", b"expect", b"transfer-encoding", b"upgrade"})
 _STREAMS = (b"/watch", b"/events")
 _PLAIN_LINE = re.compile(rb"(POST|GET) (/[A-Za-z0-9/._~%:-]*) HTTP/1\.1\r\n")
 
@@ -61,45 +85,47 @@ class Lane(HttpToolsProtocol):
         self._head_bytes_max = settings.header_bytes_max
         self._body_bytes_max = settings.body_bytes_max
         self._phase = IDLE
-        self._since = self.now_seconds
-        self._busy = False
-        """Whether an answer is owed."""
-        self._asked: Request | None = None
-        """What the answer is owed to."""
+        self._phase_since = self.now_seconds
+        self._owes_answer = False
+        """Whether a request was handed to the routes and not answered yet."""
+        self._answering: Request | None = None
+        """The request that an answer is owed to, or was last."""
         self._head_bytes = 0
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._fields: dict[bytes, bytes] = {}
-        self._slow = False
+        self._is_stream_request = False
         self._refused = False
         self._stopping = False
-        self._waiting: deque[tuple[Request, bool]] = deque()
+        self._pipelined: deque[tuple[Request, bool]] = deque()
         self._keep_alive = True
-        self._chunk = b""
+        self._last_data = b""
         self._unsent_bytes = 0
         """What a stream had not yet taken when it was last looked at."""
-        self._known_head = b""
-        """The headers of the last request, as they came: the same bytes again need no second parse."""
-        self._known_fields: dict[bytes, bytes] = {}
+        self._repeatable_head = b""
+        """The headers of the last request, as they came: the same bytes again need no second parse. Empty: none."""
+        self._repeatable_fields: dict[bytes, bytes] = {}
 
     # The connection.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, unless there are too many."""
         super().connection_made(transport)  # type: ignore[arg-type]
-        self._since = self.now_seconds
+        self._phase_since = self.now_seconds
         if len(self.connections) > self.api.settings.connections_max:
             self._refuse(Problem("overloaded", "The server has too many connections: try again.", retry_after_ms=1_000))
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser. A head that does not end in time or size is refused here."""
-        if self._refused or (self._known_head and self._phase == IDLE and not self._busy and self._answer_alike(data)):
+        if self._refused or (
+            self._repeatable_head and self._phase == IDLE and not self._owes_answer and self._answer_repeated(data)
+        ):
             return
         if self._phase == IDLE:
-            self._phase, self._since = HEAD, self.now_seconds
+            self._phase, self._phase_since = HEAD, self.now_seconds
         if self._phase == HEAD:
             self._head_bytes += len(data)
-        self._chunk = data
+        self._last_data = data
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -110,17 +136,17 @@ class Lane(HttpToolsProtocol):
         if self._phase == HEAD and self._head_bytes > self._head_bytes_max:
             self._refuse_head()
 
-    def _answer_alike(self, data: bytes) -> bool:
+    def _answer_repeated(self, data: bytes) -> bool:
         """Answer a request whose headers are, byte for byte, those the parser accepted just before on this connection.
 
         Only the line before them and the body differ then, so only the line is read, and only in its plainest form;
         the length that those headers announce is the length the body must have. Anything else is the parser's.
         """
         line = _PLAIN_LINE.match(data)
-        if line is None or line.end() > self._head_bytes_max or not data.startswith(self._known_head, line.end()):
+        if line is None or line.end() > self._head_bytes_max or not data.startswith(self._repeatable_head, line.end()):
             return False
-        start = line.end() + len(self._known_head)
-        fields = self._known_fields
+        start = line.end() + len(self._repeatable_head)
+        fields = self._repeatable_fields
         if len(data) - start != int(fields.get(b"content-length", 0)):
             return False
         method, path = line.groups()
@@ -131,30 +157,30 @@ class Lane(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget what was not yet begun; what was decided stays decided."""
-        self._waiting.clear()
+        self._pipelined.clear()
         self._refused = True
-        if self._busy and self._asked is not None and self._asked.on_disconnect is not None:
-            self._asked.on_disconnect()
+        if self._owes_answer and self._answering is not None and self._answering.on_disconnect is not None:
+            self._answering.on_disconnect()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
         """Stop after the answers that are owed."""
         self._stopping = True
-        if not self._busy and not self._waiting and not self._cycle_runs():
+        if not self._owes_answer and not self._pipelined and not self._stream_runs():
             self.transport.close()
-        elif self._cycle_runs():
+        elif self._stream_runs():
             super().shutdown()
 
     def check_time(self) -> None:
         """End a connection that takes too long for what it is doing."""
-        passed = self.now_seconds - self._since
+        passed = self.now_seconds - self._phase_since
         settings = self.api.settings
         if self._refused:
             if passed > LINGER_SECONDS:
                 self.transport.close()
-        elif self._cycle_runs():
+        elif self._stream_runs():
             self._check_reader(passed)
-        elif self._busy:
+        elif self._owes_answer:
             return
         elif self._phase == IDLE and passed > settings.idle_timeout_seconds:
             self._hang_up()
@@ -169,7 +195,7 @@ class Lane(HttpToolsProtocol):
         """End a stream whose reader takes nothing of what is ready for it: it would be kept for it forever."""
         unsent_bytes = self.transport.get_write_buffer_size()
         if not unsent_bytes or unsent_bytes != self._unsent_bytes:
-            self._unsent_bytes, self._since = unsent_bytes, self.now_seconds
+            self._unsent_bytes, self._phase_since = unsent_bytes, self.now_seconds
         elif passed > self.api.settings.idle_timeout_seconds:
             self.transport.abort()
 
@@ -185,11 +211,11 @@ class Lane(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         self.url = b""
-        self._phase, self._since = HEAD, self.now_seconds
+        self._phase, self._phase_since = HEAD, self.now_seconds
         self._fields = {}
         self._body = []
         self._body_bytes = 0
-        self._slow = False
+        self._is_stream_request = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header. One that we read may stand only once: two could be read in two ways."""
@@ -220,15 +246,15 @@ class Lane(HttpToolsProtocol):
             return
         self._phase = BODY
         self._keep_alive = self.parser.should_keep_alive()
-        if self.url.partition(b"?")[0].endswith(_STREAMS) and self._is_stream(self.parser.get_method()):
-            self._slow = True
-            self._go_slow()
+        if self.url.partition(b"?")[0].endswith(_STREAMS) and self._is_stream_route(self.parser.get_method()):
+            self._is_stream_request = True
+            self._start_stream()
         elif b"expect" in fields and fields[b"expect"].lower() == b"100-continue":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
-        if self._slow:
+        if self._is_stream_request:
             super().on_body(body)
             return
         self._body_bytes += len(body)
@@ -241,38 +267,38 @@ class Lane(HttpToolsProtocol):
         """Answer the request, or put it behind the one before."""
         if self._refused:
             return
-        if self._slow:
+        if self._is_stream_request:
             super().on_message_complete()
             return
         path, _, query = self.url.partition(b"?")
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         request = Request(self.parser.get_method(), path, query, self._fields, body)
         self._remember_head(body)
-        self._phase, self._since = IDLE, self.now_seconds
-        if self._busy or self._waiting or self._cycle_runs():
-            self._waiting.append((request, self._keep_alive))
-            if len(self._waiting) >= PIPELINED_MAX:
+        self._phase, self._phase_since = IDLE, self.now_seconds
+        if self._owes_answer or self._pipelined or self._stream_runs():
+            self._pipelined.append((request, self._keep_alive))
+            if len(self._pipelined) >= PIPELINED_MAX:
                 self.flow.pause_reading()
             return
         self._answer(request, keep_alive=self._keep_alive)
 
     def _remember_head(self, body: bytes) -> None:
         """Keep the headers if the whole request came in one piece and says nothing that changes how it is read."""
-        self._known_head = b""
-        data = self._chunk
+        self._repeatable_head = b""
+        data = self._last_data
         line = _PLAIN_LINE.match(data)
-        if line is None or not self._keep_alive or not _NOT_ALIKE.isdisjoint(self._fields):
+        if line is None or not self._keep_alive or not _NOT_REPEATABLE.isdisjoint(self._fields):
             return
         end = data.find(b"\r\n\r\n", line.end() - 2) + 4
         if end - 4 >= 0 and data[end:] == body and len(body) == int(self._fields.get(b"content-length", 0)):
-            self._known_head = data[line.end() : end]
-            self._known_fields = self._fields
+            self._repeatable_head = data[line.end() : end]
+            self._repeatable_fields = self._fields
 
     # Answers.
 
     def _answer(self, request: Request, *, keep_alive: bool) -> None:
-        self._busy = True
-        self._asked = request
+        self._owes_answer = True
+        self._answering = request
 
         def reply(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
             self._write(request, status, body, headers, keep_alive=keep_alive)
@@ -293,12 +319,12 @@ class Lane(HttpToolsProtocol):
             return
         keep_alive = keep_alive and not self._stopping
         dated = self._dated()
-        transport.write(_message(request, status, body, headers, dated, keep_alive=keep_alive))
-        self._busy = False
-        self._since = self.now_seconds
+        transport.write(message(request, status, body, headers, dated, keep_alive=keep_alive))
+        self._owes_answer = False
+        self._phase_since = self.now_seconds
         if not keep_alive:
             transport.close()
-        elif self._waiting:
+        elif self._pipelined:
             self._next()
         elif self.pipeline:
             cycle, app = self.pipeline.pop()
@@ -312,8 +338,8 @@ class Lane(HttpToolsProtocol):
         return self.date[1]
 
     def _next(self) -> None:
-        request, keep_alive = self._waiting.popleft()
-        if len(self._waiting) < PIPELINED_MAX // 2:
+        request, keep_alive = self._pipelined.popleft()
+        if len(self._pipelined) < PIPELINED_MAX // 2:
             self.flow.resume_reading()
         self._answer(request, keep_alive=keep_alive)
 
@@ -330,25 +356,23 @@ class Lane(HttpToolsProtocol):
         """Answer with a problem and end the connection: what follows on it cannot be trusted to be a request."""
         if self._refused or self.transport.is_closing():
             return
-        self._refused, self._since = True, self.now_seconds
+        self._refused, self._phase_since = True, self.now_seconds
         request = Request(b"", b"", b"", {}, b"")
         body = problem.body(request.request_id)
-        self.transport.write(
-            _message(request, problem.status, body, problem.headers(), self._dated(), keep_alive=False)
-        )
+        self.transport.write(message(request, problem.status, body, problem.headers(), self._dated(), keep_alive=False))
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
-    # The slow lane.
+    # Streams: the parent answers them, through the ASGI door.
 
-    def _is_stream(self, method: bytes) -> bool:
+    def _is_stream_route(self, method: bytes) -> bool:
         with contextlib.suppress(Problem):
             return self.routes.find(method, self.url.partition(b"?")[0])[0].is_stream
         return False
 
-    def _go_slow(self) -> None:
+    def _start_stream(self) -> None:
         # What follows on this connection comes behind the stream: it must not be answered into it.
-        self._known_head = b""
+        self._repeatable_head = b""
         url = self.url
         super().on_message_begin()
         self.url = url
@@ -357,12 +381,12 @@ class Lane(HttpToolsProtocol):
         self._phase = IDLE
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        if self._busy or self._waiting:
+        if self._owes_answer or self._pipelined:
             self.pipeline.appendleft((cycle, app))
         else:
             super()._start_asgi_task(cycle, app)
 
-    def _cycle_runs(self) -> bool:
+    def _stream_runs(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 
@@ -370,37 +394,9 @@ class Lane(HttpToolsProtocol):
         """Go on with what was sent behind a stream."""
         super().on_response_complete()
         self._unset_keepalive_if_required()
-        self._since = self.now_seconds
-        if self._waiting and not self.transport.is_closing():
+        self._phase_since = self.now_seconds
+        if self._pipelined and not self.transport.is_closing():
             self._next()
-
-
-def _message(
-    request: Request,
-    status: int,
-    body: bytes,
-    headers: tuple[tuple[bytes, bytes], ...],
-    dated: bytes,
-    *,
-    keep_alive: bool,
-) -> bytes:
-    extra = dated
-    is_json = True
-    for name, value in headers:
-        extra += name + b": " + value + b"\r\n"
-        is_json = is_json and name != b"content-type"
-    if not keep_alive:
-        extra += b"connection: close\r\n"
-    if status == _NO_CONTENT:
-        return b"%bx-request-id: %b\r\n%b\r\n" % (_STATUS_LINES[status], request.request_id.encode(), extra)
-    return b"%b%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n%b" % (
-        _STATUS_LINES[status],
-        _JSON_HEADER if is_json else b"",
-        len(body),
-        request.request_id.encode(),
-        extra,
-        b"" if request.method == b"HEAD" else body,
-    )
 
 
 def lane_for(routes: Routes) -> type[Lane]:
