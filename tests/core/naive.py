@@ -418,8 +418,8 @@ class Naive(Waiting):
         if foreign:
             return ("session-unknown",)
         proved = claim.principal == command.principal
-        if command.via is not None:
-            proved = claim.bound and claim.session == command.via
+        if command.as_session is not None:
+            proved = claim.bound and claim.session == command.as_session
         return claim if proved else ("not-current", True)
 
     def renew(self, command: Renew) -> tuple[object, ...]:

@@ -120,7 +120,7 @@ def session_moves() -> list[Move]:
         acquire("ben", 1),
         renew("ana", 1),
         renew("ben", 1),
-        release("ana", via="s1"),
+        release("ana", as_session="s1"),
         release("ben"),
         advance(1),
         advance(0.5),

@@ -234,11 +234,11 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(
         back=WHICH, stray=SELDOM, ttl_ms=st.none() | TTLS_MS, note=NOTES, metadata=NOTES, key=KEYS,
-        stranger=SELDOM, via=st.sampled_from([None, None, "own", "other"]),
+        stranger=SELDOM, as_session=st.sampled_from([None, None, "own", "other"]),
     )  # fmt: skip
     def renew(
         self, back: int, stray: bool, ttl_ms: int | None, note: str | None, metadata: str | None, key: str | None,
-        stranger: bool, via: str | None,
+        stranger: bool, as_session: str | None,
     ) -> None:  # fmt: skip
         proof = self.proof(back, stray)
         self.pair.ask(
@@ -249,17 +249,24 @@ class CoreMachine(RuleBasedStateMachine):
                 ttl_ms=ttl_ms,
                 note=note,
                 metadata=metadata,
-                via=self.secret(proof, via),
+                as_session=self.secret(proof, as_session),
                 key=key,
             )
         )
 
     @rule(
         back=WHICH, stray=SELDOM, failed=HALF, remember_ms=REMEMBER_MS, key=KEYS, stranger=SELDOM,
-        via=st.sampled_from([None, None, None, "own", "other"]),
+        as_session=st.sampled_from([None, None, None, "own", "other"]),
     )  # fmt: skip
     def release(
-        self, back: int, stray: bool, failed: bool, remember_ms: int, key: str | None, stranger: bool, via: str | None
+        self,
+        back: int,
+        stray: bool,
+        failed: bool,
+        remember_ms: int,
+        key: str | None,
+        stranger: bool,
+        as_session: str | None,
     ) -> None:
         proof = self.proof(back, stray)
         self.last = Release(
@@ -270,7 +277,7 @@ class CoreMachine(RuleBasedStateMachine):
             done=bool(remember_ms),
             remember_ms=remember_ms,
             result="r" if remember_ms else None,
-            via=self.secret(proof, via),
+            as_session=self.secret(proof, as_session),
             key=key,
         )
         self.pair.ask(self.last)
@@ -278,8 +285,8 @@ class CoreMachine(RuleBasedStateMachine):
     def asker(self, proof: Claim, stranger: bool) -> str:
         return {"ana": "ben", "ben": "ana"}[proof.principal] if stranger else proof.principal
 
-    def secret(self, proof: Claim, via: str | None) -> str | None:
-        return {"own": proof.session, "other": self.session(proof.principal, 0, stray=True)}.get(via or "")
+    def secret(self, proof: Claim, as_session: str | None) -> str | None:
+        return {"own": proof.session, "other": self.session(proof.principal, 0, stray=True)}.get(as_session or "")
 
     @rule(principal=PRINCIPALS, ttl_ms=SESSION_TTLS_MS, key=KEYS)
     def open_session(self, principal: str, ttl_ms: int, key: str | None) -> None:

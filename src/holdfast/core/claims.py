@@ -12,7 +12,7 @@ from holdfast.core.deadlock import find_circle, holder_of_ticket
 from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse
 from holdfast.core.events import Granted, Renewed, Reopened, Transferred
 from holdfast.core.rights import may_touch
-from holdfast.core.sessions import missing
+from holdfast.core.sessions import why_unusable
 from holdfast.core.state import EMPTY
 from holdfast.core.values import (
     INTEREST_MS,
@@ -58,10 +58,10 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     closed = lease is None and slot.closed_until_ms > now.ms
     if closed and not command.wait_ms:
         return refuse(refusals.Delayed(slot.closed_until_ms, slot.last_end))
-    if not may_touch(terms, terms.principal, command.via):
+    if not may_touch(terms, terms.principal, command.as_session):
         return refuse(refusals.SessionUnknown())
     if terms.session is not None:
-        lacking = missing(state, terms.session, terms.principal)
+        lacking = why_unusable(state, terms.session, terms.principal)
         if lacking is not None:
             return refuse(lacking)
     if lease is not None and _is_own(lease, command, limits):
@@ -300,25 +300,25 @@ def _held_by_caller(state: State, command: Renew | Release | Transfer) -> Lease 
     """Return the live lease if the caller has proved that it is its own (L3, S3), else why not."""
     lease = state.lease_of(command.name)
     if lease is None:
-        return _gone(state, command)
+        return _why_not_held(state, command)
     if lease.lease_id != command.lease_id:
         refusal = not_current(state, command.name, command.lease_id, command.principal)
         # What became of one's own lease is told whoever has the name by now (L7).
         foreign = lease.bound and lease.principal != command.principal and refusal.ended is None
         return refusals.SessionUnknown() if foreign else refusal
-    if may_touch(lease, command.principal, command.via):
+    if may_touch(lease, command.principal, command.as_session):
         return lease
     if lease.bound and lease.principal != command.principal:
         return refusals.SessionUnknown()
     return refusals.NotCurrent(succeeded=True)
 
 
-def _gone(state: State, command: Renew | Release | Transfer) -> Refusal:
+def _why_not_held(state: State, command: Renew | Release | Transfer) -> Refusal:
     """Nobody holds the name: say what became of the caller's lease, and that it was the session if it was."""
     refusal = not_current(state, command.name, command.lease_id, command.principal)
     ended = refusal.ended
     if ended is not None and ended.end.how == "session_ended" and ended.session is not None:
-        lacking = missing(state, ended.session, command.principal)
+        lacking = why_unusable(state, ended.session, command.principal)
         if isinstance(lacking, refusals.SessionLapsed):
             return lacking
     return refusal

@@ -1,7 +1,7 @@
 """What can be asked of the core. Imperatives; each carries who asks and every id it may need.
 
 Ids that must be unguessable are made by the engine and travel inside: `decide` knows neither chance nor clock.
-`principal` is the name of the token that asked. `via` is the session whose secret was used, if one was.
+`principal` is the name of the token that asked. `as_session` is the session whose secret was used, if one was.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Acquire(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Come back to this place in the line."""
     new_ticket: str = ""
     """The ticket to get if it has to wait."""
-    via: str | None = None
+    as_session: str | None = None
     interest: bool = False
     """A refusal leaves an interest, and a circle of those is told (D3)."""
 
@@ -44,7 +44,7 @@ class ClaimAny(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     names: tuple[str, ...]
     lease_id: str
     terms: Terms
-    via: str | None = None
+    as_session: str | None = None
 
 
 class ClaimAll(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -56,7 +56,7 @@ class ClaimAll(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     wait_ms: int = 0
     ticket: str | None = None
     new_ticket: str = ""
-    via: str | None = None
+    as_session: str | None = None
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -64,7 +64,7 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ticket_id: str
     principal: str
-    via: str | None = None
+    as_session: str | None = None
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -76,7 +76,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     new_lease_id: str
     to_owner: str
     ttl_ms: int | None = None
-    via: str | None = None
+    as_session: str | None = None
     key: str | None = None
     fingerprint: str = ""
 
@@ -110,7 +110,7 @@ class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ttl_ms: int | None
     note: str | None = None
     metadata: str | None = None
-    via: str | None = None
+    as_session: str | None = None
     key: str | None = None
 
 
@@ -124,7 +124,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     done: bool = False
     remember_ms: int = 0
     result: str | None = None
-    via: str | None = None
+    as_session: str | None = None
     key: str | None = None
     fingerprint: str = ""
 

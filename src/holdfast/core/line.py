@@ -47,7 +47,7 @@ from holdfast.core.deadlock import blockers_of, find_circle, holder_of_lease, ho
 from holdfast.core.decision import Decision, Due, left, refuse
 from holdfast.core.events import Granted, GrantedMany, Joined
 from holdfast.core.rights import may_touch
-from holdfast.core.sessions import missing
+from holdfast.core.sessions import why_unusable
 from holdfast.core.state import EMPTY
 from holdfast.core.values import TOKEN_MAX, Ticket, lease_from
 
@@ -117,7 +117,7 @@ def return_to(state: State, command: Acquire | ClaimAll, now: Moment) -> Decisio
     """Come back with a ticket: it must be this caller's, for just these names (W3)."""
     ticket = state.tickets.get(command.ticket or "")
     if ticket is None:
-        # Finished work answered all in line, also those who were not there to hear it (L5).
+        # Finished work answered all in line, also those who were absent and did not hear it (L5).
         finished = None if command.terms.redo else _finished(state, command.names, now.ms)
         return refuse(finished or refusals.TicketGone())
     kept, asked = ticket.terms, command.terms
@@ -126,7 +126,7 @@ def return_to(state: State, command: Acquire | ClaimAll, now: Moment) -> Decisio
         or kept.owner != asked.owner
         or kept.bound != asked.bound
         or (kept.bound and kept.session != asked.session)
-        or not may_touch(kept, asked.principal, command.via)
+        or not may_touch(kept, asked.principal, command.as_session)
     ):
         return refuse(refusals.TicketGone())
     terms = replace(kept, key=asked.key, fingerprint=asked.fingerprint)
@@ -144,7 +144,7 @@ def _finished(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Fin
 def leave(state: State, command: Leave) -> Decision:
     """Give a place up; whoever waits at it is told that it is gone."""
     ticket = state.tickets.get(command.ticket_id)
-    if ticket is None or not may_touch(ticket.terms, command.principal, command.via):
+    if ticket is None or not may_touch(ticket.terms, command.principal, command.as_session):
         return refuse(refusals.TicketGone())
     notices = ((command.ticket_id, refusals.TicketGone()),)
     return Decision((left(ticket, "withdrawn"),), Withdrawn(), notices)
@@ -213,7 +213,7 @@ def _lacking(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Refus
     """Return why a waiter may not have what it waited for: its session, its quota, its rights."""
     terms = ticket.terms
     if terms.session is not None:
-        lacking = missing(state, terms.session, terms.principal)
+        lacking = why_unusable(state, terms.session, terms.principal)
         if lacking is not None:
             return lacking
     if state.index.lease_count.get(terms.principal, 0) + len(ticket.names) > limits.leases_per_principal_max:

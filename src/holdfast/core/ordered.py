@@ -19,16 +19,16 @@ class OrderedNames:
     def __init__(self) -> None:
         self._order: list[str] = []
         self._fresh: set[str] = set()
-        self._gone: set[str] = set()
+        self._removed: set[str] = set()
         """Names that stand in `_order` and are no longer in the set."""
 
     def __len__(self) -> int:
-        return len(self._order) - len(self._gone) + len(self._fresh)
+        return len(self._order) - len(self._removed) + len(self._fresh)
 
     def add(self, name: str) -> None:
         """Put in a name that is not there."""
-        if name in self._gone:
-            self._gone.discard(name)
+        if name in self._removed:
+            self._removed.discard(name)
         else:
             self._fresh.add(name)
 
@@ -37,7 +37,7 @@ class OrderedNames:
         if name in self._fresh:
             self._fresh.discard(name)
         else:
-            self._gone.add(name)
+            self._removed.add(name)
 
     def update(self, names: Iterable[str]) -> None:
         """Put in many names that are not there."""
@@ -57,10 +57,10 @@ class OrderedNames:
             yield name
 
     def _merge(self) -> None:
-        if self._gone:
-            gone = self._gone
-            self._order = [name for name in self._order if name not in gone]
-            self._gone = set()
+        if self._removed:
+            removed = self._removed
+            self._order = [name for name in self._order if name not in removed]
+            self._removed = set()
         if self._fresh:
             self._order.extend(sorted(self._fresh))
             self._order.sort()

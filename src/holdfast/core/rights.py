@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from holdfast.core.values import Lease, Terms
 
 
-def may_touch(whose: Lease | Terms, principal: str, via: str | None) -> bool:
+def may_touch(whose: Lease | Terms, principal: str, as_session: str | None) -> bool:
     """Tell whether a caller may act on what was, or is about to be, claimed with these terms."""
     if whose.principal != principal:
         return False
-    return via is None or (whose.bound and whose.session == via)
+    return as_session is None or (whose.bound and whose.session == as_session)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Limits, Moment
 
 
-def missing(state: State, session_id: str, principal: str) -> Refusal | None:
+def why_unusable(state: State, session_id: str, principal: str) -> Refusal | None:
     """Return why a session cannot be used, or None. Foreign and unknown are the same to the caller."""
     session = state.sessions.get(session_id)
     if session is not None:
@@ -58,13 +58,13 @@ def open_(state: State, command: OpenSession, now: Moment, limits: Limits) -> De
 
 
 def _opened_before(state: State, command: OpenSession, memo: Memo) -> Decision:
-    lacking = missing(state, memo.made, command.principal)
+    lacking = why_unusable(state, memo.made, command.principal)
     return accept(SessionOpen(state.sessions[memo.made])) if lacking is None else refuse(lacking)
 
 
 def keep(state: State, command: KeepSession, now: Moment) -> Decision:
     """Let the session live for another ttl from now."""
-    lacking = missing(state, command.session_id, command.principal)
+    lacking = why_unusable(state, command.session_id, command.principal)
     if lacking is not None:
         return refuse(lacking)
     session = state.sessions[command.session_id]
@@ -75,7 +75,7 @@ def keep(state: State, command: KeepSession, now: Moment) -> Decision:
 
 def renew_all(state: State, command: RenewSession, now: Moment) -> Decision:
     """Let the session live for another ttl, and each lease bound to it for another of its own; none is shortened."""
-    lacking = missing(state, command.session_id, command.principal)
+    lacking = why_unusable(state, command.session_id, command.principal)
     if lacking is not None:
         return refuse(lacking)
     session = state.sessions[command.session_id]
@@ -95,17 +95,17 @@ def end(state: State, command: EndSession, now: Moment) -> Decision:
     memo = recall(state, command, "end_session")
     if memo is not None:
         return accept(SessionOver()) if isinstance(memo, Memo) else refuse(memo)
-    lacking = missing(state, command.session_id, command.principal)
+    lacking = why_unusable(state, command.session_id, command.principal)
     if isinstance(lacking, refusals.SessionLapsed):
         return accept(SessionOver())
     if lacking is not None:
         return refuse(lacking)
     leases = ends_with(state, command.session_id, now.ms, command.principal)
-    gone = places_in(state, command.session_id)
+    places = places_in(state, command.session_id)
     event = SessionEnded(
-        command.session_id, "deleted", leases, command.principal, command.key, command.fingerprint, gone
+        command.session_id, "deleted", leases, command.principal, command.key, command.fingerprint, places
     )
-    return Decision((event,), SessionOver(), tuple((each.ticket_id, refusals.SessionUnknown()) for each in gone))
+    return Decision((event,), SessionOver(), tuple((each.ticket_id, refusals.SessionUnknown()) for each in places))
 
 
 def places_in(state: State, session_id: str) -> tuple[Left, ...]:

@@ -54,9 +54,9 @@ def _lapsed_session(state: State, now_ms: int) -> Due | None:
             heapq.heapreplace(alarms, (session.until_ms, session_id))
         else:
             heapq.heappop(alarms)
-            gone = places_in(state, session_id)
-            event = SessionEnded(session_id, "expired", ends_with(state, session_id, now_ms, None), left=gone)
-            return Due(event, tuple((each.ticket_id, SessionLapsed()) for each in gone))
+            places = places_in(state, session_id)
+            event = SessionEnded(session_id, "expired", ends_with(state, session_id, now_ms, None), left=places)
+            return Due(event, tuple((each.ticket_id, SessionLapsed()) for each in places))
     return None
 
 

@@ -12,7 +12,7 @@ from holdfast.core.claims import bad_terms, held_by, not_current
 from holdfast.core.decision import Decision, accept, recall, refuse
 from holdfast.core.events import GrantedMany
 from holdfast.core.rights import may_touch
-from holdfast.core.sessions import missing
+from holdfast.core.sessions import why_unusable
 from holdfast.core.state import EMPTY
 from holdfast.core.values import TOKEN_MAX, EndedLease, Memo, Ticket
 
@@ -89,10 +89,10 @@ def _bad(names: tuple[str, ...], terms: Terms, wait_ms: int, limits: Limits) -> 
 
 def _lacking(state: State, command: ClaimAny | ClaimAll, limits: Limits, wanted: int) -> Refusal | None:
     terms = command.terms
-    if not may_touch(terms, terms.principal, command.via):
+    if not may_touch(terms, terms.principal, command.as_session):
         return refusals.SessionUnknown()
     if terms.session is not None:
-        lacking = missing(state, terms.session, terms.principal)
+        lacking = why_unusable(state, terms.session, terms.principal)
         if lacking is not None:
             return lacking
     if state.index.lease_count.get(terms.principal, 0) + wanted > limits.leases_per_principal_max:

@@ -57,7 +57,7 @@ def why(state: State, name: str, prefix: str = "") -> Chain:
 
 
 def waits_of(state: State, holder: Holder) -> tuple[str, ...]:
-    """Return what a holder stands in line for and is there."""
+    """Return what a holder stands in line for, where it is present."""
     return tuple(
         name
         for ticket_id in state.index.tickets_by_holder.get(holder, ())

@@ -30,7 +30,7 @@ anything, and `#` opens a remark.
     restart                    read the journal anew; what comes of it must be what was there, and nobody is there
     limits FIELD=VALUE …       other limits from here on
 
-Every command that changes something also takes principal=P (who asks), via=S (with which session's secret) and key=K
+Every command that changes something also takes principal=P (who asks), as=S (with which session's secret) and key=K
 (the idempotency key), where the core knows them.
 """
 
@@ -80,11 +80,11 @@ __all__ = ["Played", "ScenarioError", "Step", "durable", "fingerprint", "play", 
 
 TTL = "60s"
 _WHO = ("principal", "key")
-_MAKE = (*_WHO, "via", "by", "ttl", "metadata", "labels", "session", "bound", "delay", "redo")
+_MAKE = (*_WHO, "as", "by", "ttl", "metadata", "labels", "session", "bound", "delay", "redo")
 _ACQUIRE = (*_MAKE, "resume", "wait", "ticket", "interest")
-_RENEW = (*_WHO, "via", "token", "ttl", "note", "metadata")
-_RELEASE = (*_WHO, "via", "token", "failed", "done", "remember", "result")
-_TRANSFER = (*_WHO, "via", "token", "to", "ttl")
+_RENEW = (*_WHO, "as", "token", "ttl", "note", "metadata")
+_RELEASE = (*_WHO, "as", "token", "failed", "done", "remember", "result")
+_TRANSFER = (*_WHO, "as", "token", "to", "ttl")
 _SESSION = (*_WHO, "ttl", "name", "metadata")
 _TOKEN = (*_WHO, "prefix", "expires")
 _NOT_ASKED = frozenset(
@@ -294,14 +294,14 @@ class _Player:
             delay_ms=read_ms(told.get("delay", "0s")),
             redo="redo" in told,
         )
-        return {"terms": terms, "via": told.get("via")}
+        return {"terms": terms, "as_session": told.get("as")}
 
     def _wait(self, told: dict[str, str]) -> dict[str, Any]:
         wait_ms = read_ms(told.get("wait", "0s"))
         return {"wait_ms": wait_ms, "ticket": told.get("ticket"), "new_ticket": f"t{self.tickets_taken + 1}"}
 
     def _asker(self, told: dict[str, str]) -> dict[str, Any]:
-        return {"principal": told.get("principal", "main"), "via": told.get("via"), "key": told.get("key")}
+        return {"principal": told.get("principal", "main"), "as_session": told.get("as"), "key": told.get("key")}
 
     def _acquire(self, name: str, rest: tuple[str, ...]) -> Command:
         told = read_options(rest, *_ACQUIRE)

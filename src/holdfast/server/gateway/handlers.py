@@ -84,7 +84,7 @@ def acquire(api: Api, call: Call) -> None:
             principal=call.caller.principal, ttl_ms=run.ttl_ms, owner=run.owner, session=run.session, bound=True
         ),
         resume=True,
-        via=run.session,
+        as_session=run.session,
         interest=True,
     )
 
@@ -142,7 +142,7 @@ def release(api: Api, call: Call) -> None:
         principal=call.caller.principal,
         # Without a lease of its own, only what its key did before can be told.
         lease_id=lease.lease_id if lease is not None and mine else _NO_LEASE,
-        via=run.session,
+        as_session=run.session,
         key=call.key,
         fingerprint=call.fingerprint,
     )
@@ -166,7 +166,9 @@ def heartbeat(api: Api, call: Call) -> None:
         api.read(call, lambda _state, _now: otherwise)
         return
     principal = call.caller.principal
-    command = Renew(name=call.item, principal=principal, lease_id=lease.lease_id, ttl_ms=run.ttl_ms, via=run.session)
+    command = Renew(
+        name=call.item, principal=principal, lease_id=lease.lease_id, ttl_ms=run.ttl_ms, as_session=run.session
+    )
     api.submit(call, command, {Extended: _kept})
 
 

@@ -88,7 +88,7 @@ def acquire(api: Api, call: Call) -> None:
         lease_id=new_uuid(),
         terms=terms_of(api, call),
         resume=bool(body.resume),
-        via=call.caller.session,
+        as_session=call.caller.session,
     )
     if body.wait_seconds or body.ticket is not None:
         # Most claims do not wait, and do not pay for it.
@@ -100,9 +100,9 @@ def claim(api: Api, call: Call) -> None:
     """POST /claims."""
     body: ClaimsBody = call.body
     names = tuple(api.name_for(name, call.caller) for name in body.any or body.all or ())
-    terms, via = terms_of(api, call), call.caller.session
+    terms, as_session = terms_of(api, call), call.caller.session
     if body.any is not None:
-        api.submit(call, ClaimAny(names=names, lease_id=new_uuid(), terms=terms, via=via), SHOWS_SEVERAL)
+        api.submit(call, ClaimAny(names=names, lease_id=new_uuid(), terms=terms, as_session=as_session), SHOWS_SEVERAL)
         return
     command = ClaimAll(
         names=names,
@@ -111,14 +111,14 @@ def claim(api: Api, call: Call) -> None:
         wait_ms=_wait_ms(body),
         ticket=body.ticket,
         new_ticket=new_uuid(),
-        via=via,
+        as_session=as_session,
     )
     api.submit(call, command, SHOWS_SEVERAL)
 
 
 def leave(api: Api, call: Call) -> None:
     """DELETE /tickets/{id}."""
-    command = Leave(ticket_id=call.item, principal=call.caller.principal, via=call.caller.session)
+    command = Leave(ticket_id=call.item, principal=call.caller.principal, as_session=call.caller.session)
     api.submit(call, command, {Withdrawn: no_content})
 
 

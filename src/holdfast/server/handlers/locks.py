@@ -79,7 +79,7 @@ def renew(api: Api, call: Call) -> None:
         ttl_ms=None if body.keep_ttl else ttl_seconds * 1000,
         note=body.note,
         metadata=body.metadata,
-        via=call.caller.session,
+        as_session=call.caller.session,
         key=call.key,
     )
     api.submit(call, command, _SHOWS_RENEWED)
@@ -100,7 +100,7 @@ def release(api: Api, call: Call) -> None:
         done=body.outcome == "done",
         remember_ms=(body.remember_seconds or 0) * 1000,
         result=body.result,
-        via=call.caller.session,
+        as_session=call.caller.session,
         key=call.key,
         fingerprint=call.fingerprint,
     )
@@ -121,7 +121,7 @@ def transfer(api: Api, call: Call) -> None:
         new_lease_id=new_uuid(),
         to_owner=body.to_owner,
         ttl_ms=None if body.ttl_seconds is None else body.ttl_seconds * 1000,
-        via=call.caller.session,
+        as_session=call.caller.session,
         key=call.key,
         fingerprint=call.fingerprint,
     )
