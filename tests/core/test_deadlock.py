@@ -12,13 +12,13 @@ from itertools import combinations, combinations_with_replacement, islice, produ
 
 import pytest
 
-from holdfast.core.deadlock import blockers_of, find_circle, holder_of_lease, holder_of_ticket
+from holdfast.core.deadlock import blockers_of, find_circle
 from holdfast.core.decision import end_of
 from holdfast.core.events import Event, Granted, Joined, Left, Record, SessionEnded, SessionOpened
 from holdfast.core.evolve import evolve
 from holdfast.core.sessions import ends_with, places_in
 from holdfast.core.state import State
-from holdfast.core.values import Holder, Lease, Session, Slot, Terms, Ticket
+from holdfast.core.values import Holder, Lease, Session, Slot, Terms, Ticket, holder_of_lease, holder_of_ticket
 from tests.support import proof
 
 RANDOM_GRAPHS = proof.count("deadlock: graphs drawn")

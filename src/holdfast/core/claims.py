@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.core import line, refusals
 from holdfast.core.answers import Acquired, Extended, OpenAgain, Released
-from holdfast.core.deadlock import find_circle, holder_of_ticket
+from holdfast.core.deadlock import find_circle
 from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse
 from holdfast.core.events import Granted, Renewed, Reopened, Transferred
 from holdfast.core.rights import may_touch
@@ -28,6 +28,7 @@ from holdfast.core.values import (
     Lease,
     Memo,
     bad_labels,
+    holder_of_ticket,
     lease_from,
 )
 

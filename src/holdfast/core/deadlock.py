@@ -27,29 +27,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.core.values import holder_of_lease
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.core.state import State
-    from holdfast.core.values import Holder, Lease, Terms, Ticket
-
-
-def holder_of_lease(lease: Lease) -> Holder:
-    """Return who holds a lease, as a knot of the graph."""
-    return _holder(lease, lease.lease_id)
-
-
-def holder_of_ticket(ticket: Ticket) -> Holder:
-    """Return who stands in line: the one that its leases will belong to."""
-    return _holder(ticket.terms, ticket.lease_ids[0])
-
-
-def _holder(whose: Lease | Terms, lease_id: str) -> Holder:
-    if whose.bound and whose.session is not None:
-        return ("session", whose.session, whose.owner)
-    if whose.owner is not None:
-        return ("principal", whose.principal, whose.owner)
-    return ("alone", lease_id, None)
+    from holdfast.core.values import Holder
 
 
 def find_circle(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.core.deadlock import holder_of_lease
 from holdfast.core.events import (
     Ended,
     Event,
@@ -31,7 +30,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.index import count
 from holdfast.core.state import EMPTY, State
-from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Slot, SpentKey
+from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Slot, SpentKey, holder_of_lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

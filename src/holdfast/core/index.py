@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.core.deadlock import holder_of_ticket
 from holdfast.core.ordered import OrderedNames
+from holdfast.core.values import holder_of_ticket
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

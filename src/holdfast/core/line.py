@@ -43,13 +43,13 @@ from msgspec.structs import replace
 
 from holdfast.core import refusals
 from holdfast.core.answers import Acquired, AcquiredMany, MustWait, Withdrawn
-from holdfast.core.deadlock import blockers_of, find_circle, holder_of_lease, holder_of_ticket
+from holdfast.core.deadlock import blockers_of, find_circle
 from holdfast.core.decision import Decision, Due, left, refuse
 from holdfast.core.events import Granted, GrantedMany, Joined
 from holdfast.core.rights import may_touch
 from holdfast.core.sessions import why_unusable
 from holdfast.core.state import EMPTY
-from holdfast.core.values import TOKEN_MAX, Ticket, lease_from
+from holdfast.core.values import TOKEN_MAX, Ticket, holder_of_lease, holder_of_ticket, lease_from
 
 if TYPE_CHECKING:
     from holdfast.core.answers import Answer

@@ -243,6 +243,24 @@ class AccessToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     made_by: str
 
 
+def holder_of_lease(lease: Lease) -> Holder:
+    """Return who holds a lease, as a knot of the graph."""
+    return _holder(lease, lease.lease_id)
+
+
+def holder_of_ticket(ticket: Ticket) -> Holder:
+    """Return who stands in line: the one that its leases will belong to."""
+    return _holder(ticket.terms, ticket.lease_ids[0])
+
+
+def _holder(whose: Lease | Terms, lease_id: str) -> Holder:
+    if whose.bound and whose.session is not None:
+        return ("session", whose.session, whose.owner)
+    if whose.owner is not None:
+        return ("principal", whose.principal, whose.owner)
+    return ("alone", lease_id, None)
+
+
 def lease_from(terms: Terms, lease_id: str, token: int, now: Moment) -> Lease:
     """Make the lease that a claim with these terms gets at `now`. The only place where a lease begins from nothing."""
     return Lease(

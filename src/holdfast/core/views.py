@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.core.deadlock import holder_of_lease
 from holdfast.core.state import EMPTY
-from holdfast.core.values import Slot
+from holdfast.core.values import Slot, holder_of_lease
 
 if TYPE_CHECKING:
     from holdfast.core.state import State

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.answers import Acquired, Extended, Released
 from holdfast.core.commands import Acquire, Release, Renew
-from holdfast.core.deadlock import holder_of_lease, label
+from holdfast.core.deadlock import label
 from holdfast.core.refusals import (
     Deadlock,
     Delayed,
@@ -23,7 +23,7 @@ from holdfast.core.refusals import (
     TokensExhausted,
     TooManyLeases,
 )
-from holdfast.core.values import Terms
+from holdfast.core.values import Terms, holder_of_lease
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.gateway.reading import NOT_KNOWN
