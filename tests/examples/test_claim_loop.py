@@ -118,11 +118,19 @@ def test_command_ends_before_its_lease_can(example: Start, name: str, tmp_path: 
         assert loop.ended() == 20
 
 
+def catches(pid: int, number: int) -> bool:
+    """Does a process have a handler for a signal? A shell that starts a command has one only a moment later."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(caught >> (number - 1) & 1)
+
+
 def test_signal_ends_the_command_and_frees_the_job(example: Start, alice: Api, name: str) -> None:
     """A SIGTERM reaches the command, whose own end counts, and the job is free at once."""
     script = "trap 'echo told; exit 7' TERM; echo at work; sleep 100 >/dev/null 2>&1 & wait"
     loop = example("claim_loop.sh", name, "sh", "-c", script, env=SHORT)
     loop.said("at work")
+    wait_until(lambda: catches(loop.pid, signal.SIGTERM))
     loop.process.send_signal(signal.SIGTERM)
     loop.said("told")
     assert loop.ended() == 7
