@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from holdfast.core import line, refusals
 from holdfast.core.answers import Acquired, Extended, OpenAgain, Released
-from holdfast.core.deadlock import find_circle
+from holdfast.core.deadlock import find_circle, name_of_holder
 from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse
 from holdfast.core.events import Granted, Renewed, Reopened, Transferred
-from holdfast.core.rights import may_touch
+from holdfast.core.rights import is_of_run, may_touch
 from holdfast.core.sessions import why_unusable
 from holdfast.core.state import EMPTY
 from holdfast.core.values import (
@@ -77,15 +77,16 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     return _grant(state, command, slot, now)
 
 
-def held_by(state: State, name: str, lease: Lease, owner: str | None) -> refusals.Held:
-    """Say who holds a name and how many wait for it, to one who calls itself `owner`."""
+def held_by(state: State, name: str, lease: Lease, owner: str | None, *, named: bool = False) -> refusals.Held:
+    """Say who holds a name and how many wait for it, to one who calls itself `owner`. A run is told the `holder`."""
     same_owner = owner is not None and owner == lease.owner
-    return refusals.Held(lease, state.until_of(lease), same_owner, state.waiting_at(name))
+    holder = name_of_holder(state, lease) if named else None
+    return refusals.Held(lease, state.until_of(lease), same_owner, state.waiting_at(name), holder)
 
 
 def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Decision:
     """Refuse a held name. One that asks without waiting but with interest is told of a circle of interests (D3)."""
-    held = held_by(state, command.name, lease, command.terms.owner)
+    held = held_by(state, command.name, lease, command.terms.owner, named=command.interest)
     if not command.interest:
         return refuse(held)
     holder = holder_of_ticket(line.ticket_for(command, state, now))
@@ -176,7 +177,7 @@ def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision
     for field, text in (("note", command.note), ("metadata", command.metadata)):
         if text is not None and len(text) > limits.metadata_chars_max:
             return refuse(refusals.BadField(f"{field} has at most {limits.metadata_chars_max} characters"))
-    lease = _held_by_caller(state, command)
+    lease = _held_by_caller(state, command) if command.run is None else _held_by_run(state, command, limits)
     if not isinstance(lease, Lease):
         return refuse(lease)
     if command.key is not None and command.key == lease.renew_key:
@@ -200,7 +201,7 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
     memo = recall(state, command, "release")
     if memo is not None:
         return accept(Released()) if isinstance(memo, Memo) else refuse(memo)
-    lease = _held_by_caller(state, command)
+    lease = _held_by_caller(state, command) if command.run is None else _held_by_run(state, command, limits)
     if not isinstance(lease, Lease):
         return refuse(lease)
     done = None
@@ -295,6 +296,18 @@ def reopen(state: State, command: Reopen, now: Moment) -> Decision:
         return refuse(refusals.NotHeld())
     event = Reopened(command.name, command.principal, command.reason, command.key, command.fingerprint)
     return Decision((event,), OpenAgain())
+
+
+def _held_by_run(state: State, command: Renew | Release, limits: Limits) -> Lease | Refusal:
+    """Return the live lease if it is the run's own (S3), else that nobody holds the name, or who does."""
+    lease = state.lease_of(command.name)
+    if lease is None:
+        return refusals.NotHeld()
+    if may_touch(lease, command.principal, command.as_session) and is_of_run(
+        lease, command.as_session, command.run, limits
+    ):
+        return lease
+    return held_by(state, command.name, lease, command.run, named=True)
 
 
 def _held_by_caller(state: State, command: Renew | Release | Transfer) -> Lease | Refusal:

@@ -2,6 +2,7 @@
 
 Ids that must be unguessable are made by the engine and travel inside: `decide` knows neither chance nor clock.
 `principal` is the name of the token that asked. `as_session` is the session whose secret was used, if one was.
+A run says no lease id: `run` is its name, and the live lease that is its own is meant (`rights.is_of_run`).
 """
 
 from __future__ import annotations
@@ -106,12 +107,13 @@ class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     principal: str
-    lease_id: str
+    lease_id: str = ""
     ttl_ms: int | None
     note: str | None = None
     metadata: str | None = None
     as_session: str | None = None
     key: str | None = None
+    run: str | None = None
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -119,7 +121,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     principal: str
-    lease_id: str
+    lease_id: str = ""
     failed: bool = False
     done: bool = False
     remember_ms: int = 0
@@ -127,6 +129,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     as_session: str | None = None
     key: str | None = None
     fingerprint: str = ""
+    run: str | None = None
 
 
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):

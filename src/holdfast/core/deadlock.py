@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.core.state import State
-    from holdfast.core.values import Holder
+    from holdfast.core.values import Holder, Lease
 
 
 def find_circle(
@@ -95,6 +95,12 @@ def _path(
         last, name = came_from[last]
         steps += [name, label(state, last)]
     return tuple(reversed(steps))
+
+
+def name_of_holder(state: State, lease: Lease) -> str | None:
+    """Return what people call the holder of a lease; None for a claim that names nobody."""
+    holder = holder_of_lease(lease)
+    return None if holder[0] == "alone" else label(state, holder)
 
 
 def label(state: State, holder: Holder) -> str:

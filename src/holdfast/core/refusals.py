@@ -15,6 +15,8 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     same_owner: bool
     waiting: int = 0
     """How many waited for it when this was decided."""
+    holder: str | None = None
+    """What people called the holder then; None if it had no name, or if the caller is not a run."""
 
 
 class AllHeld(msgspec.Struct, frozen=True, gc=False):

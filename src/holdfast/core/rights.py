@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.core.values import Lease, Terms
+    from holdfast.core.values import Lease, Limits, Terms
 
 
 def may_touch(whose: Lease | Terms, principal: str, as_session: str | None) -> bool:
@@ -22,3 +22,14 @@ def may_touch(whose: Lease | Terms, principal: str, as_session: str | None) -> b
     if whose.principal != principal:
         return False
     return as_session is None or (whose.bound and whose.session == as_session)
+
+
+def is_of_run(lease: Lease, session: str | None, name: str | None, limits: Limits) -> bool:
+    """Tell whether a live lease is a run's own: bound to its session, and held under the run's own name.
+
+    What a subagent claimed under another name in the same session is not the run's. By `reentrant = "holder"` all that
+    its session holds is.
+    """
+    if session is None or not lease.bound or lease.session != session:
+        return False
+    return limits.reentrant == "holder" or lease.owner == name

@@ -1,7 +1,7 @@
 """The gateway routes, as Action Llama's commands ask them: a run is a session, known by its secret (S1–S5).
 
 The law of this file: a run is its session under the session's own name, and only what is held under both is its own.
-What a run holds is looked up in the turn in which the command is decided, so no lease id can be stale. A refusal is
+The core decides that (`core/rights.is_of_run`): a run says no lease id, so none can be stale. A refusal is
 `{"ok": false}` with a `reason` from the rules or an `error`.
 """
 
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.answers import Acquired, Extended, Released
 from holdfast.core.commands import Acquire, Release, Renew
-from holdfast.core.deadlock import label
+from holdfast.core.deadlock import name_of_holder
 from holdfast.core.refusals import (
     Deadlock,
     Delayed,
     Finished,
     Held,
-    NotCurrent,
-    SessionUnknown,
+    NotHeld,
     TokensExhausted,
     TooManyLeases,
 )
-from holdfast.core.values import Terms, holder_of_lease
+from holdfast.core.rights import is_of_run
+from holdfast.core.values import Terms
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.gateway.reading import NOT_KNOWN
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 STATUS_LOCKS_MAX = 10_000
 _OK, _NOT_FOUND, _CONFLICT = 200, 404, 409
-_NO_LEASE = "00000000-0000-0000-0000-000000000000"
 
 
 # How a problem is told.
@@ -75,8 +74,6 @@ def error_of_status(problem: Problem, request: Request) -> Answered:
 def acquire(api: Api, call: Call) -> None:
     """POST /locks/acquire: have a resource, also if it is the run's already (C4)."""
     run: Run = call.body
-    lease = api.engine.state.lease_of(call.item)
-    holder = "" if lease is None else _shown_holder(api, api.engine.state, lease)
     command = Acquire(
         name=call.item,
         lease_id=new_uuid(),
@@ -87,16 +84,16 @@ def acquire(api: Api, call: Call) -> None:
         as_session=run.session,
         interest=True,
     )
-
-    def held(_api: Api, _call: Call, outcome: Held, _now: Moment) -> Answered:
-        refused = GatewayRefusedReply(holder=holder, held_since=outcome.lease.granted_wall_ms)
-        return _CONFLICT, encode(refused), ()
-
-    api.submit(call, command, _SHOWS_ACQUIRED | {Held: held})
+    api.submit(call, command, _SHOWS_ACQUIRED)
 
 
 def _acquired(_api: Api, call: Call, _outcome: Acquired, _now: Moment) -> Answered:
     return _OK, encode(GatewayAcquiredReply(True, call.item)), ()
+
+
+def _held(api: Api, _call: Call, outcome: Held, _now: Moment) -> Answered:
+    refused = GatewayRefusedReply(holder=_holder(api, outcome), held_since=outcome.lease.granted_wall_ms)
+    return _CONFLICT, encode(refused), ()
 
 
 def _deadlock(_api: Api, _call: Call, outcome: Deadlock, _now: Moment) -> Answered:
@@ -120,6 +117,7 @@ def _exhausted(_api: Api, _call: Call, outcome: object, _now: Moment) -> Answere
 
 _SHOWS_ACQUIRED: dict[type, Show] = {
     Acquired: _acquired,
+    Held: _held,
     Deadlock: _deadlock,
     Finished: _done,
     Delayed: _delayed,
@@ -134,62 +132,57 @@ _SHOWS_ACQUIRED: dict[type, Show] = {
 def release(api: Api, call: Call) -> None:
     """POST /locks/release: give a resource back. With an idempotency key, a retry is told what the first try did."""
     run: Run = call.body
-    lease = api.engine.state.lease_of(call.item)
-    otherwise = _not_its_own(api, lease)
-    mine = lease is not None and _has(api, run, lease)
     command = Release(
         name=call.item,
         principal=call.caller.principal,
-        # Without a lease of its own, only what its key did before can be told.
-        lease_id=lease.lease_id if lease is not None and mine else _NO_LEASE,
+        run=run.owner,
         as_session=run.session,
         key=call.key,
         fingerprint=call.fingerprint,
     )
+    api.submit(call, command, _SHOWS_RELEASED)
 
-    def not_its_own(_api: Api, _call: Call, _outcome: object, _now: Moment) -> Answered:
-        return otherwise
 
-    api.submit(call, command, {Released: _released, NotCurrent: not_its_own, SessionUnknown: not_its_own})
+def heartbeat(api: Api, call: Call) -> None:
+    """POST /locks/heartbeat: keep a resource until now + ttl."""
+    run: Run = call.body
+    command = Renew(
+        name=call.item,
+        principal=call.caller.principal,
+        run=run.owner,
+        ttl_ms=run.ttl_ms,
+        as_session=run.session,
+    )
+    api.submit(call, command, _SHOWS_KEPT)
 
 
 def _released(_api: Api, _call: Call, _outcome: Released, _now: Moment) -> Answered:
     return _OK, encode(GatewayReleasedReply(True)), ()
 
 
-def heartbeat(api: Api, call: Call) -> None:
-    """POST /locks/heartbeat: keep a resource until now + ttl."""
-    run: Run = call.body
-    lease = api.engine.state.lease_of(call.item)
-    if lease is None or not _has(api, run, lease):
-        otherwise = _not_its_own(api, lease)
-        api.read(call, lambda _state, _now: otherwise)
-        return
-    principal = call.caller.principal
-    command = Renew(
-        name=call.item, principal=principal, lease_id=lease.lease_id, ttl_ms=run.ttl_ms, as_session=run.session
-    )
-    api.submit(call, command, {Extended: _kept})
-
-
 def _kept(_api: Api, _call: Call, outcome: Extended, now: Moment) -> Answered:
     return _OK, encode(GatewayKeptReply(True, now.wall_ms + outcome.until_ms - now.ms)), ()
 
 
-def _has(api: Api, run: Run, lease: Lease) -> bool:
-    """Tell whether a live lease is this run's (S3). By `reentrant = "holder"` all that its session holds is."""
-    whole = api.settings.reentrant == "holder"
-    return lease.bound and lease.session == run.session and (whole or lease.owner == run.owner)
+def _not_held(_api: Api, _call: Call, _outcome: NotHeld, _now: Moment) -> Answered:
+    return _NOT_FOUND, encode(GatewayRefusedReply(reason="lock not found")), ()
+
+
+def _held_by_another(api: Api, _call: Call, outcome: Held, _now: Moment) -> Answered:
+    return _refused(f"held by {_holder(api, outcome)}")
+
+
+_SHOWS_RELEASED: dict[type, Show] = {Released: _released, NotHeld: _not_held, Held: _held_by_another}
+_SHOWS_KEPT: dict[type, Show] = {Extended: _kept, NotHeld: _not_held, Held: _held_by_another}
 
 
 def _refused(reason: str) -> Answered:
     return _CONFLICT, encode(GatewayRefusedReply(reason=reason)), ()
 
 
-def _not_its_own(api: Api, lease: Lease | None) -> Answered:
-    if lease is None:
-        return _NOT_FOUND, encode(GatewayRefusedReply(reason="lock not found")), ()
-    return _refused(f"held by {_shown_holder(api, api.engine.state, lease)}")
+def _holder(api: Api, outcome: Held) -> str:
+    """Return what people call the holder; one without any name has a pseudonym."""
+    return render.holder_id(outcome.lease, api.auth.key) if outcome.holder is None else outcome.holder
 
 
 # Looks.
@@ -203,7 +196,7 @@ def list_(api: Api, call: Call) -> None:
         found: list[GatewayOwnLock] = []
         for name in sorted(state.index.names_by_session.get(run.session, ())):
             lease = state.lease_of(name)
-            if lease is not None and _has(api, run, lease):
+            if lease is not None and is_of_run(lease, run.session, run.owner, api.engine.limits):
                 until_ms = now.wall_ms + state.until_of(lease) - now.ms
                 holder = _shown_holder(api, state, lease)
                 found.append(GatewayOwnLock(name, holder, lease.granted_wall_ms, until_ms))
@@ -230,5 +223,5 @@ def status(api: Api, call: Call) -> None:
 
 def _shown_holder(api: Api, state: State, lease: Lease) -> str:
     """Return what people call the holder of a lease; one without any name has a pseudonym."""
-    holder = holder_of_lease(lease)
-    return render.holder_id(lease, api.auth.key) if holder[0] == "alone" else label(state, holder)
+    name = name_of_holder(state, lease)
+    return render.holder_id(lease, api.auth.key) if name is None else name
