@@ -21,8 +21,10 @@ def test_a_child_ignores_and_blocks_no_signal() -> None:
     """What a test starts is deaf to nothing, and in the test's own process an interrupt is an exception."""
     status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
     of_child = dict(line.split(":\t") for line in status.splitlines() if line.startswith("Sig"))
-    assert int(of_child["SigIgn"], 16) == 0
-    assert int(of_child["SigBlk"], 16) == 0
+    # The C library keeps two signals to itself, which no program can reset; some shells pass them on as ignored.
+    ours = sum(1 << (number - 1) for number in signal.valid_signals())
+    assert int(of_child["SigIgn"], 16) & ours == 0
+    assert int(of_child["SigBlk"], 16) & ours == 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
 
