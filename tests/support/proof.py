@@ -45,7 +45,7 @@ COUNTS = {
     # The engine with a clock and a journal of the test's own.
     "engine: examples": Counts(100, 1_000, 5_000),
     # Real servers.
-    "crash: eras": Counts(2, 8, 40),
+    "crash: eras": Counts(1, 8, 40),
     "crash: crashes of an era": Counts(26, 26, 50),
     "crash: eras of those who wait": Counts(1, 2, 20),
     "crash: random crashes of those who wait": Counts(5, 5, 20),
@@ -54,6 +54,7 @@ COUNTS = {
     "lost replies": Counts(1_000, 10_000, 10_000),
     "lost replies: restarts": Counts(2, 10, 40),
     "one server: rounds": Counts(2, 10, 40),
+    "events: thousands missed by a reader": Counts(3, 10, 10),
     "clocks: steps of the wall": Counts(40, 500, 10_000),
 }
 
