@@ -325,6 +325,26 @@ class CoreMachine(RuleBasedStateMachine):
             if settle_at_once:
                 self.pair.advance(0)
 
+    @rule(off_ms=st.sampled_from([-1, 0, 0, 1]), how=st.sampled_from(["one", "any", "all", "reopen"]))
+    def ask_when_finished_work_is_forgotten(self, off_ms: int, how: str) -> None:
+        """Ask for a name at the very moment at which its work is no longer remembered as done, or just beside it."""
+        now_ms = self.pair.now_ms
+        soon = [(claim.done_until, claim.name) for claim in self.pair.naive.claims if claim.done_until > now_ms]
+        at_ms, name = min(soon, default=(0, ""))
+        if not now_ms < at_ms <= now_ms + 3_000:
+            return
+        self.pair.now_ms = max(now_ms, at_ms + off_ms)
+        asked: dict[str, object] = {"principal": "ben", "ttl_ms": 5_000}
+        match how:
+            case "one":
+                self.pair.ask(acquire(name=name, lease_id=self.fresh("L"), **asked))
+            case "any":
+                self.pair.ask(claim_any(names=(name,), lease_id=self.fresh("L"), **asked))
+            case "all":
+                self.pair.ask(claim_all(names=(name,), lease_ids=(self.fresh("L"),), **asked))
+            case _:
+                self.pair.ask(Reopen(name=name, principal="op"))
+
     @rule(seldom=SELDOM)
     def restart(self, seldom: bool) -> None:
         if seldom:

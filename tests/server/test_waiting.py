@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +21,16 @@ NOBODY = "00000000-0000-4000-8000-000000000000"
 def server_settings(request: pytest.FixtureRequest) -> dict[str, object]:
     """The fast lane, and everything through ASGI."""
     return {"fast_lane": request.param}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lapsing(alice: Api, bob: Api) -> Iterator[tuple[str, Pending]]:
+    """A wait for a session of 10 s, the shortest there is. Begun first, so that its end costs its test little time."""
+    name = unique("lapsing")
+    alice.acquired(name)
+    session = bob.new_session(ttl_seconds=10)["session_id"]
+    with waiting(bob, name, session_id=session, ephemeral=True) as request:
+        yield name, request
 
 
 def _ticket(api: Api, name: str, **fields: Any) -> str:  # noqa: ANN401 - passed on as they are
@@ -405,15 +416,12 @@ def test_a_session_that_ends_takes_its_tickets_along(alice: Api, bob: Api, carol
     later.close()
 
 
-def test_a_session_that_lapses_takes_its_tickets_along(alice: Api, bob: Api, name: str) -> None:
+def test_a_session_that_lapses_takes_its_tickets_along(alice: Api, lapsing: tuple[str, Pending]) -> None:
     """S1, W5: a wait for a session does not keep it alive; when it misses its keepalive the wait ends with it."""
-    alice.acquired(name)
-    session = bob.new_session(ttl_seconds=10)["session_id"]
-    request = waiting(bob, name, session_id=session, ephemeral=True)
+    name, request = lapsing
     answer = request.answer(20)
     assert answer.json()["code"] == "session_expired", answer
     assert waiters(alice, name) == 0
-    request.close()
 
 
 def test_a_revoked_token_is_not_granted(alice: Api, operator: Api, name: str) -> None:
