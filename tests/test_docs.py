@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -15,6 +18,8 @@ from tests.support.pages import PAGES, ROOT
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 VERSION = re.compile(r"Holdfast (\S+) is listening|version +(\S+) on both sides")
+MODULE = re.compile(r"(?<![\w./*-])((?:\w+/)*\w+\.py)\b")
+NAME = re.compile(r"`(?:\w+\.)*(_?[a-z]+(?:_[a-z]+)+)(?:\(\))?`")
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
 
@@ -98,3 +103,70 @@ def test_pythons_named_are_those_tested() -> None:
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     named = {line.rpartition(" ")[2] for line in classifiers if re.search(r":: Python :: 3\.\d+$", line)}
     assert named == {"3.11"}
+
+
+# --- What the prose names ---------------------------------------------------------------------------------------------
+
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+ABOUT_THE_CODE = [ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+
+
+@cache
+def said_and_named(path: Path) -> tuple[str, frozenset[str]]:
+    """The prose of a Python file (comments, docstrings), and every word of the rest of it."""
+    text = path.read_text(encoding="utf-8")
+    docstrings = {
+        (node.lineno, node.col_offset)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    said, named = [""], set[str]()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT or token.start in docstrings:
+            said.append(token.string)
+        else:
+            named.update(re.findall(r"\w+", token.string))
+    return "\n".join(said), frozenset(named)
+
+
+@cache
+def prose_about_the_code() -> dict[str, str]:
+    """What is said of the code, by the file that says it."""
+    files = {path: prose(path) for path in ABOUT_THE_CODE} | {path: said_and_named(path)[0] for path in SOURCES}
+    return {path.relative_to(ROOT).as_posix(): text for path, text in files.items()}
+
+
+def test_every_module_named_is_there() -> None:
+    """A file that a comment, a docstring, ARCHITECTURE or a decision names, with or without its folder, exists."""
+    paths = ["/" + path.relative_to(ROOT).as_posix() for top in ("src", "tests") for path in (ROOT / top).rglob("*.py")]
+    missing = [
+        f"{page}: {named}"
+        for page, text in prose_about_the_code().items()
+        for named in MODULE.findall(text)
+        if not any(path.endswith("/" + named) for path in paths)
+    ]
+    assert missing == []
+
+
+def test_every_name_named_is_there() -> None:
+    """A name with an underscore that they put between backticks is one of the code, not one that it had before."""
+    known = set(re.findall(r"\w+", (ROOT / "pyproject.toml").read_text(encoding="utf-8")))
+    for path in [*SOURCES, *(ROOT / "tests").rglob("*.py")]:
+        known |= said_and_named(path)[1]
+    missing = [
+        f"{page}: {name}"
+        for page, text in prose_about_the_code().items()
+        for name in NAME.findall(text)
+        if name not in known
+    ]
+    assert missing == []
+
+
+def test_a_name_that_is_gone_is_found() -> None:
+    """The patterns see modules and names as people write them, and no version, number or path of elsewhere."""
+    assert MODULE.findall("`core/line.py`, line.py; tests/*.py x.pyc") == ["core/line.py", "line.py"]
+    assert NAME.findall("`may_touch`, `rights.may_touch()`, `Lane._answer_it`, `held`, `10_000`, may_touch") == [
+        "may_touch",
+        "may_touch",
+        "_answer_it",
+    ]

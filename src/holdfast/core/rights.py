@@ -1,4 +1,4 @@
-"""Who may touch a lease, or a place in the line: one function, asked by every decision (L3, S3).
+"""Who may touch a lease, or a place in the line: `may_touch`, asked by every decision (L3, S3).
 
 A caller is a principal, the name of its token, and the session whose secret it used, if it used one.
 
@@ -7,6 +7,8 @@ A caller is a principal, the name of its token, and the session whose secret it 
 
 Which scope a request needs, and which names a confined token may speak of, is the server's to say: a principal is all
 that the core knows of a token.
+
+A run says no lease id when it comes back. `is_of_run` tells whether the live lease is its own.
 """
 
 from __future__ import annotations

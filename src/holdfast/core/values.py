@@ -116,7 +116,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Ends with its session (S2). A plain `session` only counts."""
     ttl_ms: int
     until_ms: int
-    """Its own deadline; `deadline_of` in the state also looks at the session."""
+    """Its own deadline; `until_of` in the state also looks at the session."""
     delay_ms: int
     metadata: str | None
     note: str | None

@@ -1,7 +1,7 @@
 """One question to a server and its answer as it came: what `holdfast doctor` looks at, good or bad.
 
 The client's methods say what an answer means, and raise where it means no. Here the answer itself is looked at: its
-status, its headers, a body that may be anybody's. So this file alone reaches below the client's public names.
+status, its headers, a body that may be anybody's. So this file reaches below the client's public names.
 """
 
 from __future__ import annotations
