@@ -80,6 +80,13 @@ def test_no_help_is_cut() -> None:
         assert listed == re.findall(rf"^### holdfast {name} (\w+)$", page, flags=re.MULTILINE)
 
 
+def test_help_fits_the_terminal() -> None:
+    """No line of a help, its examples and lists too, is longer than the terminal is wide."""
+    for path, _ in every_command(cli):
+        shown = CliRunner().invoke(cli, [*path, "--help"], prog_name="holdfast", terminal_width=80).output
+        assert [line for line in shown.splitlines() if len(line) > 80] == [], path
+
+
 def test_every_command_is_documented() -> None:
     """docs/reference/commands.md names every command and every option there is."""
     page = REFERENCE.read_text(encoding="utf-8")

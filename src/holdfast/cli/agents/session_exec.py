@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, LeaseLost
 EXAMPLES = """\
 \b
 holdfast session exec triage-7f3a -- ./agent.sh
-holdfast session exec review -- sh -c 'rlock github://acme/app/pr/17 && ./review.sh'
+holdfast session exec review -- sh -c 'rlock github://acme/app && ./review.sh'
 
 The command finds GATEWAY_URL, SHUTDOWN_SECRET and HOLDFAST_SESSION in its environment. It ends with the command's own
 exit code, 128 + n for signal n, or with 20 if the session was lost.
