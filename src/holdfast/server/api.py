@@ -116,7 +116,8 @@ class Api:
     def submit(self, call: Call, command: Command, shows: Mapping[type, Show]) -> None:
         """Let a command be decided, and show its outcome. One that is not in `shows` is a refusal.
 
-        Everything that is decided is answered here, so this is where successes and refusals can be counted.
+        Everything that is decided is answered here. So successes are counted here, for `/status`; refusals are
+        counted nowhere, and could be here.
         """
 
         def answer(outcome: object, now: Moment) -> None:
