@@ -486,7 +486,7 @@ class Naive(Waiting):
 
     def reopen(self, command: Reopen) -> tuple[object, ...]:
         if not self.done(command.name):
-            return ("not-held",)
+            return ("not-done",)
         last = self.past(command.name)[-1]
         self.claims[self.claims.index(last)] = last._replace(done_until=0)
         self.spend(command, "reopen", command.name, own=True)

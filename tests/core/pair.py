@@ -259,6 +259,7 @@ LIMITS = {
 BARE = {
     refusals.TicketGone: "ticket-gone",
     refusals.NotHeld: "not-held",
+    refusals.NotDone: "not-done",
     refusals.SessionUnknown: "session-unknown",
     refusals.SessionLapsed: "session-lapsed",
     refusals.KeyConflict: "key-conflict",

@@ -83,7 +83,7 @@ def test_reopen(alice: Api, bob: Api, operator: Api, name: str) -> None:
     assert bob.status(name).json()["status"] == "free"
     newest = bob.history(name).json()["history"][0]
     assert (newest["event"], newest["by"], newest["reason"]) == ("reopened", "operator", "the fix was wrong")
-    refused(operator.reopen(name), 404, "not_found")
+    assert "not done" in refused(operator.reopen(name), 404, "not_found")["details"]
     refused(operator.reopen(unique()), 404, "not_found")
     refused(operator.reopen(name, reason="x" * 1_025), 400, "invalid_input")
     bob.acquired(name)

@@ -293,7 +293,7 @@ def reopen(state: State, command: Reopen, now: Moment) -> Decision:
         return accept(OpenAgain()) if isinstance(memo, Memo) else refuse(memo)
     done = state.slots.get(command.name, EMPTY).done
     if done is None or done.until_ms <= now.ms:
-        return refuse(refusals.NotHeld())
+        return refuse(refusals.NotDone())
     event = Reopened(command.name, command.principal, command.reason, command.key, command.fingerprint)
     return Decision((event,), OpenAgain())
 

@@ -56,7 +56,11 @@ class LineFull(msgspec.Struct, frozen=True, gc=False):
 
 
 class NotHeld(msgspec.Struct, frozen=True, gc=False):
-    """Nobody holds the name, or it is not done: there is nothing to end or reopen."""
+    """Nobody holds the name: there is nothing to end."""
+
+
+class NotDone(msgspec.Struct, frozen=True, gc=False):
+    """The name is not done, or no longer remembered as done: there is nothing to reopen."""
 
 
 class NotAllowedAnyMore(msgspec.Struct, frozen=True, gc=False):
@@ -140,6 +144,7 @@ Refusal = (
     | TooManyTickets
     | LineFull
     | NotHeld
+    | NotDone
     | NotAllowedAnyMore
     | Delayed
     | NotCurrent

@@ -256,7 +256,8 @@ _PLAIN: dict[type[object], tuple[str, str]] = {
         "ticket_gone",
         "No such place in this line is yours (any more): claim again without the ticket.",
     ),
-    refusals.NotHeld: ("not_found", "Nobody holds this name, or it is not done: there is nothing to change."),
+    refusals.NotHeld: ("not_found", "Nobody holds this name: there is nothing to end."),
+    refusals.NotDone: ("not_found", "This name is not done: there is nothing to reopen."),
     refusals.NotAllowedAnyMore: (
         "authentication_failed",
         "The token that stood in line was revoked or has expired.",
