@@ -65,8 +65,8 @@ def test_status_counts(alice: Api, nobody: Api, name: str) -> None:
     assert after["uptime_seconds"] >= before["uptime_seconds"]
 
 
-def test_refusals_are_not_counted(alice: Api, bob: Api, nobody: Api, name: str) -> None:
-    """A held refusal and a failed release count as neither acquire nor release."""
+def test_refusals_are_counted_apart(alice: Api, bob: Api, nobody: Api, name: str) -> None:
+    """A held refusal and a failed release count as neither acquire nor release, but as refusals."""
     lease = alice.acquired(name)
     before = nobody.get("/status").json()
     bob.held(name)
@@ -75,6 +75,22 @@ def test_refusals_are_not_counted(alice: Api, bob: Api, nobody: Api, name: str) 
     assert [after[key] for key in ("total_acquires", "total_releases")] == [
         before[key] for key in ("total_acquires", "total_releases")
     ]
+    assert after["total_refusals"] == before["total_refusals"] + 2
+
+
+def test_a_retry_is_counted_once(alice: Api, nobody: Api, name: str) -> None:
+    """What has a record is counted by it: the same answer again, for the same key, is no second acquire or release."""
+    before = nobody.get("/status").json()
+    _, _, lease = (alice.acquire(name, key=f"{name}-in").json() for _ in range(3))
+    claims = alice.claims(all=[f"{name}/1", f"{name}/2"]).json()["claims"]
+    for _ in range(3):
+        assert alice.release(name, lease["lease_id"], key=f"{name}-out").status == 200
+    moved = alice.transfer(claims[0]["name"], claims[0]["lease_id"], to_owner="ben")
+    assert moved.status == 200
+    after = nobody.get("/status").json()
+    assert after["total_acquires"] == before["total_acquires"] + 3
+    assert after["total_releases"] == before["total_releases"] + 1
+    assert after["total_refusals"] == before["total_refusals"]
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])

@@ -1,4 +1,4 @@
-"""What happened, told to those who listen: only records that are durable, in their order (I16).
+"""What happened, counted and told to those who listen: only records that are durable, in their order (I16).
 
 A listener has a bounded backlog. One that does not keep up is dropped and told so; it never slows anybody else.
 """
@@ -23,7 +23,7 @@ from holdfast.core.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from holdfast.core.events import Event, Record
 
@@ -103,12 +103,37 @@ def _size_of(event: Event) -> int:
             return 1
 
 
+class Tally:
+    """How often something happened since the process started. What leaves no record is not here."""
+
+    __slots__ = ("grants", "releases")
+
+    def __init__(self) -> None:
+        self.grants = 0
+        """Leases that were given out; one that was handed on is none of them."""
+        self.releases = 0
+        """Leases that their holders gave back."""
+
+    def count(self, records: Iterable[Record]) -> None:
+        """Count what became durable."""
+        for record in records:
+            event = record.event
+            kind = type(event)
+            if kind is Granted:
+                self.grants += 1
+            elif isinstance(event, Ended):
+                self.releases += event.how == "released"
+            elif isinstance(event, GrantedMany):
+                self.grants += len(event.grants)
+
+
 class Feed:
     """Who listens to what."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Listener]] = {}
         self.count = 0
+        self.tally = Tally()
 
     @property
     def names(self) -> int:
@@ -135,8 +160,9 @@ class Feed:
             if not those:
                 del self._listeners[name]
 
-    def publish(self, records: Iterable[Record]) -> None:
-        """Tell everybody concerned. Nothing is looked at while nobody listens."""
+    def publish(self, records: Sequence[Record]) -> None:
+        """Count what happened, and tell everybody concerned. While nobody listens, that is all."""
+        self.tally.count(records)
         if not self._listeners:
             return
         for record in records:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from holdfast.core.answers import Acquired, AcquiredMany, Released
+from holdfast.core.answers import Acquired
 from holdfast.core.commands import KeepSession
+from holdfast.core.refusals import Refusal
 from holdfast.core.values import BadNameError, parse_name
 from holdfast.engine.build import JournalError
 from holdfast.engine.waiters import after_wait
@@ -36,29 +37,28 @@ if TYPE_CHECKING:
 RESERVED_PREFIX = "__election/"
 BUG = "This is a bug of ours: report it with the request id."
 
+_REFUSALS = frozenset(get_args(Refusal))
+
 log = logging.getLogger("holdfast.server")
 
 
 class Counters:
-    """What was answered since the process started. A claim that was had before and is given again is one too."""
+    """What was answered since the process started and left no record; the engine's feed counts what did."""
 
-    __slots__ = ("acquires", "releases")
+    __slots__ = ("reacquires", "refusals")
 
     def __init__(self) -> None:
-        self.acquires = 0
-        self.releases = 0
+        self.reacquires = 0
+        """Claims that were had already, and given to their holder once more."""
+        self.refusals = 0
+        """What was decided against: held names, lost leases, full quotas, bad values."""
 
     def count(self, outcome: object) -> None:
-        """Count an outcome of an operation whose successes are counted."""
-        match outcome:
-            case Acquired():
-                self.acquires += 1
-            case AcquiredMany(claims=claims):
-                self.acquires += len(claims)
-            case Released():
-                self.releases += 1
-            case _:
-                pass
+        """Count an outcome, if it left no record."""
+        if isinstance(outcome, Acquired):
+            self.reacquires += outcome.reacquired
+        elif type(outcome) in _REFUSALS:
+            self.refusals += 1
 
 
 class Api:
@@ -116,8 +116,7 @@ class Api:
     def submit(self, call: Call, command: Command, shows: Mapping[type, Show]) -> None:
         """Let a command be decided, and show its outcome. One that is not in `shows` is a refusal.
 
-        Everything that is decided is answered here. So successes are counted here, for `/status`; refusals are
-        counted nowhere, and could be here.
+        Everything that is decided is answered here, so what leaves no record is counted here, for `/status`.
         """
 
         def answer(outcome: object, now: Moment) -> None:
@@ -125,13 +124,13 @@ class Api:
             if show is None:
                 outcome, call.waited_ms = after_wait(outcome)
                 show = shows.get(type(outcome))
-                if show is None:
-                    call.reply(*call.operation.refusal(render.problem(outcome), call.request))
-                    return
-            if call.operation.counted:
-                self.counters.count(outcome)
-            call.reply(*show(self, call, outcome, now))
+            count(outcome)
+            if show is None:
+                call.reply(*call.operation.refusal(render.problem(outcome), call.request))
+            else:
+                call.reply(*show(self, call, outcome, now))
 
+        count = self.counters.count
         waiter = self.engine.submit(command, answer)
         if waiter is not None:
             call.request.on_disconnect = lambda: self.engine.step_away(waiter)

@@ -352,3 +352,5 @@ class StatusReply(msgspec.Struct, gc=False):
     time: Time
     resource_lock_timeout_seconds: int
     """How long a lock of the gateway lives that asks for no time of its own."""
+    total_refusals: int = 0
+    """What was decided against: held names, lost leases, full quotas, bad values."""

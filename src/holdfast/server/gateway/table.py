@@ -18,7 +18,6 @@ GATEWAY: tuple[Operation, ...] = (
         body=gateway.GatewayTimedBody,
         reader=by_secret,
         refusal=handlers.error,
-        counted=True,
         replies={200: gateway.GatewayAcquiredReply, 409: gateway.GatewayRefusedReply, **_ERRORS},
     ),
     Operation(
@@ -55,7 +54,6 @@ GATEWAY: tuple[Operation, ...] = (
         reader=by_secret,
         refusal=handlers.error,
         key=Key.WITH_CONTENT,
-        counted=True,
         replies={
             200: gateway.GatewayReleasedReply,
             404: gateway.GatewayRefusedReply,

@@ -54,11 +54,12 @@ def status(api: Api, call: Call) -> None:
             uptime,
             len(state.index.held),
             len(state.tokens) + len(api.auth.static.callers),
-            api.counters.acquires,
-            api.counters.releases,
+            api.engine.feed.tally.grants + api.counters.reacquires,
+            api.engine.feed.tally.releases,
             __version__,
             rfc3339(now.wall_ms),
             api.settings.resource_lock_timeout,
+            api.counters.refusals,
         )
         return _OK, encode(counters), ()
 

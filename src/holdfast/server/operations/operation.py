@@ -70,8 +70,6 @@ class Operation(msgspec.Struct, frozen=True):
 
     refusal: Callable[[Problem, Request], Answered] = envelope
     """Puts a problem into a reply."""
-    counted: bool = False
-    """Whether its successes stand in the totals of /status."""
     is_stream: bool = False
     """Whether the handler returns a stream. Only the ASGI door has those."""
 

@@ -45,7 +45,6 @@ OPERATIONS: tuple[Operation, ...] = (
         check_body=claims.check_several,
         key=Key.WITH_CONTENT,
         check_session=claims.check_session,
-        counted=True,
         replies={
             200: replies.ClaimsReply | replies.HeldManyReply | replies.WaitingReply | replies.DoneReply,
             409: replies.HeldManyReply | replies.WaitingReply | replies.DoneReply,
@@ -115,7 +114,6 @@ OPERATIONS: tuple[Operation, ...] = (
         check_body=claims.check_one,
         key=Key.WITH_CONTENT,
         check_session=claims.check_session,
-        counted=True,
         replies={
             200: replies.AcquiredReply | replies.HeldReply | replies.WaitingReply | replies.DoneReply,
             409: replies.DelayedReply | replies.HeldReply | replies.WaitingReply | replies.DoneReply,
@@ -202,7 +200,6 @@ OPERATIONS: tuple[Operation, ...] = (
         check_body=locks.check_lease_id,
         key=Key.WITH_CONTENT,
         check_after_key=locks.check_outcome,
-        counted=True,
         replies={200: None},
         problems=(*_NAME, *_LEASE, "invalid_input", "forbidden", "idempotency_conflict"),
     ),
