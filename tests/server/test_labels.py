@@ -183,3 +183,19 @@ def test_labels_are_part_of_a_request(alice: Api, name: str) -> None:
     assert alice.acquire(name, key=key, labels=INFRA).json()["lease_id"] == first["lease_id"]
     refused(alice.acquire(name, key=key, labels={"team": "web"}), 422, "idempotency_conflict")
     refused(alice.acquire(name, key=key), 422, "idempotency_conflict")
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        (b'{"labels": {"a": "1", "b": "2"}}', b'{"labels": {"b": "2", "a": "1"}}'),
+        (b'{"labels": {}}', b"{}"),
+        (b"{}", b'{"labels": null}'),
+    ],
+)
+def test_a_retry_may_write_the_same_labels_in_another_way(alice: Api, name: str, first: bytes, again: bytes) -> None:
+    """An object has no order, and no labels are the same as none: such a retry gets the first answer again (C5)."""
+    key = {"Idempotency-Key": unique("key")}
+    path = f"/locks/{name}/acquire"
+    granted = alice.request("POST", path, body=first, headers=key).json()
+    assert alice.request("POST", path, body=again, headers=key).json()["lease_id"] == granted["lease_id"]

@@ -128,7 +128,8 @@ def _key_reader(operation: Operation) -> Callable[[Request, str, Any], tuple[str
 def _content_reader(body: type[Any] | None) -> Content:
     """Return what makes of a body that which a retry must not change.
 
-    How long a claim waits, and at which place in the line, may differ from one try to the next (C5).
+    How long a claim waits, and at which place in the line, may differ from one try to the next (C5). Labels have no
+    order, and none at all is the same as absent.
     """
     if body is None or not issubclass(body, ClaimBody):
         return lambda read: read
@@ -139,6 +140,7 @@ def _content_reader(body: type[Any] | None) -> Content:
     def content(read: ClaimBody) -> object:
         made = in_order(*values_of(read))
         made.wait_seconds = made.ticket = None  # type: ignore[attr-defined]
+        made.labels = dict(sorted(read.labels.items())) if read.labels else msgspec.UNSET  # type: ignore[attr-defined]
         return made
 
     return content
