@@ -199,3 +199,12 @@ def test_a_retry_may_write_the_same_labels_in_another_way(alice: Api, name: str,
     path = f"/locks/{name}/acquire"
     granted = alice.request("POST", path, body=first, headers=key).json()
     assert alice.request("POST", path, body=again, headers=key).json()["lease_id"] == granted["lease_id"]
+
+
+def test_the_document_says_that_a_label_may_stand_several_times(alice: Api) -> None:
+    """A client that is made from the OpenAPI document can ask for several labels at once."""
+    paths = alice.get("/openapi.json").json()["paths"]
+    for path in ("/locks", "/events"):
+        schemas = {each["name"]: each["schema"] for each in paths[path]["get"]["parameters"]}
+        assert schemas["label"] == {"type": "array", "items": {"type": "string"}}
+        assert schemas["prefix"] == {"type": "string"}

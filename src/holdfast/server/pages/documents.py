@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.server.operations.operation import Key
+from holdfast.server.operations.parts import LABEL
 from holdfast.wire.problems import KINDS
 from holdfast.wire.requests import field_names
 
@@ -129,7 +130,9 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
             schema = {"type": "string"} if part == "{name}" else {"type": "string", "format": "uuid"}
             found.append({"name": part.strip("{}"), "in": "path", "required": True, "schema": schema})
     for name, text in operation.query.items():
-        found.append({"name": name, "in": "query", "description": text, "schema": {"type": "string"}})
+        of_one = {"type": "string"}
+        of_all = {"type": "array", "items": of_one} if name == LABEL else of_one
+        found.append({"name": name, "in": "query", "description": text, "schema": of_all})
     if operation.key is not Key.IGNORED:
         text = "The same key has at most one effect, and gets the first answer again."
         found.append({"name": "Idempotency-Key", "in": "header", "description": text, "schema": {"type": "string"}})
