@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -10,6 +11,12 @@ from holdfast import JobHeld, Refused
 from tests.client.both import Either
 
 INFRA = {"team": "infra", "pr": "1842"}
+
+
+class Team(str, Enum):  # noqa: UP042 - shows itself as "Team.INFRA", which a StrEnum does not
+    """Texts of a class of their own."""
+
+    INFRA = "infra"
 
 
 def test_a_claim_shows_its_labels_to_everybody(either: Either, job: str) -> None:
@@ -65,3 +72,10 @@ def test_a_key_that_the_server_refuses_is_told(either: Either, job: str) -> None
     """The server knows what a key may be; its words come through."""
     with pytest.raises(Refused, match="no key of a label"):
         either.claim_job(job, labels={"not a key": "v"})
+
+
+def test_a_text_of_another_class_is_claimed_and_found_as_what_it_says(either: Either, job: str) -> None:
+    """The member of an enum is the same label in a claim and in a list, whatever it shows itself as."""
+    either.claim_job(job, labels={"team": Team.INFRA})
+    assert either.get_job_owner(job).labels == {"team": "infra"}
+    assert [each.job_id for each in either.list_claimed_jobs(job, labels={"team": Team.INFRA})] == [job]

@@ -203,7 +203,8 @@ def plain_labels(labels: Mapping[str, str] | None) -> dict[str, str] | None:
     given: Any = labels
     if not isinstance(given, Mapping) or not all(isinstance(text, str) for pair in given.items() for text in pair):
         raise TypeError(f"labels is {labels!r:.50}; give a mapping of texts to texts")
-    return dict(labels)
+    # A text of another class, as the member of an enum, may show itself as something else: what it says is sent.
+    return {str.__str__(key): str.__str__(value) for key, value in labels.items()}
 
 
 def previous(reply: PreviousReply | None) -> Previous | None:
