@@ -91,3 +91,11 @@ def test_a_narrow_terminal_breaks_no_name_for_labels(server: ServerProcess, tmp_
         assert jobs.end() == 0
         shown = jobs.shown
     assert job in shown and "build-machine-3:4711" in shown and "team=infra, pr=1842" in shown
+
+
+@pytest.mark.parametrize("command", [("claim", "job"), ("jobs",)])
+def test_a_label_with_two_values_is_a_usage_error(cli: Run, command: tuple[str, ...]) -> None:
+    """Which one is meant cannot be known, so neither is passed over; the same twice is the same."""
+    wrong = cli(*command, "--label", "team=infra", "--label", "team=web")
+    assert wrong.returncode == 64 and "--label 'team' stands twice with different values" in wrong.stderr
+    assert cli("jobs", "--label", "team=infra", "--label", "team=infra").returncode == 0

@@ -146,8 +146,13 @@ def labels(help_text: str) -> Callable[[F], F]:
 
 
 def labels_of(pairs: tuple[str, ...]) -> dict[str, str] | None:
-    """Put labels together."""
-    return _fields(pairs, "--label") if pairs else None
+    """Put labels together. A key with two values is refused, as the server does: neither is passed over in silence."""
+    if not pairs:
+        return None
+    fields = _fields(pairs, "--label")
+    if other := [pair for pair in pairs if fields[(key := pair.partition("=")[0])] != pair[len(key) + 1 :]]:
+        raise click.UsageError(f"--label {other[0].partition('=')[0]!r:.100} stands twice with different values")
+    return fields
 
 
 def metadata_of(text: str | None, pairs: tuple[str, ...]) -> Metadata:
