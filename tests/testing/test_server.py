@@ -137,6 +137,39 @@ def test_a_forked_process_does_not_keep_it_alive(tmp_path: Path) -> None:
         wait_until(lambda: is_gone(where["guard"]) and not Path(where["folder"]).exists(), seconds_max=30)
 
 
+def test_a_forked_process_that_leaves_the_block_ends_nothing(tmp_path: Path) -> None:
+    """The server belongs to the process that started it: a copy of that process comes out at once, and it serves on."""
+    leaving = """
+import os, signal
+from holdfast.testing import server
+with server() as running:
+    if not (copy := os.fork()):
+        signal.alarm(20)
+        raise SystemExit(7)
+    code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    print("copy", code, "token", running.client().claim_job("job").token, flush=True)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", leaving],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr) == ("copy 7 token 1\n", "")
+
+
+def test_a_killed_guard_leaves_nothing() -> None:
+    """Whoever kills the guard alone does not keep the server running, nor the test run waiting for it."""
+    with server() as running:
+        guard, folder = running._process, running.data.parent
+        assert guard is not None
+        guard.kill()
+    wait_until(lambda: is_gone(guard.pid), seconds_max=30)
+    assert not folder.exists()
+
+
 def test_public_names_load() -> None:
     """Every public name of `holdfast.testing` exists, has a home, and a misspelt one is refused."""
     assert set(holdfast.testing._HOMES) == set(holdfast.testing.__all__)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 20.0
+LAST_WORDS_SECONDS_MAX = 1.0
 READY = re.compile(r"listening on (http://(\S+))")
 # These are chosen here; a server with other tokens would not know ours.
 OURS = {"listen", "data", "tokens", "tokens_file"}
@@ -68,6 +69,7 @@ class RunningServer:
         self.token = ""  # It may do everything: read, claim, admin.
         self.data = folder / "data"
         self._folder = folder
+        self._maker = os.getpid()
         self._settings = settings
         self._listen = "127.0.0.1:0"
         self._process: subprocess.Popen[bytes] | None = None
@@ -146,6 +148,8 @@ class RunningServer:
 
     def close(self) -> None:
         """End it for good, and remove all that it wrote. Called by `server()`."""
+        if os.getpid() != self._maker:
+            return  # A forked process that leaves the block: the server is not its own.
         for client in self._clients:
             client.close()
         if self._process is not None and self._process.stdin is not None:
@@ -181,7 +185,12 @@ class RunningServer:
     def _ended(self, process: subprocess.Popen[bytes]) -> None:
         process.wait()
         if self._reader is not None:
-            self._reader.join()
+            self._reader.join(LAST_WORDS_SECONDS_MAX)
+            if self._reader.is_alive():
+                # Somebody killed the guard alone. Its group has the server in it, so the number is still taken.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                self._reader.join()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
