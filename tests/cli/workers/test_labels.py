@@ -82,17 +82,6 @@ def test_a_label_without_key_or_value_is_a_usage_error(cli: Run, given: str) -> 
     assert wrong.returncode == 64 and "write it as --label KEY=VALUE" in wrong.stderr
 
 
-def test_a_narrow_terminal_breaks_no_name_for_labels(server: ServerProcess, tmp_path: Path) -> None:
-    """With a column of labels more, 80 columns are too few for a table: each job has lines of its own."""
-    job = unique("marked") + "/github-issue-1842"
-    Api.of(server, callers.ALICE).acquired(job, owner="build-machine-3:4711", labels={"team": "infra", "pr": "1842"})
-    environment = clean_environment(tmp_path, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
-    with Aside("jobs", job, environment=environment, terminal=True, columns=80) as jobs:
-        assert jobs.end() == 0
-        shown = jobs.shown
-    assert job in shown and "build-machine-3:4711" in shown and "team=infra, pr=1842" in shown
-
-
 @pytest.mark.parametrize("command", [("claim", "job"), ("jobs",)])
 def test_a_label_with_two_values_is_a_usage_error(cli: Run, command: tuple[str, ...]) -> None:
     """Which one is meant cannot be known, so neither is passed over; the same twice is the same."""

@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from holdfast import JobOwner, Metadata, Previous
 
-FOLDED_CELLS_MIN = 12
+FOLDED_CELLS_MIN = 10
 """A column in which a text is folded is no use if it is narrower."""
 
 OK = 0
