@@ -49,7 +49,8 @@ def check_one(body: AcquireBody) -> None:
     """Check a claim of one name."""
     if body.acl is not UNSET:
         raise Problem("invalid_input", "acl is not supported: leave it out.", status=422)
-    _check_ids(body)
+    if body.session_id is not None or body.ticket is not None:
+        _check_ids(body)
 
 
 def check_several(body: ClaimsBody) -> None:
