@@ -1,8 +1,8 @@
 """A look at a data directory while no server has it open. Nothing is changed: not a byte, not a file, not the seat.
 
-SQLite reads even a file it may not write with the help of files beside it. So it looks through glasses of ours: every
-file is opened for reading, the lock taken is the shared one (which a running server refuses, and which keeps one from
-starting meanwhile), and what a server that died left in the WAL is read from there.
+SQLite writes files beside the database even if it only reads. So it gets a file system of ours (a VFS): every file is
+opened for reading. The lock taken is the shared one, which a running server refuses, and which keeps one from starting
+meanwhile. What a server that died left in the WAL is read from there.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class _Look:
         self._problems.append(text)
 
 
-# The glasses.
+# The read-only file system that SQLite looks through.
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ class SqliteJournal:
         self.takes_claims = True
         """Whether there is room for new claims; renewals and releases go on either way."""
 
-    # The promise.
+    # What the seam promises (`journal/base.py`).
 
     async def open(self) -> Recovered:
         """Lock the file and tell what is in it."""
