@@ -488,9 +488,9 @@ def test_rooms_of_the_client_follow_their_table() -> None:
     assert wrong_client_rooms("cli/x.py", "from holdfast.client import chance") == []
 
 
-def test_modules_of_the_client_import_each_other_in_no_circle() -> None:
-    """There is no cycle of imports between modules of the client, not even for types."""
-    paths = sorted((SOURCE / "client").rglob("*.py"))
+def test_modules_import_each_other_in_no_circle() -> None:
+    """There is no cycle of imports between modules, not even for types. `holdfast` itself only offers their names."""
+    paths = sorted(set(SOURCE.rglob("*.py")) - {SOURCE / "__init__.py"})
     assert import_cycles({path.relative_to(SOURCE).as_posix(): _text(path) for path in paths}) == []
 
     bad = {

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.server.access.auth import Caller
 from holdfast.server.doors.request import Request
-from holdfast.server.operations.operation import Call
+from holdfast.server.operations.call import Call
 from holdfast.server.operations.reading import reader_for
 from holdfast.server.operations.table import OPERATIONS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from holdfast.core.answers import Acquired
 from holdfast.core.commands import KeepSession
@@ -17,7 +17,6 @@ from holdfast.core.values import BadNameError, parse_name
 from holdfast.engine.build import JournalError
 from holdfast.engine.waiters import after_wait
 from holdfast.server import render
-from holdfast.server.pages.documents import Documents
 from holdfast.server.streams.limit import OpenStreams
 from holdfast.wire.problems import Problem
 
@@ -30,9 +29,12 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
     from holdfast.server.access.auth import Auth, Caller
     from holdfast.server.doors.request import Request
-    from holdfast.server.operations.operation import Call, Operation, Reply, Show
+    from holdfast.server.operations.call import Call, Envelope, Reply
     from holdfast.server.render import Answered
     from holdfast.settings import Settings
+
+Show: TypeAlias = "Callable[[Api, Call, Any, Moment], Answered]"
+"""Puts an outcome of one type into a reply."""
 
 RESERVED_PREFIX = "__election/"
 BUG = "This is a bug of ours: report it with the request id."
@@ -64,12 +66,10 @@ class Counters:
 class Api:
     """What the handlers share."""
 
-    def __init__(self, engine: Engine, auth: Auth, settings: Settings, operations: tuple[Operation, ...]) -> None:
+    def __init__(self, engine: Engine, auth: Auth, settings: Settings) -> None:
         self.engine = engine
         self.auth = auth
         self.settings = settings
-        self.operations = operations
-        self.documents = Documents(operations)
         self.counters = Counters()
         self.streams = OpenStreams(settings.watches_per_principal_max)
         self.started_ms = engine.clock.monotonic_ms()
@@ -126,7 +126,7 @@ class Api:
                 show = shows.get(type(outcome))
             count(outcome)
             if show is None:
-                call.reply(*call.operation.refusal(render.problem(outcome), call.request))
+                call.reply(*call.refusal(render.problem(outcome), call.request))
             else:
                 call.reply(*show(self, call, outcome, now))
 
@@ -137,13 +137,13 @@ class Api:
 
     def read(self, call: Call, view: Callable[[State, Moment], Answered]) -> None:
         """Answer from the state, once what it shows is durable."""
-        self._read(view, call.operation, call.request, call.reply)
+        self._read(view, call.refusal, call.request, call.reply)
 
-    def refuse(self, problem: Problem, operation: Operation, request: Request, reply: Reply) -> None:
+    def refuse(self, problem: Problem, refusal: Envelope, request: Request, reply: Reply) -> None:
         """Refuse; if the refusal rests on the state, not before that is durable."""
-        answered = operation.refusal(problem, request)
+        answered = refusal(problem, request)
         if request.rests_on_state:
-            self._read(lambda _state, _now: answered, operation, request, reply)
+            self._read(lambda _state, _now: answered, refusal, request, reply)
         else:
             reply(*answered)
 
@@ -155,7 +155,7 @@ class Api:
                 answered = await look()
             except JournalError as error:
                 problem = Problem("storage_unavailable", f"{error}. Try again.", retry_after_ms=render.RETRY_LATER_MS)
-                answered = call.operation.refusal(problem, call.request)
+                answered = call.refusal(problem, call.request)
             except Exception:
                 log.exception("a bug while answering %s", call.request.request_id)
                 answered = render.envelope(Problem("internal_error", BUG), call.request)
@@ -166,13 +166,13 @@ class Api:
         task.add_done_callback(self._tasks.discard)
 
     def _read(
-        self, view: Callable[[State, Moment], Answered], operation: Operation, request: Request, reply: Reply
+        self, view: Callable[[State, Moment], Answered], refusal: Envelope, request: Request, reply: Reply
     ) -> None:
         def answer(outcome: object, _: Moment) -> None:
             if isinstance(outcome, tuple):
                 reply(*outcome)
             else:
-                reply(*operation.refusal(render.problem(outcome), request))
+                reply(*refusal(render.problem(outcome), request))
 
         self.engine.read(view, answer)
 

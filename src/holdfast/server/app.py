@@ -106,7 +106,7 @@ async def _serve(settings: Settings) -> int:
     engine = _engine_for(settings)
     try:
         key = await _start(engine, settings)
-        api = Api(engine, Auth(static, key), settings, OPERATIONS)
+        api = Api(engine, Auth(static, key), settings)
         server = _Server(api, settings)
         place = listener.getsockname()
         url = f"http://[{place[0]}]:{place[1]}" if ":" in place[0] else f"http://{place[0]}:{place[1]}"
@@ -251,7 +251,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, api: Api, settings: Settings) -> None:
         self._api = api
-        routes = Routes(api)
+        routes = Routes(api, OPERATIONS)
         self._lane = lane_for(routes)
         config = uvicorn.Config(
             Door(routes),

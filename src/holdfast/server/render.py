@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import EndedLease, LastEnd, Lease, Moment, Slot
     from holdfast.server.access.secrets import AuthorityKey
-    from holdfast.server.api import Api
     from holdfast.server.doors.request import Request
-    from holdfast.server.operations.operation import Call
 
 _NOT_CURRENT_LIVE = 400
 _OWN_CIRCLE = 2
@@ -233,7 +231,7 @@ def _free(name: str, slot: Slot, state: State, now: Moment, *, before: Previous 
     return free
 
 
-def no_content(_api: Api, _call: Call, _outcome: object, _now: Moment) -> Answered:
+def no_content(_api: object, _call: object, _outcome: object, _now: Moment) -> Answered:
     """Show that it is done, and nothing else."""
     return 204, b"", ()
 

@@ -58,7 +58,7 @@ async def _serving(directory: Path, clock: ManualClock, limits: Limits = LIMITS)
     await engine.start()
     try:
         auth = Auth(StaticTokens.parse(TOKENS), AuthorityKey.load(directory))
-        yield World(Door(Routes(Api(engine, auth, Settings(data=directory), OPERATIONS)))), engine
+        yield World(Door(Routes(Api(engine, auth, Settings(data=directory)), OPERATIONS))), engine
     finally:
         await engine.stop()
 

@@ -43,10 +43,10 @@ from holdfast.wire.problems import Problem
 if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Lease, Moment
-    from holdfast.server.api import Api
+    from holdfast.server.api import Api, Show
     from holdfast.server.doors.request import Request
     from holdfast.server.gateway.reading import Run
-    from holdfast.server.operations.operation import Call, Show
+    from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
 
 STATUS_LOCKS_MAX = 10_000

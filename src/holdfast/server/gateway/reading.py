@@ -15,7 +15,8 @@ import msgspec
 
 from holdfast.core.values import BadNameError, parse_name
 from holdfast.server.access.secrets import SESSION_PREFIX
-from holdfast.server.operations.operation import Call, Key
+from holdfast.server.operations.call import Call
+from holdfast.server.operations.operation import Key
 from holdfast.server.operations.parts import read_key, shown
 from holdfast.server.operations.reading import fingerprint
 from holdfast.wire.gateway import GatewayTimedBody
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
     from holdfast.server.doors.request import Request
-    from holdfast.server.operations.operation import Operation, Reader, Reply
+    from holdfast.server.operations.call import Reply
+    from holdfast.server.operations.operation import Operation, Reader
 
 NOT_KNOWN = frozenset({"authentication_required", "authentication_failed", "session_expired"})
 """The codes of those whom nobody knows: the gateway has one word for all of them."""
@@ -62,7 +64,7 @@ def by_secret(api: Api, operation: Operation) -> Reader:
         if operation.key is not Key.IGNORED and request.key is not None:
             # Only now: what another run of the same token did under this key is not what this one did.
             key, content = read_key(request), fingerprint(request, name, "gateway")
-        return Call(operation, request, reply, name, None, run, caller, key, content)
+        return Call(operation.refusal, request, reply, name, None, run, caller, key, content)
 
     return read
 

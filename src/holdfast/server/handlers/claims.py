@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.core.values import Moment
-    from holdfast.server.api import Api
-    from holdfast.server.operations.operation import Call, Show
+    from holdfast.server.api import Api, Show
+    from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
     from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody
 

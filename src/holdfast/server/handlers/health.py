@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.server.api import Api
-    from holdfast.server.operations.operation import Call
+    from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
 
 _OK, _NOT_READY = 200, 503

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.server.access.auth import Caller
-    from holdfast.server.api import Api
-    from holdfast.server.operations.operation import Call, Show
+    from holdfast.server.api import Api, Show
+    from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
     from holdfast.wire.requests import CheckBody, ReleaseBody, RenewBody, ReopenBody, RevokeBody, TransferBody
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment, Session
     from holdfast.server.api import Api
-    from holdfast.server.operations.operation import Call
+    from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
     from holdfast.wire.requests import SessionBody
 
@@ -140,7 +140,7 @@ def look(api: Api, call: Call) -> None:
         if isinstance(ended, EndedSession) and ended.principal == principal and ended.how == "expired":
             lapsed = SessionReply(call.item, user_id, rfc3339(ended.wall_ms), 0, False, None, None)
             return _OK, encode(lapsed), ()
-        return call.operation.refusal(render.problem(SessionUnknown()), call.request)
+        return call.refusal(render.problem(SessionUnknown()), call.request)
 
     api.read(call, view)
 

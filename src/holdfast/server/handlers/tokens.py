@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import AccessToken, Moment
     from holdfast.server.api import Api
-    from holdfast.server.operations.operation import Call
+    from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
     from holdfast.wire.requests import TokenBody
 

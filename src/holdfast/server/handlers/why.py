@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.core.views import Link
     from holdfast.server.api import Api
-    from holdfast.server.operations.operation import Call
+    from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
 
 WAITERS_SHOWN = 100

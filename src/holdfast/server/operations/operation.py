@@ -1,4 +1,4 @@
-"""What an operation is: one row of the table, and the call that its handler gets."""
+"""What an operation is: one row of the table."""
 
 from __future__ import annotations
 
@@ -8,22 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from holdfast.server.access.auth import Caller
-from holdfast.server.doors.request import Request
-from holdfast.server.render import Answered, envelope
+from holdfast.server.render import envelope
 
 if TYPE_CHECKING:
-    from holdfast.core.values import Moment
     from holdfast.server.api import Api
-    from holdfast.wire.problems import Problem
+    from holdfast.server.doors.request import Request
+    from holdfast.server.operations.call import Call, Envelope, Reply
 
-Reply: TypeAlias = Callable[[int, bytes, tuple[tuple[bytes, bytes], ...]], None]
 Handler: TypeAlias = "Callable[[Api, Call], Any]"
 """Answers a call, now or later. The handler of a stream returns the stream instead."""
 Reader: TypeAlias = "Callable[[Request, bytes, Reply], Call]"
 """Makes a call of a request, the segment of the path that it is about, and the way to answer; or raises the problem."""
-Show: TypeAlias = "Callable[[Api, Call, Any, Moment], Answered]"
-"""Puts an outcome of one type into a reply."""
 
 
 class Key(Enum):
@@ -68,30 +63,6 @@ class Operation(msgspec.Struct, frozen=True):
 
     # What is done with the outcome.
 
-    refusal: Callable[[Problem, Request], Answered] = envelope
-    """Puts a problem into a reply."""
+    refusal: Envelope = envelope
     is_stream: bool = False
     """Whether the handler returns a stream. Only the ASGI door has those."""
-
-
-class Call(msgspec.Struct):
-    """One request after all of it was read, on its way through a handler. It may be in a circle, so gc stays on."""
-
-    operation: Operation
-    request: Request
-    reply: Reply
-    item: str
-    """The name or the id in the path; empty if the path has none."""
-    query: Any
-    """The query's fields, or what `read_query` made of them."""
-    body: Any
-    caller: Caller
-    key: str | None = None
-    fingerprint: str = ""
-    """Of the content, if the operation compares it; empty without a key."""
-    waited_ms: int = 0
-    """How long it stood in line before its outcome came."""
-
-
-NOBODY = Caller("", frozenset())
-"""The caller of an operation that does not ask who it is."""

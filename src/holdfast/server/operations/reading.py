@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.server.access.secrets import SESSION_PREFIX
-from holdfast.server.operations.operation import NOBODY, Call, Key
+from holdfast.server.operations.call import NOBODY, Call
+from holdfast.server.operations.operation import Key
 from holdfast.server.operations.parts import BodyReader, read_key, read_query, read_segment, read_uuid_segment
 from holdfast.server.render import encode
 from holdfast.wire.requests import ClaimBody, field_names
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
     from holdfast.server.api import Api
     from holdfast.server.doors.request import Request
-    from holdfast.server.operations.operation import Operation, Reader, Reply
+    from holdfast.server.operations.call import Reply
+    from holdfast.server.operations.operation import Operation, Reader
 
     Content = Callable[[Any], object]
 
@@ -46,7 +48,7 @@ def nothing(_api: Api, operation: Operation) -> Reader:
     """For an operation that takes nothing and does not ask who asks."""
 
     def read(request: Request, _segment: bytes, reply: Reply) -> Call:
-        return Call(operation, request, reply, "", None, None, NOBODY)
+        return Call(operation.refusal, request, reply, "", None, None, NOBODY)
 
     return read
 
@@ -64,7 +66,7 @@ def by_token(api: Api, operation: Operation) -> Reader:
         operation.check_session,
     )
     key_and_content = _key_reader(operation)
-    scope = operation.scope or ""
+    scope, refusal = operation.scope or "", operation.refusal
     admit, name_for = api.admit, api.name_for
 
     def read(request: Request, segment: bytes, reply: Reply) -> Call:
@@ -79,7 +81,7 @@ def by_token(api: Api, operation: Operation) -> Reader:
         if check_after_key is not None:
             check_after_key(body)
         caller = admit(request, scope)
-        call = Call(operation, request, reply, item, query, body, caller, key, fingerprint)
+        call = Call(refusal, request, reply, item, query, body, caller, key, fingerprint)
         if caller.session is not None and check_session is not None:
             check_session(call)
         if is_name:

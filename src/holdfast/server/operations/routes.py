@@ -18,7 +18,8 @@ from holdfast.wire.problems import Problem
 if TYPE_CHECKING:
     from holdfast.server.api import Api
     from holdfast.server.doors.request import Request
-    from holdfast.server.operations.operation import Operation, Reply
+    from holdfast.server.operations.call import Reply
+    from holdfast.server.operations.operation import Operation
 
     Methods = dict[bytes, "Route"]
 
@@ -59,13 +60,13 @@ class Route:
 class Routes:
     """The operations of one server, by path and method. Both doors call `handle`; streams are the ASGI door's."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, operations: tuple[Operation, ...]) -> None:
         self.api = api
         self._plain: dict[bytes, Methods] = {}
         self._lock_verbs: dict[bytes, Methods] = {}
         self._items: dict[tuple[bytes, bytes], Methods] = {}
         self._logs_requests = api.settings.log_requests
-        for operation in api.operations:
+        for operation in operations:
             self._enter(operation.method.encode(), operation.path.encode(), Route(api, operation))
 
     def _enter(self, method: bytes, path: bytes, route: Route) -> None:
@@ -92,7 +93,7 @@ class Routes:
             if operation is None:
                 reply(*envelope(problem, request))
             else:
-                self.api.refuse(problem, operation, request, reply)
+                self.api.refuse(problem, operation.refusal, request, reply)
         except Exception:
             log.exception("a bug while answering %s", request.request_id)
             reply(*envelope(Problem("internal_error", BUG), request))

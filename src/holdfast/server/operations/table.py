@@ -8,7 +8,7 @@ from __future__ import annotations
 from holdfast.server.gateway.table import GATEWAY
 from holdfast.server.handlers import claims, health, history, locks, sessions, tokens, why
 from holdfast.server.operations.operation import Key, Operation
-from holdfast.server.pages import documents
+from holdfast.server.pages.documents import Documents
 from holdfast.server.streams import events, watch
 from holdfast.wire import replies, requests
 
@@ -30,9 +30,11 @@ _CLAIM = (
     "idempotency_conflict",
 )
 
+_DOCUMENTS = Documents(lambda: OPERATIONS)
+
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("GET", "/", documents.docs, "This API, for people", replies={200: "text/html"}),
-    Operation("GET", "/docs", documents.docs, "This API, for people", replies={200: "text/html"}),
+    Operation("GET", "/", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}),
+    Operation("GET", "/docs", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}),
     Operation(
         "POST",
         "/claims",
@@ -225,8 +227,8 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: "text/event-stream"},
         problems=(*_NAME, "forbidden", "quota_exceeded", "capacity_exceeded"),
     ),
-    Operation("GET", "/openapi.json", documents.openapi_json, "This document", replies={200: "application/json"}),
-    Operation("GET", "/openapi.yaml", documents.openapi_yaml, "This document", replies={200: "application/yaml"}),
+    Operation("GET", "/openapi.json", _DOCUMENTS.openapi_json, "This document", replies={200: "application/json"}),
+    Operation("GET", "/openapi.yaml", _DOCUMENTS.openapi_yaml, "This document", replies={200: "application/yaml"}),
     Operation(
         "GET",
         "/readyz",

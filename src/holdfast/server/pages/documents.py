@@ -18,8 +18,11 @@ from holdfast.wire.problems import KINDS
 from holdfast.wire.requests import field_names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.server.api import Api
-    from holdfast.server.operations.operation import Call, Operation
+    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.operation import Operation
 
 _OK = 200
 _REF = "#/components/schemas/{name}"
@@ -39,36 +42,33 @@ _PROBLEM = {
 }
 
 
-def docs(api: Api, call: Call) -> None:
-    """GET / and /docs."""
-    call.reply(_OK, *api.documents.page)
-
-
-def openapi_json(api: Api, call: Call) -> None:
-    """GET /openapi.json."""
-    call.reply(_OK, api.documents.openapi, ())
-
-
-def openapi_yaml(api: Api, call: Call) -> None:
-    """GET /openapi.yaml: the same text, for JSON is YAML."""
-    call.reply(_OK, api.documents.openapi, ((b"content-type", b"application/yaml"),))
-
-
 class Documents:
-    """The documents about the operations of one table. Each is made when it is first asked for."""
+    """The documents about the operations of one table, and their handlers. Each is made when it is first asked for."""
 
-    def __init__(self, operations: tuple[Operation, ...]) -> None:
+    def __init__(self, operations: Callable[[], tuple[Operation, ...]]) -> None:
+        """`operations` is a function because the table has the handlers of its own documents in it."""
         self._operations = operations
 
-    @cached_property
-    def openapi(self) -> bytes:
-        """The OpenAPI document."""
-        return _openapi(self._operations)
+    def docs(self, _api: Api, call: Call) -> None:
+        """GET / and /docs."""
+        call.reply(_OK, *self._page)
+
+    def openapi_json(self, _api: Api, call: Call) -> None:
+        """GET /openapi.json."""
+        call.reply(_OK, self._openapi, ())
+
+    def openapi_yaml(self, _api: Api, call: Call) -> None:
+        """GET /openapi.yaml: the same text, for JSON is YAML."""
+        call.reply(_OK, self._openapi, ((b"content-type", b"application/yaml"),))
 
     @cached_property
-    def page(self) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
+    def _openapi(self) -> bytes:
+        return _openapi(self._operations())
+
+    @cached_property
+    def _page(self) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
         """The page for people, and its headers."""
-        return _page(self._operations)
+        return _page(self._operations())
 
 
 def _openapi(operations: tuple[Operation, ...]) -> bytes:

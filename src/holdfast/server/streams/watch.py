@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.server.api import Api
-    from holdfast.server.operations.operation import Call
+    from holdfast.server.operations.call import Call
 
 KEEPALIVE_SECONDS = 15
 KEEPALIVE = b": keepalive\n\n"
