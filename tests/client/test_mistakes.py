@@ -42,6 +42,20 @@ def test_waits_may_be_without_end() -> None:
         wait_seconds("5")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [(0, ValueError), (-1, ValueError), (math.nan, TypeError), (2.5, TypeError), ("5", TypeError), (True, TypeError)],
+)
+def test_a_limit_is_a_whole_number(open_client: Callable[..., Either], given: object, error: type[Exception]) -> None:
+    """A limit that would list nothing, or is none, is refused before anything is sent."""
+    nowhere = open_client(url="http://127.0.0.1:9", retry_seconds=0)
+    said = r"limit is .*; give a whole number of at least 1"
+    with pytest.raises(error, match=said):
+        nowhere.list_claimed_jobs(limit=given)
+    with pytest.raises(error, match=said):
+        nowhere.history("job", limit=given)
+
+
 @pytest.mark.parametrize("given", ["", None, 5, "\ud800"])
 def test_names_no_job(given: Any) -> None:  # noqa: ANN401 - anything
     """What can be no name at all is refused before anything is sent."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 
 from holdfast.errors import SettingsError
 
@@ -25,6 +25,15 @@ def wait_seconds(wait: float | None) -> float:
     if not wait >= 0:
         raise ValueError(f"wait is {wait}; give the seconds to stand in line, 0 or None not to wait, math.inf for ever")
     return wait
+
+
+def check_limit(limit: object) -> None:
+    """Refuse what is no limit of a listing: a mistake must not look like a list with nothing in it."""
+    text = f"limit is {limit!r:.50}; give a whole number of at least 1"
+    if isinstance(limit, bool) or not isinstance(limit, Integral):
+        raise TypeError(text)
+    if limit < 1:
+        raise ValueError(text)
 
 
 def names(jobs: Sequence[str]) -> list[str]:
