@@ -156,6 +156,32 @@ def test_the_largest_labels_are_taken(alice: Api, name: str) -> None:
     assert alice.acquired(name, labels=largest)["labels"] == largest
 
 
+FULL = {f"{number:063}": "\x01" * 128 for number in range(16)}
+"""As long as they can be: in JSON such a character takes six bytes."""
+
+
+def test_labels_that_many_names_would_multiply_are_refused(alice: Api, name: str) -> None:
+    """They stand in the lease of every name, so a small request for all of many would make megabytes."""
+    names = [f"{name}/{number}" for number in range(1000)]
+    says = refused(alice.claims(all=names, labels=FULL), 400, "invalid_input")["details"]
+    assert "at most 1048576" in says and "fewer jobs" in says and "fewer labels" in says
+    assert refused(alice.claims(all=names[:79], labels=FULL), 400, "invalid_input")
+    assert alice.status(names[0]).json()["status"] == "free"
+    a_kilobyte = {f"{number:02}": "v" * 120 for number in range(8)}
+    for taken, labels in ((names[:78], FULL), (names, a_kilobyte)):
+        session = alice.new_session()["session_id"]
+        answer = alice.claims(all=taken, labels=labels, session_id=session, ephemeral=True)
+        assert len(answer.json()["claims"]) == len(taken)
+        assert alice.status(taken[-1]).json()["labels"] == labels
+        assert alice.delete(f"/sessions/{session}").status == 204
+
+
+def test_the_first_of_many_names_takes_the_largest_labels(alice: Api, name: str) -> None:
+    """Only one name gets them."""
+    assert alice.claims(any=[f"{name}/{number}" for number in range(1000)], labels=FULL).json()["status"] == "acquired"
+    assert alice.status(f"{name}/0").json()["labels"] == FULL
+
+
 @pytest.mark.parametrize("body", ['{"labels": {"a": 1}}', '{"labels": ["a"]}', '{"labels": "a:b"}'])
 def test_labels_of_another_type_are_refused(alice: Api, name: str, body: str) -> None:
     """Labels are an object of texts; anything else is 422 and says where."""

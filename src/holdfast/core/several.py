@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import line, refusals
@@ -14,7 +15,7 @@ from holdfast.core.events import GrantedMany
 from holdfast.core.rights import may_touch
 from holdfast.core.sessions import why_unusable
 from holdfast.core.state import EMPTY
-from holdfast.core.values import TOKEN_MAX, EndedLease, Memo, Ticket
+from holdfast.core.values import LABELS_OF_ALL_BYTES_MAX, TOKEN_MAX, EndedLease, Memo, Ticket
 
 if TYPE_CHECKING:
     from holdfast.core.commands import ClaimAll, ClaimAny
@@ -53,7 +54,7 @@ def claim_any(state: State, command: ClaimAny, now: Moment, limits: Limits) -> D
 
 def claim_all(state: State, command: ClaimAll, now: Moment, limits: Limits) -> Decision:
     """Grant every name or none. With a wait it holds nothing while it waits, so two callers cannot block each other."""
-    refusal = _bad(command.names, command.terms, command.wait_ms, limits)
+    refusal = _bad(command.names, command.terms, command.wait_ms, limits) or _bulky(command.names, command.terms)
     if refusal is not None:
         return refuse(refusal)
     memo = recall(state, command.terms, "acquire")
@@ -85,6 +86,19 @@ def _bad(names: tuple[str, ...], terms: Terms, wait_ms: int, limits: Limits) -> 
     if len(set(names)) != len(names):
         return refusals.BadField("a job stands twice in the list")
     return bad_terms(terms, wait_ms, limits)
+
+
+def _bulky(names: tuple[str, ...], terms: Terms) -> Refusal | None:
+    """Refuse labels that the names would multiply to megabytes, in a record and wherever the leases are shown."""
+    if terms.labels is None:
+        return None
+    size = len(msgspec.json.encode(terms.labels)) * len(names)
+    if size <= LABELS_OF_ALL_BYTES_MAX:
+        return None
+    return refusals.BadField(
+        f"{len(names)} jobs with these labels come to {size} bytes of labels as JSON,"
+        f" at most {LABELS_OF_ALL_BYTES_MAX} are taken: name fewer jobs in a call, or give fewer labels"
+    )
 
 
 def _lacking(state: State, command: ClaimAny | ClaimAll, limits: Limits, wanted: int) -> Refusal | None:

@@ -30,6 +30,8 @@ REASON_CHARS_MAX = 1_024
 LABELS_MAX = 16
 LABEL_KEY = re.compile(r"[A-Za-z0-9._/-]{1,63}")
 LABEL_VALUE_CHARS_MAX = 128
+LABELS_OF_ALL_BYTES_MAX = 2**20
+"""Of the labels of a claim of all, as JSON, times its names: they stand in the lease of each."""
 
 RESERVED_NAMES = frozenset({"list", "status"})
 
