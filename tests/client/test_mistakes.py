@@ -56,6 +56,29 @@ def test_a_limit_is_a_whole_number(open_client: Callable[..., Either], given: ob
         nowhere.history("job", limit=given)
 
 
+@pytest.mark.parametrize(
+    ("method", "words", "option"),
+    [
+        ("claim", ["j"], "session"),
+        ("claim_any", [["j"]], "session"),
+        ("claim_all", [["j"]], "session"),
+        ("claim_job", ["j"], "session"),
+        ("claim_any_job", [["j"]], "session"),
+        ("claim_all_jobs", [["j"]], "session"),
+        ("list_claimed_jobs", [], "session"),
+        ("end_session", [], "session_id"),
+    ],
+)
+def test_a_session_is_named_by_its_id(
+    either: Either, open_client: Callable[..., Either], method: str, words: list[Any], option: str
+) -> None:
+    """A session in place of its id is refused before anything is sent: its secret stays where it is."""
+    nowhere = open_client(url="http://127.0.0.1:9", retry_seconds=0)
+    opened = either.open_session()
+    with pytest.raises(TypeError, match=r"session is of the type OpenedSession; give .* its \.session_id"):
+        getattr(nowhere, method)(*words, **{option: opened})
+
+
 @pytest.mark.parametrize("given", ["", None, 5, "\ud800"])
 def test_names_no_job(given: Any) -> None:  # noqa: ANN401 - anything
     """What can be no name at all is refused before anything is sent."""

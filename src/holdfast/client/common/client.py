@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.client import chance
 from holdfast.client.flows.effects import ANSWER_SECONDS, RETRY_SECONDS, Policy
 from holdfast.client.values import config
-from holdfast.client.values.arguments import patience, wait_seconds, whole_seconds
+from holdfast.client.values.arguments import patience, session_name, wait_seconds, whole_seconds
 from holdfast.client.values.options import Wanted, check_known
 from holdfast.client.values.records import packed, plain_labels
 
@@ -84,7 +84,7 @@ class Client(ABC):
             labels=plain_labels(options.get("labels")),
             resume=options.get("resume", False),
             redo=options.get("redo", False),
-            session=session,
+            session=None if session is None else session_name(session),
             lock_delay=whole_seconds(options.get("lock_delay", 0), "lock_delay"),
             on_wait=options.get("on_wait"),
         )

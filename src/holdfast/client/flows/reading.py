@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from holdfast.client.flows.effects import Flow, Policy, Send
 from holdfast.client.flows.exchange import ask, get
 from holdfast.client.values import records
-from holdfast.client.values.arguments import check_limit
+from holdfast.client.values.arguments import check_limit, session_name
 from holdfast.client.values.paths import job_path, with_query
 from holdfast.client.values.records import Happened, JobOwner, JobStatus
 from holdfast.wire.replies import CheckReply, HistoryReply, LockReply, LocksReply, StatusReply, WhyReply
@@ -34,6 +34,8 @@ def jobs(
     """List the claimed jobs in order of name, page by page; the first `limit` of them, if that is given."""
     if limit is not None:
         check_limit(limit)
+    if session is not None:
+        session_name(session)
     found: list[JobOwner] = []
     after: str | None = None
     while limit is None or len(found) < limit:

@@ -54,6 +54,13 @@ def job_name(job: object) -> str:
     return job
 
 
+def session_name(session: object) -> str:
+    """Return the id of a session. A session itself would be sent whole, and its secret with it."""
+    if not isinstance(session, str):
+        raise TypeError(f"session is of the type {type(session).__name__}; give the id of one, its .session_id")
+    return session
+
+
 def patience(seconds: float, setting: str, *, allow_zero: bool) -> float:
     """Return a number of seconds that a client is made with. Raises `SettingsError`."""
     if not (seconds > 0 or (seconds == 0 and allow_zero)):

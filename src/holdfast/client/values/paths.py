@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
-from holdfast.client.values.arguments import job_name
+from holdfast.client.values.arguments import job_name, session_name
 
 
 def job_path(job: str, verb: str = "") -> str:
@@ -18,7 +18,7 @@ def job_path(job: str, verb: str = "") -> str:
 
 def session_path(session_id: str, verb: str = "") -> str:
     """Return the path of a session."""
-    return f"/sessions/{quote(session_id, safe='')}" + (f"/{verb}" if verb else "")
+    return f"/sessions/{quote(session_name(session_id), safe='')}" + (f"/{verb}" if verb else "")
 
 
 def with_query(path: str, labels: Mapping[str, str] | None = None, **fields: str | int | None) -> str:
