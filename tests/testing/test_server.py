@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,28 @@ with server() as running:
     print(json.dumps({"guard": running._process.pid, "folder": str(running._folder)}), flush=True)
     signal.pause()
 """
+
+# Forks while a server runs. The copy does something; the original says how that ended, and whether it is still served.
+FORKING = """
+import os, signal
+from holdfast.testing import server
+with server() as running:
+    if not (copy := os.fork()):
+        signal.alarm(20)
+        {in_the_copy}
+        os._exit(0)
+    guard, code = running._process, os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    assert guard.poll() is None
+    print("copy", code, "token", running.client().claim_job("job").token, flush=True)
+"""
+
+
+def said_by(folder: Path, script: str) -> tuple[str, str]:
+    """Run a script in a folder, and return what it wrote."""
+    command = [sys.executable, "-P", "-c", script]
+    env = {**os.environ, "TMPDIR": str(folder)}
+    ran = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return ran.stdout, ran.stderr
 
 
 def is_gone(group: int) -> bool:
@@ -139,25 +162,23 @@ def test_a_forked_process_does_not_keep_it_alive(tmp_path: Path) -> None:
 
 def test_a_forked_process_that_leaves_the_block_ends_nothing(tmp_path: Path) -> None:
     """The server belongs to the process that started it: a copy of that process comes out at once, and it serves on."""
-    leaving = """
-import os, signal
-from holdfast.testing import server
-with server() as running:
-    if not (copy := os.fork()):
-        signal.alarm(20)
-        raise SystemExit(7)
-    code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
-    print("copy", code, "token", running.client().claim_job("job").token, flush=True)
-"""
-    ran = subprocess.run(
-        [sys.executable, "-c", leaving],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (ran.stdout, ran.stderr) == ("copy 7 token 1\n", "")
+    assert said_by(tmp_path, FORKING.format(in_the_copy="raise SystemExit(7)")) == ("copy 7 token 1\n", "")
+
+
+@pytest.mark.parametrize("verb", ["kill", "stop", "restart"])
+def test_a_forked_process_cannot_end_it(tmp_path: Path, verb: str) -> None:
+    """Whoever did not start the server is told so, and it serves on as the same process."""
+    out, err = said_by(tmp_path, FORKING.format(in_the_copy=f"running.{verb}()"))
+    assert out == "copy 1 token 1\n"
+    assert re.search(r"RuntimeError: the server is that of process \d+, which started it; end it there\n$", err)
+
+
+def test_files_of_the_working_directory_are_not_the_program(tmp_path: Path) -> None:
+    """A test run may stand in a folder with modules named as ours or as Python's own: the server is the real one."""
+    for name in ("holdfast", "select", "json"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('this is not {name}')\n")
+    script = "from holdfast.testing import server\nwith server() as running: print(running.client().check('job', 1))"
+    assert said_by(tmp_path, script) == ("False\n", "")
 
 
 def test_a_killed_guard_leaves_nothing() -> None:

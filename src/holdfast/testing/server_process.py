@@ -106,6 +106,7 @@ class RunningServer:
 
     def kill(self) -> None:
         """End the server without warning, as `kill -9` does. `restart()` starts it again on the same data."""
+        self._check_maker()
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -113,6 +114,7 @@ class RunningServer:
 
     def stop(self) -> None:
         """Stop the server as SIGTERM does: what was asked is answered. `restart()` starts it again."""
+        self._check_maker()
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
@@ -161,15 +163,22 @@ class RunningServer:
                 self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _check_maker(self) -> None:
+        # A forked process could neither wait for the guard nor say to the others that the server is another one now.
+        if os.getpid() != self._maker:
+            raise RuntimeError(f"the server is that of process {self._maker}, which started it; end it there")
+
     def _command(self) -> list[str]:
-        serve = [sys.executable, "-m", "holdfast", "serve", "--listen", self._listen, "--data", str(self.data)]
+        # -P: a module of the working directory is never taken for one of ours or of Python.
+        module = [sys.executable, "-P", "-m"]
+        serve = [*module, "holdfast", "serve", "--listen", self._listen, "--data", str(self.data)]
         # An empty file, so that no holdfast.toml of the working directory is read.
         nothing = self._folder / "holdfast.toml"
         nothing.touch()
         serve += ["--config", str(nothing)]
         for name, value in self._settings.items():
             serve += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
-        return [sys.executable, "-m", "holdfast.testing.guard", str(self._folder), *serve]
+        return [*module, "holdfast.testing.guard", str(self._folder), *serve]
 
     def _server_environment(self) -> dict[str, str]:
         own = {"XDG_CONFIG_HOME": str(self._folder / "config"), "PYTHONUNBUFFERED": "1"}
