@@ -51,6 +51,7 @@ export HOLDFAST_FENCING_TOKEN
 # no answer, at most 15/16 of the TTL after the last one that did was sent. The first comes early, because the claim may
 # have needed retries and be older than it looks.
 keep_renewing() {
+    kill -s USR2 $$ || true
     missed=0
     pause=$((ttl / 4))
     while sleep "$pause"; do
@@ -68,9 +69,9 @@ keep_renewing() {
 finish() {
     code=$?
     trap - EXIT
-    kill "$beat" 2>/dev/null || true
+    kill "${beat:-$work}" 2>/dev/null || true  # Without a beat the work must not go on.
     lost=0
-    wait "$beat" 2>/dev/null || lost=$?
+    wait "${beat:-$work}" 2>/dev/null || lost=$?
     [ "$lost" -ne 20 ] || { echo 'the lease was lost' >&2; exit 20; }
     outcome=null
     [ "$code" -eq 0 ] || outcome='"failed"'
@@ -78,14 +79,22 @@ finish() {
     exit "$code"
 }
 
+# What a shell starts has the shell's own traps for a moment, and would swallow a signal. So both say when they are ready,
+# and are told nothing before; or two seconds later, because whoever started us may have us ignore what they say.
+work='' beat='' working=0 beating=0 told=0
+trap finish EXIT
+trap 'working=1' USR1
+trap 'beating=1' USR2
+trap 'told=1' HUP INT TERM
 exec 3<&0  # A shell takes standard input away from what it starts in the background.
-"$@" <&3 3<&- &
+(kill -s USR1 $$ && exec "$@") <&3 3<&- &
 work=$!
 keep_renewing "$work" >/dev/null 2>&1 3<&- &
 beat=$!
-trap finish EXIT
-told=0
+for pause in 0 1 1; do [ "$working$beating" = 11 ] || sleep "$pause" || true; done
+trap '' USR1 USR2  # One that came later would end the wait.
 trap 'told=1; kill "$work" 2>/dev/null || true' HUP INT TERM
+[ "$told" -eq 0 ] || kill "$work" 2>/dev/null || true
 
 code=0
 wait "$work" || code=$?

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -56,10 +56,14 @@ def example(server: ServerProcess, tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def start(
-            file: str, *arguments: object, env: dict[str, str] | None = None, stdin: str | None = None
+            file: str,
+            *arguments: object,
+            env: dict[str, str] | None = None,
+            stdin: str | None = None,
+            shell: Sequence[str] = ("sh",),
         ) -> Program:
-            interpreter = sys.executable if file.endswith(".py") else "sh"
-            command: list[str | Path] = [interpreter, PROJECT / "examples" / file, *map(str, arguments)]
+            interpreter = [sys.executable] if file.endswith(".py") else shell
+            command: list[str | Path] = [*interpreter, PROJECT / "examples" / file, *map(str, arguments)]
             program = Program(command, env={**mine, **(env or {})}, folder=tmp_path, stdin=stdin)
             return stack.enter_context(program)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.support import callers
 from tests.support.api import Api
@@ -17,6 +20,9 @@ from tests.support.server import PROJECT, ServerProcess
 
 Start = Callable[..., Program]
 
+SHELLS = [words for words in (["dash"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]
+MOMENTS = 25
+MOMENT_SECONDS = 0.000_4
 SHORT = {"HOLDFAST_TTL_SECONDS": "8", "HOLDFAST_OWNER": "shell-1"}
 
 
@@ -46,6 +52,12 @@ def test_command_runs_while_the_job_is_its_own(example: Start, alice: Api, name:
 
     assert example("claim_loop.sh", name, "true", env=SHORT).ended() == 0
     assert alice.status(name).json()["attempts"] == 0, "it has ended well"
+
+
+def _announce(folder: Path, tool: str) -> None:
+    """Put a tool into the folder that says when it is started, and is otherwise the one of this machine."""
+    (folder / tool).write_text(f'#!/bin/sh\necho {tool} >&2\nexec "{shutil.which(tool)}" "$@"\n')
+    (folder / tool).chmod(0o755)
 
 
 def _listen_in(folder: Path) -> Path:
@@ -118,20 +130,32 @@ def test_command_ends_before_its_lease_can(example: Start, name: str, tmp_path: 
         assert loop.ended() == 20
 
 
-def catches(pid: int, number: int) -> bool:
-    """Does a process have a handler for a signal? A shell that starts a command has one only a moment later."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt"))
-    return bool(caught >> (number - 1) & 1)
-
-
 def test_signal_ends_the_command_and_frees_the_job(example: Start, alice: Api, name: str) -> None:
     """A SIGTERM reaches the command, whose own end counts, and the job is free at once."""
     script = "trap 'echo told; exit 7' TERM; echo at work; sleep 100 >/dev/null 2>&1 & wait"
     loop = example("claim_loop.sh", name, "sh", "-c", script, env=SHORT)
     loop.said("at work")
-    wait_until(lambda: catches(loop.pid, signal.SIGTERM))
     loop.process.send_signal(signal.SIGTERM)
     loop.said("told")
     assert loop.ended() == 7
     assert alice.status(name).json()["status"] == "free"
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_signal_while_it_starts_leaves_nothing_running(
+    example: Start, alice: Api, name: str, tmp_path: Path, shell: list[str]
+) -> None:
+    """Whenever a SIGTERM comes after the claim, the loop ends, and so does the command, if it was started."""
+    _announce(tmp_path, "sed")  # It reads the answer twice; what it is about to start comes right after.
+    env = {**SHORT, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for moment in range(MOMENTS):
+        job = f"{name}-{moment}"
+        loop = example("claim_loop.sh", job, "sleep", "100", env=env, shell=shell)
+        loop.said("sed", times=2)
+        time.sleep(moment * MOMENT_SECONDS)  # Not for a state: to come at another point of its start each time.
+        loop.process.send_signal(signal.SIGTERM)
+        code = loop.ended(seconds_max=10)
+        assert loop.is_silent, f"moment {moment}: the command runs without an owner"
+        assert code in {-signal.SIGTERM, 128 + signal.SIGTERM}, f"moment {moment}: {code}"
+        if code > 0:
+            assert alice.status(job).json()["status"] == "free", f"moment {moment}: told, and not released"

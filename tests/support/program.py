@@ -57,6 +57,12 @@ class Program:
         with self._news:
             return "".join(self._lines)
 
+    @property
+    def is_silent(self) -> bool:
+        """Has everybody ended who could still print: it, and all that it started and that has its output?"""
+        with self._news:
+            return self._at_end
+
     def said(self, pattern: str, *, times: int = 1, seconds_max: float = SECONDS_MAX) -> list[re.Match[str]]:
         """Wait until it has printed so many matches, and return all there are."""
         deadline = time.monotonic() + seconds_max
