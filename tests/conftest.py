@@ -1,4 +1,4 @@
-"""For every test: signals as at a terminal, and counts told at the end of a run.
+"""For every test: signals and compiled modules as at a terminal, and counts told at the end of a run.
 
 Whatever tests put on record as `count: …` is added up and printed.
 """
@@ -18,6 +18,8 @@ COUNT = "count: "
 def pytest_configure() -> None:
     """Drop the signals that were inherited, here and in every worker; refuse a proof that there is not."""
     signals.reset()
+    # Hundreds of servers and commands are started: each would compile all that it imports again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         proof.run_of(os.environ)
     except ValueError as error:
