@@ -45,6 +45,7 @@ class Door:
             scope["query_string"],
             dict(scope["headers"]),
             b"",
+            (scope.get("client") or ("",))[0],
         )
         try:
             route, segment = self._routes.find(request.method, request.path)

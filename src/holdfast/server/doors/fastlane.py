@@ -84,6 +84,7 @@ class Lane(HttpToolsProtocol):
         settings = self.api.settings
         self._head_bytes_max = settings.header_bytes_max
         self._body_bytes_max = settings.body_bytes_max
+        self._peer = ""
         self._phase = IDLE
         self._phase_since = self.now_seconds
         self._owes_answer = False
@@ -112,6 +113,7 @@ class Lane(HttpToolsProtocol):
         """Take the connection, unless there are too many."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self._phase_since = self.now_seconds
+        self._peer = self.client[0] if self.client else ""
         if len(self.connections) > self.api.settings.connections_max:
             self._refuse(Problem("overloaded", "The server has too many connections: try again.", retry_after_ms=1_000))
 
@@ -152,7 +154,7 @@ class Lane(HttpToolsProtocol):
         method, path = line.groups()
         if path.endswith(_STREAMS):
             return False
-        self._answer(Request(method, path, b"", fields, data[start:]), keep_alive=True)
+        self._answer(Request(method, path, b"", fields, data[start:], self._peer), keep_alive=True)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -272,7 +274,7 @@ class Lane(HttpToolsProtocol):
             return
         path, _, query = self.url.partition(b"?")
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        request = Request(self.parser.get_method(), path, query, self._fields, body)
+        request = Request(self.parser.get_method(), path, query, self._fields, body, self._peer)
         self._remember_head(body)
         self._phase, self._phase_since = IDLE, self.now_seconds
         if self._owes_answer or self._pipelined or self._stream_runs():

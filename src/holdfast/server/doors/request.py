@@ -22,18 +22,20 @@ class Request:
         "method",
         "on_disconnect",
         "path",
+        "peer",
         "query",
         "request_id",
         "rests_on_state",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - made for every request: keywords cost
         self,
         method: bytes,
         path: bytes,
         query: bytes,
         headers: dict[bytes, bytes],
         body: bytes,
+        peer: str = "",
     ) -> None:
         """`headers` has lower-case names; only a few are looked at."""
         self.method = method
@@ -44,6 +46,8 @@ class Request:
         self.key = headers.get(b"idempotency-key")
         self.headers = headers
         self.body = body
+        self.peer = peer
+        """The address at the other end of the connection, which may be a proxy's; empty if it has none."""
         self.on_disconnect: Callable[[], None] | None = None
         """To be called by the door if the caller disconnects before it is answered; set while it waits in line."""
         self.rests_on_state = False
