@@ -30,10 +30,10 @@ def raise_file_limit() -> int:
     return FALLBACK
 
 
-def rss_bytes(pid: int) -> int:
-    """How much memory a process has."""
+def rss_bytes(pid: int, *, most: bool = False) -> int:
+    """How much memory a process has, or the most that it ever had."""
     text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    found = re.search(r"VmRSS:\s+(\d+) kB", text)
+    found = re.search(rf"{'VmHWM' if most else 'VmRSS'}:\s+(\d+) kB", text)
     assert found is not None
     return 1024 * int(found[1])
 

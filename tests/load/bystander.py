@@ -1,0 +1,149 @@
+"""A user with a token, while others attack: `python -m tests.load.bystander HOST PORT SECONDS TOKEN`, results as JSON.
+
+It claims, renews and releases on one kept connection, a request every 20 ms. A latency counts from when the request was
+*due*: a stall of the server is felt by every request that it held up, and not only by the one that was on its way.
+
+Between two requests it asks a process of its own that only echoes. That *echo* goes the same way through the scheduler
+and without the server. So where the echo is slow, too, the machine was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+import time
+from typing import NamedTuple
+
+from tests.support.pending import payload
+
+EVERY_SECONDS = 0.02
+ANSWER_SECONDS_MAX = 30
+BEHIND_SECONDS_MAX = 40
+NAMES = 100
+
+LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+
+
+class Sample(NamedTuple):
+    """One request: what, when it was due, how long it took from then, and what was wrong with it."""
+
+    verb: str
+    due: float
+    latency_ms: float
+    wrong: str
+
+
+class Kept:
+    """A kept connection, as a client has it."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._place = (host, port)
+        self._sock: socket.socket | None = None
+        self.opened = 0
+
+    def ask(self, request: bytes) -> tuple[int, bytes]:
+        """Send a request and read its answer: status and body."""
+        if self._sock is None:
+            self._sock = socket.create_connection(self._place, timeout=ANSWER_SECONDS_MAX)
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.opened += 1
+        try:
+            self._sock.sendall(request)
+            data = b""
+            while True:
+                more = self._sock.recv(65_536)
+                if not more:
+                    raise ConnectionError(f"closed after {data[:100]!r}")
+                data += more
+                head, found, body = data.partition(b"\r\n\r\n")
+                length = LENGTH.search(head) if found else None
+                if length is not None and len(body) == int(length[1]):
+                    return int(head[9:12]), body
+        except OSError:
+            self._sock.close()
+            self._sock = None
+            raise
+
+
+class Bystander:
+    """The user: what it holds, and what it has seen."""
+
+    def __init__(self, host: str, port: int, token: str) -> None:
+        self.kept = Kept(host, port)
+        self.samples: list[Sample] = []
+        self._token = token
+        self._number = 0
+        self._fence = 0
+
+    def claim_renew_release(self, due: float) -> None:
+        """Three requests, each when it is due."""
+        name = f"bystander/{self._number % NAMES}"
+        self._number += 1
+        claim = self._ask("claim", f"/locks/{name}/acquire", {"ttl_seconds": 60}, due)
+        lease = {"lease_id": claim.get("lease_id", "")}
+        self._ask("renew", f"/locks/{name}/renew", lease, due + EVERY_SECONDS)
+        self._ask("release", f"/locks/{name}/release", lease, due + 2 * EVERY_SECONDS)
+
+    def _ask(self, verb: str, path: str, fields: dict[str, object], due: float) -> dict[str, object]:
+        body: dict[str, object] = {}
+        request = payload(path, self._token, fields)
+        time.sleep(max(0.0, due - time.monotonic()))
+        try:
+            status, content = self.kept.ask(request)
+            latency_ms = 1000 * (time.monotonic() - due)
+            body = json.loads(content)
+            wrong = self._judge(verb, status, body)
+        except (OSError, ValueError) as error:
+            latency_ms = 1000 * (time.monotonic() - due)
+            wrong = f"{type(error).__name__}: {error}"
+        self.samples.append(Sample(verb, due, latency_ms, wrong))
+        return body
+
+    def _judge(self, verb: str, status: int, body: dict[str, object]) -> str:
+        if status != 200:
+            return f"{status} {body}"
+        if verb == "claim":
+            fence = body.get("fencing_token")
+            if body.get("status") != "acquired" or not isinstance(fence, int) or fence <= self._fence:
+                return f"not acquired with a fencing token above {self._fence}: {body}"
+            self._fence = fence
+        return ""
+
+
+def echo() -> socket.socket:
+    """Our end of a connection to a process that sends back what it gets, until we are gone."""
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        while data := theirs.recv(100):
+            theirs.sendall(data)
+        os._exit(0)
+    theirs.close()
+    return ours
+
+
+def main(host: str, port: str, seconds: str, token: str) -> None:
+    """Be a user for so long, and tell what it was like."""
+    echoing = echo()
+    bystander = Bystander(host, int(port), token)
+    echoes: list[tuple[float, float]] = []
+    began = time.monotonic()
+    rounds = int(float(seconds) / (3 * EVERY_SECONDS))
+    for number in range(rounds):
+        if time.monotonic() > began + float(seconds) + BEHIND_SECONDS_MAX:
+            break
+        due = began + number * 3 * EVERY_SECONDS
+        bystander.claim_renew_release(due)
+        time.sleep(max(0.0, due + 2.5 * EVERY_SECONDS - time.monotonic()))
+        sent = time.monotonic()
+        echoing.sendall(b"?")
+        echoing.recv(100)
+        echoes.append((sent, 1000 * (time.monotonic() - sent)))
+    print(json.dumps({"samples": bystander.samples, "echoes": echoes, "connections": bystander.kept.opened}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,223 @@
+"""The hostile mix: a server under attack by strangers without a token, and what its user and its machine feel of it.
+
+    python -m tests.load.hostile --seconds 600            all attacks at once, against this project's server
+    python -m tests.load.hostile --only "held bodies"     one of them; several are separated by commas
+    python -m tests.load.hostile --each                   one after the other, a line for each
+
+| who | is | does |
+|---|---|---|
+| the mob (`mob.py`) | a process for each row of `attacks.py`, nice | attacks, from many addresses of 127.0.0.0/8 |
+| the user (`bystander.py`) | a process with a token and a kept connection | claims, renews, releases: 50 a second |
+| the monitor | this process | reads the server's memory, and asks `/readyz` on a new connection four times a second |
+
+What must hold on two cores for 600 s is in `TARGETS`. A test asserts what is not about speed; the latency of the user
+is printed, and looked at by people. The user and the server come first at the processor: the mob is nice and gets what
+is left, so that the numbers are the server's. The line *echo* of the table is a user of a process that only echoes,
+measured between two requests: it says how far the machine itself can be believed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.load.attacks import ATTACKS
+from tests.load.bystander import Sample
+from tests.load.crowd import raise_file_limit, rss_bytes
+from tests.load.mob import START_SECONDS
+from tests.support import callers
+from tests.support.http import Connection
+from tests.support.server import PROJECT, ServerProcess
+
+QUIET_SECONDS = 2
+"""How long the user is alone before the attack, to see what the machine and its disk give."""
+AFTER_SECONDS = 2
+ENDING_SECONDS_MAX = 90
+MONITOR_SECONDS = 0.25
+
+TARGETS = {"claims p99": "50 ms", "memory": "512 MiB", "log": "1 MiB"}
+MIB = 1 << 20
+MEMORY_BYTES_MAX = 512 * MIB
+LOG_BYTES_MAX = MIB
+
+
+@dataclass
+class Report:
+    """What was seen."""
+
+    seconds: float
+    latency_ms: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By what was asked: how many, p50, p99, p99.9 and the most."""
+    wrong: list[str] = field(default_factory=list)
+    """What the user was told that was not right, or that it was told nothing."""
+    asked: int = 0
+    user_connections: int = 0
+    not_ready: list[str] = field(default_factory=list)
+    """New connections on which `/readyz` was not answered with 200 in time."""
+    memory_bytes: int = 0
+    """The most that the server ever had."""
+    memory_bytes_after: int = 0
+    server_processor_seconds: float = 0
+    log_bytes: int = 0
+    tracebacks: int = 0
+    attacks: dict[str, dict[str, float]] = field(default_factory=dict)
+    log: str = field(default="", repr=False)
+
+    def as_json(self) -> str:
+        return json.dumps({name: value for name, value in vars(self).items() if name != "log"})
+
+    def as_line(self) -> str:
+        """The targets, and what tells whether the machine was to be believed."""
+        claim, echo = self.latency_ms["claim"], self.latency_ms["echo, without the server"]
+        return (
+            f"claims p50 {claim['p50']:.1f} p99 {claim['p99']:.1f} most {claim['most']:.1f} ms"
+            f" (echo p99 {echo['p99']:.1f}), memory {self.memory_bytes / MIB:.0f} MiB,"
+            f" log {self.log_bytes} bytes, {self.tracebacks} tracebacks, {len(self.wrong)} wrong,"
+            f" {len(self.not_ready)} not ready, processor {self.server_processor_seconds:.1f} s"
+        )
+
+    def as_table(self) -> str:
+        lines = [f"{'':<28}{'count':>9}{'p50 ms':>9}{'p99 ms':>9}{'p99.9 ms':>9}{'most ms':>9}"]
+        for what, row in self.latency_ms.items():
+            numbers = "".join(f"{row[each]:>9.1f}" for each in ("p50", "p99", "p999", "most"))
+            lines.append(f"{what:<28}{row['count']:>9.0f}{numbers}")
+        lines += [
+            "",
+            f"wrong answers to the user: {len(self.wrong)} of {self.asked}, on {self.user_connections} connections",
+            f"new connections without 200 of /readyz: {len(self.not_ready)}",
+            f"memory: {self.memory_bytes / MIB:.0f} MiB at most, {self.memory_bytes_after / MIB:.0f} MiB at the end",
+            f"log: {self.log_bytes} bytes, {self.tracebacks} tracebacks",
+            f"processor: the server had {self.server_processor_seconds:.1f} s",
+            f"must hold on two cores for 600 s: {', '.join(f'{what} < {most}' for what, most in TARGETS.items())}",
+            "",
+            f"{'attack':<28}{'opened':>9}{'refused':>9}{'closed':>9}{'sent MB':>9}{'read MB':>9}{'cpu s':>9}",
+        ]
+        for name, row in self.attacks.items():
+            lines.append(
+                f"{name:<28}{row['opened']:>9}{row['not_opened']:>9}{row['closed_by_server']:>9}"
+                f"{row['sent_bytes'] / 1e6:>9.1f}{row['received_bytes'] / 1e6:>9.1f}{row['processor_seconds']:>9.1f}"
+            )
+        return "\n".join(lines)
+
+
+def run(data: Path, seconds: float, names: list[str]) -> Report:
+    """Start a server, attack it, and report."""
+    raise_file_limit()
+    report = Report(seconds)
+    with ServerProcess.start(data, tokens=callers.TOKENS) as server:
+        whole_seconds = QUIET_SECONDS + START_SECONDS + seconds + AFTER_SECONDS
+        user = _start("bystander", server, str(whole_seconds), callers.ALICE)
+        time.sleep(QUIET_SECONDS)
+        began = time.monotonic() + START_SECONDS
+        mob = _start("mob", server, str(seconds), *names)
+        over = threading.Event()
+        ready_ms: list[float] = []
+        monitor = threading.Thread(target=_monitor, args=(server, report, ready_ms, over), daemon=True)
+        monitor.start()
+        try:
+            report.attacks = _told(mob, seconds + ENDING_SECONDS_MAX)
+            seen = _told(user, ENDING_SECONDS_MAX)
+        finally:
+            over.set()
+            monitor.join()
+            for process in (mob, user):
+                process.kill()
+                process.communicate()
+        report.memory_bytes_after = rss_bytes(server.pid)
+        report.server_processor_seconds = _processor_seconds(server.pid)
+        report.log = server.log
+    samples = [Sample(*each) for each in seen["samples"]]
+    report.asked = len(samples)
+    report.user_connections = seen["connections"]
+    report.wrong = [f"{each.verb}: {each.wrong}" for each in samples if each.wrong]
+    report.log_bytes = len(report.log.encode())
+    report.tracebacks = report.log.count("Traceback")
+    until = began + seconds
+    rows = {
+        "claim, before the attack": [
+            each.latency_ms for each in samples if each.verb == "claim" and each.due < began - START_SECONDS
+        ],
+        **{
+            verb: [each.latency_ms for each in samples if each.verb == verb and began <= each.due < until]
+            for verb in ("claim", "renew", "release")
+        },
+        "/readyz, new connection": ready_ms,
+        "echo, without the server": [latency_ms for sent, latency_ms in seen["echoes"] if began <= sent < until],
+    }
+    report.latency_ms = {what: _percentiles(times) for what, times in rows.items()}
+    return report
+
+
+def _start(module: str, server: ServerProcess, *arguments: str) -> subprocess.Popen[str]:
+    # A session of its own, as the server has: where Linux groups sessions, each is a group.
+    command = [sys.executable, "-m", f"tests.load.{module}", server.host, str(server.port), *arguments]
+    return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def _told(process: subprocess.Popen[str], seconds_max: float) -> dict[str, Any]:
+    output, _ = process.communicate(timeout=seconds_max)
+    told: dict[str, Any] = json.loads(output)
+    return told
+
+
+def _monitor(server: ServerProcess, report: Report, ready_ms: list[float], over: threading.Event) -> None:
+    while not over.wait(MONITOR_SECONDS) and server.is_running():
+        with contextlib.suppress(OSError):
+            report.memory_bytes = rss_bytes(server.pid, most=True)
+        began = time.monotonic()
+        try:
+            with Connection(server.host, server.port, timeout_seconds=10) as connection:
+                status = connection.request("GET", "/readyz").status
+        except OSError as error:
+            report.not_ready.append(f"{type(error).__name__}: {error}")
+            continue
+        ready_ms.append(1000 * (time.monotonic() - began))
+        if status != 200:
+            report.not_ready.append(str(status))
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def _percentiles(times_ms: list[float]) -> dict[str, float]:
+    ordered = sorted(times_ms) or [0.0]
+    at = {name: ordered[min(len(ordered) - 1, int(len(ordered) * share))] for name, share in SHARES.items()}
+    return {"count": len(times_ms), **at, "most": ordered[-1]}
+
+
+SHARES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+
+
+def main() -> None:
+    """Run it by hand."""
+    parser = argparse.ArgumentParser(description="Attack a server of its own, and show what its user feels of it.")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--only", help="names of attacks, separated by commas", default=",".join(ATTACKS))
+    parser.add_argument("--each", help="each attack alone, a line for each", action="store_true")
+    arguments = parser.parse_args()
+    names = [name.strip() for name in arguments.only.split(",")]
+    for together in [[name] for name in names] if arguments.each else [names]:
+        with tempfile.TemporaryDirectory() as directory:
+            report = run(Path(directory) / "data", arguments.seconds, together)
+        if arguments.each:
+            print(f"{together[0]:<24}{report.as_line()}", flush=True)
+        else:
+            print(report.as_table())
+            print(report.as_json())
+        for what in [*report.wrong[:3], *report.not_ready[:3]]:
+            print(what[:300], flush=True)
+
+
+if __name__ == "__main__":
+    main()
