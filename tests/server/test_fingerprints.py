@@ -12,6 +12,7 @@ from holdfast.server.doors.request import Request
 from holdfast.server.operations.call import Call
 from holdfast.server.operations.reading import reader_for
 from holdfast.server.operations.table import OPERATIONS
+from holdfast.settings import Settings
 
 LEASE = b"11111111-2222-4333-8444-555555555555"
 TERMS = (
@@ -23,7 +24,7 @@ TERMS = (
 def read(method: str, path: str, segment: bytes, body: bytes) -> Call:
     """Read a request as the server does, for a caller that may do everything."""
     api: Any = SimpleNamespace(
-        settings=SimpleNamespace(unknown_fields="refuse"),
+        settings=Settings(),
         admit=lambda _request, _scope: Caller("alice", frozenset()),
         name_for=lambda text, _caller: text,
     )

@@ -108,7 +108,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metadata_chars_max: Annotated[int, About("The longest metadata, note or result.", "characters", 1)] = 1_024
     tokens_max: Annotated[int, About("Tokens that `holdfast token create` can make.", "tokens", 1)] = 10_000
 
-    body_bytes_max: Annotated[int, About("The largest body of a request.", "bytes", 1)] = 2_097_152
+    body_bytes_max: Annotated[
+        int, About("The largest body of any request; a route takes no more than its largest legal body.", "bytes", 1)
+    ] = 2_097_152
     header_bytes_max: Annotated[
         int, About("The largest request line and headers of a request together.", "bytes", 256)
     ] = 16_384

@@ -19,6 +19,7 @@ from holdfast.server.operations.call import Call
 from holdfast.server.operations.operation import Key
 from holdfast.server.operations.parts import read_key, shown
 from holdfast.server.operations.reading import fingerprint
+from holdfast.server.operations.sizes import size_of, too_large
 from holdfast.wire.gateway import GatewayTimedBody
 from holdfast.wire.problems import Problem
 
@@ -46,12 +47,15 @@ class Run(msgspec.Struct, frozen=True):
 
 def by_secret(api: Api, operation: Operation) -> Reader:
     """For an operation that a run asks for."""
+    bytes_max = size_of(operation, api.settings).bytes_max
 
     def read(request: Request, _segment: bytes, reply: Reply) -> Call:
         name, ttl_ms = "", 0
         if operation.body is None:
             secret = _read_secret(request.query)
         else:
+            if len(request.body) > bytes_max:
+                raise too_large(bytes_max)
             fields = _read_body(request.body)
             secret, name = _read_ask(fields)
             if operation.body is GatewayTimedBody:

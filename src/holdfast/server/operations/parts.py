@@ -15,11 +15,13 @@ from uuid import UUID
 import msgspec
 
 from holdfast.core.values import KEY_CHARS_MAX
+from holdfast.server.operations.sizes import too_large
 from holdfast.wire.problems import Problem
 from holdfast.wire.requests import field_names, lenient
 
 if TYPE_CHECKING:
     from holdfast.server.doors.request import Request
+    from holdfast.server.operations.sizes import Size
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
@@ -34,18 +36,21 @@ LABEL = "label"
 class BodyReader:
     """Reads the JSON bodies of one type of request."""
 
-    def __init__(self, body: type[Any], *, ignore_unknown: bool) -> None:
+    def __init__(self, body: type[Any], size: Size, *, ignore_unknown: bool) -> None:
         """`ignore_unknown` passes over fields that the type does not have."""
+        self._bytes_max = size.bytes_max
         self._decode = msgspec.json.Decoder(lenient(body) if ignore_unknown else body).decode
         self._fields = field_names(body)
         self._known = frozenset(field.encode() for field in self._fields)
 
     def read(self, request: Request) -> Any:  # noqa: ANN401 - the type it was made for
         """Return the body, or raise the problem with it."""
+        body = request.body
+        if len(body) > self._bytes_max:
+            raise too_large(self._bytes_max)
         content_type = request.content_type
         if content_type != _JSON:
             _check_content_type(content_type)
-        body = request.body
         try:
             if body.count(b'"') > _QUOTES_OF_ONE_KEY:
                 self._check_twice(body)

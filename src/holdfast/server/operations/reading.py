@@ -1,9 +1,11 @@
 """Requests become calls: every part is read once, in the order that the wire promises.
 
-    path → query → body (content type, syntax, types, values) → key → who asks → its scope → its session → the name
+    path → query → body (size, content type, syntax, types, values) → key → who asks → its scope → its session → name
 
 The first that is wrong is told. Up to the key nothing but the request is looked at, so a refusal is answered at once;
 from the caller on it rests on the state. What a command means is checked later, where it is decided, in the core.
+
+A body over `SMALL_BODY_BYTES` is not worth reading for somebody whom nobody knows: who asks comes before it then.
 
 `reader_for` looks at the row once, when the server starts, and returns a function that has everything at hand.
 """
@@ -20,6 +22,7 @@ from holdfast.server.access.secrets import SESSION_PREFIX
 from holdfast.server.operations.call import NOBODY, Call
 from holdfast.server.operations.operation import Key
 from holdfast.server.operations.parts import BodyReader, read_key, read_query, read_segment, read_uuid_segment
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
 from holdfast.server.render import encode
 from holdfast.wire.requests import ClaimBody, field_names
 
@@ -72,15 +75,18 @@ def by_token(api: Api, operation: Operation) -> Reader:
     def read(request: Request, segment: bytes, reply: Reply) -> Call:
         item = read_item(segment)
         query = read_fields(request.query) if request.query else no_fields
-        body = None
+        body = caller = None
         if read_body is not None:
+            if len(request.body) > SMALL_BODY_BYTES:
+                caller = admit(request, scope)
             body = read_body(request)
             if check_body is not None:
                 check_body(body)
         key, fingerprint = _NO_KEY if request.key is None else key_and_content(request, item, body)
         if check_after_key is not None:
             check_after_key(body)
-        caller = admit(request, scope)
+        if caller is None:
+            caller = admit(request, scope)
         call = Call(refusal, request, reply, item, query, body, caller, key, fingerprint)
         if caller.session is not None and check_session is not None:
             check_session(call)
@@ -110,7 +116,9 @@ def _query_reader(operation: Operation) -> Callable[[bytes], Any]:
 def _body_reader(api: Api, operation: Operation) -> Callable[[Request], Any] | None:
     if operation.body is None:
         return None
-    return BodyReader(operation.body, ignore_unknown=api.settings.unknown_fields == "ignore").read
+    settings = api.settings
+    size = size_of(operation, settings)
+    return BodyReader(operation.body, size, ignore_unknown=settings.unknown_fields == "ignore").read
 
 
 def _key_reader(operation: Operation) -> Callable[[Request, str, Any], tuple[str | None, str]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.server.api import BUG
 from holdfast.server.operations.reading import reader_for
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 
@@ -48,13 +49,14 @@ _NONE: Methods = {}
 class Route:
     """An operation with all that was made ready for it when the server started."""
 
-    __slots__ = ("handler", "is_stream", "operation", "read")
+    __slots__ = ("body_bytes_max", "handler", "is_stream", "operation", "read")
 
     def __init__(self, api: Api, operation: Operation) -> None:
         self.operation = operation
         self.read = reader_for(api, operation)
         self.handler = operation.handler
         self.is_stream = operation.is_stream
+        self.body_bytes_max = size_of(operation, api.settings).bytes_max
 
 
 class Routes:
@@ -97,6 +99,17 @@ class Routes:
         except Exception:
             log.exception("a bug while answering %s", request.request_id)
             reply(*envelope(Problem("internal_error", BUG), request))
+
+    def body_limit(self, request: Request) -> int:
+        """Return how many bytes the body of this request may have, of which only the head is known so far.
+
+        A door asks as soon as it knows that there will be more than `SMALL_BODY_BYTES`, and before it keeps any more of
+        it: raises why nothing beyond that is taken from this sender. The body need not be read on then.
+        """
+        route, _ = self.find(request.method, request.path)
+        if route.body_bytes_max > SMALL_BODY_BYTES:
+            self.api.admit(request, route.operation.scope or "")
+        return route.body_bytes_max
 
     def find(self, method: bytes, path: bytes) -> tuple[Route, bytes]:
         """Return the route and the segment of the path that it is about, or raise 404 or 405."""
