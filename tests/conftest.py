@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,21 @@ def pytest_configure() -> None:
         proof.run_of(os.environ)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Path]:
+    """Makes a file somebody else's: root gives it away, and any other user becomes another one in its own eyes."""
+
+    def give_away(path: Path) -> Path:
+        user = os.geteuid()
+        if user == 0:
+            os.chown(path, 4_242, -1, follow_symlinks=False)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+        return path
+
+    return give_away
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def loaded(
     overrides: dict[str, str] | None = None, environment: dict[str, str] | None = None, file: Path | None = None
 ) -> Settings:
-    return load(overrides=overrides or {}, environment={"HOME": "/home/ana", **(environment or {})}, file=file)
+    environment = {"HOME": "/home/ana", **(environment or {})}
+    return load(overrides=overrides or {}, environment=environment, file=file).settings
 
 
 def refused(
@@ -108,6 +110,65 @@ def test_file_is_found(tmp_path: Path) -> None:
     assert loaded().max_ttl_seconds == 1
     assert loaded(None, named).max_ttl_seconds == 2
     assert loaded(None, named, given).max_ttl_seconds == 3
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if row.named_file_only], ids=lambda row: row.name)
+def test_found_file_may_not_say_who_gets_in(row: Setting, tmp_path: Path) -> None:
+    """A file that only lay in the working directory cannot set an address, a path or a token; a named one can."""
+    file = tmp_path / "holdfast.toml"
+    file.write_text(f"{row.name} = '1.1.1.1:1'\n")
+    error = str(refused())
+    assert str(file) in error and row.name in error, "it says which file, and which line of it"
+    assert "--config holdfast.toml" in error and row.variable in error, "and what to do"
+    assert "1.1.1.1" not in error, "what stands there may be a secret"
+    assert str(refused({row.name: "2.2.2.2:2"})) == error, "also if its word would not have counted"
+
+    assert str(getattr(loaded(file=Path("holdfast.toml")), row.name)).endswith("1.1.1.1:1")
+    assert loaded(None, {"HOLDFAST_CONFIG": "holdfast.toml"}) == loaded(file=file)
+
+
+def test_what_a_found_file_may_set() -> None:
+    """Numbers, switches and choices can be found; whatever names an address, a file or a caller must be named."""
+    named = {row.name for row in TABLE if row.named_file_only}
+    assert {"listen", "data", "tokens", "tokens_file"} <= named
+    assert {row.kind for row in TABLE if row.name not in named} == {"number", "switch", "choice"}
+
+
+def test_found_file_of_others_is_refused(tmp_path: Path, foreign: Callable[[Path], Path]) -> None:
+    """A file in the working directory that is a link, another user's, or open to everybody, is not read at all."""
+    file = tmp_path / "holdfast.toml"
+    file.symlink_to(toml(tmp_path, "max_ttl_seconds = 5\n"))
+    assert "is a link" in str(refused())
+    file.unlink()
+    file.mkdir()
+    assert "not a regular file" in str(refused())
+    file.rmdir()
+    file.write_text("max_ttl_seconds = 5\n")
+    file.chmod(0o664)
+    assert loaded().max_ttl_seconds == 5, "a group may write to it: a umask of 002 makes all files so"
+    file.chmod(0o666)
+    error = str(refused())
+    assert "open to other users" in error and str(file) in error and "--config holdfast.toml" in error
+    assert loaded(file=file).max_ttl_seconds == 5, "one that was named is trusted"
+    file.chmod(0o644)
+    foreign(file)
+    assert "belongs to user" in str(refused())
+
+
+def test_found_file_has_a_bound(tmp_path: Path) -> None:
+    """A file without an end is not read to it."""
+    with (tmp_path / "holdfast.toml").open("wb") as file:
+        file.truncate(2**40)
+    assert "more than 1048576 bytes" in str(refused())
+
+
+def test_file_that_was_read_is_known(tmp_path: Path) -> None:
+    """Whoever loads settings learns the full path of the file that had a say, and that there was none."""
+    assert load(overrides={}, environment={}, file=None).file is None
+    file = tmp_path / "holdfast.toml"
+    file.write_text("max_ttl_seconds = 5\n")
+    assert load(overrides={}, environment={}, file=None).file == file
+    assert load(overrides={}, environment={}, file=Path("holdfast.toml")).file == file
 
 
 def test_missing_file_is_refused(tmp_path: Path) -> None:

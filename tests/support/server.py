@@ -72,13 +72,15 @@ class ServerProcess:
         listen: str = "127.0.0.1:0",
         wrapper: Sequence[str] = (),
         config: Path | None = None,
+        folder: Path | None = None,
         start_seconds_max: float = START_SECONDS_MAX,
     ) -> Self:
         """Start a server on `data` and return once it says that it listens. Raises `ServerFailed` with its output
         otherwise.
 
-        `wrapper` is put before the command (`strace`, `prlimit` and the like). The user's own configuration is never
-        touched: unless `env` says otherwise, XDG_CONFIG_HOME is a directory beside `data`.
+        `wrapper` is put before the command (`strace`, `prlimit` and the like). `folder` is the working directory of the
+        server, else it is ours. The user's own configuration is never touched: unless `env` says otherwise,
+        XDG_CONFIG_HOME is a directory beside `data`.
         """
         config_home = Path((env or {}).get("XDG_CONFIG_HOME", data.parent / f"{data.name}-config"))
         command = [*wrapper, sys.executable, "-m", "holdfast", "serve", "--listen", listen, "--data", str(data)]
@@ -91,6 +93,7 @@ class ServerProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            cwd=folder,
             env=_environment(config_home, tokens, env or {}),
             start_new_session=True,
         )
@@ -100,6 +103,7 @@ class ServerProcess:
             "env": env,
             "wrapper": wrapper,
             "config": config,
+            "folder": folder,
         }
         server = cls(process, data, config_home, started_with)
         server._await_ready(start_seconds_max)

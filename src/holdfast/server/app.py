@@ -42,6 +42,7 @@ from holdfast.settings import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
     from types import FrameType
 
     from holdfast.engine.engine import Engine
@@ -65,14 +66,14 @@ class StartError(Exception):
         self.code = code
 
 
-def serve(settings: Settings) -> int:
-    """Run a server until it is told to stop; return the exit code."""
+def serve(settings: Settings, file: Path | None) -> int:
+    """Run a server until it is told to stop; return the exit code. `file` is where settings were read from."""
     try:
         arm_failpoints(os.environ)
         logs.configure(settings.log_format)
         _allow_files(settings.connections_max + SPARE_FILES)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
-            return runner.run(_serve(settings))
+            return runner.run(_serve(settings, file))
     except (ValueError, BadTokenError) as error:
         return _complain(str(error), EX_USAGE)
     except StartError as error:
@@ -100,7 +101,7 @@ def _allow_files(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, file: Path | None) -> int:
     static = _static_tokens(settings)
     listener = _listen(settings)
     engine = _engine_for(settings)
@@ -112,7 +113,7 @@ async def _serve(settings: Settings) -> int:
         url = f"http://[{place[0]}]:{place[1]}" if ":" in place[0] else f"http://{place[0]}:{place[1]}"
         token_path = await _first_token(api, url, settings)
         _tune_collector()
-        await server.run(listener, lambda: _greet(api, url, token_path))
+        await server.run(listener, lambda: _greet(api, url, token_path, file))
     finally:
         listener.close()
         await engine.stop()
@@ -217,9 +218,11 @@ def _is_loopback(host: str) -> bool:
     return host in {"localhost", "::1"} or host.startswith("127.")
 
 
-def _greet(api: Api, url: str, token_path: str | None) -> None:
+def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> None:
     """Say where things are, and a line that works when pasted."""
     print(f"Holdfast {__version__} is listening on {url}")
+    if file is not None:
+        print(f"Settings are from {file}")
     print(f"Data is in {api.settings.data.absolute()}")
     known = token_path or _token_at_hand(api, url)
     if token_path is not None:

@@ -4,12 +4,13 @@ A setting is one field of `Settings`: its name, type, default and meaning stand 
 from the first that has one: `--set name=value` (`--listen`, `--data`), `HOLDFAST_<NAME>`, the file, the default.
 """
 
-from holdfast.settings.loading import load, unknown_variables
+from holdfast.settings.loading import Loaded, load, unknown_variables
 from holdfast.settings.page import as_markdown
 from holdfast.settings.table import NAMES, TABLE, About, Setting, Settings, default_data, parse_address
 
 __all__ = [
     "About",
+    "Loaded",
     "NAMES",
     "Setting",
     "Settings",

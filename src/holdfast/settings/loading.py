@@ -1,8 +1,13 @@
-"""Puts the settings of one server together: command line, environment, file, defaults. The first that speaks wins."""
+"""Puts the settings of one server together: command line, environment, file, defaults. The first that speaks wins.
+
+A file that nobody named, and that is read because it lies in the working directory, may be somebody else's: of a cloned
+project, of /tmp. It may set numbers and switches, and nothing that says who gets in or where: see `named_file_only`.
+"""
 
 from __future__ import annotations
 
 import difflib
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,9 +16,11 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import SettingsError
+from holdfast.privatefiles import NotOursError, read_ours
 from holdfast.settings.table import NAMES, PREFIX, TABLE, Setting, Settings, default_data, home_of
 
 FILE_NAME = "holdfast.toml"
+FILE_BYTES_MAX = 1_048_576
 OTHER_VARIABLES = frozenset(
     PREFIX + name
     for name in ("CONFIG", "FAILPOINTS", "PROOF", "RLOCK_STANDALONE", "SEED", "TESTING", "TOKEN", "TOKEN_FILE", "URL")
@@ -21,14 +28,22 @@ OTHER_VARIABLES = frozenset(
 """Variables that are not settings of the server."""
 
 
-def load(*, overrides: Mapping[str, str], environment: Mapping[str, str], file: Path | None) -> Settings:
+class Loaded(msgspec.Struct, frozen=True):
+    """The settings, and the file that had a say in them."""
+
+    settings: Settings
+    file: Path | None
+
+
+def load(*, overrides: Mapping[str, str], environment: Mapping[str, str], file: Path | None) -> Loaded:
     """Put the settings together. `overrides` come from the command line, `file` from its `--config`.
 
     Without `file`, HOLDFAST_CONFIG names it; without that, `holdfast.toml` in the working directory is read if there is
     one. Raises `SettingsError` for anything that cannot be used, wherever it stands.
     """
     home = home_of(environment)
-    values = _from_file(_file_of(file, environment), home)
+    read = _file_of(file, environment)
+    values = {} if read is None else _from_file(read, home)
     for row in TABLE:
         # An empty variable counts as not set, as a compose file leaves them.
         if text := environment.get(row.variable):
@@ -38,7 +53,7 @@ def load(*, overrides: Mapping[str, str], environment: Mapping[str, str], file: 
         row = _row(name, origin)
         values[row.name] = row.from_text(text, origin, Path(), home)
     values.setdefault("data", default_data(environment))
-    return _within_max_ttl(Settings(**values), values)
+    return Loaded(_within_max_ttl(Settings(**values), values), None if read is None else read.path)
 
 
 def _within_max_ttl(settings: Settings, given: Mapping[str, object]) -> Settings:
@@ -64,31 +79,61 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _file_of(file: Path | None, environment: Mapping[str, str]) -> tuple[Path, str] | None:
-    if file is not None:
-        return file, "--config"
-    if named := environment.get(PREFIX + "CONFIG"):
-        return Path(named), PREFIX + "CONFIG"
-    return (Path(FILE_NAME), "working directory") if Path(FILE_NAME).is_file() else None
+class _File(msgspec.Struct, frozen=True):
+    path: Path
+    content: bytes
+    is_named: bool
+    """Whether somebody said its name; else it only lay there."""
 
 
-def _from_file(found: tuple[Path, str] | None, home: Path) -> dict[str, Any]:
-    if found is None:
-        return {}
-    file, named_by = found
+def _file_of(file: Path | None, environment: Mapping[str, str]) -> _File | None:
+    named_by = "--config"
+    if file is None and (named := environment.get(PREFIX + "CONFIG")):
+        file, named_by = Path(named), PREFIX + "CONFIG"
+    if file is None:
+        return _found()
     try:
-        lines = tomllib.loads(file.read_text(encoding="utf-8"))
+        return _File(file.absolute(), file.read_bytes(), is_named=True)
     except OSError as error:
         raise SettingsError("configuration file", named_by, f"cannot read {file}: {error.strerror}") from None
+
+
+def _found() -> _File | None:
+    """Read the file of the working directory, if there is one and nobody else could have put it there."""
+    file = Path(FILE_NAME).absolute()
+    try:
+        # A group may write to it: with a umask of 002 every file is so, and the group is the user's own.
+        return _File(file, read_ours(file, FILE_BYTES_MAX, closed=stat.S_IWOTH), is_named=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        problem = f"cannot read {file}: {error.strerror}"
+    except NotOursError as error:
+        problem = f"{error}. If you trust it, name it: --config {FILE_NAME}"
+    raise SettingsError("configuration file", "working directory", problem)
+
+
+def _from_file(file: _File, home: Path) -> dict[str, Any]:
+    origin = str(file.path)
+    if len(file.content) > FILE_BYTES_MAX:
+        raise SettingsError("configuration file", origin, f"has more than {FILE_BYTES_MAX} bytes")
+    try:
+        lines = tomllib.loads(file.content.decode())
     except ValueError as error:  # Both what is not TOML and what is not UTF-8.
-        raise SettingsError("configuration file", named_by, f"{file} is not TOML: {error}") from None
+        raise SettingsError("configuration file", origin, f"is not TOML: {error}") from None
     values: dict[str, Any] = {}
     for name, value in lines.items():
-        row = _row(name, str(file))
+        row = _row(name, origin)
+        if row.named_file_only and not file.is_named:
+            problem = (
+                "a file that was found in the working directory, and that nobody named, may not set this. If you trust"
+                f" it, name it: --config {FILE_NAME}. Else take the line out; {row.variable} can set it too"
+            )
+            raise SettingsError(name, origin, problem)
         if row.name in values:
-            raise SettingsError(name, str(file), f"it is another name for {row.name}: leave one of them out")
+            raise SettingsError(name, origin, f"it is another name for {row.name}: leave one of them out")
         # A path in the file means the same wherever the server is started.
-        values[row.name] = row.from_toml(value, str(file), file.absolute().parent, home)
+        values[row.name] = row.from_toml(value, origin, file.path.parent, home)
     return values
 
 

@@ -7,7 +7,8 @@ from holdfast.settings.table import NUMBER_MAX, TABLE
 
 def as_markdown() -> str:
     """The page `docs/reference/settings.md`: written by `python -m holdfast.settings`, compared by a test."""
-    lines = [_PAGE]
+    named = ", ".join(f"`{row.name}`" for row in TABLE if row.named_file_only)
+    lines = [_PAGE.replace("NAMED_FILE_ONLY", named)]
     for row in TABLE:
         allowed = row.allowed if row.kind in {"number", "choice", "switch"} else row.unit or row.kind
         bounded = allowed.replace(f"to {NUMBER_MAX}", "or more")
@@ -27,6 +28,12 @@ Every setting can be given in four ways. The first one found wins:
 3. in a TOML file: `max_ttl_seconds = 3600`, at the top level. The file is the one named by `--config`, else by
    `HOLDFAST_CONFIG`, else `holdfast.toml` in the working directory. Paths in it are relative to its own folder
 4. the default
+
+A `holdfast.toml` that nobody named may be somebody else's: of a project that you cloned, of `/tmp`. Such a file may not
+say who gets in, or where: the start is refused if it sets
+NAMED_FILE_ONLY.
+With `--config holdfast.toml` you say that you trust it. It is refused as a whole if it is a link, belongs to somebody
+else than you or root, or can be written by everybody. The greeting names the file that was read.
 
 A name that does not exist, or a value that is not allowed, stops the server before it starts and says where it stands.
 A `HOLDFAST_` variable that does not exist is reported and ignored. Numbers may be grouped, as in `10_000`, and are at

@@ -186,6 +186,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return PREFIX + self.name.upper()
 
     @property
+    def named_file_only(self) -> bool:
+        """Whether only a file that somebody named may set it, and not one that lay in the working directory.
+
+        What names an address, a file, a host or a caller can decide who gets in, or whose words are read. A number, a
+        switch or one of two words cannot.
+        """
+        return self.kind in {"path", "text"}
+
+    @property
     def allowed(self) -> str:
         """What may stand there, for people."""
         match self.kind:

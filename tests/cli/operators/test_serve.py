@@ -64,6 +64,37 @@ def test_bad_setting_stops_the_start(holdfast: Callable[..., subprocess.Complete
     assert not (tmp_path / "data").exists()
 
 
+def test_found_file_is_named_in_the_greeting(tmp_path: Path) -> None:
+    """A server says which file it took settings from, also one that only lay in its working directory; else nothing."""
+    file = tmp_path / "holdfast.toml"
+    file.write_text("max_ttl_seconds = 100\n")
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS, folder=tmp_path) as server:
+        assert ttl_limit(server) == 100
+    assert f"Settings are from {file}\n" in server.log
+    file.rename(tmp_path / "some.toml")
+    config = Path("some.toml")
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS, folder=tmp_path, config=config) as server:
+        assert server.terminate() == 0
+    assert f"Settings are from {tmp_path / 'some.toml'}\n" in server.log
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS, folder=tmp_path) as server:
+        assert server.terminate() == 0
+    assert "Data is in" in server.log and "Settings are from" not in server.log
+
+
+@pytest.mark.parametrize("line", ["listen = '0.0.0.0:7420'", "tokens = 'eve:0123456789abcdef:admin'", "data = 'data'"])
+def test_found_file_may_not_open_the_door(
+    holdfast: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, line: str
+) -> None:
+    """A holdfast.toml that somebody left in the directory cannot say who gets in, or where: exit code 64, one line."""
+    (tmp_path / "holdfast.toml").write_text(line + "\n")
+    done = holdfast("serve", "--data", tmp_path / "data", "--listen", "127.0.0.1:nowhere")
+    assert done.returncode == 64
+    (complaint,) = done.stderr.splitlines()
+    assert complaint.startswith(f"holdfast: {line.split(maxsplit=1)[0]} ({tmp_path / 'holdfast.toml'})")
+    assert "--config holdfast.toml" in complaint and "0123456789abcdef" not in complaint
+    assert not (tmp_path / "data").exists()
+
+
 def test_address_in_use_is_one_line(tmp_path: Path) -> None:
     """An address that somebody else listens on is exit code 69 and a line that says what to do."""
     with socket.socket() as taken:

@@ -34,7 +34,8 @@ class _Serve(click.Command):
     "--config",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Read settings from FILE; else from HOLDFAST_CONFIG, else from holdfast.toml in this directory.",
+    help="Read settings from FILE; else from HOLDFAST_CONFIG, else from holdfast.toml in this directory, which may not"
+    " say who gets in or where.",
 )
 @click.option("--set", "changes", metavar="NAME=VALUE", multiple=True, help="Set one setting. Can be repeated.")
 def serve(*, listen: str | None, data: str | None, config: Path | None, changes: tuple[str, ...]) -> int:
@@ -46,12 +47,12 @@ def serve(*, listen: str | None, data: str | None, config: Path | None, changes:
 
     overrides = dict(_pair(change) for change in changes)
     overrides |= {name: value for name, value in (("listen", listen), ("data", data)) if value is not None}
-    settings = load(overrides=overrides, environment=os.environ, file=config)
+    loaded = load(overrides=overrides, environment=os.environ, file=config)
     for warning in unknown_variables(os.environ):
         output.complain(warning)
     from holdfast.server.app import serve as serve_until_stopped
 
-    return serve_until_stopped(settings)
+    return serve_until_stopped(loaded.settings, loaded.file)
 
 
 def _pair(change: str) -> tuple[str, str]:

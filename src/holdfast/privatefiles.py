@@ -1,0 +1,132 @@
+"""Files that must be ours: opened without following a link, then looked at through what was opened. A leaf.
+
+A file that is looked at first and opened afterwards can be another one by then. So it is opened, and the descriptor is
+asked: a regular file, of this user or of root, and closed to everybody else. What is written is written beside its
+place, for this user alone from the first byte on, and put there as a whole: a link that somebody left there is
+replaced and never followed, and a crash leaves the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+ROOT = 0
+FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+WRITE_FOR_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+class NotOursError(Exception):
+    """A file that others could have made, read or changed. The text says what is wrong with it and what to do."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path} {problem}")
+        self.problem = problem
+
+
+def open_ours(
+    path: Path,
+    flags: int = os.O_RDONLY,
+    *,
+    closed: int = FOR_OTHERS,
+    root_shares: bool = False,
+    one_name: bool = False,
+) -> int:
+    """Open a regular file of ours and return its descriptor; what `flags` may create is made private.
+
+    `closed` are the bits of its mode that must not be set. With `root_shares` a group may read what root owns: root has
+    no other way to hand a file to a user without giving it away. `one_name`: it may have no hard link beside.
+
+    Raises `NotOursError`, and `OSError` for what cannot be opened at all.
+    """
+    try:
+        # Without waiting: what lies there may be a pipe that nobody writes to.
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.EMLINK}:
+            mounted = f" (in a mounted secret of Kubernetes: ..data/{path.name})" if root_shares else ""
+            raise NotOursError(path, _LINK.format(mounted)) from None
+        raise
+    try:
+        found = os.fstat(descriptor)
+        if root_shares and found.st_uid == ROOT != os.geteuid():
+            closed &= ~stat.S_IRGRP
+        check(path, found, closed=closed)
+        if one_name and found.st_nlink != 1:
+            raise NotOursError(path, f"has {found.st_nlink} names: it is the same file as another; remove this one")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check(path: Path, found: os.stat_result, *, closed: int = FOR_OTHERS, owner: int | None = None) -> None:
+    """Raise `NotOursError` unless this is a regular file of `owner` (else of ours) or of root, closed to all others."""
+    if stat.S_ISLNK(found.st_mode):
+        raise NotOursError(path, _LINK.format(""))
+    if not stat.S_ISREG(found.st_mode):
+        raise NotOursError(path, "is not a regular file")
+    _check_owner(path, found, os.geteuid() if owner is None else owner)
+    if found.st_mode & closed:
+        do = f"run: chmod 600 '{path}'"
+        if os.geteuid() not in {ROOT, found.st_uid}:
+            do = "it is root's: let root give it mode 0440 and a group of yours, or give you a copy"
+        raise NotOursError(path, f"is open to other users (mode {stat.S_IMODE(found.st_mode):04o}); {do}")
+
+
+def check_folder(path: Path) -> None:
+    """Raise `NotOursError` for a directory that is not ours, or in which others can put files in the place of ours."""
+    # The way to it may have links: systemd's own state directories do.
+    found = path.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotOursError(path, "is not a directory")
+    _check_owner(path, found, os.geteuid())
+    if found.st_mode & WRITE_FOR_OTHERS:
+        do = f"run: chmod go-w '{path}'"
+        if os.geteuid() not in {ROOT, found.st_uid}:
+            do = f"it is root's: use a directory of your own, as '{path / 'data'}'"
+        raise NotOursError(path, f"lets other users put files into it (mode {stat.S_IMODE(found.st_mode):04o}); {do}")
+
+
+def _check_owner(path: Path, found: os.stat_result, owner: int) -> None:
+    if found.st_uid not in {owner, ROOT}:
+        text = f"belongs to user {found.st_uid} and not to user {owner}, who would use it; run: chown {owner} '{path}'"
+        raise NotOursError(path, text)
+
+
+def read_ours(path: Path, size_bytes_max: int, *, closed: int = FOR_OTHERS, root_shares: bool = False) -> bytes:
+    """Return what a file of ours holds, or its first bytes and one more if it is too long. Raises as `open_ours`."""
+    with os.fdopen(open_ours(path, closed=closed, root_shares=root_shares), "rb") as file:
+        return file.read(size_bytes_max + 1)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Put a file there as a whole, readable by its user alone from its first byte on (`mkstemp` makes it so)."""
+    descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(unfinished).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(unfinished).unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a directory last: one that was not synced is gone after a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_LINK = "is a link, and those are not followed here: name the file itself{}, or put a copy in its place"
