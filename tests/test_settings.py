@@ -88,8 +88,8 @@ def test_every_setting_can_be_set_everywhere(row: Setting, tmp_path: Path) -> No
         "path": ("/one", "/two", "/three"),
         "text": ("1.1.1.1:1", "2.2.2.2:2", "3.3.3.3:3"),
     }[kind]
-    if name == "header_bytes_max":
-        texts = ("777", "778", "779")
+    special = {"header_bytes_max": ("777", "778", "779"), "allowed_hosts": ("one", ".two.example", "*")}
+    texts = special.get(name, texts)
     first, second, third = (getattr(loaded({name: text}), name) for text in texts)
     written = third if isinstance(third, int) else f"'{third}'"
     file = toml(tmp_path, f"{name} = {str(written).lower() if isinstance(written, bool) else written}\n")
@@ -116,14 +116,15 @@ def test_file_is_found(tmp_path: Path) -> None:
 def test_found_file_may_not_say_who_gets_in(row: Setting, tmp_path: Path) -> None:
     """A file that only lay in the working directory cannot set an address, a path or a token; a named one can."""
     file = tmp_path / "holdfast.toml"
-    file.write_text(f"{row.name} = '1.1.1.1:1'\n")
+    value = "1.1.1.1" if row.name == "allowed_hosts" else "1.1.1.1:1"
+    file.write_text(f"{row.name} = '{value}'\n")
     error = str(refused())
     assert str(file) in error and row.name in error, "it says which file, and which line of it"
     assert "--config holdfast.toml" in error and row.variable in error, "and what to do"
     assert "1.1.1.1" not in error, "what stands there may be a secret"
-    assert str(refused({row.name: "2.2.2.2:2"})) == error, "also if its word would not have counted"
+    assert str(refused({row.name: value.replace("1", "2")})) == error, "also if its word would not have counted"
 
-    assert str(getattr(loaded(file=Path("holdfast.toml")), row.name)).endswith("1.1.1.1:1")
+    assert str(getattr(loaded(file=Path("holdfast.toml")), row.name)).endswith(value)
     assert loaded(None, {"HOLDFAST_CONFIG": "holdfast.toml"}) == loaded(file=file)
 
 
@@ -217,6 +218,11 @@ def test_unknown_name_names_the_nearest(tmp_path: Path) -> None:
         ("listen", "::1:7420", "host:port or [IPv6]:port"),
         ("listen", "host:70000", "host:port or [IPv6]:port"),
         ("listen", "http://host:1", "host:port or [IPv6]:port"),
+        ("allowed_hosts", "one.example, two.example:80", "names of hosts, separated by commas"),
+        ("allowed_hosts", "http://one.example", "names of hosts, separated by commas"),
+        ("allowed_hosts", "*.example.org", "names of hosts, separated by commas"),
+        ("allowed_hosts", "a..b", "names of hosts, separated by commas"),
+        ("allowed_hosts", "bücher.example", "names of hosts, separated by commas"),
     ],
 )
 def test_value_that_is_not_allowed_is_refused(name: str, text: str, allowed: str) -> None:

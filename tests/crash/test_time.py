@@ -110,7 +110,7 @@ def _send_renewal(server: ServerProcess, name: str, lease_id: str) -> socket.soc
     """Leave a renewal in the socket of a server that does not run: it is the first thing it finds afterwards."""
     body = f'{{"lease_id": "{lease_id}", "ttl_seconds": 60}}'
     head = (
-        f"POST {lock_path(name)}/renew HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer {callers.ALICE}\r\n"
+        f"POST {lock_path(name)}/renew HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {callers.ALICE}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     sock = socket.create_connection((server.host, server.port), timeout=20)

@@ -17,7 +17,7 @@ from tests.support.server import ServerProcess
 BODY_BYTES_MAX = 2 * 1024 * 1024
 TARGET = "/locks/abuse-target/acquire"
 AUTHORIZED = f"Authorization: Bearer {callers.ALICE}"
-JSON_HEADERS = ("Host: test", AUTHORIZED, "Content-Type: application/json")
+JSON_HEADERS = ("Host: localhost", AUTHORIZED, "Content-Type: application/json")
 
 
 # Bodies.
@@ -210,7 +210,7 @@ def test_chunked_bodies_work(alice: Api) -> None:
 )
 def test_wrong_content_type(alice: Api, content_type: str) -> None:
     """A body that does not say it is JSON is 415, even if it is."""
-    headers = ["Host: test", AUTHORIZED, "Content-Length: 2"] + (
+    headers = ["Host: localhost", AUTHORIZED, "Content-Length: 2"] + (
         [f"Content-Type: {content_type}"] if content_type else []
     )
     refused(one(send(alice, head("POST", TARGET, *headers) + b"{}")), 415, "invalid_input")
@@ -295,7 +295,7 @@ def test_bad_paths_as_sent(alice: Api, name: str) -> None:
     """N2: broken escapes, raw bytes and dot segments in a path never become another name: 400 or 404."""
     for request in (
         head("POST", f"/locks/{name}/acquire", *JSON_HEADERS, "Content-Length: 2", "Connection: close") + b"{}",
-        head("GET", f"/locks/{name}", "Host: test", AUTHORIZED, "Connection: close"),
+        head("GET", f"/locks/{name}", "Host: localhost", AUTHORIZED, "Connection: close"),
     ):
         refused_or_closed(send(alice, request), 400, 404)
 
@@ -327,7 +327,7 @@ def test_bad_paths_as_sent(alice: Api, name: str) -> None:
 def test_unknown_routes(alice: Api, method: str, path: str) -> None:
     """A path nobody serves is 404, a known path with another method 405 with `Allow`: envelopes, never a file."""
     request = (
-        head(method, path, "Host: test", AUTHORIZED, "Content-Type: application/json", "Content-Length: 2") + b"{}"
+        head(method, path, "Host: localhost", AUTHORIZED, "Content-Type: application/json", "Content-Length: 2") + b"{}"
     )
     answer = one(send(alice, request))
     refused(answer, (400, 404, 405), ("not_found", "invalid_input", "invalid_lock_name"))
@@ -339,7 +339,9 @@ def test_unknown_routes(alice: Api, method: str, path: str) -> None:
 @pytest.mark.parametrize("method", ["PATCH", "TRACE", "PROPFIND", "BREW", "get", "A" * 200])
 def test_other_methods(alice: Api, method: str) -> None:
     """Methods nobody uses are refused: 405, or 400 where the parser does not know them."""
-    request = head(method, "/locks/abuse-standing", "Host: test", AUTHORIZED, "Content-Length: 0", "Connection: close")
+    request = head(
+        method, "/locks/abuse-standing", "Host: localhost", AUTHORIZED, "Content-Length: 0", "Connection: close"
+    )
     refused_or_closed(send(alice, request), 400, 405)
 
 
@@ -360,7 +362,7 @@ def test_other_methods(alice: Api, method: str) -> None:
 )
 def test_odd_queries(alice: Api, query: str) -> None:
     """An odd query is answered or refused with 400, and never an accident."""
-    answer = one(send(alice, head("GET", f"/locks?{query}", "Host: test", AUTHORIZED)))
+    answer = one(send(alice, head("GET", f"/locks?{query}", "Host: localhost", AUTHORIZED)))
     assert answer.status in (200, 400), answer
     if answer.status == 400:
         refused(answer, 400, "invalid_input")
@@ -391,7 +393,7 @@ def test_odd_idempotency_keys(alice: Api, value: str) -> None:
 )
 def test_odd_authorization(nobody: Api, value: str) -> None:
     """An odd Authorization header is 401 (or 400), and its value is not sent back."""
-    reply = send(nobody, head("GET", "/locks", "Host: test", f"Authorization: {value}", "Connection: close"))
+    reply = send(nobody, head("GET", "/locks", "Host: localhost", f"Authorization: {value}", "Connection: close"))
     refused_or_closed(reply, 400, 401)
     assert b"x" * 100 not in reply.data
 

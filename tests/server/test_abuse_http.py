@@ -19,7 +19,7 @@ from tests.support.server import ServerProcess
 
 TARGET = "/locks/abuse-target/acquire"
 AUTHORIZED = f"Authorization: Bearer {callers.ALICE}"
-JSON_HEADERS = ("Host: test", AUTHORIZED, "Content-Type: application/json")
+JSON_HEADERS = ("Host: localhost", AUTHORIZED, "Content-Type: application/json")
 SMUGGLED = head("POST", "/locks/abuse-smuggled/acquire", *JSON_HEADERS, "Content-Length: 2") + b"{}"
 
 
@@ -64,7 +64,7 @@ SMUGGLING: dict[str, bytes] = {
     "nul-in-a-name": head("POST", TARGET, *JSON_HEADERS, "X\x00Odd: a", "Content-Length: 1") + b"{",
     "cr-in-a-value": head("POST", TARGET, *JSON_HEADERS, "X-Odd: a\rContent-Length: 0", "Content-Length: 1") + b"{",
     "no-colon": head("POST", TARGET, *JSON_HEADERS, "nonsense", "Content-Length: 1") + b"{",
-    "blank-first": head("POST", TARGET, " Host: test", *JSON_HEADERS[1:], "Content-Length: 1") + b"{",
+    "blank-first": head("POST", TARGET, " Host: localhost", *JSON_HEADERS[1:], "Content-Length: 1") + b"{",
 }
 
 
@@ -83,10 +83,10 @@ def test_smuggling_is_refused(alice: Api, kind: str) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        b"GET /health HTTP/1.1\nHost: test\n\n",
-        b"GET /health HTTP/1.1\r\nHost: test\r\nX-Folded: a\r\n b\r\n\r\n",
+        b"GET /health HTTP/1.1\nHost: localhost\n\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Folded: a\r\n b\r\n\r\n",
         b"GET /health HTTP/1.1\r\n\r\n",
-        b"\r\n\r\nGET /health HTTP/1.1\r\nHost: test\r\n\r\n",
+        b"\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
     ],
     ids=["bare-lf", "folded", "no-host", "blank-lines-first", "two-hosts"],
@@ -105,12 +105,12 @@ def test_sloppy_heads_are_answered_or_refused(alice: Api, payload: bytes) -> Non
         b"hello\r\n\r\n",
         b"GET\r\n\r\n",
         b"GET /health\r\n\r\n",
-        b"GET /health HTTP/9.9\r\nHost: test\r\n\r\n",
-        b"GET /health FTP/1.1\r\nHost: test\r\n\r\n",
-        b"GET  /health HTTP/1.1\r\nHost: test\r\n\r\n",
+        b"GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        b"GET /health FTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET  /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n",
-        b"OPTIONS * HTTP/1.1\r\nHost: test\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
     ids=[
         "nuls",
@@ -138,7 +138,7 @@ def test_upgrade_is_ignored(alice: Api) -> None:
     """A wish for WebSocket or HTTP/2 is ignored or refused: there is no other protocol here."""
     for wish in ("websocket", "h2c"):
         request = head(
-            "GET", "/health", "Host: test", f"Upgrade: {wish}", "Connection: Upgrade", "Sec-WebSocket-Key: x"
+            "GET", "/health", "Host: localhost", f"Upgrade: {wish}", "Connection: Upgrade", "Sec-WebSocket-Key: x"
         )
         reply = send(alice, request, timeout_seconds=3)
         assert reply.answers(), reply.data
@@ -153,9 +153,9 @@ def test_pipelined_requests_are_answered_in_order(alice: Api, name: str) -> None
     take.
     """
     acquire = head("POST", f"/locks/{name}/acquire", *JSON_HEADERS, "Content-Length: 2") + b"{}"
-    status = head("GET", f"/locks/{name}", "Host: test", AUTHORIZED)
-    health = head("GET", "/health", "Host: test")
-    missing = head("GET", "/nope", "Host: test")
+    status = head("GET", f"/locks/{name}", "Host: localhost", AUTHORIZED)
+    health = head("GET", "/health", "Host: localhost")
+    missing = head("GET", "/nope", "Host: localhost")
     reply = exchange(alice.host, alice.port, acquire + status + acquire + health + missing + status, answers=6)
     answers = reply.answers()
     assert [answer.status for answer in answers] == [200, 200, 200, 200, 404, 200]
@@ -169,7 +169,7 @@ def test_pipelined_requests_are_answered_in_order(alice: Api, name: str) -> None
 def test_long_pipeline(alice: Api) -> None:
     """Two hundred requests in one piece get two hundred answers, in order."""
     names = [unique() for _ in range(200)]
-    payload = b"".join(head("GET", f"/locks/{name}", "Host: test", AUTHORIZED) for name in names)
+    payload = b"".join(head("GET", f"/locks/{name}", "Host: localhost", AUTHORIZED) for name in names)
     answers = exchange(alice.host, alice.port, payload, answers=200, timeout_seconds=20).answers()
     assert [answer.json()["name"] for answer in answers] == names
 
@@ -199,7 +199,10 @@ def test_connection_close_is_honoured(alice: Api) -> None:
     """`Connection: close` closes after the answer; without it the connection stays open for the next request."""
     for path in ("/health", "/locks/abuse-never-held"):
         reply = exchange(
-            alice.host, alice.port, head("GET", path, "Host: test", AUTHORIZED, "Connection: close"), linger_seconds=2
+            alice.host,
+            alice.port,
+            head("GET", path, "Host: localhost", AUTHORIZED, "Connection: close"),
+            linger_seconds=2,
         )
         assert (one(reply).status, reply.closed) == (200, True)
     with Connection(alice.host, alice.port) as connection:
@@ -273,7 +276,7 @@ def test_expect_continue(alice: Api, name: str) -> None:
 )
 def test_large_heads_are_431(alice: Api, headers: list[str]) -> None:
     """A head of more than 16 KiB is 431, in the envelope, and the connection is closed."""
-    reply = send(alice, head("GET", "/locks", "Host: test", AUTHORIZED, *headers), linger_seconds=2)
+    reply = send(alice, head("GET", "/locks", "Host: localhost", AUTHORIZED, *headers), linger_seconds=2)
     refused(one(reply), 431, "invalid_input")
     assert reply.closed
 
@@ -288,7 +291,7 @@ def test_endless_head_is_cut(alice: Api) -> None:
 
 def test_ordinary_heads_fit(alice: Api) -> None:
     """A head of 12 KiB is fine."""
-    reply = send(alice, head("GET", "/locks", "Host: test", AUTHORIZED, "X-Large: " + "x" * 12_000))
+    reply = send(alice, head("GET", "/locks", "Host: localhost", AUTHORIZED, "X-Large: " + "x" * 12_000))
     assert one(reply).status == 200
 
 
@@ -338,7 +341,7 @@ def _dribble(server: ServerProcess, start: bytes, drop: bytes, seconds_max: floa
 SLOW: dict[str, tuple[bytes, bytes]] = {
     "silent": (b"", b""),
     "half-a-line": (b"GET /hea", b""),
-    "half-a-head": (b"GET /health HTTP/1.1\r\nHost: test\r\n", b""),
+    "half-a-head": (b"GET /health HTTP/1.1\r\nHost: localhost\r\n", b""),
     "dribbled-head": (b"GET /health HTTP/1.1\r\n", b"X-A: b\r\n"),
     "no-body": (head("POST", TARGET, *JSON_HEADERS, "Content-Length: 2"), b""),
     "half-a-body": (head("POST", TARGET, *JSON_HEADERS, "Content-Length: 100") + b'{"ttl', b""),
@@ -361,7 +364,7 @@ def test_slow_sender_is_cut_off(impatient: ServerProcess, kind: str) -> None:
 
 def test_idle_connection_is_closed(impatient: ServerProcess) -> None:
     """A connection on which no further request comes is closed; one that is used in time is not."""
-    request = head("GET", "/health", "Host: test")
+    request = head("GET", "/health", "Host: localhost")
     with socket.create_connection((impatient.host, impatient.port), timeout=8) as sock:
         began = time.monotonic()
         sock.sendall(request)
@@ -395,7 +398,7 @@ def test_many_slow_senders_disturb_nobody(impatient: ServerProcess) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(100):
             sock = stack.enter_context(socket.create_connection((impatient.host, impatient.port), timeout=8))
-            sock.sendall(b"POST /locks/x/acquire HTTP/1.1\r\nHost: test\r\n")
+            sock.sendall(b"POST /locks/x/acquire HTTP/1.1\r\nHost: localhost\r\n")
         api = Api.of(impatient, callers.ALICE)
         for _ in range(20):
             name = unique()
@@ -408,7 +411,7 @@ def test_abandoned_requests_disturb_nobody(alice: Api) -> None:
         with socket.create_connection((alice.host, alice.port), timeout=5) as sock:
             sock.sendall(head("POST", TARGET, *JSON_HEADERS, "Content-Length: 100") + b"{")
         with socket.create_connection((alice.host, alice.port), timeout=5) as sock:
-            sock.sendall(head("GET", "/locks", "Host: test", AUTHORIZED))
+            sock.sendall(head("GET", "/locks", "Host: localhost", AUTHORIZED))
     assert alice.get("/health").status == 200
 
 
@@ -442,7 +445,7 @@ def test_connections_have_a_limit(tmp_path: Path) -> None:
 
 def _outside(server: ServerProcess) -> bytes:
     """Connect, hear what the server has to say by itself, else ask it; return all of it."""
-    request = head("GET", "/health", "Host: test", "Connection: close")
+    request = head("GET", "/health", "Host: localhost", "Connection: close")
     with socket.create_connection((server.host, server.port), timeout=5) as sock:
         sock.settimeout(0.3)
         with contextlib.suppress(TimeoutError):

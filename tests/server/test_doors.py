@@ -251,7 +251,7 @@ def test_same_headers_again_are_answered_alike(doors: tuple[ServerProcess, Serve
 def test_a_stream_is_not_written_into(doors: tuple[ServerProcess, ServerProcess]) -> None:
     """A request behind a watch on the same connection waits for its end, also when its headers were seen before."""
     lane, _ = doors
-    headers = b"Host: test\r\nAuthorization: Bearer %b\r\n\r\n" % callers.ALICE.encode()
+    headers = b"Host: localhost\r\nAuthorization: Bearer %b\r\n\r\n" % callers.ALICE.encode()
     with socket.create_connection((lane.host, lane.port), timeout=10) as sock:
         for path in (b"/locks/quiet", b"/locks/quiet/watch"):
             sock.sendall(b"GET %b HTTP/1.1\r\n%b" % (path, headers))

@@ -24,7 +24,7 @@ def server_settings() -> dict[str, object]:
 
 def _raw_post(api: Api, path: str, body: bytes, *headers: str) -> Answer:
     """A POST written by hand, for what a client library would not send."""
-    head = "\r\n".join([f"POST {path} HTTP/1.1", "Host: test", f"Authorization: Bearer {api.token}", *headers])
+    head = "\r\n".join([f"POST {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {api.token}", *headers])
     reply = exchange(api.host, api.port, head.encode() + b"\r\n\r\n" + body, timeout_seconds=20)
     answers = reply.answers()
     assert len(answers) == 1, f"expected one answer, got {reply.data[:300]!r}"

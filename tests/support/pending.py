@@ -97,7 +97,7 @@ def payload(
 ) -> bytes:
     """One request, written out."""
     content = b"" if body is None else json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/1.1", "Host: test", f"Content-Length: {len(content)}"]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(content)}"]
     if body is not None:
         lines.append("Content-Type: application/json")
     if token is not None:

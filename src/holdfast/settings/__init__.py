@@ -4,9 +4,10 @@ A setting is one field of `Settings`: its name, type, default and meaning stand 
 from the first that has one: `--set name=value` (`--listen`, `--data`), `HOLDFAST_<NAME>`, the file, the default.
 """
 
+from holdfast.settings.addresses import parse_address, parse_hosts
 from holdfast.settings.loading import Loaded, load, unknown_variables
 from holdfast.settings.page import as_markdown
-from holdfast.settings.table import NAMES, TABLE, About, Setting, Settings, default_data, parse_address
+from holdfast.settings.table import NAMES, TABLE, About, Setting, Settings, default_data
 
 __all__ = [
     "About",
@@ -19,5 +20,6 @@ __all__ = [
     "default_data",
     "load",
     "parse_address",
+    "parse_hosts",
     "unknown_variables",
 ]

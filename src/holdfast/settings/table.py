@@ -6,13 +6,14 @@ import os
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
 from holdfast.errors import SettingsError
+from holdfast.settings.addresses import parse_address, parse_hosts
 
 NUMBER_MAX = 1_000_000_000
 PREFIX = "HOLDFAST_"
@@ -33,6 +34,8 @@ class About(msgspec.Struct, frozen=True):
     """How the docs write a default that depends on the machine."""
     also: str = ""
     """A second name, which the file and the command line take as well: what another program calls it."""
+    read: Callable[[str], object] | None = None
+    """Reads a text that is more than any text; raises `ValueError` for what it cannot read."""
 
 
 def _default_data() -> Path:
@@ -43,8 +46,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a server that can be set. The order is the order of the docs."""
 
     listen: Annotated[
-        str, About("The address the server listens on; port 0 takes any free one.", unit="host:port or [IPv6]:port")
+        str,
+        About(
+            "The address the server listens on; port 0 takes any free one.",
+            unit="host:port or [IPv6]:port",
+            read=parse_address,
+        ),
     ] = "127.0.0.1:7420"
+    allowed_hosts: Annotated[
+        str,
+        About(
+            "The names that requests may give in `Host`, beside IP addresses, `localhost`, the machine's own name and"
+            " the host of `listen`; `.example.org` is that name and all below it, `*` is any. Others are answered 421.",
+            unit="names of hosts, separated by commas",
+            read=parse_hosts,
+        ),
+    ] = ""
     data: Annotated[
         Path,
         About(
@@ -179,6 +196,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     minimum: int
     maximum: int
     also: str
+    read: Callable[[str], object] | None
 
     @property
     def variable(self) -> str:
@@ -248,8 +266,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
             fits = self.minimum <= value <= self.maximum
         elif self.choices:
             fits = value in self.choices
-        elif self.name == "listen":
-            fits = _is_address(str(value))
+        elif self.read is not None:
+            try:
+                self.read(str(value))
+            except ValueError as error:
+                raise SettingsError(self.name, origin, str(error), self.allowed) from None
         if not fits:
             raise self._wrong(value, origin)
         return value
@@ -278,6 +299,7 @@ def _rows() -> Iterable[Setting]:
             minimum=about.minimum,
             maximum=about.maximum,
             also=about.also,
+            read=about.read,
         )
 
 
@@ -312,22 +334,6 @@ def default_data(environment: Mapping[str, str]) -> Path:
     return (Path(share) if Path(share).is_absolute() else home_of(environment) / ".local" / "share") / "holdfast"
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Split `host:port` or `[IPv6]:port`. Raises `ValueError`."""
-    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([^\s:/\[\]@]+)):([0-9]{1,5})", text)
-    if found is None or int(found[3]) > 65_535:  # noqa: PLR2004 - the largest port there is
-        raise ValueError(f"{text!r} is not host:port or [IPv6]:port")
-    return found[1] or found[2], int(found[3])
-
-
 def home_of(environment: Mapping[str, str]) -> Path:
     """Tell where the user is at home."""
     return Path(environment["HOME"]) if environment.get("HOME") else Path.home()
-
-
-def _is_address(text: str) -> bool:
-    try:
-        parse_address(text)
-    except ValueError:
-        return False
-    return True

@@ -48,6 +48,7 @@ class Door:
             (scope.get("client") or ("",))[0],
         )
         try:
+            self._routes.check_host(request)
             route, segment = self._routes.find(request.method, request.path)
             if route.is_stream:
                 await self._stream(route, request, segment, receive, send)

@@ -45,6 +45,9 @@ class Operation(msgspec.Struct, frozen=True):
     query: dict[str, str] = {}
     """The known fields and what they are for."""
 
+    any_host: bool = False
+    """Whether it answers to any name in `Host`: those who look after the server's health may not know its own."""
+
     # What is done on the way to the handler. `reading.by_token` has the order.
 
     reader: Callable[[Api, Operation], Reader] | None = None

@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from holdfast.server.access.hosts import Hosts
 from holdfast.server.api import BUG
 from holdfast.server.operations.reading import reader_for
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
 from holdfast.server.render import envelope
+from holdfast.settings import parse_address
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ VERBS = frozenset(
 log = logging.getLogger("holdfast.server")
 
 _LOCKS = b"/locks/"
+_HOST = b"host"
 _NONE: Methods = {}
 
 
@@ -68,6 +71,9 @@ class Routes:
         self._lock_verbs: dict[bytes, Methods] = {}
         self._items: dict[tuple[bytes, bytes], Methods] = {}
         self._logs_requests = api.settings.log_requests
+        self._hosts = Hosts(api.settings.allowed_hosts, parse_address(api.settings.listen)[0])
+        self._passed_hosts = self._hosts.passed
+        self._any_host = frozenset(operation.path.encode() for operation in operations if operation.any_host)
         for operation in operations:
             self._enter(operation.method.encode(), operation.path.encode(), Route(api, operation))
 
@@ -86,6 +92,8 @@ class Routes:
             reply = self._logged(request, reply)
         operation: Operation | None = None
         try:
+            if request.headers.get(_HOST) not in self._passed_hosts:
+                self.check_host(request)
             route, segment = self.find(request.method, request.path)
             if route.is_stream:
                 raise _no_route()
@@ -100,12 +108,19 @@ class Routes:
             log.exception("a bug while answering %s", request.request_id)
             reply(*envelope(Problem("internal_error", BUG), request))
 
+    def check_host(self, request: Request) -> None:
+        """Raise if the request is for a server of another name. `handle` does it; a door does it before all else."""
+        host = request.headers.get(_HOST)
+        if host not in self._passed_hosts and host is not None and request.path not in self._any_host:
+            self._hosts.check(host)
+
     def body_limit(self, request: Request) -> int:
         """Return how many bytes the body of this request may have, of which only the head is known so far.
 
         A door asks as soon as it knows that there will be more than `SMALL_BODY_BYTES`, and before it keeps any more of
         it: raises why nothing beyond that is taken from this sender. The body need not be read on then.
         """
+        self.check_host(request)
         route, _ = self.find(request.method, request.path)
         if route.body_bytes_max > SMALL_BODY_BYTES:
             self.api.admit(request, route.operation.scope or "")

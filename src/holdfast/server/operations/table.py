@@ -73,9 +73,17 @@ OPERATIONS: tuple[Operation, ...] = (
         "/health",
         health.health,
         "How the store is",
+        any_host=True,
         replies={200: replies.HealthReply, 503: replies.HealthReply},
     ),
-    Operation("GET", "/healthz", health.alive, "Whether the process answers", replies={200: replies.ReadyReply}),
+    Operation(
+        "GET",
+        "/healthz",
+        health.alive,
+        "Whether the process answers",
+        any_host=True,
+        replies={200: replies.ReadyReply},
+    ),
     Operation(
         "GET",
         "/locks",
@@ -234,6 +242,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/readyz",
         health.ready,
         "Whether the journal takes writes",
+        any_host=True,
         replies={200: replies.ReadyReply, 503: replies.ReadyReply},
     ),
     Operation(

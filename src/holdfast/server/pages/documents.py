@@ -164,6 +164,8 @@ def _responses(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
 
 def _problems(operation: Operation) -> dict[int, list[str]]:
     codes = [*operation.problems, *(code for code in _EVERYWHERE if code not in operation.problems)]
+    if not operation.any_host:
+        codes.append("misdirected")
     if operation.scope is not None:
         codes += ["authentication_required", "authentication_failed"]
     by_status: dict[int, list[str]] = {}

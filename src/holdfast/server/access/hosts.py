@@ -1,0 +1,74 @@
+"""Which names this server answers to, so that no web page can reach it through a browser.
+
+A page may let the name of its own site lead to our address once it is loaded (DNS rebinding). The browser then takes us
+for that site, and lets the page ask us and read what we say. Such a request has the site's name in `Host`. So a name
+passes only if it is one of ours. An IP address passes: there is no name in it that anybody could have turned to us.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from ipaddress import IPv4Address, IPv6Address
+
+from holdfast.settings import parse_hosts
+from holdfast.wire.problems import Problem
+
+PASSED_MAX = 1_000
+"""How many headers that passed are kept at hand."""
+
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]{1,254}))(?::[0-9]{0,5})?", re.IGNORECASE)
+_LOOPBACK = frozenset({"localhost", ".localhost", "ip6-localhost", "ip6-loopback"})
+
+
+class Hosts:
+    """The names of one server."""
+
+    def __init__(self, allowed: str, listens_on: str) -> None:
+        """`allowed` is the setting `allowed_hosts`, `listens_on` the host of `listen`."""
+        machine = socket.gethostname().lower()
+        own = {machine, machine.partition(".")[0], listens_on.lower()}
+        self._names = parse_hosts(allowed) | _LOOPBACK | own
+        self.passed: set[bytes | None] = {None}
+        """Headers that may pass without another look. None: HTTP/1.0 has no `Host`, and no browser speaks it."""
+
+    def check(self, host: bytes) -> None:
+        """Raise unless a request with this header may pass."""
+        if not self._is_ours(_read(host)):
+            named = host.decode("ascii")
+            raise Problem(
+                "misdirected",
+                f"This server does not answer to the name {named!r}. If that is its name, add it to the setting"
+                " allowed_hosts (HOLDFAST_ALLOWED_HOSTS) and start the server again.",
+            )
+        if len(self.passed) >= PASSED_MAX:
+            self.passed.clear()
+        self.passed |= {None, host}
+
+    def _is_ours(self, name: str | None) -> bool:
+        """Tell whether a name is one of ours, or below one that stands with a dot before it. None: an address."""
+        if name is None or "*" in self._names or name in self._names or f".{name}" in self._names:
+            return True
+        labels = name.split(".")
+        return any("." + ".".join(labels[start:]) in self._names for start in range(1, len(labels)))
+
+
+def _read(host: bytes) -> str | None:
+    """Return the name in a header, in lower case, without port and last dot; None if it is an IP address."""
+    found = _HOST.fullmatch(host.decode("latin-1"))
+    try:
+        if found is None:
+            raise ValueError(host)
+        if found[1] is not None:
+            IPv6Address(found[1])
+            return None
+    except ValueError:
+        raise Problem(
+            "invalid_input", "The Host header is not a name or an IP address with or without a port."
+        ) from None
+    name: str = found[2].lower().removesuffix(".")
+    try:
+        IPv4Address(name)
+    except ValueError:
+        return name
+    return None
