@@ -7,9 +7,6 @@ that only its user can read. The server writes them at its first start, so that 
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import SettingsError
+from holdfast.privatefiles import NotOursError, read_ours, replace
 
 CONFIG_NAME = "client.toml"
 TOKEN_NAME = "token"  # noqa: S105 - the name of the file, not what is in it
@@ -73,15 +71,11 @@ def read(environment: Mapping[str, str]) -> ClientConfig:
 def read_token(file: Path) -> str:
     """Read a token from a file only its user can read. Raises `SettingsError`."""
     try:
-        with file.open("rb") as opened:
-            # Of the opened file, so that nobody can put another one in its place in between.
-            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
-            content = opened.read(TOKEN_BYTES_MAX + 1)
+        content = read_ours(file, TOKEN_BYTES_MAX, root_shares=True)
     except OSError as error:
         raise SettingsError("token file", str(file), f"cannot be read: {error.strerror}") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        problem = f"other users may use it (mode {mode:04o}); run: chmod 600 '{file}'"
-        raise SettingsError("token file", str(file), problem)
+    except NotOursError as error:
+        raise SettingsError("token file", str(file), error.problem) from None
     with contextlib.suppress(UnicodeDecodeError):
         token = content.decode("ascii").strip()
         if token and token.isprintable() and " " not in token and len(content) <= TOKEN_BYTES_MAX:
@@ -105,25 +99,10 @@ def remember(url: str, token: str, environment: Mapping[str, str]) -> Path | Non
         return None
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     # The token first: a configuration must never name a file that is not there.
-    write_private(token_file, token + "\n")
+    replace(token_file, f"{token}\n".encode())
     if known != ClientConfig(url, token_file):
-        write_private(directory / CONFIG_NAME, f"url = {_quoted(url)}\ntoken_file = {_quoted(TOKEN_NAME)}\n")
+        replace(directory / CONFIG_NAME, f"url = {_quoted(url)}\ntoken_file = {_quoted(TOKEN_NAME)}\n".encode())
     return token_file
-
-
-def write_private(file: Path, text: str) -> None:
-    """Replace a file as a whole, readable by its user alone from its first byte on (`mkstemp` makes it so)."""
-    descriptor, unfinished = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as opened:  # noqa: PTH123 - a descriptor has no path
-            opened.write(text)
-            opened.flush()
-            os.fsync(opened.fileno())
-        Path(unfinished).replace(file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(unfinished).unlink()
-        raise
 
 
 def _quoted(text: str) -> str:

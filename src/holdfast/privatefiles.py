@@ -55,16 +55,21 @@ def open_ours(
         found = os.fstat(descriptor)
         if root_shares and found.st_uid == ROOT != os.geteuid():
             closed &= ~stat.S_IRGRP
-        check(path, found, closed=closed)
-        if one_name and found.st_nlink != 1:
-            raise NotOursError(path, f"has {found.st_nlink} names: it is the same file as another; remove this one")
+        check_file(path, found, closed=closed, one_name=one_name)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def check(path: Path, found: os.stat_result, *, closed: int = FOR_OTHERS, owner: int | None = None) -> None:
+def check_file(
+    path: Path,
+    found: os.stat_result,
+    *,
+    closed: int = FOR_OTHERS,
+    owner: int | None = None,
+    one_name: bool = False,
+) -> None:
     """Raise `NotOursError` unless this is a regular file of `owner` (else of ours) or of root, closed to all others."""
     if stat.S_ISLNK(found.st_mode):
         raise NotOursError(path, _LINK.format(""))
@@ -76,15 +81,17 @@ def check(path: Path, found: os.stat_result, *, closed: int = FOR_OTHERS, owner:
         if os.geteuid() not in {ROOT, found.st_uid}:
             do = "it is root's: let root give it mode 0440 and a group of yours, or give you a copy"
         raise NotOursError(path, f"is open to other users (mode {stat.S_IMODE(found.st_mode):04o}); {do}")
+    if one_name and found.st_nlink != 1:
+        raise NotOursError(path, f"has {found.st_nlink} names: it is the same file as another; remove this one")
 
 
-def check_folder(path: Path) -> None:
+def check_folder(path: Path, *, owner: int | None = None) -> None:
     """Raise `NotOursError` for a directory that is not ours, or in which others can put files in the place of ours."""
     # The way to it may have links: systemd's own state directories do.
     found = path.stat()
     if not stat.S_ISDIR(found.st_mode):
         raise NotOursError(path, "is not a directory")
-    _check_owner(path, found, os.geteuid())
+    _check_owner(path, found, os.geteuid() if owner is None else owner)
     if found.st_mode & WRITE_FOR_OTHERS:
         do = f"run: chmod go-w '{path}'"
         if os.geteuid() not in {ROOT, found.st_uid}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,32 @@ def test_token_file_without_a_token_is_refused(tmp_path: Path, content: bytes) -
 
 def test_missing_token_file_is_refused(tmp_path: Path) -> None:
     """A token file that is not there, or is a folder, is an error with its path."""
-    for file in (tmp_path / "nowhere", tmp_path):
-        with pytest.raises(SettingsError, match="cannot be read") as caught:
+    for file, problem in ((tmp_path / "nowhere", "cannot be read"), (tmp_path, "is not a regular file")):
+        with pytest.raises(SettingsError, match=problem) as caught:
             clientconfig.read_token(file)
         assert str(file) in str(caught.value)
+
+
+def test_token_file_that_is_a_link_is_refused(tmp_path: Path, foreign: Callable[[Path], Path]) -> None:
+    """A link to a token is not followed, and another user's token is not used: it would say who we are."""
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    with pytest.raises(SettingsError, match="is a link"):
+        clientconfig.read_token(link)
+    assert clientconfig.read_token(file) == TOKEN
+    foreign(file)
+    with pytest.raises(SettingsError, match="belongs to user"):
+        clientconfig.read_token(file)
+
+
+def test_remembering_replaces_a_link(environment: dict[str, str], folder: Path, tmp_path: Path) -> None:
+    """A link that lies where the token goes is replaced, and what it points to stays as it is."""
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (folder / "token").symlink_to(other)
+    file = clientconfig.remember(URL, TOKEN, environment)
+    assert file is not None and not file.is_symlink()
+    assert (clientconfig.read_token(file), other.read_text()) == (TOKEN, "precious")

@@ -24,6 +24,10 @@ def run(scene: Callable[[SqliteJournal], object], directory: Path, **options: ob
     asyncio.run(play())
 
 
+async def nothing(_journal: SqliteJournal) -> None:
+    """Let nothing happen: for a journal that is opened and closed."""
+
+
 def takes_claims(journal: Journal) -> bool:
     """Does it take new claims now? Asked by a call, because a type checker takes what a field said for lasting."""
     return journal.takes_claims

@@ -3,16 +3,17 @@
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 
-from holdfast.journal.base import HistoryQuery, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.base import HistoryQuery, JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.sqlite import BALLAST, SqliteJournal
 from tests.journal.records import grants
-from tests.journal.running import found_in, run, takes_claims
+from tests.journal.running import found_in, nothing, run, takes_claims
 
 BALLAST_BYTES = 64 * 1024
 
@@ -57,12 +58,67 @@ def test_ballast_is_laid_at_open(tmp_path: Path) -> None:
 
 def test_half_laid_ballast_is_laid_again(tmp_path: Path) -> None:
     """A crash while the ballast was laid leaves too little: it is completed at the next start."""
-    (tmp_path / BALLAST).write_bytes(b"")
+    (tmp_path / BALLAST).touch(0o600)
 
     async def scene(journal: SqliteJournal) -> None:
         assert (tmp_path / BALLAST).stat().st_size == BALLAST_BYTES
 
     run(scene, tmp_path, ballast_bytes=BALLAST_BYTES)
+
+
+@pytest.mark.parametrize("size_bytes", [5, 2 * BALLAST_BYTES])
+@pytest.mark.parametrize("kind", ["symlink", "hardlink"])
+def test_ballast_is_never_another_file(kind: str, size_bytes: int, tmp_path: Path) -> None:
+    """A link in the place of the ballast is refused, whatever it leads to: that file neither grows nor counts."""
+    data, other = tmp_path / "data", tmp_path / "other"
+    data.mkdir(0o700)
+    other.touch(0o600)
+    other.write_bytes(b"x" * size_bytes)
+    if kind == "symlink":
+        (data / BALLAST).symlink_to(other)
+    else:
+        (data / BALLAST).hardlink_to(other)
+    with pytest.raises(JournalError, match="is a link" if kind == "symlink" else "has 2 names"):
+        run(nothing, data, ballast_bytes=BALLAST_BYTES)
+    assert other.read_bytes() == b"x" * size_bytes
+
+    (data / BALLAST).unlink()
+    run(nothing, data, ballast_bytes=BALLAST_BYTES)
+    assert other.read_bytes() == b"x" * size_bytes
+
+
+def test_ballast_of_others_is_refused(tmp_path: Path, foreign: Callable[[Path], Path]) -> None:
+    """A ballast that others may use, or that is theirs, is refused with what to do."""
+    tmp_path.chmod(0o700)
+    ballast = tmp_path / BALLAST
+    ballast.touch(0o600)
+    ballast.chmod(0o666)
+    with pytest.raises(JournalError, match=f"chmod 600 '{ballast}'"):
+        run(nothing, tmp_path, ballast_bytes=BALLAST_BYTES)
+    ballast.chmod(0o600)
+    foreign(ballast)
+    with pytest.raises(JournalError, match="belongs to user"):
+        run(nothing, tmp_path, ballast_bytes=BALLAST_BYTES)
+
+
+def test_ballast_is_not_laid_through_a_link_later(tmp_path: Path) -> None:
+    """A link that appears once the ballast was given up is said to be the reason, and claims go on waiting."""
+    other = tmp_path / "other"
+    other.write_bytes(b"precious")
+    disk = FullDisk(tmp_path)
+
+    async def scene(journal: SqliteJournal) -> None:
+        disk.is_full = True
+        await journal.append(grants(1, 2))
+        (tmp_path / BALLAST).symlink_to(other)
+        disk.is_full = False
+        health = journal.health()
+        assert not health.takes_claims and "ballast is a link" in health.text
+        (tmp_path / BALLAST).unlink()
+        assert journal.health().takes_claims
+
+    run(scene, tmp_path, ballast_bytes=BALLAST_BYTES, connect=disk.connect)
+    assert other.read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("at", ["BEGIN", "COMMIT"])

@@ -35,7 +35,12 @@ each_directory = pytest.mark.parametrize("kept", DIRECTORIES, ids=ids)
 
 
 def copied(kept: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(kept / "data", tmp_path / "data"))
+    data = Path(shutil.copytree(kept / "data", tmp_path / "data"))
+    # As the release had them: whoever keeps a project keeps no modes.
+    data.chmod(0o700)
+    for file in data.iterdir():
+        file.chmod(0o600)
+    return data
 
 
 @each_directory

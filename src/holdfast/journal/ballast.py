@@ -1,10 +1,16 @@
-"""Space held back on the disk, so that releases and renewals still work once it is full."""
+"""Space held back on the disk, so that releases and renewals still work once it is full.
+
+It is written to and removed, so it must be a file of ours that is nothing else: a link planted in its place would make
+another file grow, and removing it would free nothing.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 from typing import TYPE_CHECKING
+
+from holdfast.privatefiles import open_ours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,13 +24,16 @@ class Ballast:
         self._size_bytes = size_bytes
 
     def lay(self) -> bool:
-        """Reserve the space; tell whether it is there. As much again must stay free, else it would come and go."""
+        """Reserve the space; tell whether it is there. As much again must stay free, else it would come and go.
+
+        Raises `NotOursError` for what is not a ballast of ours.
+        """
         if self._size_bytes == 0 or self._is_whole():
             return True
         if shutil.disk_usage(self._path.parent).free < 2 * self._size_bytes:
             return False
         try:
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+            file = open_ours(self._path, os.O_WRONLY | os.O_CREAT, one_name=True)
             try:
                 os.posix_fallocate(file, 0, self._size_bytes)
             finally:
@@ -45,6 +54,10 @@ class Ballast:
     def _is_whole(self) -> bool:
         """A crash while it was laid down leaves less than its size, and that would be missed when it is needed."""
         try:
-            return self._path.stat().st_size >= self._size_bytes
+            file = open_ours(self._path, one_name=True)
         except OSError:
             return False
+        try:
+            return os.fstat(file).st_size >= self._size_bytes
+        finally:
+            os.close(file)

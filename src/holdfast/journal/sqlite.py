@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from holdfast.journal.base import (
 from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store
+from holdfast.privatefiles import WRITE_FOR_OTHERS, NotOursError, check_file, check_folder, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -131,14 +133,22 @@ class SqliteJournal:
 
     def health(self) -> Health:
         """Tell how the store is. Once the ballast was given up, claims wait until it could be laid down again."""
+        text = f"the disk under {self._directory} is full: free some space"
         if not self.takes_claims:
-            self.takes_claims = self._ballast.lay()
+            try:
+                self.takes_claims = self._ballast.lay()
+            except NotOursError as error:
+                text = str(error)
+        if self.takes_claims:
+            text = "ok"
         size_bytes = sum(_size_of(self._directory / (FILE + suffix)) for suffix in ("", "-wal"))
-        text = "ok" if self.takes_claims else f"the disk under {self._directory} is full: free some space"
         return Health(takes_claims=self.takes_claims, size_bytes=size_bytes, storage="wal", text=text)
 
     async def close(self) -> None:
         """Unlock the file."""
+        self._unlock()
+
+    def _unlock(self) -> None:
         if self._store is not None:
             store, self._store, self._archive = self._store, None, None
             store.close()
@@ -180,6 +190,7 @@ class SqliteJournal:
         mask = os.umask(0o077)
         try:
             _make_directory(self._directory)
+            check_files(self._directory)
             try:
                 parts = self._open_in_turn()
             except (apsw.FullError, DiskFullError):
@@ -187,6 +198,9 @@ class SqliteJournal:
                     raise
                 parts = self._open_file()
             self.takes_claims = self._ballast.lay()
+        except NotOursError as error:
+            self._unlock()
+            raise JournalError(str(error)) from error
         except (apsw.Error, DiskFullError, OSError) as error:
             raise self._explained(error) from error
         finally:
@@ -318,6 +332,22 @@ class SqliteJournal:
                 yield record
 
 
+def check_files(directory: Path, *, owner: int | None = None) -> None:
+    """Raise `NotOursError` for a directory or a file in it that others could have made or changed.
+
+    SQLite opens files by their names; so the directory is looked at first, where nobody else may put any. Those who may
+    only read the journal learn no token from it: the copy that somebody put back may be readable.
+    """
+    check_folder(directory, owner=owner)
+    for name in (FILE, *(FILE + suffix for suffix in ("-wal", "-shm", "-journal"))):
+        path = directory / name
+        with contextlib.suppress(FileNotFoundError):
+            check_file(path, path.lstat(), closed=WRITE_FOR_OTHERS, owner=owner)
+    ballast = directory / BALLAST
+    with contextlib.suppress(FileNotFoundError):
+        check_file(ballast, ballast.lstat(), owner=owner, one_name=True)
+
+
 def _create(db: apsw.Connection) -> None:
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")
     for statement in _CREATE:
@@ -347,11 +377,7 @@ def _make_directory(directory: Path) -> None:
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in missing:
-        parent = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
+        sync_folder(path.parent)
 
 
 def _size_of(path: Path) -> int:

@@ -30,6 +30,7 @@ from holdfast.engine.build import (
     build,
 )
 from holdfast.errors import SettingsError
+from holdfast.privatefiles import NotOursError, read_ours, replace
 from holdfast.server import logs
 from holdfast.server.access.auth import SCOPES, Auth, BadTokenError, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey, digest, new_token
@@ -52,6 +53,7 @@ EX_OK, EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL = 0, 64, 69, 74, 75
 FIRST_TOKEN = "local"  # noqa: S105 - the name of the token
 TOKEN_FILE = "local-token"  # noqa: S105 - the name of the file
 FAREWELL_SECONDS = 0.5
+TOKENS_BYTES_MAX = 4_194_304
 SPARE_FILES = 256
 ACCEPTS_PER_TURN = 16
 """The loop accepts one connection per socket and turn. With one socket, callers that open a connection for each request
@@ -133,7 +135,7 @@ async def _start(engine: Engine, settings: Settings) -> AuthorityKey:
         return AuthorityKey.load(settings.data)
     except JournalLockedError as error:
         raise StartError(str(error), EX_TEMPFAIL) from error
-    except (JournalError, OSError, ValueError) as error:
+    except (JournalError, NotOursError, OSError, ValueError) as error:
         raise StartError(f"the data directory {settings.data} cannot be used: {error}", EX_IOERR) from error
 
 
@@ -168,9 +170,14 @@ def _static_tokens(settings: Settings) -> StaticTokens:
     text = settings.tokens
     if settings.tokens_file is not None:
         try:
-            text += "\n" + settings.tokens_file.read_text(encoding="utf-8")
+            content = read_ours(settings.tokens_file, TOKENS_BYTES_MAX, root_shares=True)
+            text += "\n" + content.decode()
         except (OSError, UnicodeDecodeError) as error:
             raise StartError(f"tokens_file {settings.tokens_file} cannot be read: {error}", EX_USAGE) from error
+        except NotOursError as error:
+            raise StartError(f"tokens_file {error}", EX_USAGE) from error
+        if len(content) > TOKENS_BYTES_MAX:
+            raise StartError(f"tokens_file {settings.tokens_file} has more than {TOKENS_BYTES_MAX} bytes", EX_USAGE)
     return StaticTokens.parse(text)
 
 
@@ -206,7 +213,7 @@ async def _first_token(api: Api, url: str, settings: Settings) -> str | None:
     if path is None:
         # The user's configuration is for another server, or cannot be written: it is left alone.
         path = settings.data / TOKEN_FILE
-        clientconfig.write_private(path, token + "\n")
+        replace(path, f"{token}\n".encode())
     command = CreateToken(principal=FIRST_TOKEN, name=FIRST_TOKEN, digest=digest(token), scopes=SCOPES)
     outcome, _ = await api.engine.ask(command)
     if not isinstance(outcome, TokenMade):

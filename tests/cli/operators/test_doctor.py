@@ -210,15 +210,34 @@ def test_spoiled_key_is_found(copy: Path, holdfast: Run) -> None:
 
 
 def test_files_open_to_others_are_a_warning(copy: Path, holdfast: Run) -> None:
-    """A key that other users may read is a warning with the command that helps."""
+    """A journal that other users may read is a warning with the command that helps."""
     copy.chmod(0o755)
-    (copy / "authority.key").chmod(0o644)
+    (copy / "journal.sqlite3").chmod(0o644)
     done = holdfast("doctor", "--data", copy)
     status, text = checks(done)["access"]
     assert (done.returncode, status) == (0, "warn")
-    assert "authority.key" in text and "chmod" in text
+    assert "journal.sqlite3" in text and "chmod" in text
     copy.chmod(0o700)
     assert checks(holdfast("doctor", "--data", copy))["access"][0] == "ok"
+
+
+def test_files_that_a_server_would_refuse_fail(copy: Path, holdfast: Run) -> None:
+    """What no server starts on fails: a key that others may read, a directory they may write to, a linked ballast."""
+    (copy / "authority.key").chmod(0o644)
+    done = holdfast("doctor", "--data", copy)
+    assert (done.returncode, checks(done)["access"][0]) == (1, "FAIL")
+    assert "chmod 600" in checks(done)["access"][1] and "authority.key" in checks(done)["access"][1]
+    (copy / "authority.key").chmod(0o600)
+    copy.chmod(0o777)
+    done = holdfast("doctor", "--data", copy)
+    assert (done.returncode, checks(done)["access"][0]) == (1, "FAIL")
+    copy.chmod(0o700)
+    (copy / "ballast").unlink()
+    (copy / "ballast").symlink_to(copy / "journal.sqlite3")
+    done = holdfast("doctor", "--data", copy)
+    assert (done.returncode, checks(done)["access"][0]) == (1, "FAIL")
+    (copy / "ballast").unlink()
+    assert holdfast("doctor", "--data", copy).returncode == 0
 
 
 def test_directory_in_use_is_a_warning(server: ServerProcess, holdfast: Run) -> None:

@@ -5,9 +5,9 @@ It changes nothing. A check is a line: ok, warn or FAIL, and what to do next whe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import stat
 import sys
 from collections.abc import Iterator
 from datetime import datetime
@@ -206,14 +206,25 @@ def _directory_checks(data: Path) -> list[Finding]:
 
 
 def _permissions(data: Path) -> Finding:
+    from holdfast.journal.sqlite import check_files
+    from holdfast.privatefiles import FOR_OTHERS, NotOursError, check_file
+    from holdfast.server.access.secrets import KEY_FILE
+
     paths = [data, *(path for path in sorted(data.iterdir()) if path.is_file())]
     if closed := [path for path in paths if not os.access(path, os.R_OK | os.W_OK)]:
         return Finding(
             "access", "FAIL", f"you may not read and write {closed[0]}", "look as the user the server runs as"
         )
-    others = stat.S_IRWXG | stat.S_IRWXO
-    if stat.S_IMODE(data.stat().st_mode) & others and (
-        open_ones := [path for path in paths[1:] if stat.S_IMODE(path.stat().st_mode) & others]
+    # What a server would say to it. Whoever looks may be root and the directory somebody else's.
+    owner = data.stat().st_uid
+    try:
+        check_files(data, owner=owner)
+        with contextlib.suppress(FileNotFoundError):
+            check_file(data / KEY_FILE, (data / KEY_FILE).lstat(), owner=owner)
+    except NotOursError as error:
+        return Finding("access", "FAIL", str(error), "no server starts on it as it is")
+    if data.stat().st_mode & FOR_OTHERS and (
+        open_ones := [path for path in paths[1:] if path.stat().st_mode & FOR_OTHERS]
     ):
         return Finding("access", "warn", f"other users may use {open_ones[0]}", f"chmod go= '{data}' '{data}'/*")
     return Finding("access", "ok", "yours to read and write, and nobody else's")

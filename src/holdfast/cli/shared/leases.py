@@ -42,10 +42,10 @@ class Leases:
 
     def keep(self, kept: KeptLease, now_ms: int) -> None:
         """Keep a lease in place of what was kept for this job, and forget those that ended long ago."""
-        from holdfast import clientconfig
+        from holdfast import privatefiles
 
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        clientconfig.write_private(self._file(kept.url, kept.job), msgspec.json.encode(kept).decode() + "\n")
+        privatefiles.replace(self._file(kept.url, kept.job), msgspec.json.encode(kept) + b"\n")
         for file, other in self._all():
             if other.until_ms + KEPT_AFTER_END_MS < now_ms:
                 _remove(file)

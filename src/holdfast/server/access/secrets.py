@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING
 from uuid import UUID
 from zlib import crc32
 
 from holdfast.engine.ids import new_secret
+from holdfast.privatefiles import read_ours, replace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,13 +67,16 @@ class AuthorityKey:
 
     @classmethod
     def load(cls, directory: Path) -> AuthorityKey:
-        """Read the key of a data directory, or make it at the first start. Only its owner may read it."""
+        """Read the key of a data directory, or make it at the first start. Only its owner may read it.
+
+        Called with the writer's seat taken: nobody else makes one at the same time.
+        """
         path = directory / KEY_FILE
         try:
-            key = path.read_bytes()
+            key = read_ours(path, KEY_BYTES)
         except FileNotFoundError:
             key = new_secret(KEY_BYTES)
-            _write_private(path, key)
+            replace(path, key)
         if len(key) != KEY_BYTES:
             raise ValueError(f"{path} is not a key of {KEY_BYTES} bytes: restore it from a backup")
         return cls(key)
@@ -112,19 +115,6 @@ class AuthorityKey:
 
     def _mac(self, purpose: str, text: str) -> bytes:
         return hmac.digest(self._key, f"{purpose}:{text}".encode(), "sha256")
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _base62(number: int, length: int) -> str:
