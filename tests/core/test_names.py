@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.values import COMPONENT_BYTES_MAX, NAME_BYTES_MAX, BadNameError, parse_name
+from holdfast.core.names import COMPONENT_BYTES_MAX, NAME_BYTES_MAX, BadNameError, parse_name
 
 GOOD = [
     "a",

@@ -46,6 +46,7 @@ from holdfast.core.answers import Acquired, AcquiredMany, MustWait, Withdrawn
 from holdfast.core.deadlock import blockers_of, find_circle
 from holdfast.core.decision import Decision, Due, left, refuse
 from holdfast.core.events import Granted, GrantedMany, Joined
+from holdfast.core.names import has_dot_segment, looks_blank
 from holdfast.core.rights import may_touch
 from holdfast.core.sessions import why_unusable
 from holdfast.core.state import EMPTY
@@ -210,7 +211,10 @@ def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
 
 
 def _lacking(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Refusal | None:
-    """Return why a waiter may not have what it waited for: its session, its quota, its rights."""
+    """Return why a waiter may not have what it waited for: its name, its session, its quota, its rights."""
+    unreadable = unreadable_name(ticket.names)
+    if unreadable is not None:
+        return unreadable
     terms = ticket.terms
     if terms.session is not None:
         lacking = why_unusable(state, terms.session, terms.principal)
@@ -225,13 +229,22 @@ def _lacking(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Refus
     return None
 
 
+def unreadable_name(names: tuple[str, ...]) -> refusals.BadName | None:
+    """Return why no lease and no place may begin under one of these names (N3). What began before goes on."""
+    for name in names:
+        why = looks_blank(name)
+        if why is not None:
+            return refusals.BadName(why)
+    return None
+
+
 def _may_claim(token: AccessToken | None, names: tuple[str, ...], wall_ms: int) -> bool:
     if token is None or "claim" not in token.scopes:
         return False
     if token.expires_wall_ms is not None and token.expires_wall_ms <= wall_ms:
         return False
     prefix = token.prefix
-    return prefix is None or all(name.startswith(prefix) for name in names)
+    return prefix is None or all(name.startswith(prefix) and not has_dot_segment(name) for name in names)
 
 
 def ticket_is_many(ticket: Ticket) -> bool:

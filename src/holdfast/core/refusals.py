@@ -119,6 +119,12 @@ class BadField(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
+class BadName(msgspec.Struct, frozen=True, gc=False):
+    """The name may not be claimed anew (N3); the text says which character is in the way and what to do."""
+
+    text: str
+
+
 class KeyConflict(msgspec.Struct, frozen=True, gc=False):
     """The idempotency key was used for another request (C5)."""
 
@@ -155,6 +161,7 @@ Refusal = (
     | TooManyTokens
     | BadTtl
     | BadField
+    | BadName
     | KeyConflict
     | TokenExists
     | TokenUnknown

@@ -102,6 +102,9 @@ def _bulky(names: tuple[str, ...], terms: Terms) -> Refusal | None:
 
 
 def _lacking(state: State, command: ClaimAny | ClaimAll, limits: Limits, wanted: int) -> Refusal | None:
+    unreadable = line.unreadable_name(command.names)
+    if unreadable is not None:
+        return unreadable
     terms = command.terms
     if not may_touch(terms, terms.principal, command.as_session):
         return refusals.SessionUnknown()

@@ -1,4 +1,4 @@
-"""What the core speaks of: names, leases, sessions, tokens, limits.
+"""What the core speaks of: leases, sessions, tokens, limits.
 
 Every struct here is frozen: a change makes a new one. That is why a snapshot of the whole state is a handful of
 shallow dictionary copies, taken between two turns of the loop, however long its encoding takes afterwards.
@@ -8,13 +8,10 @@ They are kept out of the garbage collector (`gc=False`): none of them can be par
 from __future__ import annotations
 
 import re
-import unicodedata
 
 import msgspec
 
 TOKEN_MAX = 2**53 - 1
-NAME_BYTES_MAX = 256
-COMPONENT_BYTES_MAX = 64
 OWNER_CHARS_MAX = 128
 KEY_CHARS_MAX = 256
 SESSION_NAME_CHARS_MAX = 128
@@ -32,12 +29,6 @@ LABEL_KEY = re.compile(r"[A-Za-z0-9._/-]{1,63}")
 LABEL_VALUE_CHARS_MAX = 128
 LABELS_OF_ALL_BYTES_MAX = 2**20
 """Of the labels of a claim of all, as JSON, times its names: they stand in the lease of each."""
-
-RESERVED_NAMES = frozenset({"list", "status"})
-
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}(?:/[A-Za-z0-9._-]{1,64})*")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-
 
 Labels = dict[str, str]
 """What a claim is marked with, to be found by. Never changed once it is made."""
@@ -300,60 +291,3 @@ def bad_labels(labels: Labels) -> str | None:
 def has_labels(labels: Labels | None, wanted: frozenset[tuple[str, str]]) -> bool:
     """Tell whether every pair of key and value that is wanted is there."""
     return wanted <= ({} if labels is None else labels).items()
-
-
-class BadNameError(ValueError):
-    """The name breaks N1; the text says where."""
-
-
-def parse_name(text: str) -> str:
-    """Return the name if it keeps N1, else raise `BadNameError` with the reason and the offending character."""
-    if len(text) <= NAME_BYTES_MAX and ".." not in text and _PLAIN_NAME.fullmatch(text) and text not in RESERVED_NAMES:
-        # Nearly all names are like this, and need no closer look.
-        return text
-    if not text:
-        raise BadNameError("a name has at least one character")
-    size = len(text.encode("utf-8", "surrogatepass"))
-    if size > NAME_BYTES_MAX:
-        raise BadNameError(f"a name has at most {NAME_BYTES_MAX} bytes of UTF-8, this one has {size}")
-    if text in RESERVED_NAMES:
-        raise BadNameError(f"{text!r} is reserved")
-    for char in text:
-        if unicodedata.category(char) == "Cs":
-            raise BadNameError(f"{_shown(char)} is half of a character")
-    if not unicodedata.is_normalized("NFC", text):
-        raise BadNameError("a name is written in Unicode form NFC")
-    scheme, colon, rest = text.partition(":")
-    if colon and "/" not in scheme:
-        _check_uri(scheme, rest)
-    else:
-        _check_path(text)
-    return text
-
-
-def _check_uri(scheme: str, rest: str) -> None:
-    if not _SCHEME.fullmatch(scheme):
-        raise BadNameError(f"{scheme!r} is not a URI scheme: a letter, then letters, digits, '+', '-', '.'")
-    if not rest:
-        raise BadNameError("a URI has something after its scheme")
-    for char in rest:
-        if char.isspace() or unicodedata.category(char) in {"Cc", "Cf", "Zs", "Zl", "Zp"}:
-            raise BadNameError(f"{_shown(char)} may not stand in a URI: percent-encode it")
-
-
-def _check_path(text: str) -> None:
-    for component in text.split("/"):
-        if not component:
-            raise BadNameError("a component between slashes is empty")
-        if component == "..":
-            raise BadNameError("'..' may not be a component")
-        if len(component.encode()) > COMPONENT_BYTES_MAX:
-            raise BadNameError(f"a component has at most {COMPONENT_BYTES_MAX} bytes")
-        for char in component:
-            if not (char.isalpha() or char.isdecimal() or char in "-_."):
-                raise BadNameError(f"{_shown(char)} may not stand in a name: use letters, digits, '-', '_', '.', '/'")
-
-
-def _shown(char: str) -> str:
-    """Show a character without letting it act on a terminal."""
-    return f"{char!r} (U+{ord(char):04X})" if char.isprintable() else f"U+{ord(char):04X}"

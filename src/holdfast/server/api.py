@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from holdfast.core.answers import Acquired
 from holdfast.core.commands import KeepSession
+from holdfast.core.names import BadNameError, parse_name
 from holdfast.core.refusals import Refusal
-from holdfast.core.values import BadNameError, parse_name
 from holdfast.engine.build import JournalError
 from holdfast.engine.waiters import after_wait
 from holdfast.server import render
@@ -108,7 +108,7 @@ class Api:
         if name.startswith(RESERVED_PREFIX):
             raise Problem("forbidden", f"Names that start with {RESERVED_PREFIX!r} are reserved.")
         if caller.prefix is not None:
-            caller.require_within_prefix(name)
+            caller.require_touch(name)
         return name
 
     # Answers.

@@ -278,6 +278,8 @@ def problem(outcome: object) -> Problem:
             return Problem("invalid_ttl", f"ttl_seconds is 1 to {max_ms // 1000}.")
         case refusals.BadField(text=text):
             return Problem("invalid_input", f"{text}.")
+        case refusals.BadName(text=text):
+            return Problem("invalid_lock_name", f"Bad name: {text}.")
         case refusals.SessionUnknown():
             return Problem("not_found", "No such session of this token.", label="Session not found")
         case refusals.Deadlock(path=path):

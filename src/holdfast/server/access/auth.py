@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.core.names import has_dot_segment
 from holdfast.core.values import SESSION_NAME_CHARS_MAX
 from holdfast.server.access.secrets import SESSION_PREFIX, AuthorityKey, digest, is_mistyped
 from holdfast.wire.problems import Problem
@@ -47,6 +48,15 @@ class Caller(msgspec.Struct, frozen=True):
         """Raise unless the name lies within the caller's prefix."""
         if self.prefix is not None and not name.startswith(self.prefix):
             raise Problem("forbidden", f"This token is confined to names that start with {self.prefix!r}.")
+
+    def require_touch(self, name: str) -> None:
+        """Raise unless the caller may touch the name: with a prefix, none that could lead out of it (N4)."""
+        if self.prefix is None:
+            return
+        self.require_within_prefix(name)
+        if has_dot_segment(name):
+            text = "This token is confined to a prefix: it touches no name with a segment '.' or '..', escaped or not."
+            raise Problem("forbidden", f"{text} Take a name without one.")
 
 
 class BadTokenError(ValueError):

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from holdfast.core.values import BadNameError, parse_name
+from holdfast.core.names import BadNameError, parse_name
 from holdfast.server.access.secrets import SESSION_PREFIX
 from holdfast.server.operations.call import Call
 from holdfast.server.operations.operation import Key
@@ -62,7 +62,7 @@ def by_secret(api: Api, operation: Operation) -> Reader:
                 ttl_ms = _read_ttl(api, fields.get("ttl"))
         caller, session = _admit(api, request, secret)
         if name:
-            caller.require_within_prefix(name)
+            caller.require_touch(name)
         run = Run(session.session_id, session.name or session.session_id, ttl_ms)
         key, content = None, ""
         if operation.key is not Key.IGNORED and request.key is not None:

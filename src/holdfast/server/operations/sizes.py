@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.core.names import NAME_BYTES_MAX
 from holdfast.core.values import (
     LABEL_VALUE_CHARS_MAX,
     LABELS_MAX,
-    NAME_BYTES_MAX,
     OWNER_CHARS_MAX,
     REASON_CHARS_MAX,
     SESSION_NAME_CHARS_MAX,

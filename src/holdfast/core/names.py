@@ -1,0 +1,118 @@
+"""The rules for names: what is one (N1), which none may be claimed anew (N3), which lead a reader of paths astray (N4).
+
+A name that was a name stays one: what is held under it can always be renewed, released and revoked. So `parse_name`,
+which every route asks, never becomes stricter; a new rule is asked where a lease or a place in a line would begin.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from urllib.parse import unquote_to_bytes
+
+NAME_BYTES_MAX = 256
+COMPONENT_BYTES_MAX = 64
+RESERVED_NAMES = frozenset({"list", "status"})
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}(?:/[A-Za-z0-9._-]{1,64})*")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+
+_LOOKS_BLANK = re.compile(
+    # What Unicode calls default ignorable: shown as nothing by whoever does not know it.
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    # What has a shape without ink: a Braille cell without dots, a note without a head, two hieroglyphs, a filler.
+    "\u2800\U0001d159\U00013441\U00013442\U00016fe4]"
+)
+_DOT_SEGMENT = re.compile(
+    # Alone between what never ends a segment: whoever reads paths or URIs may cut at anything else.
+    r"(?<![\w.~%-])\.\.?(?![\w.~%-])"
+)
+
+
+class BadNameError(ValueError):
+    """The name breaks N1; the text says where."""
+
+
+def parse_name(text: str) -> str:
+    """Return the name if it keeps N1, else raise `BadNameError` with the reason and the offending character."""
+    if len(text) <= NAME_BYTES_MAX and ".." not in text and _PLAIN_NAME.fullmatch(text) and text not in RESERVED_NAMES:
+        # Nearly all names are like this, and need no closer look.
+        return text
+    if not text:
+        raise BadNameError("a name has at least one character")
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > NAME_BYTES_MAX:
+        raise BadNameError(f"a name has at most {NAME_BYTES_MAX} bytes of UTF-8, this one has {size}")
+    if text in RESERVED_NAMES:
+        raise BadNameError(f"{text!r} is reserved")
+    for char in text:
+        if unicodedata.category(char) == "Cs":
+            raise BadNameError(f"{_shown(char)} is half of a character")
+    if not unicodedata.is_normalized("NFC", text):
+        raise BadNameError("a name is written in Unicode form NFC")
+    scheme, colon, rest = text.partition(":")
+    if colon and "/" not in scheme:
+        _check_uri(scheme, rest)
+    else:
+        _check_path(text)
+    return text
+
+
+def _check_uri(scheme: str, rest: str) -> None:
+    if not _SCHEME.fullmatch(scheme):
+        raise BadNameError(f"{scheme!r} is not a URI scheme: a letter, then letters, digits, '+', '-', '.'")
+    if not rest:
+        raise BadNameError("a URI has something after its scheme")
+    for char in rest:
+        if char.isspace() or unicodedata.category(char) in {"Cc", "Cf", "Zs", "Zl", "Zp"}:
+            raise BadNameError(f"{_shown(char)} may not stand in a URI: percent-encode it")
+
+
+def _check_path(text: str) -> None:
+    for component in text.split("/"):
+        if not component:
+            raise BadNameError("a component between slashes is empty")
+        if component == "..":
+            raise BadNameError("'..' may not be a component")
+        if len(component.encode()) > COMPONENT_BYTES_MAX:
+            raise BadNameError(f"a component has at most {COMPONENT_BYTES_MAX} bytes")
+        for char in component:
+            if not (char.isalpha() or char.isdecimal() or char in "-_."):
+                raise BadNameError(f"{_shown(char)} may not stand in a name: use letters, digits, '-', '_', '.', '/'")
+
+
+def _shown(char: str) -> str:
+    """Show a character without letting it act on a terminal."""
+    return f"{char!r} (U+{ord(char):04X})" if char.isprintable() else f"U+{ord(char):04X}"
+
+
+def looks_blank(name: str) -> str | None:
+    """Return why nobody may claim this name anew: a character of it looks like nothing or like a blank (N3)."""
+    if name.isascii():
+        return None
+    found = _LOOKS_BLANK.search(name)
+    return None if found is None else f"U+{ord(found[0]):04X} looks like nothing: take a name that people can read"
+
+
+def has_dot_segment(name: str) -> bool:
+    """Tell whether a reader of paths could find a segment `.` or `..` in a name, however it is written (N4).
+
+    Escapes are taken off until there is none, since nobody knows how often a reader will do it. One that is not UTF-8
+    counts as such a segment, for nobody knows what it stands for. Dots and slashes of other scripts count as ours.
+    """
+    if name.isascii() and "." not in name and "%" not in name:
+        return False
+    # Taking an escape off makes a name shorter, so that this ends long before its bound.
+    for _ in range(NAME_BYTES_MAX):
+        name = unicodedata.normalize("NFKC", name)
+        if _DOT_SEGMENT.search(name):
+            return True
+        try:
+            taken_off = unquote_to_bytes(name).decode()
+        except UnicodeDecodeError:
+            return True
+        if taken_off == name:
+            return False
+        name = taken_off
+    return True
