@@ -14,7 +14,7 @@ import resource
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -36,15 +36,18 @@ from holdfast.server.access.auth import SCOPES, Auth, BadTokenError, StaticToken
 from holdfast.server.access.secrets import AuthorityKey, digest, new_token
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
-from holdfast.server.doors.fastlane import lane_for, sweep
+from holdfast.server.doors.lane import Lane
+from holdfast.server.doors.lanes import Lanes
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import parse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from pathlib import Path
     from types import FrameType
+
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     from holdfast.engine.engine import Engine
     from holdfast.settings import Settings
@@ -54,7 +57,9 @@ FIRST_TOKEN = "local"  # noqa: S105 - the name of the token
 TOKEN_FILE = "local-token"  # noqa: S105 - the name of the file
 FAREWELL_SECONDS = 0.5
 TOKENS_BYTES_MAX = 4_194_304
-SPARE_FILES = 256
+SPARE_FILES = 512
+BACKLOG = 2_048
+"""How many connections the kernel keeps until we take them."""
 ACCEPTS_PER_TURN = 16
 """The loop accepts one connection per socket and turn. With one socket, callers that open a connection for each request
 would be served one per commit; so the loop listens on several descriptors of the same socket."""
@@ -112,7 +117,8 @@ async def _serve(settings: Settings, file: Path | None) -> int:
         api = Api(engine, Auth(static, key), settings)
         server = _Server(api, settings)
         place = listener.getsockname()
-        url = f"http://[{place[0]}]:{place[1]}" if ":" in place[0] else f"http://{place[0]}:{place[1]}"
+        host = f"[{place[0]}]" if ":" in place[0] else place[0]
+        url = f"{'http' if settings.tls_cert is None else 'https'}://{host}:{place[1]}"
         token_path = await _first_token(api, url, settings)
         _tune_collector()
         await server.run(listener, lambda: _greet(api, url, token_path, file))
@@ -189,7 +195,7 @@ def _listen(settings: Settings) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(2_048)
+        listener.listen(BACKLOG)
         listener.setblocking(False)
     except OSError as error:
         if listener is not None:
@@ -262,10 +268,10 @@ class _Server(uvicorn.Server):
     def __init__(self, api: Api, settings: Settings) -> None:
         self._api = api
         routes = Routes(api, OPERATIONS)
-        self._lane = lane_for(routes)
+        door = Door(routes, chunks_only=not settings.fast_lane)
         config = uvicorn.Config(
-            Door(routes),
-            http=self._lane if settings.fast_lane else "httptools",
+            door,
+            http="httptools",
             ws="none",
             lifespan="off",
             log_config=None,
@@ -274,9 +280,17 @@ class _Server(uvicorn.Server):
             proxy_headers=False,
             timeout_keep_alive=settings.idle_timeout_seconds,
             timeout_graceful_shutdown=settings.stop_timeout_seconds,
-            backlog=2_048,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
         )
+        if settings.tls_cert is None and settings.tls_key is not None:
+            raise StartError("tls_key is set and tls_cert is not: set both", EX_USAGE)
+        try:
+            config.load()
+        except (OSError, ValueError) as error:
+            raise StartError(f"tls_cert and tls_key cannot be used: {error}", EX_USAGE) from error
         super().__init__(config)
+        self._lanes = Lanes(routes, door, self.server_state) if settings.fast_lane else None
 
     async def run_until_told(self) -> None:
         """Let the second hand go round, and stop when the engine has failed."""
@@ -284,14 +298,15 @@ class _Server(uvicorn.Server):
             try:
                 await asyncio.wait_for(self._api.engine.ended.wait(), 1)
             except TimeoutError:
-                sweep(self._lane, self.server_state.connections)
+                if self._lanes is not None:
+                    await self._lanes.tick()
                 continue
             # What is owed is the news that nobody knows: leave a moment for it to go out.
             await asyncio.sleep(FAREWELL_SECONDS)
             self.should_exit = True
             return
 
-    async def run(self, listener: socket.socket, greet: object) -> None:  # type: ignore[override]
+    async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:  # type: ignore[override]
         """Serve until told to stop."""
         self._greet = greet
         watcher = asyncio.create_task(self.run_until_told())
@@ -301,9 +316,24 @@ class _Server(uvicorn.Server):
             watcher.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, then say so."""
-        await super().startup(sockets)
-        self._greet()  # type: ignore[operator]
+        """Begin to listen, then say so. It is not left to uvicorn, which has no time limits for TLS."""
+        loop = asyncio.get_running_loop()
+        tls: dict[str, Any] = {}
+        if self.config.ssl is not None:
+            seconds = self._api.settings.header_timeout_seconds
+            tls = {"ssl": self.config.ssl, "ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": seconds}
+        self.servers = [
+            await loop.create_server(self._new_connection, sock=listener, backlog=BACKLOG, **tls)
+            for listener in sockets or []
+        ]
+        self.started = True
+        self._greet()
+
+    def _new_connection(self) -> asyncio.Protocol:
+        if self._lanes is not None:
+            return Lane(self._lanes)
+        protocol: type[HttpToolsProtocol] = self.config.http_protocol_class  # type: ignore[assignment]
+        return protocol(self.config, self.server_state, {})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams and the waits, answer what is owed, close."""

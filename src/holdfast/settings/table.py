@@ -69,6 +69,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             default="`$XDG_DATA_HOME/holdfast`, else `~/.local/share/holdfast`",
         ),
     ] = msgspec.field(default_factory=_default_data)
+    tls_cert: Annotated[
+        Path | None,
+        About("The certificate chain, in PEM: with it and `tls_key` the server speaks HTTPS instead of HTTP."),
+    ] = None
+    tls_key: Annotated[Path | None, About("The private key of the certificate, in PEM, without a passphrase.")] = None
     tokens: Annotated[
         str,
         About(

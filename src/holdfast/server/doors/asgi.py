@@ -1,4 +1,8 @@
-"""The ASGI door: the same handlers for any ASGI server, and the streams, which only live here."""
+"""The ASGI door: the same handlers for any ASGI server, and what is answered in pieces, which only lives here.
+
+That is the streams, and applications that are mounted at a path of their own. The fast lane passes them on to this
+door, each as an `Exchange`, so that there is one implementation of them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from holdfast.server.doors.request import Request
-from holdfast.server.render import envelope
+from holdfast.server.doors.message import NEVER_KEPT
+from holdfast.server.doors.request import Request, fold
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES, too_large
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from holdfast.server.operations.routes import Route, Routes
     from holdfast.server.render import Answered
@@ -21,16 +26,56 @@ if TYPE_CHECKING:
     Scope = dict[str, Any]
     Receive = Callable[[], Awaitable[dict[str, Any]]]
     Send = Callable[[dict[str, Any]], Awaitable[None]]
+    Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _NO_CONTENT = 204
+_STREAMS = (b"/watch", b"/events")
+"""How the paths of streams end: a quick look tells that nearly all requests are for none."""
+_STREAM_FIELDS = (
+    (b"content-type", b"text/event-stream"),
+    # OctoStore's clients look for the first word; the second is what all our answers say.
+    (b"cache-control", b"no-cache, no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    # A proxy must not gather what is told as it happens.
+    (b"x-accel-buffering", b"no"),
+)
 
 
 class Door:
     """An ASGI application over the operations."""
 
-    def __init__(self, routes: Routes) -> None:
+    def __init__(
+        self, routes: Routes, mounts: Mapping[str, Application] | None = None, *, chunks_only: bool = True
+    ) -> None:
+        """`mounts` are applications by the path that they and all below it answer.
+
+        `chunks_only` says that the server in front can end a stream by chunks alone, which HTTP/1.0 does not know.
+        """
         self._api = routes.api
         self._routes = routes
+        self._mounts = {path.encode(): application for path, application in (mounts or {}).items()}
+        self._mounted = tuple(self._mounts)
+        self._chunks_only = chunks_only
+
+    def is_in_pieces(self, request: Request) -> bool:
+        """Tell whether a request is for a stream or a mounted application."""
+        path = request.path
+        if path.endswith(_STREAMS):
+            with contextlib.suppress(Problem):
+                return self._routes.find(request.method, path)[0].is_stream
+        return path.startswith(self._mounted) and self._mount_of(path) is not None
+
+    def body_limit(self, request: Request) -> int:
+        """Return how many bytes of body a request may send, or raise why no more than a small one."""
+        if self._mount_of(request.path) is not None:
+            return self._api.settings.body_bytes_max
+        return self._routes.body_limit(request)
+
+    def _mount_of(self, path: bytes) -> Application | None:
+        for place, application in self._mounts.items():
+            if path == place or path.startswith(place + b"/"):
+                return application
+        return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -39,26 +84,39 @@ class Door:
             return
         if scope["type"] != "http":
             raise ValueError(f"{scope['type']} is not served here")
-        request = Request(
-            scope["method"].encode(),
-            scope.get("raw_path") or scope["path"].encode(),
-            scope["query_string"],
-            dict(scope["headers"]),
-            b"",
-            (scope.get("client") or ("",))[0],
-        )
+        request = Request(b"", b"", b"", {}, b"")
         try:
+            request = _request(scope)
             self._routes.check_host(request)
+            mounted = self._mount_of(request.path)
+            if mounted is not None:
+                await mounted(scope, receive, send)
+                return
             route, segment = self._routes.find(request.method, request.path)
             if route.is_stream:
+                if self._chunks_only and scope["http_version"] == "1.0":
+                    raise Problem("invalid_input", "A stream comes in chunks: ask for it with HTTP/1.1.", status=426)
                 await self._stream(route, request, segment, receive, send)
                 return
-            request.body = await _body(receive, self._api.settings.body_bytes_max)
+            request.body = await self._body(request, receive)
         except Problem as problem:
-            answered = envelope(problem, request)
+            answered = self._routes.refusal(problem, request)
         else:
             answered = await self._answer(request, receive)
         await _respond(send, request, answered)
+
+    async def _body(self, request: Request, receive: Receive) -> bytes:
+        body = bytearray()
+        bytes_max = SMALL_BODY_BYTES
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if len(body) > bytes_max == SMALL_BODY_BYTES:
+                bytes_max = self.body_limit(request)
+            if len(body) > bytes_max:
+                raise too_large(bytes_max)
+            if not message.get("more_body", False):
+                return bytes(body)
 
     async def _answer(self, request: Request, receive: Receive) -> Answered:
         answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
@@ -84,7 +142,7 @@ class Door:
             stream.close()
             await _respond(send, request, (200, b"", ((b"content-type", b"text/event-stream"),)))
             return
-        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), *_identity(request)]
+        headers = [*_STREAM_FIELDS, (b"x-request-id", request.request_id.encode())]
         disconnected = asyncio.create_task(_disconnected(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -107,6 +165,13 @@ class Door:
             stream.close()
 
 
+def _request(scope: Scope) -> Request:
+    """Return the request without its body, or raise what is wrong with its head."""
+    path = scope.get("raw_path") or scope["path"].encode()
+    peer = (scope.get("client") or ("",))[0]
+    return Request(scope["method"].encode(), path, scope["query_string"], fold(scope["headers"]), b"", peer)
+
+
 def _no_reply(_status: int, _body: bytes, _headers: tuple[tuple[bytes, bytes], ...]) -> None:
     """A stream is not answered by a reply."""
 
@@ -117,17 +182,6 @@ async def _live(receive: Receive, send: Send) -> None:
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return
-
-
-async def _body(receive: Receive, bytes_max: int) -> bytes:
-    body = bytearray()
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > bytes_max:
-            raise Problem("invalid_input", f"A body has at most {bytes_max} bytes.", status=413)
-        if not message.get("more_body", False):
-            return bytes(body)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -147,4 +201,4 @@ async def _respond(send: Send, request: Request, answered: Answered) -> None:
 
 
 def _identity(request: Request) -> tuple[tuple[bytes, bytes], ...]:
-    return ((b"x-request-id", request.request_id.encode()),)
+    return ((b"x-request-id", request.request_id.encode()), *NEVER_KEPT)

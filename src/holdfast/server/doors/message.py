@@ -1,4 +1,4 @@
-"""A reply as the bytes of an HTTP/1.1 message, for the fast lane."""
+"""Replies as the bytes of HTTP/1.1 messages, for the fast lane."""
 
 from __future__ import annotations
 
@@ -6,11 +6,29 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.server.doors.request import Request
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LARGE_BYTES = 16_384
+"""From here on a body is written by itself: to put it behind the head would copy it for each who asks."""
+NEVER_KEPT = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+"""On every answer of both doors: who owns what is true only now, and JSON is never to be taken for a page."""
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _JSON_HEADER = b"content-type: application/json\r\n"
 _NO_CONTENT = 204
+
+
+def written(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return header fields as they are written."""
+    return b"".join(b"%b: %b\r\n" % field for field in fields)
+
+
+def status_line(status: int) -> bytes:
+    """Return the first line of a message."""
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
 def message(
@@ -18,12 +36,12 @@ def message(
     status: int,
     body: bytes,
     headers: tuple[tuple[bytes, bytes], ...],
-    dated: bytes,
+    common: bytes,
     *,
     keep_alive: bool,
-) -> bytes:
-    """Return the message. `dated` is the Date header; `headers` are those that not every reply has."""
-    extra = dated
+) -> tuple[bytes, ...]:
+    """Return the message, in one part or two. `common` is what every message has, `headers` what only this one has."""
+    extra = common
     is_json = True
     for name, value in headers:
         extra += name + b": " + value + b"\r\n"
@@ -31,12 +49,15 @@ def message(
     if not keep_alive:
         extra += b"connection: close\r\n"
     if status == _NO_CONTENT:
-        return b"%bx-request-id: %b\r\n%b\r\n" % (_STATUS_LINES[status], request.request_id.encode(), extra)
-    return b"%b%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n%b" % (
+        return (b"%bx-request-id: %b\r\n%b\r\n" % (_STATUS_LINES[status], request.request_id.encode(), extra),)
+    length = len(body)
+    is_apart = length > LARGE_BYTES
+    head = b"%b%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n%b" % (
         _STATUS_LINES[status],
         _JSON_HEADER if is_json else b"",
-        len(body),
+        length,
         request.request_id.encode(),
         extra,
-        b"" if request.method == b"HEAD" else body,
+        b"" if is_apart or request.method == b"HEAD" else body,
     )
+    return (head, body) if is_apart and request.method != b"HEAD" else (head,)

@@ -5,9 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.ids import new_request_id
+from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+_SINGLE = frozenset({b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key"})
+"""The fields that we read, or a proxy does. Two could be read in two ways."""
+
+
+def fold(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return a head's fields by their lower-case names, as both doors read them.
+
+    One that stands several times is a list, unless it may stand only once: then the request is refused.
+    """
+    folded = dict(fields)
+    if len(folded) == len(fields):
+        return folded
+    folded.clear()
+    for name, value in fields:
+        if name not in folded:
+            folded[name] = value
+        elif name in _SINGLE:
+            raise Problem("invalid_input", f"The header {name.decode('latin-1')} stands twice: send it once.")
+        else:
+            folded[name] += b", " + value
+    return folded
 
 
 class Request:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.server.doors.request import Request
     from holdfast.server.operations.call import Reply
     from holdfast.server.operations.operation import Operation
+    from holdfast.server.render import Answered
 
     Methods = dict[bytes, "Route"]
 
@@ -101,7 +102,7 @@ class Routes:
             route.handler(self.api, route.read(request, segment, reply))
         except Problem as problem:
             if operation is None:
-                reply(*envelope(problem, request))
+                reply(*self.refusal(problem, request))
             else:
                 self.api.refuse(problem, operation.refusal, request, reply)
         except Exception:
@@ -125,6 +126,14 @@ class Routes:
         if route.body_bytes_max > SMALL_BODY_BYTES:
             self.api.admit(request, route.operation.scope or "")
         return route.body_bytes_max
+
+    def refusal(self, problem: Problem, request: Request) -> Answered:
+        """Return the refusal of a request by its door, in the words of its route."""
+        try:
+            route, _ = self.find(request.method, request.path)
+        except Problem:
+            return envelope(problem, request)
+        return route.operation.refusal(problem, request)
 
     def find(self, method: bytes, path: bytes) -> tuple[Route, bytes]:
         """Return the route and the segment of the path that it is about, or raise 404 or 405."""

@@ -1,0 +1,238 @@
+"""A request that is answered in pieces by an ASGI application, as one thing in the lane's queue.
+
+The application gets the body as it comes and writes its answer as it likes; order and bounds are the lane's. Of the
+body `BODY_BYTES_MAX` are kept at most: then nothing more is read from the connection until the application has taken
+it. What it writes waits while the other side does not take it.
+
+An answer without a length goes out in chunks, and to HTTP/1.0 until the connection closes. One that the application
+does not complete breaks the connection off: a caller must not take a part for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
+
+from holdfast.server.api import BUG
+from holdfast.server.doors.message import NEVER_KEPT, status_line, written
+from holdfast.server.render import envelope
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.server.doors.asgi import Application, Scope
+    from holdfast.server.doors.request import Request
+
+BODY_BYTES_MAX = 65_536
+
+log = logging.getLogger("holdfast.server")
+
+_NO_CONTENT, _NOT_MODIFIED = 204, 304
+
+
+class Connection(Protocol):
+    """What an exchange needs of the connection that it is on."""
+
+    loop: asyncio.AbstractEventLoop
+    peer: Any
+    """The address at the other end."""
+    is_stopping: bool
+
+    @property
+    def date(self) -> bytes:
+        """The date as a header says it."""
+
+    @property
+    def scheme(self) -> str:
+        """How the connection is secured."""
+
+    @property
+    def writing_pauses(self) -> bool:
+        """Whether to wait before more is written."""
+
+    def run(self, exchange: Exchange) -> None:
+        """Let an exchange run as a task of its own."""
+
+    def go_on(self) -> None:
+        """Read on: there is room for more of the body."""
+
+    def write(self, data: bytes) -> None:
+        """Write."""
+
+    def done(self, *, keep_alive: bool) -> None:
+        """Know that the answer is complete."""
+
+    def abort(self) -> None:
+        """Break the connection off."""
+
+
+class Exchange:
+    """One request and its answer. The lane calls `put`, `end_body`, `begin` and what ends it; the rest is ASGI's."""
+
+    def __init__(self, connection: Connection, request: Request, *, keep_alive: bool, is_old: bool) -> None:
+        """`is_old` is HTTP/1.0."""
+        self._connection = connection
+        self._request = request
+        self._keep_alive = keep_alive
+        self._is_old = is_old
+        self._body = bytearray()
+        self._body_is_complete = False
+        self._body_was_taken = False
+        self._is_gone = False
+        """Whether nobody is there any more, or the rest of the body will never come."""
+        self._news = asyncio.Event()
+        """Set when `receive` has something to say."""
+        self._can_write: asyncio.Future[None] | None = None
+        self._has_begun = False
+        self._is_complete = False
+        self._has_body = True
+        self._is_chunked = False
+        self._left_bytes: int | None = None
+        """What is missing of the announced length; None if none was announced."""
+
+    # The lane's side.
+
+    def put(self, body: bytes) -> None:
+        """Take a piece of the body; after the answer it is of no use."""
+        if not self._is_complete:
+            self._body += body
+            self._news.set()
+
+    def end_body(self) -> None:
+        """Know that the body is complete."""
+        self._body_is_complete = True
+        self._news.set()
+
+    def has_room(self) -> bool:
+        """Tell whether more of the body may come."""
+        return len(self._body) < BODY_BYTES_MAX
+
+    def begin(self) -> None:
+        """Let the application answer."""
+        self._connection.run(self)
+
+    def break_body_off(self) -> None:
+        """Know that the rest of the body will never come."""
+        if not self._body_is_complete:
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        """Know that nobody is there any more."""
+        self._is_gone = True
+        self._news.set()
+        self.resume_writing()
+
+    def resume_writing(self) -> None:
+        """Write again: the other side took what was there."""
+        if self._can_write is not None and not self._can_write.done():
+            self._can_write.set_result(None)
+
+    async def run(self, application: Application) -> None:
+        """Let the application answer, and tell the lane when it is done."""
+        try:
+            await application(self._scope(), self._receive, self._send)
+        except Exception:
+            log.exception("a bug while answering %s", self._request.request_id)
+        if self._is_complete:
+            return
+        if not self._has_begun and not self._is_gone:
+            await self._fail()
+        elif self._has_begun:
+            self._connection.abort()
+        else:
+            self._connection.done(keep_alive=True)
+
+    async def _fail(self) -> None:
+        status, body, headers = envelope(Problem("internal_error", BUG), self._request)
+        fields = [*headers, (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await self._send({"type": "http.response.start", "status": status, "headers": fields})
+        await self._send({"type": "http.response.body", "body": body})
+
+    # The application's side.
+
+    def _scope(self) -> Scope:
+        request, connection = self._request, self._connection
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.0" if self._is_old else "1.1",
+            "method": request.method.decode("ascii"),
+            "scheme": connection.scheme,
+            "path": unquote(request.path.decode("latin-1")),
+            "raw_path": request.path,
+            "query_string": request.query,
+            "root_path": "",
+            "headers": list(request.headers.items()),
+            "client": connection.peer[:2] if isinstance(connection.peer, tuple) else None,
+            "server": None,
+            "state": {},
+        }
+
+    async def _receive(self) -> dict[str, Any]:
+        while not (self._is_gone or self._is_complete):
+            if not self._body_was_taken and (self._body or self._body_is_complete):
+                body, self._body = bytes(self._body), bytearray()
+                self._body_was_taken = self._body_is_complete
+                self._connection.go_on()
+                return {"type": "http.request", "body": body, "more_body": not self._body_was_taken}
+            self._news.clear()
+            await self._news.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        """Write a part of the answer, and wait until there is room for more; nothing if nobody is there."""
+        if self._is_gone or self._is_complete:
+            return
+        if message["type"] == "http.response.start":
+            self._start(message["status"], list(message.get("headers", ())))
+        elif message["type"] == "http.response.body":
+            self._write(message.get("body", b""))
+            if not message.get("more_body", False):
+                self._finish()
+            elif self._connection.writing_pauses:
+                self._can_write = self._connection.loop.create_future()
+                await self._can_write
+
+    def _start(self, status: int, fields: list[tuple[bytes, bytes]]) -> None:
+        """Write the head."""
+        if self._has_begun:
+            raise RuntimeError("an answer was begun twice")
+        self._has_begun = True
+        names = {name.lower(): value for name, value in fields}
+        if self._request.method == b"HEAD" or status in {_NO_CONTENT, _NOT_MODIFIED}:
+            self._has_body = False
+        elif b"content-length" in names:
+            self._left_bytes = int(names[b"content-length"])
+        elif self._is_old:
+            self._keep_alive = False
+        else:
+            self._is_chunked = True
+            fields.append((b"transfer-encoding", b"chunked"))
+        if not self._keep_alive or self._connection.is_stopping:
+            self._keep_alive = False
+            fields.append((b"connection", b"close"))
+        fields.append((b"date", self._connection.date))
+        fields.extend(field for field in NEVER_KEPT if field[0] not in names)
+        self._connection.write(status_line(status) + written(fields) + b"\r\n")
+
+    def _write(self, body: bytes) -> None:
+        if not self._has_begun:
+            raise RuntimeError("a body was sent before its answer was begun")
+        if not body or not self._has_body:
+            return
+        if self._left_bytes is not None:
+            self._left_bytes -= len(body)
+            if self._left_bytes < 0:
+                raise RuntimeError("an answer is longer than was announced")
+        self._connection.write(b"%x\r\n%b\r\n" % (len(body), body) if self._is_chunked else body)
+
+    def _finish(self) -> None:
+        if self._left_bytes:
+            raise RuntimeError("an answer is shorter than was announced")
+        if self._is_chunked:
+            self._connection.write(b"0\r\n\r\n")
+        self._is_complete = True
+        self._body.clear()
+        self._news.set()
+        self._connection.done(keep_alive=self._keep_alive)

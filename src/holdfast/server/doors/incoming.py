@@ -1,0 +1,348 @@
+"""What comes in on a connection: bytes become requests. Knows the parser and the limits, nothing of sockets or answers.
+
+What the sender is doing is the *phase*:
+
+              first byte                head complete              body complete
+      IDLE ───────────────► HEAD ─────────────────────────► BODY ─────────────────────► IDLE
+                             │ header_bytes_max               │ the body's limit
+                             ▼                                ▼
+                            refuse: 431                      refuse: 413
+
+The time limits of the phases are the lane's. What was read is handed to a `Sink`, in order, and nothing is kept of it.
+A refusal is the last thing that is handed over: what follows it cannot be trusted to be a request. The same holds for
+what follows a request that ends the connection. From then on `ended` is true and every byte is thrown away.
+
+**How much is kept.** A head has at most `header_bytes_max` bytes and `FIELDS_MAX` fields, each counted as often as it
+stands there. A body has at most `SMALL_BODY_BYTES` until the sink has said how much this request may send. What stands
+between the pieces of a body (sizes, extensions, trailers) is never kept by us, but the parser keeps a field that has
+not ended, so it too is bounded. Trailers are never headers.
+
+**Upgrade.** We speak nothing but HTTP/1.1, so a wish for another protocol is passed over and the body is read. The
+parser cannot do that: after such a head it gives up. So the head is given, without that field, to a new parser.
+
+**A head seen before.** Most clients repeat the same headers on a connection, byte for byte. Those of the last request
+are remembered if they say nothing that changes how a request is read. When the same bytes stand behind a plain request
+line and the rest is as long as they announce, the parser is not needed (`repeated`). Anything else is the parser's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Protocol
+
+import httptools
+
+from holdfast.server.doors.request import Request, fold
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES, too_large
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
+
+IDLE, HEAD, BODY = range(3)
+"""What the sender is doing: nothing, sending a head, sending a body."""
+FEED_BYTES = 2_048
+"""The most that is fed at once: it holds few requests, so reading them keeps nobody waiting."""
+FIELDS_MAX = 128
+
+_NOT_REPEATABLE = frozenset({b"connection", b"expect", b"transfer-encoding", b"upgrade"})
+_PLAIN_LINE = re.compile(rb"(POST|GET) (/[A-Za-z0-9/._~%:-]*) HTTP/1\.1\r\n")
+
+
+class Pieces(Protocol):
+    """Where the body of a request goes that is answered in pieces."""
+
+    def put(self, body: bytes) -> None:
+        """Take a piece of the body."""
+
+    def end_body(self) -> None:
+        """Know that the body is complete."""
+
+
+class Sink(Protocol):
+    """Where requests go, in order."""
+
+    @property
+    def now_seconds(self) -> int:
+        """A clock of whole seconds."""
+
+    def take(self, request: Request, *, keep_alive: bool) -> None:
+        """Take a complete request."""
+
+    def take_in_pieces(self, request: Request, *, keep_alive: bool, is_old: bool) -> Pieces | None:
+        """Take a request whose body follows, or return None: then it is to be taken when it is complete."""
+
+    def body_limit(self, request: Request) -> int:
+        """Return how many bytes of body this request may send, or raise why no more than a small one."""
+
+    def take_expectation(self) -> None:
+        """Know that the sender waits for a word before it sends the body."""
+
+    def refuse(self, problem: Problem, request: Request | None) -> None:
+        """Take the problem that ends the connection, and the request that has it, as far as it was read."""
+
+
+class _EnoughError(Exception):
+    """Nothing more is read on this connection: stops the parser."""
+
+
+class Incoming:
+    """What comes in on one connection."""
+
+    __slots__ = (
+        "_between_bytes",
+        "_body",
+        "_body_bytes",
+        "_body_limit",
+        "_body_pieces",
+        "_data",
+        "_fields",
+        "_head_bytes",
+        "_head_bytes_max",
+        "_keep_alive",
+        "_parser",
+        "_peer",
+        "_repeatable_fields",
+        "_repeatable_head",
+        "_request",
+        "_sink",
+        "_upgrades",
+        "_url",
+        "ended",
+        "phase",
+        "since",
+    )
+
+    def __init__(self, sink: Sink, settings: Settings, peer: str) -> None:
+        self._sink = sink
+        self._peer = peer
+        self._head_bytes_max = settings.header_bytes_max
+        self._parser = httptools.HttpRequestParser(self)
+        self.phase = IDLE
+        self.since = sink.now_seconds
+        """When the phase began, or we last let the sender wait, in the sink's seconds."""
+        self.ended = False
+        self._data = b""
+        self._repeatable_head = b""
+        """The headers of the last request, as they came: the same bytes again need no second parse. Empty: none."""
+        self._repeatable_fields: dict[bytes, bytes] = {}
+        self._keep_alive = False
+        self._upgrades = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._url = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0
+        """Of the request line and the fields that are complete; later of the trailers."""
+        self._request: Request | None = None
+        self._body: bytes | bytearray = b""
+        self._body_bytes = 0
+        self._body_limit = SMALL_BODY_BYTES
+        self._body_pieces: Pieces | None = None
+        self._between_bytes = 0
+        """What was fed since something was last complete: a field, a head or a piece of a body."""
+
+    # Bytes in.
+
+    def feed(self, data: bytes) -> None:
+        """Read at most `FEED_BYTES`; hand over what is complete."""
+        while data and not self.ended:
+            data = self._feed(data)
+
+    def _feed(self, data: bytes) -> bytes:
+        """Read; return what the next parser is to read."""
+        self._data = data
+        self._between_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stopped:
+            if not self.ended:
+                return self._without_upgrade() + data[stopped.args[0] :]
+        except httptools.HttpParserError as error:
+            if not self.ended:
+                self._refuse(Problem("invalid_input", f"This is not HTTP/1.1: {error}."))
+        if self.phase != IDLE and self._between_bytes > self._head_bytes_max + FEED_BYTES and not self.ended:
+            self._refuse_head()
+        return b""
+
+    def _without_upgrade(self) -> bytes:
+        """Return the head that was read, without its wish for another protocol, for a new parser."""
+        method, version = self._parser.get_method(), self._parser.get_http_version().encode()
+        fields = b"".join(b"%b: %b\r\n" % field for field in self._fields if field[0] != b"upgrade")
+        self._parser = httptools.HttpRequestParser(self)
+        self._upgrades = False
+        return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._url, version, fields)
+
+    def repeated(self, data: bytes) -> Request | None:
+        """Return the request, if its headers are those that the parser accepted just before on this connection.
+
+        Only the line before them and the body differ then, so only the line is read, and only in its plainest form;
+        the length that those headers announce is the length the body must have. Anything else is the parser's.
+        """
+        head = self._repeatable_head
+        if not head or self.phase != IDLE:
+            return None
+        line = _PLAIN_LINE.match(data)
+        if line is None or not data.startswith(head, line.end()):
+            return None
+        start = line.end() + len(head)
+        fields = self._repeatable_fields
+        if start > self._head_bytes_max or len(data) - start != int(fields.get(b"content-length", 0)):
+            return None
+        method, path = line.groups()
+        return Request(method, path, b"", fields, data[start:], self._peer)
+
+    # The parser's callbacks.
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        if self.ended:
+            raise _EnoughError
+        self._begin()
+        self.phase, self.since = HEAD, self._sink.now_seconds
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the target."""
+        self._url += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field of the head; one of the trailers is only counted."""
+        self._count(len(name) + len(value) + 4)
+        if self.phase == BODY:
+            return
+        if len(self._fields) == FIELDS_MAX:
+            self._refuse(Problem("invalid_input", f"A request has at most {FIELDS_MAX} header fields.", status=431))
+            raise _EnoughError
+        self._fields.append((name.lower(), value))
+
+    def _count(self, size: int) -> None:
+        self._between_bytes = 0
+        self._head_bytes += size
+        if self._head_bytes > self._head_bytes_max:
+            self._refuse_head()
+            raise _EnoughError
+
+    def on_headers_complete(self) -> None:
+        """Know the request but for its body; hand it over already if it is answered in pieces."""
+        self._between_bytes = self._head_bytes = 0
+        if self._parser.should_upgrade() and self._parser.get_method() != b"CONNECT":
+            self._upgrades = True
+            return
+        try:
+            request = self._request = self._read_head()
+            self._open(request)
+        except Problem as problem:
+            self._refuse(problem)
+            raise _EnoughError from None
+        self.phase = BODY
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._between_bytes = 0
+        self._body_bytes += len(body)
+        if self._body_bytes > self._body_limit:
+            try:
+                self._allow(self._body_bytes)
+            except Problem as problem:
+                self._refuse(problem)
+                raise _EnoughError from None
+        if self._body_pieces is not None:
+            self._body_pieces.put(body)
+        elif not self._body:
+            self._body = body
+        elif isinstance(self._body, bytearray):
+            self._body += body
+        else:
+            # One piece is kept as it is; many small ones must not be kept as many objects.
+            self._body = bytearray(self._body + body)
+
+    def on_message_complete(self) -> None:
+        """Hand over the request."""
+        if self._upgrades:
+            return
+        self.phase, self.since = IDLE, self._sink.now_seconds
+        self.ended = not self._keep_alive
+        if self._body_pieces is not None:
+            self._repeatable_head = b""
+            self._body_pieces.end_body()
+            return
+        request = self._request
+        if request is None:
+            raise _EnoughError
+        request.body = bytes(self._body)
+        self._remember_head(request)
+        self._sink.take(request, keep_alive=self._keep_alive)
+
+    # A head.
+
+    def _read_head(self) -> Request:
+        """Return the request without its body, or raise what is wrong with it."""
+        method = self._parser.get_method()
+        fields = fold(self._fields)
+        version = self._parser.get_http_version()
+        coding = fields.get(b"transfer-encoding")
+        if version not in {"1.0", "1.1"}:
+            raise Problem("invalid_input", "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+        if method == b"CONNECT":
+            raise Problem("invalid_input", "This is not a proxy.", status=405)
+        if version == "1.1" and b"host" not in fields:
+            raise Problem("invalid_input", "Send a Host header.")
+        if coding is not None and (version == "1.0" or coding.lower() != b"chunked"):
+            raise Problem("invalid_input", "A body comes with its length, or in chunks over HTTP/1.1; nothing else.")
+        self._keep_alive = version == "1.1" and self._parser.should_keep_alive()
+        path, query = _split(self._url)
+        return Request(method, path, query, fields, b"", self._peer)
+
+    def _open(self, request: Request) -> None:
+        """Make ready for the body, or raise why it is not taken."""
+        is_old = self._parser.get_http_version() == "1.0"
+        announced = int(request.headers.get(b"content-length", 0))
+        if announced > SMALL_BODY_BYTES:
+            self._allow(announced)
+        if request.headers.get(b"expect", b"").lower() == b"100-continue" and not is_old:
+            self._sink.take_expectation()
+        self._body_pieces = self._sink.take_in_pieces(request, keep_alive=self._keep_alive, is_old=is_old)
+
+    def _allow(self, size: int) -> None:
+        """Raise unless the request may send so much of a body; ask how much it may, but only if it matters."""
+        if self._request is not None and self._body_limit == SMALL_BODY_BYTES:
+            self._body_limit = self._sink.body_limit(self._request)
+        if size > self._body_limit:
+            raise too_large(self._body_limit)
+
+    def _remember_head(self, request: Request) -> None:
+        """Keep the headers if the whole request came in one piece and says nothing that changes how it is read."""
+        self._repeatable_head = b""
+        data = self._data
+        line = _PLAIN_LINE.match(data)
+        if line is None or not self._keep_alive or not _NOT_REPEATABLE.isdisjoint(request.headers):
+            return
+        end = data.find(b"\r\n\r\n", line.end() - 2) + 4
+        body = request.body
+        if end - 4 >= 0 and data[end:] == body and len(body) == int(request.headers.get(b"content-length", 0)):
+            self._repeatable_head = data[line.end() : end]
+            self._repeatable_fields = request.headers
+
+    # Refusals.
+
+    def _refuse_head(self) -> None:
+        text = f"The head of a request, or what follows its body, has at most {self._head_bytes_max} bytes."
+        self._refuse(Problem("invalid_input", text, status=431))
+
+    def _refuse(self, problem: Problem) -> None:
+        self.ended = True
+        self._sink.refuse(problem, self._request)
+
+
+def _split(target: bytes) -> tuple[bytes, bytes]:
+    """Return path and query of a request's target, which may be a whole URL."""
+    if target.startswith(b"/") and b"#" not in target:
+        path, _, query = target.partition(b"?")
+        return path, query
+    try:
+        url = httptools.parse_url(target)
+    except httptools.HttpParserInvalidURLError:
+        raise Problem("invalid_input", "The target of the request is no path and no URL.") from None
+    return url.path or b"/", url.query or b""

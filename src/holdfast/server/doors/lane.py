@@ -1,0 +1,450 @@
+"""The fast lane: one object is one connection, and answers go out without an ASGI scope and a task for each request.
+
+It is an accelerator and never a second implementation: both doors end in `operations.routes`. Bytes become requests in
+`incoming`; what the lane owes for them stands in one queue, in the order in which it came in:
+
+      answer       a complete request, to be handed to the routes
+      exchange     a request that is answered in pieces, by the ASGI door: a stream, a mounted application
+      continue     the sender of a body waits for `100 Continue`
+      refusal      what follows on this connection is not read: its last word
+
+      bytes ──► `_unread` ──► incoming ──► `_owed` ──► one under way ──► transport
+                  │ reading pauses           │ at most OWED_MAX, OWED_BYTES_MAX
+                  while there is any         then nothing more is fed
+
+`_work` is the only one that takes from `_unread` and `_owed`. It is a loop, and it begins the next only when the last
+is done and the caller takes what is written. So answers leave in the order of their requests, nothing is written into a
+stream that has begun, a request that was decided gets the answer that was decided, and a caller that does not read
+makes us stop reading.
+
+Nobody waits for a connection that has much to say: after `STEPS_PER_TURN` steps it stands behind all others that have
+more to do, and those together get a short while between two looks at the sockets (`lanes`).
+
+An answer may come at once (a malformed request), after the commit (nearly always), or much later (a claim that waits in
+line). If the connection is lost before that, `on_disconnect` of the request tells the engine that nobody waits any
+more. A caller that closes only its sending side still gets the answers to what it sent; but who waits in line or reads
+a stream counts as gone then, because a process that died looks the same.
+
+The end: our side is closed and what still comes in is thrown away until the other side closes too, or
+`LINGER_SECONDS` have passed. If we closed at once, the kernel would take the last answer back before it was read.
+
+Every state has a time limit. Time is counted in whole seconds by one `Lanes.tick` for all connections, not by a timer
+for each:
+
+      waiting for a request     idle_timeout_seconds      each TAKEN_BYTES_MIN of what is written   idle_timeout_seconds
+      a head                    header_timeout_seconds    an answer of ours that does not come      `answer_seconds_max`
+      a body                    body_timeout_seconds      the other side's end, after ours          LINGER_SECONDS
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from holdfast.server.doors.exchange import Exchange
+from holdfast.server.doors.incoming import BODY, FEED_BYTES, HEAD, IDLE, Incoming
+from holdfast.server.doors.message import CONTINUE, message
+from holdfast.server.doors.request import Request
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.server.doors.lanes import Lanes
+
+OWED_MAX = 32
+OWED_BYTES_MAX = 65_536
+"""How many requests, and how much of their bodies, may wait behind the one that is being answered."""
+UNSENT_BYTES_MAX = 65_536
+"""How much may be written before it is taken. One answer may be larger; the next waits then."""
+STEPS_PER_TURN = 4
+"""How many requests are begun, or pieces fed, before the other connections have their turn."""
+CONNECTIONS_TOLD_MAX = 256
+"""How many connections beyond the most are told that they are too many; those beyond are dropped without a word."""
+LINGER_SECONDS = 2
+TAKEN_BYTES_MIN = 1_024
+
+_Owed: TypeAlias = "tuple[Request, bool] | Exchange | _Refusal | bytes"
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """The last word on a connection, and the request that it is about."""
+
+    problem: Problem
+    request: Request
+
+
+class Lane(asyncio.Protocol):
+    """One connection."""
+
+    __slots__ = (
+        "_current",
+        "_half_closed",
+        "_incoming",
+        "_is_behind",
+        "_is_over",
+        "_is_working",
+        "_lanes",
+        "_owed",
+        "_owed_bytes",
+        "_reading_pauses",
+        "_since",
+        "_taken_bytes",
+        "_taken_since",
+        "_transport",
+        "_unread",
+        "_writing_pauses",
+        "_written_bytes",
+        "is_stopping",
+        "loop",
+        "peer",
+    )
+
+    _transport: asyncio.Transport
+    _incoming: Incoming
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self.loop = asyncio.get_running_loop()
+        self.peer: Any = None
+        self._unread = b""
+        """What was received and not fed to the parser yet."""
+        self._owed: deque[_Owed] = deque()
+        self._owed_bytes = 0
+        self._current: Request | Exchange | None = None
+        """What is being answered."""
+        self._since = lanes.now_seconds
+        """When the last answer was done; when the current one was begun; when it was over."""
+        self._is_working = False
+        self._is_behind = False
+        """Whether it stands in the backlog."""
+        self._is_over = False
+        """Whether the last thing was written."""
+        self._half_closed = False
+        """Whether the other side sends no more."""
+        self.is_stopping = False
+        self._reading_pauses = False
+        self._writing_pauses = False
+        self._written_bytes = self._taken_bytes = 0
+        self._taken_since = lanes.now_seconds
+
+    @property
+    def now_seconds(self) -> int:
+        """The seconds of all lanes."""
+        return self._lanes.now_seconds
+
+    # The connection.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, unless there are too many."""
+        self._transport = transport  # type: ignore[assignment]
+        self._transport.set_write_buffer_limits(UNSENT_BYTES_MAX)
+        self.peer = transport.get_extra_info("peername")
+        address = self.peer[0] if isinstance(self.peer, tuple) else ""
+        self._incoming = Incoming(self, self._lanes.settings, address)
+        connections, connections_max = self._lanes.connections, self._lanes.settings.connections_max
+        connections.add(self)
+        if len(connections) > connections_max + CONNECTIONS_TOLD_MAX:
+            self._transport.abort()
+        elif len(connections) > connections_max:
+            self._incoming.ended = True
+            text = "The server has too many connections: try again."
+            self.refuse(Problem("overloaded", text, retry_after_ms=1_000), None)
+            self._work()
+
+    def data_received(self, data: bytes) -> None:
+        """Answer; what cannot be answered yet waits."""
+        incoming = self._incoming
+        if incoming.ended:
+            return
+        if self._current is None and not self._unread and not self._owed and not self._writing_pauses:
+            request = incoming.repeated(data)
+            if request is not None and not self._lanes.door.is_in_pieces(request):
+                self._answer(request, keep_alive=True)
+                return
+        self._unread += data
+        self._work()
+
+    def eof_received(self) -> bool:
+        """Know that the other side sends no more. True: the connection stays open for what is owed."""
+        self._half_closed = True
+        self._incoming.ended = self._incoming.ended or not self._unread
+        if self._is_over or self._is_away() or not (self._current or self._owed or self._unread):
+            self._hang_up()
+        return self._transport.can_write_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+        """Know that nobody is there any more."""
+        self._lanes.connections.discard(self)
+        self._is_over = self._incoming.ended = True
+        self._forget()
+
+    def pause_writing(self) -> None:
+        """Write no more: the other side does not take it."""
+        self._writing_pauses = True
+
+    def resume_writing(self) -> None:
+        """Write again."""
+        self._writing_pauses = False
+        if isinstance(self._current, Exchange):
+            self._current.resume_writing()
+        elif not self._is_working:
+            self._work()
+
+    def shutdown(self) -> None:
+        """Stop after the answer that is under way."""
+        self.is_stopping = True
+        if self._current is None and not self._is_over:
+            self._end()
+
+    # The queue. `incoming` puts in, `_work` takes out.
+
+    def take(self, request: Request, *, keep_alive: bool) -> None:
+        """Owe an answer."""
+        self._owed.append((request, keep_alive))
+        self._owed_bytes += len(request.body)
+
+    def take_in_pieces(self, request: Request, *, keep_alive: bool, is_old: bool) -> Exchange | None:
+        """Owe an exchange, if this request is answered in pieces."""
+        if not self._lanes.door.is_in_pieces(request):
+            return None
+        exchange = Exchange(self, request, keep_alive=keep_alive, is_old=is_old)
+        self._owed.append(exchange)
+        return exchange
+
+    def take_expectation(self) -> None:
+        """Owe the word that a body may come."""
+        self._owed.append(CONTINUE)
+
+    def body_limit(self, request: Request) -> int:
+        """Return how many bytes of body a request may send, or raise why none."""
+        return self._lanes.door.body_limit(request)
+
+    def refuse(self, problem: Problem, request: Request | None) -> None:
+        """Owe a refusal: the last word on this connection."""
+        last = self._last()
+        if isinstance(last, Exchange):
+            last.break_body_off()
+        self._owed.append(_Refusal(problem, request or Request(b"", b"", b"", {}, b"")))
+
+    def _last(self) -> object:
+        """Return what was owed last, of which more may still come."""
+        return self._owed[-1] if self._owed else self._current
+
+    def _work(self) -> None:
+        """Feed what was received and begin what is owed, until it must wait for somebody or has had its turn."""
+        if self._is_working or self._is_behind:
+            return
+        self._is_working = True
+        steps = 0
+        while steps < STEPS_PER_TURN and not self._is_over:
+            if self._owed and self._current is None and not self._writing_pauses:
+                self._begin(self._owed.popleft())
+            elif self._unread and self._has_room():
+                piece, self._unread = self._unread[:FEED_BYTES], self._unread[FEED_BYTES:]
+                self._incoming.feed(piece)
+                if self._incoming.ended:
+                    self._unread = b""
+            else:
+                break
+            steps += 1
+        else:
+            self._is_behind = not self._is_over
+        self._is_working = False
+        if self._is_behind:
+            self._lanes.put_behind(self)
+        elif self._half_closed and not (self._is_over or self._current or self._owed or self._unread):
+            self._end()
+        self._look_at_reading()
+
+    def work_on(self) -> None:
+        """Go on with what was left: all others have had their turn."""
+        self._is_behind = False
+        self._work()
+
+    def _has_room(self) -> bool:
+        """Tell whether more may be read: what is read must be kept until it is its turn."""
+        if len(self._owed) >= OWED_MAX or self._owed_bytes >= OWED_BYTES_MAX:
+            return False
+        last = self._last()
+        return not isinstance(last, Exchange) or last.has_room()
+
+    def _look_at_reading(self) -> None:
+        """Let the other side send only if what it sent is read."""
+        pauses = bool(self._unread)
+        if pauses == self._reading_pauses or self._transport.is_closing():
+            return
+        self._reading_pauses = pauses
+        if pauses:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+            self._incoming.since = self.now_seconds
+
+    def _begin(self, owed: _Owed) -> None:
+        """Begin what is owed next. Most of it is done before this returns, or after the next commit."""
+        if isinstance(owed, tuple):
+            request, keep_alive = owed
+            self._owed_bytes -= len(request.body)
+            self._answer(request, keep_alive=keep_alive)
+        elif isinstance(owed, Exchange):
+            self._current, self._since = owed, self.now_seconds
+            if self._half_closed:
+                self._hang_up()
+            else:
+                owed.begin()
+        elif isinstance(owed, bytes):
+            self.write(owed)
+        else:
+            refusal = self._lanes.routes.refusal(owed.problem, owed.request)
+            self._write(owed.request, *refusal, keep_alive=False)
+
+    # Answers.
+
+    def _answer(self, request: Request, *, keep_alive: bool) -> None:
+        self._current = request
+        self._since = self._lanes.now_seconds
+
+        def reply(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+            if self._current is request:
+                self._write(request, status, body, headers, keep_alive=keep_alive)
+
+        self._lanes.routes.handle(request, reply)
+        if self._half_closed and self._is_away():
+            self._hang_up()
+
+    def _is_away(self) -> bool:
+        """Tell whether somebody who sends no more counts as gone: one who waits in line or reads a stream."""
+        current = self._current
+        return isinstance(current, Exchange) or (current is not None and current.on_disconnect is not None)
+
+    def _write(
+        self,
+        request: Request,
+        status: int,
+        body: bytes,
+        headers: tuple[tuple[bytes, bytes], ...],
+        *,
+        keep_alive: bool,
+    ) -> None:
+        keep_alive = keep_alive and not self.is_stopping
+        for part in message(request, status, body, headers, self._lanes.common_fields, keep_alive=keep_alive):
+            self.write(part)
+        self.done(keep_alive=keep_alive)
+
+    def write(self, data: bytes) -> None:
+        """Write; all that is written goes this way."""
+        self._written_bytes += len(data)
+        self._transport.write(data)
+
+    def done(self, *, keep_alive: bool) -> None:
+        """Know that what was under way is answered: the next is begun, or the connection ends."""
+        self._current = None
+        self._since = self._lanes.now_seconds
+        if not keep_alive or self.is_stopping:
+            self._end()
+        elif self._owed or self._unread or self._half_closed:
+            self._work()
+
+    # What an exchange asks for.
+
+    @property
+    def date(self) -> bytes:
+        """The date as a header says it."""
+        return self._lanes.date
+
+    @property
+    def writing_pauses(self) -> bool:
+        """Whether to wait before more is written."""
+        return self._writing_pauses
+
+    @property
+    def scheme(self) -> str:
+        """How the connection is secured."""
+        return "http" if self._transport.get_extra_info("sslcontext") is None else "https"
+
+    def go_on(self) -> None:
+        """Read on: there is room for more of the body."""
+        if self._unread:
+            self._work()
+
+    def run(self, exchange: Exchange) -> None:
+        """Let an exchange run as a task of its own."""
+        task = self.loop.create_task(exchange.run(self._lanes.door))
+        self._lanes.tasks.add(task)
+        task.add_done_callback(self._lanes.tasks.discard)
+
+    # The end.
+
+    def _end(self) -> None:
+        """Close our side, and wait a little for the other."""
+        self._is_over = self._incoming.ended = True
+        self._since = self.now_seconds
+        self._forget()
+        self._look_at_reading()
+        if self._half_closed or not self._transport.can_write_eof():
+            self._transport.close()
+        elif not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def _hang_up(self) -> None:
+        """Close; the other side is gone or takes nothing."""
+        self._is_over = self._incoming.ended = True
+        self._forget()
+        self._transport.close()
+
+    def _forget(self) -> None:
+        """Forget what was not begun, and tell what was begun that nobody waits for it. What was decided stays so."""
+        current, self._current = self._current, None
+        self._unread = b""
+        for owed in self._owed:
+            if isinstance(owed, Exchange):
+                owed.disconnect()
+        self._owed.clear()
+        if isinstance(current, Exchange):
+            current.disconnect()
+        elif current is not None and current.on_disconnect is not None:
+            current.on_disconnect()
+
+    def abort(self) -> None:
+        """Break the connection off: what was begun cannot be completed."""
+        self._transport.abort()
+
+    # Time.
+
+    def check_time(self) -> None:
+        """End a connection that takes too long for what it is doing."""
+        settings, now = self._lanes.settings, self.now_seconds
+        unsent_bytes = self._transport.get_write_buffer_size()
+        taken_bytes = self._written_bytes - unsent_bytes
+        if unsent_bytes == 0 or taken_bytes - self._taken_bytes >= TAKEN_BYTES_MIN:
+            self._taken_bytes, self._taken_since = taken_bytes, now
+        if now - self._taken_since > settings.idle_timeout_seconds:
+            self._transport.abort()
+        elif self._is_over:
+            if unsent_bytes == 0 and now - self._since > LINGER_SECONDS:
+                self._transport.abort()
+        elif isinstance(self._current, Request) and now - self._since > self._lanes.answer_seconds_max:
+            self._transport.abort()
+        else:
+            self._check_sender(now)
+
+    def _check_sender(self, now: int) -> None:
+        settings, incoming = self._lanes.settings, self._incoming
+        if incoming.ended or self._reading_pauses:
+            return
+        passed = now - incoming.since
+        if incoming.phase == IDLE:
+            is_waiting = self._current is None and not self._owed
+            if is_waiting and min(passed, now - self._since) > settings.idle_timeout_seconds:
+                self._end()
+        elif incoming.phase == HEAD and passed > settings.header_timeout_seconds:
+            self._refuse_late("head", settings.header_timeout_seconds)
+        elif incoming.phase == BODY and passed > settings.body_timeout_seconds:
+            self._refuse_late("body", settings.body_timeout_seconds)
+
+    def _refuse_late(self, what: str, seconds: int) -> None:
+        self._incoming.ended = True
+        self.refuse(Problem("invalid_input", f"The {what} of a request takes at most {seconds} s.", status=408), None)
+        self._work()

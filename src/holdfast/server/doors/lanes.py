@@ -1,0 +1,96 @@
+"""What the fast lanes of one server share: the routes, the second hand, the backlog.
+
+Time limits need no timer for each connection: `tick` counts the seconds and looks at all of them.
+
+A connection that has more to do than its turn allows stands in the backlog. All that stand there get `BACKLOG_MS`
+between two looks at the sockets, one after another, so that nobody waits for one that has much to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.server.doors.message import NEVER_KEPT, written
+
+if TYPE_CHECKING:
+    from uvicorn.server import ServerState
+
+    from holdfast.server.doors.asgi import Door
+    from holdfast.server.operations.routes import Routes
+
+BACKLOG_MS = 4
+WAIT_SECONDS_MAX = 60
+"""No request of ours waits longer in line, with some to spare."""
+CHECKS_PER_TURN = 500
+"""How many connections `tick` looks at before it lets others have their turn: under a millisecond."""
+_LAST_SECOND = 253_402_300_799
+"""Of the year 9999: no date can be written behind it."""
+
+
+class Connection(Protocol):
+    """One connection, as all of them together see it."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def work_on(self) -> None:
+        """Go on with what was left: all others have had their turn."""
+
+    def check_time(self) -> None:
+        """End it if it takes too long for what it is doing."""
+
+
+class Lanes:
+    """What the connections of one server share."""
+
+    def __init__(self, routes: Routes, door: Door, server_state: ServerState) -> None:
+        self.routes = routes
+        self.door = door
+        self.settings = routes.api.settings
+        self.connections: set[Any] = server_state.connections
+        self.tasks = server_state.tasks
+        self.now_seconds = 0
+        """Counted by `tick`: a clock of whole seconds, good enough for time limits."""
+        self.answer_seconds_max = WAIT_SECONDS_MAX + self.settings.disk_hang_seconds
+        """No answer of ours takes longer: a wait in line, and a disk that must answer or the server ends."""
+        self._clock = routes.api.engine.clock
+        self._read_date()
+        self._backlog: deque[Connection] = deque()
+        self._catch_up_is_due = False
+
+    async def tick(self) -> None:
+        """Count a second and look at every connection's time, without keeping the others waiting."""
+        self.now_seconds += 1
+        self._read_date()
+        for number, connection in enumerate(list(self.connections), 1):
+            if connection in self.connections:
+                connection.check_time()
+            if number % CHECKS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _read_date(self) -> None:
+        # A wall clock that is out of its mind must not take the service down: it decides nothing.
+        seconds = min(max(self._clock.wall_ms() // 1000, 0), _LAST_SECOND)
+        self.date = formatdate(seconds, usegmt=True).encode()
+        self.common_fields = written([(b"date", self.date), *NEVER_KEPT])
+        """The header fields that every answer has, as they are written."""
+
+    def put_behind(self, connection: Connection) -> None:
+        """Let a connection go on when those that have waited longer have had their turn."""
+        self._backlog.append(connection)
+        if not self._catch_up_is_due:
+            self._catch_up_is_due = True
+            connection.loop.call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        """Let those in the backlog work, one after another, for a short while."""
+        until_ms = self._clock.monotonic_ms() + BACKLOG_MS
+        for _ in range(len(self._backlog)):
+            self._backlog.popleft().work_on()
+            if self._clock.monotonic_ms() >= until_ms:
+                break
+        self._catch_up_is_due = bool(self._backlog)
+        if self._catch_up_is_due:
+            self._backlog[0].loop.call_soon(self._catch_up)
