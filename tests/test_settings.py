@@ -88,7 +88,11 @@ def test_every_setting_can_be_set_everywhere(row: Setting, tmp_path: Path) -> No
         "path": ("/one", "/two", "/three"),
         "text": ("1.1.1.1:1", "2.2.2.2:2", "3.3.3.3:3"),
     }[kind]
-    special = {"header_bytes_max": ("777", "778", "779"), "allowed_hosts": ("one", ".two.example", "*")}
+    special = {
+        "header_bytes_max": ("777", "778", "779"),
+        "allowed_hosts": ("one", ".two.example", "*"),
+        "trusted_proxies": ("10.0.0.1", "fd00::/8", "10.0.0.0/8, ::1"),
+    }
     texts = special.get(name, texts)
     first, second, third = (getattr(loaded({name: text}), name) for text in texts)
     written = third if isinstance(third, int) else f"'{third}'"
@@ -116,7 +120,7 @@ def test_file_is_found(tmp_path: Path) -> None:
 def test_found_file_may_not_say_who_gets_in(row: Setting, tmp_path: Path) -> None:
     """A file that only lay in the working directory cannot set an address, a path or a token; a named one can."""
     file = tmp_path / "holdfast.toml"
-    value = "1.1.1.1" if row.name == "allowed_hosts" else "1.1.1.1:1"
+    value = "1.1.1.1" if row.name in {"allowed_hosts", "trusted_proxies"} else "1.1.1.1:1"
     file.write_text(f"{row.name} = '{value}'\n")
     error = str(refused())
     assert str(file) in error and row.name in error, "it says which file, and which line of it"
@@ -222,6 +226,9 @@ def test_unknown_name_names_the_nearest(tmp_path: Path) -> None:
         ("allowed_hosts", "http://one.example", "names of hosts, separated by commas"),
         ("allowed_hosts", "*.example.org", "names of hosts, separated by commas"),
         ("allowed_hosts", "a..b", "names of hosts, separated by commas"),
+        ("trusted_proxies", "10.0.0.0/8, proxy.example", "IP addresses and networks, separated by commas"),
+        ("trusted_proxies", "10.0.0.1/8", "IP addresses and networks, separated by commas"),
+        ("trusted_proxies", "10.0.0", "IP addresses and networks, separated by commas"),
         ("allowed_hosts", "bücher.example", "names of hosts, separated by commas"),
     ],
 )

@@ -17,6 +17,9 @@ from holdfast.core.refusals import Refusal
 from holdfast.engine.build import JournalError
 from holdfast.engine.waiters import after_wait
 from holdfast.server import render
+from holdfast.server.access.auth import WrongTokenError
+from holdfast.server.access.proxies import Proxies
+from holdfast.server.access.wrongtokens import WrongTokens
 from holdfast.server.streams.limit import OpenStreams
 from holdfast.wire.problems import Problem
 
@@ -72,6 +75,8 @@ class Api:
         self.settings = settings
         self.counters = Counters()
         self.streams = OpenStreams(settings.watches_per_principal_max)
+        self.proxies = Proxies(settings.trusted_proxies)
+        self._wrong_tokens = WrongTokens(settings.wrong_tokens_per_minute_max)
         self.started_ms = engine.clock.monotonic_ms()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -84,12 +89,24 @@ class Api:
         if now is None:
             raise Problem("storage_unavailable", engine.why_not_serving(), retry_after_ms=render.RETRY_LATER_MS)
         request.rests_on_state = True
-        caller = self.auth.identify(request.authorization, engine.state, now.wall_ms)
+        try:
+            caller = self.auth.identify(request.authorization, engine.state, now.wall_ms)
+        except WrongTokenError:
+            self._count_wrong_token(request)
+            raise
         if scope not in caller.scopes:
             caller.require_scope(scope)
         if caller.session is not None:
             engine.submit(KeepSession(principal=caller.principal, session_id=caller.session), _ignore)
         return caller
+
+    def _count_wrong_token(self, request: Request) -> None:
+        """Count it, and raise if there were too many from there: that rests on no state, and is said at once."""
+        retry_ms = self._wrong_tokens.count(self.proxies.client_of(request), self.engine.clock.monotonic_ms())
+        if retry_ms:
+            request.rests_on_state = False
+            text = "This token is not known, and too many such came from your address. A right one passes at any time."
+            raise Problem("too_many_wrong_tokens", text, retry_after_ms=retry_ms)
 
     def is_still_let_in(self, authorization: bytes | None) -> bool:
         """Tell whether one who was let in before would be again: a stream outlives the token that opened it."""

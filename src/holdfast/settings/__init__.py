@@ -4,7 +4,7 @@ A setting is one field of `Settings`: its name, type, default and meaning stand 
 from the first that has one: `--set name=value` (`--listen`, `--data`), `HOLDFAST_<NAME>`, the file, the default.
 """
 
-from holdfast.settings.addresses import parse_address, parse_hosts
+from holdfast.settings.addresses import parse_address, parse_hosts, parse_networks
 from holdfast.settings.loading import Loaded, load, unknown_variables
 from holdfast.settings.page import as_markdown
 from holdfast.settings.table import NAMES, TABLE, About, Setting, Settings, default_data
@@ -21,5 +21,6 @@ __all__ = [
     "load",
     "parse_address",
     "parse_hosts",
+    "parse_networks",
     "unknown_variables",
 ]

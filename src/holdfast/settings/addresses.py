@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 _NAME = re.compile(r"\*|\.?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 
@@ -22,3 +23,8 @@ def parse_hosts(text: str) -> frozenset[str]:
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r:.200} is not the name of a host: write it without scheme, port and path")
     return names
+
+
+def parse_networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Split IP addresses and networks at their commas; an address is a network of one."""
+    return tuple(ip_network(each.strip()) for each in text.split(",") if each.strip())

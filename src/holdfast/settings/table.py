@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from holdfast.errors import SettingsError
-from holdfast.settings.addresses import parse_address, parse_hosts
+from holdfast.settings.addresses import parse_address, parse_hosts, parse_networks
 
 NUMBER_MAX = 1_000_000_000
 PREFIX = "HOLDFAST_"
@@ -60,6 +60,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             " the host of `listen`; `.example.org` is that name and all below it, `*` is any. Others are answered 421.",
             unit="names of hosts, separated by commas",
             read=parse_hosts,
+        ),
+    ] = ""
+    trusted_proxies: Annotated[
+        str,
+        About(
+            "The proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed: they say who the client is.",
+            unit="IP addresses and networks, separated by commas",
+            read=parse_networks,
         ),
     ] = ""
     data: Annotated[
@@ -145,6 +153,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stop_timeout_seconds: Annotated[
         int, About("How long requests under way are waited for when the server is told to stop.", "seconds", 0, 3_600)
     ] = 10
+
+    wrong_tokens_per_minute_max: Annotated[
+        int,
+        About(
+            "Wrong tokens from one address (of IPv6: one /64) in a minute; each further one is answered 429 instead of"
+            " 401. A right token always passes.",
+            "tokens",
+            1,
+        ),
+    ] = 60
 
     retry_memory_seconds: Annotated[
         int, About("How long a retry with the same idempotency key gets the same answer.", "seconds", 1)

@@ -31,6 +31,7 @@ KINDS: dict[str, Kind] = {
     "conflict": Kind(409, "Conflict"),
     "capacity_exceeded": Kind(409, "Capacity exceeded"),
     "quota_exceeded": Kind(429, "Quota exceeded"),
+    "too_many_wrong_tokens": Kind(429, "Too many wrong tokens"),
     "deadlock": Kind(409, "Deadlock"),
     "ticket_gone": Kind(404, "Ticket gone"),
     "revoked": Kind(404, "Lease revoked"),

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.core.names import has_dot_segment
 from holdfast.core.values import SESSION_NAME_CHARS_MAX
-from holdfast.server.access.secrets import SESSION_PREFIX, AuthorityKey, digest, is_mistyped
+from holdfast.server.access.secrets import SECRET_CHARS_MAX, SESSION_PREFIX, AuthorityKey, digest, is_mistyped
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -27,6 +27,13 @@ CACHED_MAX = 10_000
 """How many digests and callers are kept at hand; what they say is checked against the state each time."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _BEARER = b"Bearer "
+
+
+class WrongTokenError(Problem):
+    """What was sent as a token is none: a guess, or one that is out of use. Such are counted, see `wrongtokens`."""
+
+    def __init__(self, details: str) -> None:
+        super().__init__("authentication_failed", details)
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -69,15 +76,19 @@ class StaticTokens:
     def __init__(self, entries: Iterable[str]) -> None:
         """Read entries of the form `name:token` or `name:token:scope+scope`."""
         self.callers: dict[str, Caller] = {}
+        self.chars_max = 0
+        """The length of the longest."""
         names: set[str] = set()
         for number, entry in enumerate(entries, 1):
-            name, caller, kept = _read_static(entry, number)
+            name, caller, token = _read_static(entry, number)
+            kept = digest(token)
             if name in names:
                 raise BadTokenError(f"static token {number}: the name {name!r} stands twice")
             if kept in self.callers:
                 raise BadTokenError(f"static token {number} ({name!r}): the same token stands twice")
             names.add(name)
             self.callers[kept] = caller
+            self.chars_max = max(self.chars_max, len(token))
 
     @classmethod
     def parse(cls, text: str) -> StaticTokens:
@@ -109,7 +120,7 @@ def _read_static(entry: str, number: int) -> tuple[str, Caller, str]:
         raise BadTokenError(
             f"static token {number} ({name!r}): the scopes after the second ':' are some of {'+'.join(SCOPES)}"
         )
-    return name, Caller(name, scopes), digest(token)
+    return name, Caller(name, scopes), token
 
 
 class Auth:
@@ -118,6 +129,7 @@ class Auth:
     def __init__(self, static: StaticTokens, key: AuthorityKey) -> None:
         self.static = static
         self.key = key
+        self._header_bytes_max = len(_BEARER) + max(SECRET_CHARS_MAX, static.chars_max)
         self._digests: dict[bytes, str] = {}
         self._callers: dict[str, tuple[AccessToken, Caller]] = {}
 
@@ -130,15 +142,18 @@ class Auth:
                 return caller
         if authorization is None or not authorization.startswith(_BEARER):
             raise Problem("authentication_required", "Send the header 'Authorization: Bearer TOKEN'.")
+        if len(authorization) > self._header_bytes_max:
+            # Longer than any token: it need not be hashed to know that.
+            raise WrongTokenError("The token is not known: it is longer than any of ours.")
         token = authorization[len(_BEARER) :].decode("latin-1")
         if token.startswith(SESSION_PREFIX):
             return self._by_session(token, state, wall_ms)
         if is_mistyped(token):
-            raise Problem("authentication_failed", "The token is mistyped: its checksum does not match.")
+            raise WrongTokenError("The token is mistyped: its checksum does not match.")
         kept = digest(token)
         caller = self.by_digest(kept, state, wall_ms)
         if caller is None:
-            raise Problem("authentication_failed", "The token is not known, was revoked or has expired.")
+            raise WrongTokenError("The token is not known, was revoked or has expired.")
         if len(self._digests) >= CACHED_MAX:
             self._digests.clear()
         self._digests[authorization] = kept
@@ -163,7 +178,7 @@ class Auth:
     def _by_session(self, secret: str, state: State, wall_ms: int) -> Caller:
         session_id = self.key.session_of(secret)
         if session_id is None:
-            raise Problem("authentication_failed", "The session secret is not one of ours.")
+            raise WrongTokenError("The session secret is not one of ours.")
         session = state.sessions.get(session_id)
         if session is None:
             raise Problem("session_expired", "The session of this secret is over: open a new one with POST /sessions.")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 TOKEN_PREFIX = "hold_"  # noqa: S105 - a shape, not a token
 SESSION_PREFIX = "holds_"
+SECRET_CHARS_MAX = 82
+"""A session's secret: its prefix, its id, the mark between them, and 32 bytes in base64. Tokens are shorter."""
 KEY_FILE = "authority.key"
 KEY_BYTES = 32
 

@@ -76,9 +76,9 @@ def by_secret(api: Api, operation: Operation) -> Reader:
 def _admit(api: Api, request: Request, secret: str) -> tuple[Caller, Session]:
     """Return the caller and the session whose secret this is, as of this turn; that keeps it alive (S1)."""
     # Only a session's secret is one here: no bearer token in a body or a query. Others are looked up just the same, so
-    # that a server which cannot serve says so before it says anything of secrets.
+    # that a server which cannot serve says so before it says anything of secrets, and so that they are counted.
     usable = secret.startswith(SESSION_PREFIX) and secret.isascii()
-    request.authorization = f"Bearer {secret}".encode() if usable else None
+    request.authorization = f"Bearer {secret if usable else SESSION_PREFIX}".encode()
     try:
         caller = api.admit(request, "claim")
     except Problem as problem:

@@ -21,6 +21,7 @@ from holdfast.core.values import (
     REASON_CHARS_MAX,
     SESSION_NAME_CHARS_MAX,
 )
+from holdfast.server.access.secrets import SECRET_CHARS_MAX
 from holdfast.wire.problems import Problem
 from holdfast.wire.requests import field_names
 
@@ -40,7 +41,6 @@ _PLAIN_BYTES = 32
 """A number, a truth value, or one of a few words."""
 _ID_CHARS_MAX = 64
 """A UUID may have braces around it, or `urn:uuid:` before it."""
-_SECRET_CHARS_MAX = 128
 _LABEL_KEY_CHARS_MAX = 63
 _SCOPES_MAX = 16
 
@@ -109,7 +109,7 @@ def _fields(settings: Settings) -> dict[str, Size]:
         "result": words,
         "resume": plain,
         "scopes": _times(_SCOPES_MAX, plain),
-        "secret": _text(_SECRET_CHARS_MAX),
+        "secret": _text(SECRET_CHARS_MAX),
         "session_id": uuid,
         "ticket": uuid,
         "to_owner": owner,

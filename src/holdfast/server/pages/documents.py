@@ -167,7 +167,7 @@ def _problems(operation: Operation) -> dict[int, list[str]]:
     if not operation.any_host:
         codes.append("misdirected")
     if operation.scope is not None:
-        codes += ["authentication_required", "authentication_failed"]
+        codes += ["authentication_required", "authentication_failed", "too_many_wrong_tokens"]
     by_status: dict[int, list[str]] = {}
     for code in codes:
         for status in _STATUSES.get(code, (KINDS[code].status,)):

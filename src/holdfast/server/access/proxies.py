@@ -1,0 +1,69 @@
+"""Whom a request comes from, and over what: the other end of the connection, or what a trusted proxy there says.
+
+Anybody can write `X-Forwarded-For`. So it counts only on a connection from a proxy that the settings name, and is read
+from its end, where that proxy wrote what it saw itself: addresses of trusted proxies are passed by, the first that is
+none of those is the client. What cannot be read ends the walk, for whoever wrote that could have written all before it.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import TYPE_CHECKING, TypeAlias
+
+from holdfast.settings import parse_networks
+
+if TYPE_CHECKING:
+    from holdfast.server.doors.request import Request
+
+Address: TypeAlias = IPv4Address | IPv6Address
+
+HOPS_MAX = 32
+_WITH_PORT = re.compile(r"(?:\[([^\]]*)\]|([0-9.]+))(?::[0-9]{1,5})?")
+
+
+class Proxies:
+    """The proxies that one server trusts."""
+
+    def __init__(self, trusted: str) -> None:
+        """`trusted` is the setting `trusted_proxies`."""
+        self._networks = parse_networks(trusted)
+
+    def client_of(self, request: Request) -> Address | None:
+        """Return the address of the client; None where a connection has none."""
+        client = _read(request.peer)
+        if client is None or not self._is_trusted(client):
+            return client
+        hops = request.headers.get(b"x-forwarded-for", b"").decode("latin-1").rsplit(",", HOPS_MAX)
+        for text in reversed(hops[-HOPS_MAX:]):
+            hop = _read(text.strip())
+            if hop is None:
+                break
+            client = hop
+            if not self._is_trusted(hop):
+                break
+        return client
+
+    def scheme_of(self, request: Request, own: str) -> str:
+        """Return `http` or `https`, whichever the client used; `own` is that of the connection itself."""
+        told = request.headers.get(b"x-forwarded-proto")
+        peer = None if told is None else _read(request.peer)
+        if told is None or peer is None or not self._is_trusted(peer):
+            return own
+        last = told.decode("latin-1").rpartition(",")[2].strip().lower()
+        return last if last in {"http", "https"} else own
+
+    def _is_trusted(self, address: Address) -> bool:
+        return any(address in network for network in self._networks)
+
+
+def _read(text: str) -> Address | None:
+    """Return the address in a text, with or without a port. One of IPv4 that is written as IPv6 is one of IPv4."""
+    found = _WITH_PORT.fullmatch(text)
+    try:
+        address = ip_address(text if found is None else found[1] or found[2] or "")
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address

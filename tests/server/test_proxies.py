@@ -1,0 +1,74 @@
+"""Whom a request comes from: the other end of the connection, or what a proxy that is trusted says."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.server.access.proxies import HOPS_MAX, Proxies
+from holdfast.server.doors.request import Request
+
+TRUSTED = "10.0.0.1, 192.168.0.0/16,fd00::/8"
+
+
+def _request(peer: str, **headers: str) -> Request:
+    named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+    return Request(b"GET", b"/", b"", named, b"", peer)
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("203.0.113.9", "192.0.2.7", "203.0.113.9"),
+        ("10.0.0.1", "192.0.2.7", "192.0.2.7"),
+        ("::ffff:10.0.0.1", "192.0.2.7", "192.0.2.7"),
+        ("fd00::5", "2001:db8::7", "2001:db8::7"),
+        ("10.0.0.1", "1.2.3.4, 192.0.2.7", "192.0.2.7"),
+        ("10.0.0.1", "1.2.3.4, 192.0.2.7, 192.168.3.4", "192.0.2.7"),
+        ("10.0.0.1", "192.168.9.9, 192.168.3.4", "192.168.9.9"),
+        ("10.0.0.1", "192.0.2.7:4711", "192.0.2.7"),
+        ("10.0.0.1", "[2001:db8::7]:4711", "2001:db8::7"),
+        ("10.0.0.1", "[2001:db8::7]", "2001:db8::7"),
+        ("10.0.0.1", "::ffff:192.0.2.7", "192.0.2.7"),
+        ("10.0.0.1", "192.0.2.7, unknown", "10.0.0.1"),
+        ("10.0.0.1", "192.0.2.7, unknown, 192.168.3.4", "192.168.3.4"),
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", ",", "10.0.0.1"),
+        ("10.0.0.1", "192.0.2.7,", "10.0.0.1"),
+        ("10.0.0.1", "[]", "10.0.0.1"),
+        ("10.0.0.1", "192.0.2.7, " + ", ".join(["192.168.3.4"] * HOPS_MAX), "192.168.3.4"),
+        ("", "192.0.2.7", "None"),
+        ("a-name", "192.0.2.7", "None"),
+    ],
+)
+def test_who_the_client_is(peer: str, forwarded: str, client: str) -> None:
+    """The walk goes from the end, over proxies that are trusted, to the first that is not; nonsense ends it."""
+    assert str(Proxies(TRUSTED).client_of(_request(peer, x_forwarded_for=forwarded))) == client
+
+
+def test_without_the_header_it_is_the_peer() -> None:
+    """A trusted proxy that says nothing is itself the client; without any that is trusted, everybody is."""
+    assert str(Proxies(TRUSTED).client_of(_request("10.0.0.1"))) == "10.0.0.1"
+    assert str(Proxies("").client_of(_request("10.0.0.1", x_forwarded_for="192.0.2.7"))) == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("peer", "told", "scheme"),
+    [
+        ("10.0.0.1", "https", "https"),
+        ("10.0.0.1", " HTTPS ", "https"),
+        ("10.0.0.1", "http", "http"),
+        ("10.0.0.1", "https, http", "http"),
+        ("10.0.0.1", "gopher", "own"),
+        ("10.0.0.1", "", "own"),
+        ("203.0.113.9", "https", "own"),
+        ("", "https", "own"),
+    ],
+)
+def test_what_the_client_spoke(peer: str, told: str, scheme: str) -> None:
+    """X-Forwarded-Proto is believed of a trusted proxy, if it is http or https; the last word is the proxy's own."""
+    assert Proxies(TRUSTED).scheme_of(_request(peer, x_forwarded_proto=told), "own") == scheme
+
+
+def test_what_nobody_told() -> None:
+    """Without the header it is the scheme of the connection."""
+    assert Proxies(TRUSTED).scheme_of(_request("10.0.0.1"), "http") == "http"
