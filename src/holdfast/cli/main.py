@@ -19,7 +19,7 @@ from holdfast.cli.operators.watch import history, watch
 from holdfast.cli.operators.why import why
 from holdfast.cli.shared import output
 from holdfast.cli.shared.completion import VARIABLE, completion, register
-from holdfast.cli.shared.options import JSON
+from holdfast.cli.shared.options import JSON, takes_text
 from holdfast.cli.shared.refusals import as_object, exit_code, sentence
 from holdfast.cli.workers.claim import claim
 from holdfast.cli.workers.heartbeat import heartbeat, note
@@ -74,6 +74,7 @@ def cli() -> None:
 for _commands in SECTIONS.values():
     for _command in _commands:
         cli.add_command(_command)
+takes_text(cli)
 
 
 def main() -> None:

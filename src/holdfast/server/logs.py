@@ -1,4 +1,7 @@
-"""Logs: lines for people on a terminal, JSON lines everywhere else. One record is one line, whatever it holds."""
+"""Logs: lines for people on a terminal, JSON lines everywhere else. All of it is ASCII, so nothing acts on a terminal.
+
+One record is one line, whatever it holds; only for people a traceback follows on lines of its own.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,10 @@ class _HumanLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record."""
-        text = record.getMessage().encode("unicode_escape").decode("ascii")
-        line = f"{_time(record)} {record.levelname.lower():8} {text}"
+        line = f"{_time(record)} {record.levelname.lower():8} {_escaped(record.getMessage())}"
         if record.exc_info and record.levelno < logging.CRITICAL:
-            line += "\n" + self.formatException(record.exc_info)
+            told = self.formatException(record.exc_info).split("\n")
+            line = "\n".join([line, *map(_escaped, told)])
         return line
 
 
@@ -38,6 +41,10 @@ def configure(log_format: str) -> None:
     handler.setFormatter(_HumanLines() if human else _JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("holdfast").setLevel(logging.INFO)
+
+
+def _escaped(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii")
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -1,7 +1,8 @@
 """`rlock`, `runlock`, `rlock-heartbeat`: one question to the gateway, one line of JSON, one exit code.
 
 The law of this file: success is said only when the gateway said it. It imports the standard library alone, and of that
-as little as it can, because a shell script may start it a thousand times; whatever is seldom needed is imported late.
+as little as it can, because a shell script may start it a thousand times; whatever is seldom needed is imported late,
+and so is the one module of ours, which imports nothing.
 The secret comes from the environment and leaves in the body, so it is on no command line.
 """
 
@@ -120,13 +121,21 @@ def main(command: str, verb: str, *, timed: bool) -> int:
         code, said = 130, _failed("interrupted: it may or may not have been done")
     except Exception as error:  # noqa: BLE001 - Python's own exit code would say "held by another"
         code, said = OTHER, _failed(f"unexpected, it may or may not have been done: {type(error).__name__}: {error}")
-    _write(1, json.dumps(said, ensure_ascii=False, separators=(",", ":")) + "\n")
+    _write(1, _line(said) + "\n")
     return code
 
 
+def _line(said: dict[str, object]) -> str:
+    line = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+    if line.isprintable():
+        return line
+    from holdfast.cli.shared.harmless import in_json
+
+    return in_json(line)
+
+
 def _write(descriptor: int, text: str) -> None:
-    # Half a character, escaped with a backslash, is what JSON calls it too.
-    data = text.encode("utf-8", "backslashreplace")
+    data = text.encode()
     try:
         while data:
             data = data[os.write(descriptor, data) :]

@@ -19,6 +19,7 @@ import click
 import msgspec
 
 from holdfast.cli.shared import output, times
+from holdfast.cli.shared.harmless import in_json
 from holdfast.cli.shared.options import as_json, asks_server
 from holdfast.errors import ServerError, Unreachable
 
@@ -275,7 +276,8 @@ def _dump(data: Path) -> int:
 
     try:
         for record in dump(data):
-            sys.stdout.buffer.write(msgspec.json.encode(record) + b"\n")
+            # Not by `say_json_line`, which hands each line over at once: there may be millions.
+            sys.stdout.buffer.write(in_json(msgspec.json.encode(record).decode()).encode() + b"\n")
     except JournalError as error:
         output.complain(str(error))
         return output.FAILED

@@ -45,14 +45,27 @@ class Duration(click.ParamType[int]):
         return seconds
 
 
-class Job(click.ParamType[str]):
+class Text(click.types.StringParamType):
+    """A text. What is not UTF-8 cannot be sent to a server, and is no usual text either."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Read it."""
+        text = str(value)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{text!r:.100} is not UTF-8; write it in UTF-8", param, ctx)
+        return text
+
+
+class Job(Text):
     """The name of a job. An empty one is a variable that was not set."""
 
     name = "job"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Read it."""
-        text = str(value)
+        text = super().convert(value, param, ctx)
         if not text.strip():
             self.fail("a job needs a name, and this one is empty; is a variable not set?", param, ctx)
         return text
@@ -90,6 +103,16 @@ class InOrder(click.Group):
 
 def _written(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def takes_text(command: click.Command) -> None:
+    """Let a command, and all below it, take no text but UTF-8 where it takes any. Paths are bytes, and stay so."""
+    for parameter in command.params:
+        if parameter.type is click.STRING:
+            parameter.type = Text()
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            takes_text(below)
 
 
 def asks_server(command: F) -> F:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.shared.harmless import in_json
+from holdfast.cli.shared.harmless import plain as plain  # noqa: PLC0414 - whoever speaks here has it at hand
+
 if TYPE_CHECKING:
     from holdfast import JobOwner, Metadata, Previous
 
@@ -49,7 +52,7 @@ def say_json(value: object) -> None:
     """Write a result for programs."""
     import msgspec
 
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    click.echo(in_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 def is_terminal() -> bool:
@@ -62,16 +65,11 @@ def wants_colour() -> bool | None:
     return False if os.environ.get("NO_COLOR") else None
 
 
-def plain(text: str) -> str:
-    """Make a text from elsewhere harmless: one line, without anything that acts on a terminal."""
-    return "".join(char if char.isprintable() else " " if char.isspace() else f"\\x{ord(char):02x}" for char in text)
-
-
 def say_json_line(value: object) -> None:
     """Write one of many results for programs, on a line of its own."""
     import msgspec
 
-    click.echo(msgspec.json.encode(value).decode())
+    click.echo(in_json(msgspec.json.encode(value).decode()))
 
 
 def say_fields(rows: list[tuple[str, str]]) -> None:
