@@ -283,13 +283,17 @@ def test_authority_key_is_private(tmp_path: Path) -> None:
         ("alice:has,comma-0123456789abcdef", "comma-0123456789abcdef"),
         ("alice:token-0123456789ab:read+everything", "token-0123456789ab"),
         (":nameless-0123456789", "nameless-0123456789"),
+        ("alice:${TOKEN_OF_ALICE}", "${TOKEN_OF_ALICE}"),
+        ("alice:YOUR-TOKEN-GOES-HERE:admin", "YOUR-TOKEN-GOES-HERE"),
+        ("alice:change_me_change_me", "change_me_change_me"),
+        ("alice:xxxxxxxxxxxxxxxxxxxxxxxx", "xxxxxxxxxxxxxxxxxxxxxxxx"),
         ("alice:", "alice:"),
         ("alice", "alice"),
     ],
 )
 def test_bad_static_tokens_stop_the_start(tmp_path: Path, tokens: str, secret: str) -> None:
-    """A static token that is too short, has blanks, `:` or `,`, or unknown scopes stops the start with a clear
-    message that does not show it.
+    """A static token that is too short, has blanks, `:` or `,`, has unknown scopes or only stands where one belongs
+    stops the start with a clear message that does not show it.
     """
     with pytest.raises(ServerFailed) as failed:
         ServerProcess.start(tmp_path / "data", tokens=tokens).kill()

@@ -86,7 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         About(
             "Static bearer tokens, each `name:token` (scopes read+claim) or `name:token:scope+scope`, separated by"
-            " commas or new lines; a token has 16 or more characters and no blank, `:` or `,`.",
+            " commas or new lines; a token has 16 or more characters and no blank, `:` or `,`; placeholders are"
+            " refused.",
             secret=True,
         ),
     ] = ""

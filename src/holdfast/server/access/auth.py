@@ -12,7 +12,14 @@ import msgspec
 
 from holdfast.core.names import has_dot_segment
 from holdfast.core.values import SESSION_NAME_CHARS_MAX
-from holdfast.server.access.secrets import SECRET_CHARS_MAX, SESSION_PREFIX, AuthorityKey, digest, is_mistyped
+from holdfast.server.access.secrets import (
+    SECRET_CHARS_MAX,
+    SESSION_PREFIX,
+    AuthorityKey,
+    digest,
+    is_mistyped,
+    is_placeholder,
+)
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -114,6 +121,11 @@ def _read_static(entry: str, number: int) -> tuple[str, Caller, str]:
     if len(token) < TOKEN_CHARS_MIN or any(char.isspace() for char in token) or not token.isprintable():
         raise BadTokenError(
             f"static token {number} ({name!r}): a token has at least {TOKEN_CHARS_MIN} characters, no blank, ':' or ','"
+        )
+    if is_placeholder(token):
+        raise BadTokenError(
+            f"static token {number} ({name!r}): this only stands where a token belongs, and everybody can guess it:"
+            " put a random one there, as `openssl rand -hex 24` makes it"
         )
     scopes = frozenset(scope_text.split("+")) if scope_text else frozenset({"read", "claim"})
     if not scopes <= set(SCOPES):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -32,6 +33,9 @@ KEY_BYTES = 32
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _RANDOM_CHARS = 30
 _CHECK_CHARS = 6
+_STANDING_IN = ("yourtoken", "yoursecret", "changeme", "replaceme", "replacewith", "placeholder", "exampletoken")
+_UNFILLED = re.compile(r"\$\w+|\$\{.*\}|\$\(.*\)|<.*>|\{.*\}|%\w+%|.*(?:…|\.\.\.).*")
+_DIFFERENT_CHARS_MIN = 5
 
 
 def new_token() -> str:
@@ -53,6 +57,19 @@ def is_mistyped(token: str) -> bool:
     if len(body) != _RANDOM_CHARS + _CHECK_CHARS:
         return True
     return _checksum(body[:_RANDOM_CHARS]) != body[_RANDOM_CHARS:]
+
+
+def is_placeholder(token: str) -> bool:
+    """Tell whether a token only stands where one belongs: as in our own documents, or a variable that nobody filled in.
+
+    Everybody can read those, so a server that took one would be open to everybody.
+    """
+    letters = re.sub(r"[^a-z]", "", token.lower())
+    return (
+        _UNFILLED.fullmatch(token) is not None
+        or any(words in letters for words in _STANDING_IN)
+        or len(set(token)) < _DIFFERENT_CHARS_MIN
+    )
 
 
 def digest(token: str) -> str:
