@@ -14,8 +14,9 @@ what follows a request that ends the connection. From then on `ended` is true an
 
 **How much is kept.** A head has at most `header_bytes_max` bytes and `FIELDS_MAX` fields, each counted as often as it
 stands there. A body has at most `SMALL_BODY_BYTES` until the sink has said how much this request may send. What stands
-between the pieces of a body (sizes, extensions, trailers) is never kept by us, but the parser keeps a field that has
-not ended, so it too is bounded. Trailers are never headers.
+behind the pieces of a body (sizes, extensions, trailers) may be as long as a head, and trailers are never headers.
+Nothing is counted field by field: `_counted_bytes` is what was fed since the head began, or since the last piece of a
+body, and only a head that comes near the limit is measured.
 
 **Upgrade.** We speak nothing but HTTP/1.1, so a wish for another protocol is passed over and the body is read. The
 parser cannot do that: after such a head it gives up. So the head is given, without that field, to a new parser.
@@ -45,7 +46,8 @@ FEED_BYTES = 2_048
 """The most that is fed at once: it holds few requests, so reading them keeps nobody waiting."""
 FIELDS_MAX = 128
 
-_NOT_REPEATABLE = frozenset({b"connection", b"expect", b"transfer-encoding", b"upgrade"})
+_NOT_REPEATABLE = frozenset({b"connection", b"expect", b"idempotency-key", b"transfer-encoding", b"upgrade"})
+"""Fields that change how a request is read; and a key, which is new with each request."""
 _PLAIN_LINE = re.compile(rb"(POST|GET) (/[A-Za-z0-9/._~%:-]*) HTTP/1\.1\r\n")
 
 
@@ -90,14 +92,13 @@ class Incoming:
     """What comes in on one connection."""
 
     __slots__ = (
-        "_between_bytes",
         "_body",
         "_body_bytes",
         "_body_limit",
         "_body_pieces",
+        "_counted_bytes",
         "_data",
         "_fields",
-        "_head_bytes",
         "_head_bytes_max",
         "_keep_alive",
         "_parser",
@@ -133,38 +134,33 @@ class Incoming:
     def _begin(self) -> None:
         self._url = b""
         self._fields: list[tuple[bytes, bytes]] = []
-        self._head_bytes = 0
-        """Of the request line and the fields that are complete; later of the trailers."""
         self._request: Request | None = None
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._body_limit = SMALL_BODY_BYTES
         self._body_pieces: Pieces | None = None
-        self._between_bytes = 0
-        """What was fed since something was last complete: a field, a head or a piece of a body."""
+        self._counted_bytes = 0
+        """What was fed after the piece in which the head, or what follows the last piece of the body, began."""
 
     # Bytes in.
 
     def feed(self, data: bytes) -> None:
         """Read at most `FEED_BYTES`; hand over what is complete."""
-        while data and not self.ended:
-            data = self._feed(data)
-
-    def _feed(self, data: bytes) -> bytes:
-        """Read; return what the next parser is to read."""
-        self._data = data
-        self._between_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as stopped:
-            if not self.ended:
-                return self._without_upgrade() + data[stopped.args[0] :]
-        except httptools.HttpParserError as error:
-            if not self.ended:
-                self._refuse(Problem("invalid_input", f"This is not HTTP/1.1: {error}."))
-        if self.phase != IDLE and self._between_bytes > self._head_bytes_max + FEED_BYTES and not self.ended:
-            self._refuse_head()
-        return b""
+        while data:
+            self._data = data
+            self._counted_bytes += len(data)
+            rest = b""
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stopped:
+                if not self.ended:
+                    rest = self._without_upgrade() + data[stopped.args[0] :]
+            except httptools.HttpParserError as error:
+                if not self.ended:
+                    self._refuse(Problem("invalid_input", f"This is not HTTP/1.1: {error}."))
+            data = rest
+        if self._counted_bytes > self._head_bytes_max and self.phase != IDLE and not self.ended:
+            self._refuse(self._too_large())
 
     def _without_upgrade(self) -> bytes:
         """Return the head that was read, without its wish for another protocol, for a new parser."""
@@ -205,42 +201,30 @@ class Incoming:
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
         self._url += url
-        self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field of the head; one of the trailers is only counted."""
-        self._count(len(name) + len(value) + 4)
-        if self.phase == BODY:
-            return
-        if len(self._fields) == FIELDS_MAX:
-            self._refuse(Problem("invalid_input", f"A request has at most {FIELDS_MAX} header fields.", status=431))
-            raise _EnoughError
+        """Take a field: of the head, or of the trailers, which are put where nobody looks."""
         self._fields.append((name.lower(), value))
-
-    def _count(self, size: int) -> None:
-        self._between_bytes = 0
-        self._head_bytes += size
-        if self._head_bytes > self._head_bytes_max:
-            self._refuse_head()
-            raise _EnoughError
 
     def on_headers_complete(self) -> None:
         """Know the request but for its body; hand it over already if it is answered in pieces."""
-        self._between_bytes = self._head_bytes = 0
-        if self._parser.should_upgrade() and self._parser.get_method() != b"CONNECT":
+        parser = self._parser
+        method = parser.get_method()
+        if parser.should_upgrade() and method != b"CONNECT":
             self._upgrades = True
             return
         try:
-            request = self._request = self._read_head()
-            self._open(request)
+            self._read_head(method, parser.get_http_version())
         except Problem as problem:
             self._refuse(problem)
             raise _EnoughError from None
         self.phase = BODY
+        self._counted_bytes = 0
+        self._fields = []
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
-        self._between_bytes = 0
+        self._counted_bytes = 0
         self._body_bytes += len(body)
         if self._body_bytes > self._body_limit:
             try:
@@ -277,33 +261,32 @@ class Incoming:
 
     # A head.
 
-    def _read_head(self) -> Request:
-        """Return the request without its body, or raise what is wrong with it."""
-        method = self._parser.get_method()
+    def _read_head(self, method: bytes, version: str) -> None:
+        """Know the request and make ready for its body, or raise what is wrong with it."""
+        self._check_size()
         fields = fold(self._fields)
-        version = self._parser.get_http_version()
-        coding = fields.get(b"transfer-encoding")
-        if version not in {"1.0", "1.1"}:
-            raise Problem("invalid_input", "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
-        if method == b"CONNECT":
-            raise Problem("invalid_input", "This is not a proxy.", status=405)
-        if version == "1.1" and b"host" not in fields:
-            raise Problem("invalid_input", "Send a Host header.")
-        if coding is not None and (version == "1.0" or coding.lower() != b"chunked"):
-            raise Problem("invalid_input", "A body comes with its length, or in chunks over HTTP/1.1; nothing else.")
-        self._keep_alive = version == "1.1" and self._parser.should_keep_alive()
+        is_old = version != "1.1"
+        if is_old or method == b"CONNECT" or b"host" not in fields or b"transfer-encoding" in fields:
+            _check_head(method, version, fields)
+        keep_alive = self._keep_alive = not is_old and self._parser.should_keep_alive()
         path, query = _split(self._url)
-        return Request(method, path, query, fields, b"", self._peer)
-
-    def _open(self, request: Request) -> None:
-        """Make ready for the body, or raise why it is not taken."""
-        is_old = self._parser.get_http_version() == "1.0"
-        announced = int(request.headers.get(b"content-length", 0))
-        if announced > SMALL_BODY_BYTES:
-            self._allow(announced)
-        if request.headers.get(b"expect", b"").lower() == b"100-continue" and not is_old:
+        request = self._request = Request(method, path, query, fields, b"", self._peer)
+        if b"content-length" in fields:
+            announced_bytes = int(fields[b"content-length"])
+            if announced_bytes > SMALL_BODY_BYTES:
+                self._allow(announced_bytes)
+        if b"expect" in fields and fields[b"expect"].lower() == b"100-continue" and not is_old:
             self._sink.take_expectation()
-        self._body_pieces = self._sink.take_in_pieces(request, keep_alive=self._keep_alive, is_old=is_old)
+        self._body_pieces = self._sink.take_in_pieces(request, keep_alive=keep_alive, is_old=is_old)
+
+    def _check_size(self) -> None:
+        """Raise if the head is too large. It is measured only if it may be."""
+        if len(self._fields) > FIELDS_MAX:
+            raise Problem("invalid_input", f"A request has at most {FIELDS_MAX} header fields.", status=431)
+        if self._counted_bytes + FEED_BYTES > self._head_bytes_max:
+            size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._fields)
+            if size > self._head_bytes_max:
+                raise self._too_large()
 
     def _allow(self, size: int) -> None:
         """Raise unless the request may send so much of a body; ask how much it may, but only if it matters."""
@@ -315,9 +298,11 @@ class Incoming:
     def _remember_head(self, request: Request) -> None:
         """Keep the headers if the whole request came in one piece and says nothing that changes how it is read."""
         self._repeatable_head = b""
+        if not self._keep_alive or not _NOT_REPEATABLE.isdisjoint(request.headers):
+            return
         data = self._data
         line = _PLAIN_LINE.match(data)
-        if line is None or not self._keep_alive or not _NOT_REPEATABLE.isdisjoint(request.headers):
+        if line is None:
             return
         end = data.find(b"\r\n\r\n", line.end() - 2) + 4
         body = request.body
@@ -327,13 +312,26 @@ class Incoming:
 
     # Refusals.
 
-    def _refuse_head(self) -> None:
+    def _too_large(self) -> Problem:
         text = f"The head of a request, or what follows its body, has at most {self._head_bytes_max} bytes."
-        self._refuse(Problem("invalid_input", text, status=431))
+        return Problem("invalid_input", text, status=431)
 
     def _refuse(self, problem: Problem) -> None:
         self.ended = True
         self._sink.refuse(problem, self._request)
+
+
+def _check_head(method: bytes, version: str, fields: dict[bytes, bytes]) -> None:
+    """Raise if a head is none that we take."""
+    coding = fields.get(b"transfer-encoding")
+    if version not in {"1.0", "1.1"}:
+        raise Problem("invalid_input", "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+    if method == b"CONNECT":
+        raise Problem("invalid_input", "This is not a proxy.", status=405)
+    if version == "1.1" and b"host" not in fields:
+        raise Problem("invalid_input", "Send a Host header.")
+    if coding is not None and (version == "1.0" or coding.lower() != b"chunked"):
+        raise Problem("invalid_input", "A body comes with its length, or in chunks over HTTP/1.1; nothing else.")
 
 
 def _split(target: bytes) -> tuple[bytes, bytes]:

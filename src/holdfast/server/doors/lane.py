@@ -46,12 +46,13 @@ import msgspec
 
 from holdfast.server.doors.exchange import Exchange
 from holdfast.server.doors.incoming import BODY, FEED_BYTES, HEAD, IDLE, Incoming
-from holdfast.server.doors.message import CONTINUE, message
+from holdfast.server.doors.message import CONTINUE, LARGE_BYTES, message
 from holdfast.server.doors.request import Request
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.server.doors.lanes import Lanes
+    from holdfast.server.render import Answered
 
 OWED_MAX = 32
 OWED_BYTES_MAX = 65_536
@@ -118,11 +119,8 @@ class Lane(asyncio.Protocol):
         """When the last answer was done; when the current one was begun; when it was over."""
         self._is_working = False
         self._is_behind = False
-        """Whether it stands in the backlog."""
         self._is_over = False
-        """Whether the last thing was written."""
         self._half_closed = False
-        """Whether the other side sends no more."""
         self.is_stopping = False
         self._reading_pauses = False
         self._writing_pauses = False
@@ -143,15 +141,13 @@ class Lane(asyncio.Protocol):
         self.peer = transport.get_extra_info("peername")
         address = self.peer[0] if isinstance(self.peer, tuple) else ""
         self._incoming = Incoming(self, self._lanes.settings, address)
-        connections, connections_max = self._lanes.connections, self._lanes.settings.connections_max
-        connections.add(self)
-        if len(connections) > connections_max + CONNECTIONS_TOLD_MAX:
+        self._lanes.connections.add(self)
+        beyond = len(self._lanes.connections) - self._lanes.settings.connections_max
+        if beyond > CONNECTIONS_TOLD_MAX:
             self._transport.abort()
-        elif len(connections) > connections_max:
-            self._incoming.ended = True
+        elif beyond > 0:
             text = "The server has too many connections: try again."
-            self.refuse(Problem("overloaded", text, retry_after_ms=1_000), None)
-            self._work()
+            self._refuse_and_end(Problem("overloaded", text, retry_after_ms=1_000))
 
     def data_received(self, data: bytes) -> None:
         """Answer; what cannot be answered yet waits."""
@@ -162,6 +158,11 @@ class Lane(asyncio.Protocol):
             request = incoming.repeated(data)
             if request is not None and not self._lanes.door.is_in_pieces(request):
                 self._answer(request, keep_alive=True)
+                return
+            if len(data) <= FEED_BYTES:
+                incoming.feed(data)
+                if self._owed:
+                    self._work()
                 return
         self._unread += data
         self._work()
@@ -256,7 +257,8 @@ class Lane(asyncio.Protocol):
             self._lanes.put_behind(self)
         elif self._half_closed and not (self._is_over or self._current or self._owed or self._unread):
             self._end()
-        self._look_at_reading()
+        if self._unread or self._reading_pauses:
+            self._look_at_reading()
 
     def work_on(self) -> None:
         """Go on with what was left: all others have had their turn."""
@@ -297,8 +299,8 @@ class Lane(asyncio.Protocol):
         elif isinstance(owed, bytes):
             self.write(owed)
         else:
-            refusal = self._lanes.routes.refusal(owed.problem, owed.request)
-            self._write(owed.request, *refusal, keep_alive=False)
+            answered = self._lanes.routes.refusal(owed.problem, owed.request)
+            self._write(owed.request, answered, keep_alive=False)
 
     # Answers.
 
@@ -308,7 +310,7 @@ class Lane(asyncio.Protocol):
 
         def reply(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
             if self._current is request:
-                self._write(request, status, body, headers, keep_alive=keep_alive)
+                self._write(request, (status, body, headers), keep_alive=keep_alive)
 
         self._lanes.routes.handle(request, reply)
         if self._half_closed and self._is_away():
@@ -316,21 +318,15 @@ class Lane(asyncio.Protocol):
 
     def _is_away(self) -> bool:
         """Tell whether somebody who sends no more counts as gone: one who waits in line or reads a stream."""
-        current = self._current
-        return isinstance(current, Exchange) or (current is not None and current.on_disconnect is not None)
+        now = self._current
+        return isinstance(now, Exchange) or (now is not None and now.on_disconnect is not None)
 
-    def _write(
-        self,
-        request: Request,
-        status: int,
-        body: bytes,
-        headers: tuple[tuple[bytes, bytes], ...],
-        *,
-        keep_alive: bool,
-    ) -> None:
+    def _write(self, request: Request, answered: Answered, *, keep_alive: bool) -> None:
+        status, body, headers = answered
         keep_alive = keep_alive and not self.is_stopping
-        for part in message(request, status, body, headers, self._lanes.common_fields, keep_alive=keep_alive):
-            self.write(part)
+        self.write(message(request, status, body, headers, self._lanes.common_fields, keep_alive=keep_alive))
+        if len(body) > LARGE_BYTES and request.method != b"HEAD":
+            self.write(body)
         self.done(keep_alive=keep_alive)
 
     def write(self, data: bytes) -> None:
@@ -445,6 +441,10 @@ class Lane(asyncio.Protocol):
             self._refuse_late("body", settings.body_timeout_seconds)
 
     def _refuse_late(self, what: str, seconds: int) -> None:
+        text = f"The {what} of a request takes at most {seconds} s."
+        self._refuse_and_end(Problem("invalid_input", text, status=408))
+
+    def _refuse_and_end(self, problem: Problem) -> None:
         self._incoming.ended = True
-        self.refuse(Problem("invalid_input", f"The {what} of a request takes at most {seconds} s.", status=408), None)
+        self.refuse(problem, None)
         self._work()

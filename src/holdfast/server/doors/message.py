@@ -39,8 +39,11 @@ def message(
     common: bytes,
     *,
     keep_alive: bool,
-) -> tuple[bytes, ...]:
-    """Return the message, in one part or two. `common` is what every message has, `headers` what only this one has."""
+) -> bytes:
+    """Return the message, without its body if that is large: the caller writes it by itself.
+
+    `common` are the fields that every message has, `headers` those that only this one has.
+    """
     extra = common
     is_json = True
     for name, value in headers:
@@ -49,15 +52,13 @@ def message(
     if not keep_alive:
         extra += b"connection: close\r\n"
     if status == _NO_CONTENT:
-        return (b"%bx-request-id: %b\r\n%b\r\n" % (_STATUS_LINES[status], request.request_id.encode(), extra),)
+        return b"%bx-request-id: %b\r\n%b\r\n" % (_STATUS_LINES[status], request.request_id.encode(), extra)
     length = len(body)
-    is_apart = length > LARGE_BYTES
-    head = b"%b%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n%b" % (
+    return b"%b%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n%b" % (
         _STATUS_LINES[status],
         _JSON_HEADER if is_json else b"",
         length,
         request.request_id.encode(),
         extra,
-        b"" if is_apart or request.method == b"HEAD" else body,
+        b"" if length > LARGE_BYTES or request.method == b"HEAD" else body,
     )
-    return (head, body) if is_apart and request.method != b"HEAD" else (head,)
