@@ -20,13 +20,14 @@ from holdfast.wire import replies
 from tests.support.page_session import PageSession
 from tests.support.pages import MARKS, PAGES, ROOT, Block, all_blocks, blocks_of
 
-LANGUAGES = {"console", "ini", "json", "python", "sh", "sql", "text", "toml"}
+LANGUAGES = {"console", "haproxy", "ini", "json", "nginx", "python", "sh", "sql", "text", "toml"}
 RUNNING = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
 
 # Every block that nothing runs, and why: page, reason, how many.
 NOT_RUN = {
     ("docs/guide/benchmarks.md", "takes minutes"): 1,
     ("docs/guide/operating.md", "needs systemd and root"): 1,
+    ("docs/guide/proxies.md", "needs a name, a certificate and a proxy"): 1,
     ("docs/guide/python.md", "needs a package index"): 1,
     ("docs/guide/testing.md", "needs a package index"): 1,
 }

@@ -70,7 +70,7 @@ class LosingProxy(Proxy):
     def _pass_on(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError):
             client.settimeout(TIMEOUT_SECONDS)
-            request = _read_request(client)
+            request = read_request(client)
             with socket.create_connection((self.server.host, self.server.port), timeout=TIMEOUT_SECONDS) as upstream:
                 upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 upstream.sendall(request)
@@ -97,7 +97,7 @@ class LeakyProxy(Proxy):
             with socket.create_connection((self.server.host, self.server.port), timeout=TIMEOUT_SECONDS) as upstream:
                 upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 while True:
-                    upstream.sendall(_read_request(client))
+                    upstream.sendall(read_request(client))
                     answer = b""
                     while not parse_answers(answer, closed=False):
                         answer += _more(upstream)
@@ -113,7 +113,7 @@ class LeakyProxy(Proxy):
             return loses
 
 
-def _read_request(client: socket.socket) -> bytes:
+def read_request(client: socket.socket) -> bytes:
     data = b""
     while b"\r\n\r\n" not in data:
         data += _more(client)
