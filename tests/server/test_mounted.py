@@ -62,13 +62,15 @@ class Caller:
 
 @asynccontextmanager
 async def _serving(
-    directory: Path, application: Application, body_bytes_max: int = 2_097_152
+    directory: Path, application: Application, body_bytes_max: int = 2_097_152, trusted_proxies: str = ""
 ) -> AsyncIterator[Callable[[], Awaitable[Caller]]]:
     """Serve our routes, and the application below /other, on a real socket; yield what connects to it."""
     engine = Engine(MemoryJournal(), Limits(), clock=SystemClock(), version=__version__)
     await engine.start()
     api = Api(
-        engine, Auth(StaticTokens([]), AuthorityKey(b"k" * 32)), Settings(data=directory, body_bytes_max=body_bytes_max)
+        engine,
+        Auth(StaticTokens([]), AuthorityKey(b"k" * 32)),
+        Settings(data=directory, body_bytes_max=body_bytes_max, trusted_proxies=trusted_proxies),
     )
     routes = Routes(api, OPERATIONS)
     lanes = Lanes(routes, Door(routes, {"/other": application}, chunks_only=False), ServerState())
@@ -277,3 +279,22 @@ def test_head_and_http_1_0_have_their_own_framing(tmp_path: Path) -> None:
             assert b"chunked" not in data
 
     _run(test())
+
+
+def test_it_sees_the_client_that_a_trusted_proxy_tells(tmp_path: Path) -> None:
+    """Address and scheme of the client are those that a proxy tells, if the settings name it, and else our own."""
+
+    async def test(trusted_proxies: str) -> tuple[str, str]:
+        seen: list[tuple[str, str]] = []
+
+        async def look(scope: Scope, receive: Receive, send: Send) -> None:
+            seen.append((scope["client"][0], scope["scheme"]))
+            await _echo(scope, receive, send)
+
+        async with _serving(tmp_path, look, trusted_proxies=trusted_proxies) as connect:
+            caller = await connect()
+            await caller.ask(_post(b"", "X-Forwarded-For: 203.0.113.9", "X-Forwarded-Proto: https"), 1)
+        return seen[0]
+
+    assert asyncio.run(test("127.0.0.0/8")) == ("203.0.113.9", "https")
+    assert asyncio.run(test("")) == ("127.0.0.1", "http")

@@ -90,7 +90,7 @@ class Door:
             self._routes.check_host(request)
             mounted = self._mount_of(request.path)
             if mounted is not None:
-                await mounted(scope, receive, send)
+                await mounted(self._as_the_client_sees_it(scope, request), receive, send)
                 return
             route, segment = self._routes.find(request.method, request.path)
             if route.is_stream:
@@ -104,6 +104,13 @@ class Door:
         else:
             answered = await self._answer(request, receive)
         await _respond(send, request, answered)
+
+    def _as_the_client_sees_it(self, scope: Scope, request: Request) -> Scope:
+        """Return the scope with the client's own address and scheme, where a trusted proxy tells them."""
+        proxies = self._api.proxies
+        address = proxies.client_of(request)
+        client = scope["client"] if address is None or str(address) == request.peer else (str(address), 0)
+        return scope | {"scheme": proxies.scheme_of(request, scope["scheme"]), "client": client}
 
     async def _body(self, request: Request, receive: Receive) -> bytes:
         body = bytearray()
