@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -200,7 +201,8 @@ SHARES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 
 
 def main() -> None:
-    """Run it by hand."""
+    """Run it by hand. Told to stop, it stops all that it started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(description="Attack a server of its own, and show what its user feels of it.")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--only", help="names of attacks, separated by commas", default=",".join(ATTACKS))

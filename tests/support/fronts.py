@@ -32,6 +32,7 @@ STARTS_MAX = 5
 
 PASSES_UPGRADE_ON = "nginx that passes Upgrade on"
 SHARES_ALWAYS = "haproxy that shares connections at once"
+APPENDS = "nginx that appends to X-Forwarded-For"
 FRONTS = ("nginx", PASSES_UPGRADE_ON, "haproxy", SHARES_ALWAYS)
 """As the guide says, and as many people have it."""
 PACKAGES = {"nginx": "nginx-light", "haproxy": "haproxy", "openssl": "openssl"}
@@ -96,6 +97,8 @@ def _nginx(running: Front, folder: Path, upstream: tuple[str, int]) -> list[str]
     if running.kind == PASSES_UPGRADE_ON:
         changes['Upgrade           "";'] = "Upgrade           $http_upgrade;"
         changes['Connection        "";'] = 'Connection        "upgrade";'
+    if running.kind == APPENDS:
+        changes["X-Forwarded-For   $remote_addr"] = "X-Forwarded-For   $proxy_add_x_forwarded_for"
     (folder / "holdfast.conf").write_text(_from_the_guide("nginx", changes), encoding="utf-8")
     folders = " ".join(
         f"{kind}_temp_path {folder / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
