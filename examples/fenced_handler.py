@@ -73,14 +73,14 @@ def start(name: str, arguments: argparse.Namespace) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def serving() -> Iterator[int]:
-    """Serve on a free port, which is given to the block."""
-    with tempfile.TemporaryDirectory() as folder:
-        app = FencedWSGI(service, FolderFence(folder))
-        with make_server("127.0.0.1", 0, app, handler_class=Quiet) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            yield server.server_port
-            server.shutdown()
+def serving(job: str) -> Iterator[int]:
+    """Serve on a free port, which is given to the block. A token counts only if the server says that it is current."""
+    with tempfile.TemporaryDirectory() as folder, holdfast.Holdfast() as server:
+        app = FencedWSGI(service, FolderFence(folder), is_current=lambda _, token: server.check(job, token))
+        with make_server("127.0.0.1", 0, app, handler_class=Quiet) as running:
+            threading.Thread(target=running.serve_forever, daemon=True).start()
+            yield running.server_port
+            running.shutdown()
 
 
 class Quiet(WSGIRequestHandler):
@@ -102,7 +102,7 @@ def main() -> None:
     if arguments.worker:
         work(arguments.worker, arguments)
         return
-    with serving() as arguments.port:
+    with serving(arguments.job) as arguments.port:
         tell_the_story(arguments)
 
 

@@ -188,6 +188,16 @@ def test_keeps_the_mode(report: Path, mode: int) -> None:
     assert stat.S_IMODE(report.stat().st_mode) == mode
 
 
+@pytest.mark.parametrize("bit", [stat.S_ISUID, stat.S_ISGID, stat.S_ISVTX])
+def test_keeps_no_setuid_bit(report: Path, bit: int) -> None:
+    """A file that is replaced keeps neither setuid nor setgid nor the sticky bit: its content is another's now."""
+    report.write_bytes(b"old")
+    report.chmod(0o755 | bit)
+    assert report.stat().st_mode & bit, "the file system keeps such bits"
+    fenced_write(report, b"new", 4)
+    assert stat.S_IMODE(report.stat().st_mode) == 0o755
+
+
 def test_a_new_file_has_the_usual_mode(report: Path) -> None:
     """A file that was not there is made as any other, and its fence is the owner's alone."""
     usual = report.with_name("usual")

@@ -334,7 +334,7 @@ KINDS = pytest.mark.parametrize(
 @KINDS
 def test_a_stale_request_is_answered_412(middleware: App, app: App, ask: Ask) -> None:
     """A stale token is answered 412 with what to do; others reach the application, which finds the token."""
-    guarded = middleware(app, MemoryFence())
+    guarded = middleware(app, MemoryFence(), trust_callers=True)
     assert ask(guarded, "/reports/7", "4") == (200, 4)
     assert ask(guarded, "/reports/7", "9") == (200, 9)
     assert ask(guarded, "/reports/8", "4") == (200, 4)
@@ -367,7 +367,7 @@ def test_a_request_without_a_token_is_answered_400(
     middleware: App, app: App, ask: Ask, tokens: list[str], code: str
 ) -> None:
     """A request whose token is missing, garbled or said twice never reaches the application."""
-    status, body = ask(middleware(app, MemoryFence()), "/reports/7", *tokens)
+    status, body = ask(middleware(app, MemoryFence(), trust_callers=True), "/reports/7", *tokens)
     assert (status, body["code"]) == (400, code)
     assert "send the fencing token of your claim" in body["details"].lower()
 
@@ -375,12 +375,12 @@ def test_a_request_without_a_token_is_answered_400(
 @KINDS
 def test_reading_needs_no_token(middleware: App, app: App, ask: Ask) -> None:
     """Safe methods pass unguarded; a function of your own decides otherwise."""
-    assert ask(middleware(app, MemoryFence()), method="GET") == (200, None)
-    everything = middleware(app, MemoryFence(), resource=lambda request: "the one thing")
+    assert ask(middleware(app, MemoryFence(), trust_callers=True), method="GET") == (200, None)
+    everything = middleware(app, MemoryFence(), trust_callers=True, resource=lambda request: "the one thing")
     assert ask(everything, "/a", method="GET")[0] == 400
     assert ask(everything, "/a", "9", method="GET") == (200, 9)
     assert ask(everything, "/b", "4")[0] == 412
-    nothing = middleware(app, MemoryFence(), resource=lambda request: None)
+    nothing = middleware(app, MemoryFence(), trust_callers=True, resource=lambda request: None)
     assert ask(nothing) == (200, None)
 
 
@@ -388,7 +388,7 @@ def test_reading_needs_no_token(middleware: App, app: App, ask: Ask) -> None:
 def test_paths_are_names(middleware: App, app: App, ask: Ask) -> None:
     """A path is compared as text; one that no fence can keep is refused."""
     fence = MemoryFence()
-    guarded = middleware(app, fence)
+    guarded = middleware(app, fence, trust_callers=True)
     assert ask(guarded, "/berichte/größe", "9") == (200, 9)
     assert not passes(fence, "/berichte/größe", 4)
     status, body = ask(guarded, "/" + "a" * 256, "9")
@@ -421,9 +421,9 @@ def test_a_stale_write_inside_the_application_is_answered_too(tmp_path: Path) ->
 
     save(4)
     for ask, guarded in (
-        (ask_wsgi, FencedWSGI(in_wsgi)),
-        (ask_wsgi, FencedWSGI(streamed_wsgi)),
-        (ask_asgi, FencedASGI(in_asgi)),
+        (ask_wsgi, FencedWSGI(in_wsgi, trust_callers=True)),
+        (ask_wsgi, FencedWSGI(streamed_wsgi, trust_callers=True)),
+        (ask_asgi, FencedASGI(in_asgi, trust_callers=True)),
     ):
         assert ask(guarded, "/reports/7", "3")[0] == 412
         assert ask(guarded, "/reports/7", "4")[0] == 200
@@ -445,14 +445,14 @@ def test_a_response_holds_its_resource_until_it_is_closed() -> None:
         raise LookupError
 
     environ = {"REQUEST_METHOD": "PUT", "PATH_INFO": "/reports/7", "HTTP_FENCING_TOKEN": "4"}
-    response: Any = FencedWSGI(lambda environ, start_response: Response(), fence)(environ, print)
+    response: Any = FencedWSGI(lambda environ, start_response: Response(), fence, trust_callers=True)(environ, print)
     assert list(response) == [b"1"]
     with pytest.raises(LookupError):
         response.close()
     assert closed == [True]
     assert passes(fence, "/reports/7", 4)
     with pytest.raises(LookupError):
-        FencedWSGI(fail, fence)(environ, print)
+        FencedWSGI(fail, fence, trust_callers=True)(environ, print)
     assert passes(fence, "/reports/7", 4)
 
 
@@ -468,6 +468,6 @@ def test_what_has_begun_cannot_be_answered_again() -> None:
         seen.append(scope)
 
     with pytest.raises(StaleToken):
-        ask_asgi(FencedASGI(late), "/reports/7", "4")
-    asyncio.run(FencedASGI(note, MemoryFence())({"type": "lifespan"}, None, None))
+        ask_asgi(FencedASGI(late, trust_callers=True), "/reports/7", "4")
+    asyncio.run(FencedASGI(note, MemoryFence(), trust_callers=True)({"type": "lifespan"}, None, None))
     assert seen == [{"type": "lifespan"}]

@@ -8,8 +8,9 @@ a resource and refuses smaller ones with `StaleToken`:
     MemoryFence     the memory of one process, for a handler of requests
     FolderFence     the same for all processes of one machine
 
-`fenced` puts a function behind a fence, `FencedASGI` and `FencedWSGI` a web application. Nothing here talks to a
-Holdfast server, and nothing but the standard library is needed.
+`fenced` puts a function behind a fence, `FencedASGI` and `FencedWSGI` a web application; those have to be told who
+vouches for the token of a request. Nothing here talks to a Holdfast server but a function of yours, and nothing but the
+standard library is needed.
 """
 
 from holdfast.errors import CannotFence, StaleToken
@@ -17,7 +18,8 @@ from holdfast.fencing._file import FileFence, FolderFence, HeldFile, fenced_writ
 from holdfast.fencing._memory import MemoryFence
 from holdfast.fencing._sql import SqlFence
 from holdfast.fencing._token import TOKEN_MAX, parse_token
-from holdfast.fencing._web import TOKEN_HEADER, Fence, FencedASGI, FencedWSGI, fenced
+from holdfast.fencing._trust import sign_token
+from holdfast.fencing._web import TOKEN_HEADER, Fence, FencedASGI, FencedWSGI, fenced, routed_path
 
 __all__ = [
     "CannotFence",
@@ -35,4 +37,6 @@ __all__ = [
     "fenced",
     "fenced_write",
     "parse_token",
+    "routed_path",
+    "sign_token",
 ]

@@ -74,7 +74,10 @@ class HeldFile:
         self._is_over = False
 
     def write(self, data: bytes) -> None:
-        """Replace the content whole and durably. A file that was there keeps its mode; a link to it stays a link."""
+        """Replace the content whole and durably. A symbolic link to the file stays one.
+
+        A file that was there keeps its mode, but no setuid, setgid or sticky bit: it belongs to whoever writes it.
+        """
         if self._is_over:
             raise CannotFence(f"{self.path} is no longer guarded: write inside the `with` block")
         new = self.path.with_name(f"{self.path.name}.fence.new")  # One is enough: whoever holds the fence is alone.
@@ -165,8 +168,9 @@ def _raise(fence: int, path: Path, resource: str, token: int, *, folder: Path | 
 
 
 def _mode(path: Path) -> int | None:
+    """Return who may read, write and run it. Not setuid and its kin: the new content is another's, who may be us."""
     try:
-        return stat.S_IMODE(path.stat().st_mode)
+        return stat.S_IMODE(path.stat().st_mode) & 0o777
     except FileNotFoundError:
         return None
 

@@ -3,7 +3,10 @@
 So a newer owner waits for an older one that is already at work, and an older one that comes later is refused; the two
 never run at once. A handler that hangs keeps its resource closed: give it a limit of its own.
 
-The token comes with the request, in the header `Fencing-Token`. A fence in SQL belongs into the handler's own
+The token comes with the request, in the header `Fencing-Token`, and somebody has to vouch for it (`_trust`). What a
+request is about is its path as applications route it: however it is spelled, one thing has one fence.
+
+A fence in SQL belongs into the handler's own
 transaction: give the middleware no fence, take the token from `holdfast.token`, and call `SqlFence.check` in the
 handler. The middleware answers a `StaleToken` from the handler as it answers its own.
 """
@@ -19,10 +22,11 @@ from http import HTTPStatus
 from string import Formatter
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
-from holdfast.errors import StaleToken
+from holdfast.errors import HoldfastError, StaleToken
 from holdfast.fencing._token import TOKEN_MAX, checked_resource, parse_token
+from holdfast.fencing._trust import Ask, Signed, Trust, Vouched, trust_in
 
-__all__ = ["Fence", "FencedASGI", "FencedWSGI", "TOKEN_HEADER", "fenced"]
+__all__ = ["Fence", "FencedASGI", "FencedWSGI", "TOKEN_HEADER", "fenced", "routed_path"]
 
 TOKEN_HEADER = "Fencing-Token"  # noqa: S105 - where a token is, not one
 TOKEN_KEY = "holdfast.token"  # noqa: S105 - the same
@@ -130,8 +134,8 @@ def _stale(stale: StaleToken) -> _Answer:
     )
 
 
-def _token(resource: str, sent: list[str]) -> int | _Answer:
-    """Read the token; for a request that cannot be guarded, an answer."""
+def _token(resource: str, sent: list[str], trust: Trust) -> int | _Answer:
+    """Read the token; for a request that cannot be guarded, an answer. Whether it is current is asked later."""
     try:
         checked_resource(resource)
     except ValueError as error:
@@ -139,28 +143,79 @@ def _token(resource: str, sent: list[str]) -> int | _Answer:
     if not sent:
         details = f"Send the fencing token of your claim in the header {TOKEN_HEADER}."
         return _answer(HTTPStatus.BAD_REQUEST, "No fencing token", "fencing_token_missing", details)
+    text = ",".join(sent)  # More than one is none: nobody can say which was meant.
     try:
-        return parse_token(",".join(sent))  # More than one is none: nobody can say which was meant.
+        if not isinstance(trust, Signed):
+            return parse_token(text)
+        token = trust.read(resource, text)
     except ValueError:
         details = f"{TOKEN_HEADER} is one whole number from 0 to {TOKEN_MAX}: send the fencing token of your claim."
         return _answer(HTTPStatus.BAD_REQUEST, "Invalid fencing token", "fencing_token_invalid", details)
+    if token is None:
+        details = (
+            f"{TOKEN_HEADER} is not signed for {resource}: send what sign_token makes of the key, that and the token"
+        )
+        return _answer(HTTPStatus.FORBIDDEN, "Fencing token not signed", "fencing_token_not_signed", f"{details}.")
+    return token
+
+
+def _not_current(resource: str, token: int) -> _Answer:
+    return _answer(
+        HTTPStatus.PRECONDITION_FAILED,
+        "Fencing token not current",
+        "fencing_token_not_current",
+        f"the server does not know token {token} as that of a live claim for {resource}: "
+        "you do not own the job, so stop, and claim it again if it still needs doing.",
+        resource=resource,
+        fencing_token=token,
+    )
+
+
+def _not_checked(error: HoldfastError) -> _Answer:
+    details = f"Whether the token is current could not be found out: {error}. Nothing was done: try again."
+    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "Fencing token not checked", "fencing_token_not_checked", details)
 
 
 # --- An application --------------------------------------------------------------------------------------------------
+
+
+def routed_path(path: str) -> str:
+    """Write a path the one way that stands for all that lead to the same thing.
+
+    The server has taken percent escapes off. Empty segments, `.`, `..`, parameters behind `;` and a slash at the end
+    are taken out here: some routers do so, and paths that lead to one thing must not have two fences. Case stays.
+    """
+    segments: list[str] = []
+    for segment in path.split("/"):
+        name = segment.partition(";")[0]
+        if name == "..":
+            del segments[-1:]
+        elif name not in {"", "."}:
+            segments.append(name)
+    return "/" + "/".join(segments)
 
 
 class FencedASGI:
     """Middleware for ASGI in asyncio. Other than HTTP requests, such as web sockets, pass unguarded."""
 
     def __init__(
-        self, app: Application, fence: Fence | None = None, *, resource: Callable[[Values], str | None] | None = None
+        self,
+        app: Application,
+        fence: Fence | None = None,
+        *,
+        is_current: Ask | None = None,
+        key: bytes | None = None,
+        trust_callers: bool = False,
+        resource: Callable[[Values], str | None] | None = None,
     ) -> None:
-        """Guard `app`. `resource` makes a name of the scope, or None for what needs no guard.
+        """Guard `app`. Who vouches for a token has to be said: `is_current`, `key` or `trust_callers=True`.
 
-        Without it every request but GET, HEAD, OPTIONS and TRACE is guarded, by its path.
+        `resource` makes a name of the scope, or None for what needs no guard. Without it every request but GET, HEAD,
+        OPTIONS and TRACE is guarded, by its path as it is routed.
         """
         self._app = app
         self._fence = fence
+        self._trust = trust_in(is_current, key, trust_callers=trust_callers)
         self._resource = resource or _asgi_path
 
     async def __call__(self, scope: Values, receive: Any, send: Any) -> None:  # noqa: ANN401 - the framework's own
@@ -169,7 +224,12 @@ class FencedASGI:
             await self._app(scope, receive, send)
             return
         sent = [value.decode("latin-1") for name, value in scope["headers"] if name == TOKEN_HEADER.lower().encode()]
-        token = _token(resource, sent)
+        token = _token(resource, sent, self._trust)
+        if isinstance(self._trust, Vouched) and isinstance(token, int):
+            try:
+                token = token if await self._trust.believes_async(resource, token) else _not_current(resource, token)
+            except HoldfastError as error:
+                token = _not_checked(error)
         if isinstance(token, _Answer):
             await _asgi_answer(token, send)
             return
@@ -192,7 +252,12 @@ class FencedASGI:
 
 
 def _asgi_path(scope: Values) -> str | None:
-    return None if scope["method"] in _SAFE_METHODS else scope["path"] or "/"
+    if scope["method"] in _SAFE_METHODS:
+        return None
+    path: str = scope["path"]
+    # Where the application hangs is no part of what it routes by; servers of before gave the path without it.
+    above = scope.get("root_path", "").rstrip("/")
+    return routed_path(path[len(above) :] if path == above or path.startswith(f"{above}/") else path)
 
 
 async def _asgi_answer(answer: _Answer, send: Callable[[Values], Awaitable[None]]) -> None:
@@ -205,14 +270,25 @@ class FencedWSGI:
     """Middleware for WSGI. The resource is held until the server closes the response, for it may be made on the way."""
 
     def __init__(
-        self, app: Application, fence: Fence | None = None, *, resource: Callable[[Values], str | None] | None = None
+        self,
+        app: Application,
+        fence: Fence | None = None,
+        *,
+        is_current: Ask | None = None,
+        key: bytes | None = None,
+        trust_callers: bool = False,
+        resource: Callable[[Values], str | None] | None = None,
     ) -> None:
-        """Guard `app`. `resource` makes a name of the environ, or None for what needs no guard.
+        """Guard `app`. Who vouches for a token has to be said: `is_current`, `key` or `trust_callers=True`.
 
-        Without it every request but GET, HEAD, OPTIONS and TRACE is guarded, by its path.
+        `resource` makes a name of the environ, or None for what needs no guard. Without it every request but GET, HEAD,
+        OPTIONS and TRACE is guarded, by its path as it is routed.
         """
+        if inspect.iscoroutinefunction(is_current):
+            raise TypeError("is_current is a plain function here: WSGI has nobody who could wait for another")
         self._app = app
         self._fence = fence
+        self._trust = trust_in(is_current, key, trust_callers=trust_callers)
         self._resource = resource or _wsgi_path
 
     def __call__(self, environ: Values, start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -220,7 +296,12 @@ class FencedWSGI:
         if resource is None:
             return cast("Iterable[bytes]", self._app(environ, start_response))
         sent = environ.get("HTTP_" + TOKEN_HEADER.upper().replace("-", "_"))
-        token = _token(resource, [] if sent is None else [sent])
+        token = _token(resource, [] if sent is None else [sent], self._trust)
+        if isinstance(self._trust, Vouched) and isinstance(token, int):
+            try:
+                token = token if self._trust.believes(resource, token) else _not_current(resource, token)
+            except HoldfastError as error:
+                token = _not_checked(error)
         if isinstance(token, _Answer):
             return _wsgi_answer(token, start_response)
         stack = ExitStack()
@@ -261,8 +342,8 @@ class _HeldResponse:
 def _wsgi_path(environ: Values) -> str | None:
     if environ["REQUEST_METHOD"] in _SAFE_METHODS:
         return None
-    path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    return path.encode("latin-1").decode("utf-8", "replace") or "/"
+    path: str = environ.get("PATH_INFO", "")
+    return routed_path(path.encode("latin-1").decode("utf-8", "replace"))
 
 
 def _wsgi_answer(answer: _Answer, start_response: Callable[..., Any], error: StaleToken | None = None) -> list[bytes]:
