@@ -12,6 +12,8 @@ from urllib.parse import unquote_to_bytes
 
 NAME_BYTES_MAX = 256
 COMPONENT_BYTES_MAX = 64
+_ESCAPED_DEEP_MAX = 4
+"""How often an escape may be escaped in a name of a confined token."""
 RESERVED_NAMES = frozenset({"list", "status"})
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}(?:/[A-Za-z0-9._-]{1,64})*")
@@ -46,7 +48,8 @@ def parse_name(text: str) -> str:
         raise BadNameError(f"a name has at most {NAME_BYTES_MAX} bytes of UTF-8, this one has {size}")
     if text in RESERVED_NAMES:
         raise BadNameError(f"{text!r} is reserved")
-    for char in text:
+    # What can be printed has no halves in it, and no controls or blanks but the usual one: no need to look at each.
+    for char in "" if text.isprintable() else text:
         if unicodedata.category(char) == "Cs":
             raise BadNameError(f"{_shown(char)} is half of a character")
     if not unicodedata.is_normalized("NFC", text):
@@ -64,7 +67,7 @@ def _check_uri(scheme: str, rest: str) -> None:
         raise BadNameError(f"{scheme!r} is not a URI scheme: a letter, then letters, digits, '+', '-', '.'")
     if not rest:
         raise BadNameError("a URI has something after its scheme")
-    for char in rest:
+    for char in "" if rest.isprintable() and " " not in rest else rest:
         if char.isspace() or unicodedata.category(char) in {"Cc", "Cf", "Zs", "Zl", "Zp"}:
             raise BadNameError(f"{_shown(char)} may not stand in a URI: percent-encode it")
 
@@ -99,15 +102,17 @@ def has_dot_segment(name: str) -> bool:
     """Tell whether a reader of paths could find a segment `.` or `..` in a name, however it is written (N4).
 
     Escapes are taken off until there is none, since nobody knows how often a reader will do it. One that is not UTF-8
-    counts as such a segment, for nobody knows what it stands for. Dots and slashes of other scripts count as ours.
+    counts as such a segment, for nobody knows what it stands for; so does one in which escapes are escaped again and
+    again, for a thousand such names would take long. Dots and slashes of other scripts count as ours.
     """
     if name.isascii() and "." not in name and "%" not in name:
         return False
-    # Taking an escape off makes a name shorter, so that this ends long before its bound.
-    for _ in range(NAME_BYTES_MAX):
+    for _ in range(_ESCAPED_DEEP_MAX):
         name = unicodedata.normalize("NFKC", name)
         if _DOT_SEGMENT.search(name):
             return True
+        if "%" not in name:
+            return False
         try:
             taken_off = unquote_to_bytes(name).decode()
         except UnicodeDecodeError:

@@ -17,7 +17,7 @@ from holdfast.core.names import BadNameError, parse_name
 from holdfast.server.access.secrets import SESSION_PREFIX
 from holdfast.server.operations.call import Call
 from holdfast.server.operations.operation import Key
-from holdfast.server.operations.parts import read_key, shown
+from holdfast.server.operations.parts import TARGET_BYTES_MAX, read_key, shown, too_long
 from holdfast.server.operations.reading import fingerprint
 from holdfast.server.operations.sizes import size_of, too_large
 from holdfast.wire.gateway import GatewayTimedBody
@@ -157,6 +157,8 @@ def _read_ttl(api: Api, ttl: object) -> int:
 
 
 def _read_secret(query: bytes) -> str:
+    if len(query) > TARGET_BYTES_MAX:
+        raise too_long("query")
     try:
         pairs = parse_qsl(query.decode(), keep_blank_values=True, errors="strict")
     except ValueError:

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.core.values import KEY_CHARS_MAX
-from holdfast.server.operations.sizes import too_large
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES, pieces_of, too_large
 from holdfast.wire.problems import Problem
 from holdfast.wire.requests import field_names, lenient
 
@@ -26,9 +26,13 @@ if TYPE_CHECKING:
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 _JSON = b"application/json"
+_ANY_JSON = msgspec.json.Decoder(msgspec.Raw)
+"""Reads what is JSON and makes nothing of it."""
 _LABELS = b"labels"
 _QUOTES_OF_ONE_KEY = 3
 SHOWN_CHARS = 64
+TARGET_BYTES_MAX = 16_384
+"""Of a path, and of a query. Decoding takes long, and a door may let heads of any size through."""
 LABEL = "label"
 """The one field of a query that may stand several times."""
 
@@ -38,6 +42,7 @@ class BodyReader:
 
     def __init__(self, body: type[Any], size: Size, *, ignore_unknown: bool) -> None:
         """`ignore_unknown` passes over fields that the type does not have."""
+        self._size = size
         self._bytes_max = size.bytes_max
         self._decode = msgspec.json.Decoder(lenient(body) if ignore_unknown else body).decode
         self._fields = field_names(body)
@@ -52,8 +57,10 @@ class BodyReader:
         if content_type != _JSON:
             _check_content_type(content_type)
         try:
-            if body.count(b'"') > _QUOTES_OF_ONE_KEY:
-                self._check_twice(body)
+            if len(body) > SMALL_BODY_BYTES:
+                self._check_twice(body, self._size.checked_pieces(body))
+            elif body.count(b'"') > _QUOTES_OF_ONE_KEY:
+                self._check_twice(body, pieces_of(body))
             return self._decode(body)
         except msgspec.ValidationError as error:
             _check_syntax(body)
@@ -61,16 +68,23 @@ class BodyReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Problem("invalid_input", f"The body is not JSON: {error}") from None
 
-    def _check_twice(self, body: bytes) -> None:
-        """Refuse a field that stands twice. Only a body in which a known one may, or a label, is read the slow way."""
-        strings = body.split(b'"')[1::2]
-        different = set(strings)
-        twice = len(different) != len(strings) and any(strings.count(known) > 1 for known in self._known & different)
-        if twice or _LABELS in different or b"\\" in body:
-            try:
-                json.loads(body, object_pairs_hook=_pairs, parse_constant=_no_constant)
-            except (ValueError, RecursionError) as error:
-                raise msgspec.DecodeError(str(error)) from None
+    def _check_twice(self, body: bytes, pieces: list[bytes]) -> None:
+        """Refuse a known field that stands twice, or a label. Only a body in which one may is read the slow way."""
+        texts = pieces[1::2]
+        if len(set(texts)) == len(texts) and b"\\" not in body:
+            return
+        keys = [text for text, after in zip(texts, pieces[2::2], strict=False) if after.lstrip()[:1] == b":"]
+        different = set(keys)
+        repeated = len(different) != len(keys) and (
+            _LABELS in different or any(keys.count(known) > 1 for known in self._known & different)
+        )
+        if not repeated and not any(b"\\" in key for key in keys):
+            return
+        try:
+            # Numbers stay texts: nobody wants their value here, and it takes long to find that of a long one.
+            json.loads(body, object_pairs_hook=_pairs, parse_constant=_no_constant, parse_int=str, parse_float=str)
+        except (ValueError, RecursionError) as error:
+            raise msgspec.DecodeError(str(error)) from None
 
     def _explain(self, error: msgspec.ValidationError) -> NoReturn:
         text = str(error)
@@ -86,7 +100,8 @@ class BodyReader:
 def _check_syntax(body: bytes) -> None:
     """Raise if the body is not JSON at all: that comes before what is wrong with its types."""
     try:
-        msgspec.json.decode(body)
+        body.decode()
+        _ANY_JSON.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem("invalid_input", f"The body is not JSON: {error}") from None
 
@@ -116,8 +131,15 @@ def _check_content_type(content_type: bytes | None) -> None:
     raise Problem("invalid_input", "Send the body as Content-Type: application/json.", status=415)
 
 
+def too_long(part: str) -> Problem:
+    """Return the refusal of a path or a query that is not worth decoding."""
+    return Problem("invalid_input", f"The {part} of a request has at most {TARGET_BYTES_MAX} bytes.", status=431)
+
+
 def read_segment(segment: bytes) -> str:
     """Return the text in a path, percent-decoded."""
+    if len(segment) > TARGET_BYTES_MAX:
+        raise too_long("path")
     try:
         return (unquote_to_bytes(segment) if b"%" in segment else segment).decode()
     except UnicodeDecodeError:
@@ -146,6 +168,8 @@ def read_query(query: bytes, known: frozenset[str]) -> dict[str, Any]:
     """Return the query's fields; each must be known and may stand once, but for `label`: that is a set of pairs."""
     if not query:
         return {}
+    if len(query) > TARGET_BYTES_MAX:
+        raise too_long("query")
     try:
         pairs = parse_qsl(query.decode(), keep_blank_values=True, strict_parsing=True, errors="strict")
     except (ValueError, UnicodeDecodeError):

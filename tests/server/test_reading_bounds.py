@@ -1,0 +1,176 @@
+"""What is read costs no more than a legal request: values are counted before they are parsed, and a field that stands
+twice is found without a second parse.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from holdfast.server.doors.request import Request
+from holdfast.server.operations.parts import TARGET_BYTES_MAX, BodyReader
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
+from holdfast.server.operations.table import OPERATIONS
+from holdfast.settings import Settings
+from holdfast.wire.problems import Problem
+from holdfast.wire.requests import ClaimsBody, field_names
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.checks import refused
+from tests.support.server import ServerProcess
+
+ROW = next(row for row in OPERATIONS if row.path == "/claims")
+TEXTS_MAX = size_of(ROW, Settings()).texts_max
+FIELDS = field_names(ClaimsBody)
+PAD = b" " * SMALL_BODY_BYTES
+BROKEN = b"]]}"
+"""At the end of a body that must not be parsed up to there."""
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["lane", "asgi"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server, once with the lane and once without."""
+    data = tmp_path_factory.mktemp("bounds") / "data"
+    with ServerProcess.start(data, settings={"fast_lane": request.param}, tokens=callers.TOKENS) as process:
+        yield process
+        assert process.is_running(), process.log
+
+
+def _read(body: bytes, *, ignore_unknown: bool = False) -> Any:  # noqa: ANN401 - the body, or why not
+    settings = Settings(unknown_fields="ignore" if ignore_unknown else "refuse")
+    reader = BodyReader(ClaimsBody, size_of(ROW, settings), ignore_unknown=ignore_unknown)
+    try:
+        return reader.read(Request(b"POST", b"/claims", b"", {b"content-type": b"application/json"}, body))
+    except Problem as problem:
+        return problem.status, problem.details
+
+
+DEAR = {
+    "texts": b'{"any": [' + b'"a",' * 50_000,
+    "empty texts": b'["' + b'","' * 50_000,
+    "texts that end with a backslash": b"[" + b'"\\\\",' * 50_000,
+    "texts of escaped quotes": b"[" + b'"\\"",' * 50_000,
+    "numbers": b'{"any": [' + b"0," * 50_000,
+    "lists": b'{"acl": [' + b"[]," * 50_000,
+    "deep lists": (b"[" * 900 + b"]" * 900 + b",") * 50,
+    "objects": b"[" + b"{}," * 50_000,
+    "fields": b"{" + b",".join(b'"%d": 0' % number for number in range(20_000)),
+    "labels": b'{"labels": {' + b",".join(b'"%d": ""' % number for number in range(20_000)),
+    "a field twice": b"{" + b'"owner": "",' * 20_000,
+    "brackets": b"[" * 50_000,
+}
+
+
+@pytest.mark.parametrize("start", DEAR.values(), ids=list(DEAR))
+def test_values_are_counted_before_they_are_parsed(server: ServerProcess, start: bytes) -> None:
+    """A large body with more values than a legal one is 422 and says how many there may be, although it is broken JSON
+    at its end, and has a field twice: nobody came that far.
+    """
+    body = start + BROKEN
+    assert len(body) > SMALL_BODY_BYTES
+    details = refused(Api.of(server, callers.ALICE).post("/claims", body), 422, "invalid_input")["details"]
+    assert details == f"The body has more values than this request can have: at most {TEXTS_MAX} texts."
+
+
+def test_as_many_values_as_may_be() -> None:
+    """A claim of as many names as one may have, with every field, 16 labels and signs in its texts, is read."""
+    names = [f"a:{'[{,:' * 20}{number}" for number in range(1_000)]
+    terms = {"metadata": '"\\[{,:' * 100, "labels": {f"key-{number}": '{["' for number in range(16)}, "owner": "\\"}
+    body = {"all": names, "ttl_seconds": 60, "wait_seconds": 1.5, "redo": False, "ephemeral": False, **terms}
+    for ignore_unknown in (False, True):
+        read = _read(json.dumps(body, indent=1).encode() + PAD, ignore_unknown=ignore_unknown)
+        assert read.all == names and read.metadata == terms["metadata"] and read.labels == terms["labels"]
+
+
+def test_unknown_values_have_some_room() -> None:
+    """Where unknown fields are ignored, a large body may have a thousand values in them; not any number."""
+    fits = {
+        "all": [f"name-{number}" for number in range(1_000)],
+        "other": [{"a": str(number)} for number in range(500)],
+    }
+    assert _read(json.dumps(fits).encode() + PAD, ignore_unknown=True).all == fits["all"]
+    more = fits | {"other": [{"a": str(number)} for number in range(5_000)]}
+    status, details = _read(json.dumps(more).encode() + PAD, ignore_unknown=True)
+    assert status == 422 and "more values" in details
+
+
+def test_long_numbers_are_not_computed() -> None:
+    """Numbers of thousands of digits are refused for their size, without a look at their value."""
+    many = b'{"ttl_seconds": [' + b",".join([b"9" * 4_299] * 300) + b"]}"
+    assert _read(many)[0] == 422
+    assert _read(b'{"own\\u0065r": "a", "ttl_seconds": ' + b"9" * 50_000 + b"}")[0] == 422
+
+
+# Fields that stand twice.
+
+ESCAPED = some.sampled_from([False, True])
+WORDS = some.text(alphabet='a"\\/{}[],: \u00e9\n', max_size=6)
+LABEL_KEYS = some.sampled_from(["owner", "any", "a", "b", "labels", "x/y"])
+
+
+def _text(text: str, *, escaped: bool) -> str:
+    """A text as JSON; its first character as an escape if that is wanted."""
+    written = json.dumps(text, ensure_ascii=False)
+    return f'"\\u{ord(text[0]):04x}{written[2:]}' if escaped and text and text[0] not in '"\\\n' else written
+
+
+@given(
+    keys=some.lists(some.tuples(some.sampled_from(["owner", "metadata", "any", "labels"]), ESCAPED), max_size=5),
+    labels=some.lists(some.tuples(LABEL_KEYS, ESCAPED, WORDS), max_size=4),
+    words=WORDS,
+    padded=ESCAPED,
+    gap=some.sampled_from(["", " ", "\n\t"]),
+)
+def test_a_field_twice_is_found_and_nothing_else(
+    keys: list[tuple[str, bool]], labels: list[tuple[str, bool, str]], words: str, padded: bool, gap: str
+) -> None:
+    """A known field twice, or a label twice, is 400, however it is written; the same word elsewhere is not."""
+    inner = ",".join(
+        f"{_text(key, escaped=marked)}{gap}:{_text(value, escaped=marked)}" for key, marked, value in labels
+    )
+    values = {
+        "owner": _text(words, escaped=False),
+        "metadata": _text(f"owner{words}", escaped=True),
+        "any": f'["any", "owner", {_text(words, escaped=True)}]',
+        "labels": "{" + inner + "}",
+    }
+    body = "{" + ",".join(f"{_text(key, escaped=marked)}{gap}:{values[key]}" for key, marked in keys) + "}"
+    read = _read(body.encode() + (PAD if padded else b""))
+    seen = [key for key, _ in keys]
+    inside = [key for key, _, _ in labels] if "labels" in seen else []
+    if len(set(seen)) < len(seen) or len(set(inside)) < len(inside):
+        assert read[0] == 400 and "stands twice" in read[1]
+    else:
+        assert not isinstance(read, tuple), read
+        assert read.owner == (words if "owner" in seen else None)
+
+
+def test_ignored_fields_may_repeat() -> None:
+    """Where unknown fields are ignored, one may be there twice, and a known word in several objects below one."""
+    for body in (b'{"any": ["a"], "x": 1, "x": 2}', b'{"any": ["a"], "x": [{"owner": 1}, {"owner": 2}], "owner": "b"}'):
+        assert _read(body, ignore_unknown=True).any == ["a"]
+
+
+# Paths and queries.
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/locks/" + "%41" * 10_000,
+        "/locks/" + "%" * 20_000,
+        "/sessions/" + "%7b" * 10_000,
+        "/locks?" + "label=a:b&" * 2_000 + "limit=1",
+        "/locks?prefix=" + "%" * 20_000,
+        "/locks/list?secret=" + "%41" * 10_000,
+    ],
+)
+def test_a_long_path_or_query_is_not_decoded(server: ServerProcess, target: str) -> None:
+    """A path or a query of more than 16 KiB is 431, whichever door it came through."""
+    assert len(target) > TARGET_BYTES_MAX
+    assert Api.of(server, callers.ALICE).get(target).status == 431
