@@ -51,6 +51,8 @@ class Disk:
     def __init__(self, files: dict[str, Image] | None = None, *, overwrites_safely: bool = True) -> None:
         self.files = files or {}
         self.durable_files = dict(self.files)
+        self.mark: bytes | None = None
+        """What the directory knows of its journal: never written in part, and there as soon as it was written."""
         self.overwrites_safely = overwrites_safely
         """Whether bytes beside those being written are safe in a power cut, as SQLite assumes by default."""
         self.before_sync: Callable[[str], None]
@@ -100,14 +102,16 @@ class Disk:
                 files[name] = Image(bytes(images[name].durable))
             elif not is_new and name in self.durable_files:
                 files[name] = Image(bytes(self.durable_files[name].durable))
-        return Disk(files, overwrites_safely=self.overwrites_safely)
+        left = Disk(files, overwrites_safely=self.overwrites_safely)
+        left.mark = self.mark
+        return left
 
     def crash(self) -> "Disk":
         """Return what the next process finds after this one died: all that was written, synced or not."""
         copies = {id(image): image.copy() for image in (*self.files.values(), *self.durable_files.values())}
         other = Disk({name: copies[id(image)] for name, image in self.files.items()})
         other.durable_files = {name: copies[id(image)] for name, image in self.durable_files.items()}
-        other.overwrites_safely, other._clock = self.overwrites_safely, self._clock
+        other.overwrites_safely, other._clock, other.mark = self.overwrites_safely, self._clock, self.mark
         return other
 
     def write(self, name: str, image: Image, place: int, data: bytes | None) -> None:

@@ -21,6 +21,7 @@ from holdfast.journal import archive
 from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from holdfast.journal.store import UNSYNCED
+from tests.journal.ondisk import OnDisk
 from tests.journal.powervfs import CHECKPOINT_PAGES, Disk
 from tests.journal.records import WALL_MS, grant
 from tests.journal.running import takes_claims
@@ -133,8 +134,8 @@ class Story:
             db.execute("PRAGMA cache_size=4").fetchall()  # So that a large batch is written in part before its COMMIT.
             return db
 
-        return SqliteJournal(
-            self.directory, ballast_bytes=BALLAST_BYTES, checkpoint_pages=CHECKPOINT_PAGES, connect=connect
+        return OnDisk(
+            self.directory, disk, ballast_bytes=BALLAST_BYTES, checkpoint_pages=CHECKPOINT_PAGES, connect=connect
         )
 
     async def play(self, journal: SqliteJournal, fault: Fault | None = None) -> None:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.compaction import Compaction
 from holdfast.engine.engine import Engine
+from holdfast.engine.ids import new_secret
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.base import HistoryQuery, JournalDamagedError, JournalError, JournalLockedError, Keeping
 from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite import SqliteJournal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from holdfast.core.values import Limits
@@ -29,6 +31,9 @@ __all__ = [
 
 arm_failpoints = arm
 
+IDENTITY_BYTES = 7
+"""SQLite's numbers have eight bytes and a sign."""
+
 
 def build(
     directory: Path,
@@ -36,14 +41,24 @@ def build(
     *,
     version: str,
     keeping: Keeping,
+    witnesses: Sequence[str],
     snapshot_records: int,
     ballast_bytes: int,
     disk_hang_ms: int,
 ) -> Engine:
-    """Return an engine over the journal of a directory; nothing is touched before `start`."""
+    """Return an engine over the journal of a directory; nothing is touched before `start`.
+
+    `witnesses` are names of files in the directory that are only there after a journal.
+    """
     clock = SystemClock()
     return Engine(
-        SqliteJournal(directory, keeping=keeping, ballast_bytes=ballast_bytes),
+        SqliteJournal(
+            directory,
+            keeping=keeping,
+            ballast_bytes=ballast_bytes,
+            identity=1 + int.from_bytes(new_secret(IDENTITY_BYTES)),
+            witnesses=witnesses,
+        ),
         limits,
         clock=clock,
         version=version,

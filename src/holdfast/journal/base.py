@@ -36,6 +36,10 @@ class JournalDamagedError(JournalError):
     """What is stored cannot be what was written. Nothing is served from it."""
 
 
+class JournalLostError(JournalError):
+    """The store knows of a journal that is not there, or of one that had come further. Nothing is begun anew."""
+
+
 class JournalTooNewError(JournalDamagedError):
     """What is stored is whole, and was written in a way that this version does not know."""
 

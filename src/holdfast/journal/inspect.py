@@ -15,14 +15,15 @@ import apsw
 import msgspec
 
 from holdfast.core.events import Record, names_of
+from holdfast.journal import mark
 from holdfast.journal.archive import Archive
-from holdfast.journal.base import JournalDamagedError, JournalError, JournalLockedError, Keeping
+from holdfast.journal.base import JournalDamagedError, JournalError, JournalLockedError, JournalLostError, Keeping
 from holdfast.journal.codec import decode_batch, event_row
-from holdfast.journal.sqlite import APPLICATION_ID, FILE, SCHEMA
+from holdfast.journal.sqlite import APPLICATION_ID, FILE, SCHEMA, mark_of
 from holdfast.journal.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 PROBLEMS_MAX = 100
@@ -49,11 +50,16 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """At most 100, in words. None means that a server can start on it."""
 
 
-def inspect(directory: Path) -> Inspection:
-    """Read everything and check it. Raises `JournalLockedError` while a server runs, `JournalError` for no journal."""
+def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
+    """Read everything and check it. Raises `JournalLockedError` while a server runs, `JournalError` for no journal.
+
+    `witnesses` are names of files in the directory that are only there after a journal.
+    """
+    if not (directory / FILE).exists():
+        mark.check(directory / FILE, None, witnesses)
     try:
         with _reading(directory) as store:
-            return _Look(store, directory / FILE).everything()
+            return _Look(store, directory / FILE, witnesses).everything()
     except JournalDamagedError as error:
         return Inspection(path=str(directory / FILE), integrity=str(error), problems=(str(error),))
 
@@ -98,9 +104,10 @@ def _records(store: Store) -> Iterator[Record]:
 class _Look:
     """One inspection: goes on after a problem, so that all are found."""
 
-    def __init__(self, store: Store, path: Path) -> None:
+    def __init__(self, store: Store, path: Path, witnesses: Sequence[str]) -> None:
         self._store = store
         self._path = path
+        self._witnesses = witnesses
         self._problems: list[str] = []
         self._records = 0
         self._walls_ms: list[int] = []
@@ -123,6 +130,7 @@ class _Look:
     def _is_ours(self) -> bool:
         db = self._store.db
         if db.execute("PRAGMA schema_version").get == 0:
+            mark.check(self._path, None, self._witnesses)
             self._problem("the journal is empty: no server has finished its first start here")
             return False
         if db.execute("PRAGMA application_id").get != APPLICATION_ID:
@@ -140,6 +148,8 @@ class _Look:
             Archive(self._store, Keeping()).read_snapshot()
         self._history(upto)
         self._tail(upto)
+        with self._noting():
+            mark.check(self._path, mark_of(self._store, self._last), self._witnesses)
         return msgspec.structs.replace(
             found,
             records=self._records,
@@ -190,7 +200,7 @@ class _Look:
     def _noting(self, where: str = "") -> Iterator[None]:
         try:
             yield
-        except (JournalDamagedError, ValueError) as error:
+        except (JournalDamagedError, JournalLostError, ValueError) as error:
             self._problem(f"{where}{error}")
 
     def _problem(self, text: str) -> None:

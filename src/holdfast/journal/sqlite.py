@@ -4,6 +4,7 @@
 - `append` runs on the event loop: one commit serves the whole turn, and a thread's hand-overs cost more than they save.
 - The one failed COMMIT that does not end the process is a full disk: the same batch is tried once more after a ballast
   file was given up, for nobody has heard of it yet and the second try writes the same rows in the same place.
+- One that is gone, or older than the directory knows, is refused and never begun anew (`journal/mark.py`).
 - What cannot be read is refused before anything is changed. After a sync has failed, what can be read may be in the
   machine's memory only: the next process writes it again before it builds on it.
 - SQLite must be 3.51.3 or later: before, a WAL could be reset at the wrong moment and the file damaged.
@@ -12,12 +13,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from typing import TYPE_CHECKING
 
 import apsw
 
+from holdfast.journal import mark
 from holdfast.journal.archive import Archive
 from holdfast.journal.ballast import Ballast
 from holdfast.journal.base import (
@@ -55,6 +58,8 @@ CHECKPOINT_PAGES = 500
 """After how many pages the WAL is moved into the file, by the commit that filled it: half of SQLite's 1000 halves the
 time that one such commit takes, and costs nothing else."""
 
+log = logging.getLogger("holdfast.journal")
+
 _CREATE = [statement for name, statement in SQL.items() if name.startswith("create_")]
 
 
@@ -69,14 +74,22 @@ class SqliteJournal:
         synchronous: str = "FULL",
         ballast_bytes: int = 16 * 2**20,
         checkpoint_pages: int = CHECKPOINT_PAGES,
+        identity: int = 0,
+        witnesses: Sequence[str] = (),
         connect: Callable[[str], apsw.Connection] = apsw.Connection,
     ) -> None:
-        """Prepare; nothing is touched before `open`. `connect` lets a test put its own file system underneath."""
+        """Prepare; nothing is touched before `open`.
+
+        `identity` is the number of a journal that has none yet. `witnesses` are names of files in the directory that
+        are only there after a journal. `connect` lets a test put its own file system underneath.
+        """
         self._directory = directory
         self._path = directory / FILE
         self._keeping = keeping or Keeping()
         self._synchronous = synchronous
         self._checkpoint_pages = checkpoint_pages
+        self._identity = identity
+        self._witnesses = witnesses
         self._connect = connect
         self._ballast = Ballast(directory / BALLAST, ballast_bytes)
         self._store: Store | None = None
@@ -117,6 +130,7 @@ class SqliteJournal:
         """Let a snapshot stand for the records up to a number, a slice at a time."""
         self._seated("compact")
         await self._archived("compact").compact(upto, snapshot, wall_ms)
+        self._leave_mark()
 
     async def history(self, query: HistoryQuery) -> Sequence[Record]:
         """Look in the tail first, then in the history."""
@@ -146,7 +160,17 @@ class SqliteJournal:
 
     async def close(self) -> None:
         """Unlock the file."""
+        if self._store is not None:
+            self._leave_mark()
         self._unlock()
+
+    def _leave_mark(self) -> None:
+        """Note how far the journal has come: only what is durable, and only while it is ours."""
+        try:
+            mark.write(self._directory, mark.Mark(self._identity, self._epoch, self._last))
+        except OSError as error:
+            # The one before goes on counting: it says less, and nothing that is untrue.
+            log.warning("%s cannot be written: %s; it is tried again later", self._directory / mark.FILE, error)
 
     def _unlock(self) -> None:
         if self._store is not None:
@@ -197,6 +221,7 @@ class SqliteJournal:
                 if not self._ballast.give_up():
                     raise
                 parts = self._open_file()
+            self._leave_mark()
             self.takes_claims = self._ballast.lay()
         except NotOursError as error:
             self._unlock()
@@ -233,13 +258,18 @@ class SqliteJournal:
 
     def _open_file(self) -> list[bytes]:
         """Lock, look, and only then change anything: what is refused stays as it was, byte for byte."""
+        if not self._path.exists():
+            mark.check(self._path, None, self._witnesses)
         store = Store(self._connect(str(self._path)), self._path)
         try:
             is_new = self._lock(store.db)
+            if is_new:
+                mark.check(self._path, None, self._witnesses)
             self._set_pragmas(store.db)
             if is_new:
                 store.commit("open", lambda: _create(store.db))
             parts = self._look(store)
+            mark.check(self._path, mark_of(store, self._last), self._witnesses)
             self._begin_tenure(store)
         except BaseException:
             store.close_untouched()
@@ -315,7 +345,9 @@ class SqliteJournal:
         if busy:
             raise JournalError(f"{self._path}: the WAL cannot be emptied. Stop whatever else has the file open")
         epoch = store.meta("epoch") + 1
-        store.commit("open", lambda: store.do("write_meta", [("epoch", epoch)]))
+        self._identity = store.meta("identity") or self._identity
+        scalars = [("epoch", epoch), ("identity", self._identity)]
+        store.commit("open", lambda: store.do("write_meta", scalars))
         if is_unsynced:
             mark.unlink()
         self._epoch = epoch
@@ -346,6 +378,12 @@ def check_files(directory: Path, *, owner: int | None = None) -> None:
     ballast = directory / BALLAST
     with contextlib.suppress(FileNotFoundError):
         check_file(ballast, ballast.lstat(), owner=owner, one_name=True)
+
+
+def mark_of(store: Store, last_seq: int) -> mark.Mark | None:
+    """Return how far a journal has come; None if no server has finished its first start on it."""
+    epoch = store.meta("epoch")
+    return mark.Mark(store.meta("identity"), epoch, last_seq) if epoch else None
 
 
 def _create(db: apsw.Connection) -> None:

@@ -33,7 +33,7 @@ from holdfast.errors import SettingsError
 from holdfast.privatefiles import NotOursError, read_ours, replace
 from holdfast.server import logs
 from holdfast.server.access.auth import SCOPES, Auth, BadTokenError, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey, digest, new_token
+from holdfast.server.access.secrets import KEY_FILE, AuthorityKey, digest, new_token
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
 from holdfast.server.doors.lane import Lane
@@ -166,6 +166,7 @@ def _engine_for(settings: Settings) -> Engine:
         limits,
         version=__version__,
         keeping=Keeping(wall_ms=settings.history_days * 86_400_000, records_max=settings.history_records_max),
+        witnesses=(KEY_FILE,),
         snapshot_records=settings.snapshot_records,
         ballast_bytes=settings.disk_reserve_mib * 2**20,
         disk_hang_ms=settings.disk_hang_seconds * 1000,

@@ -242,13 +242,16 @@ def _disk(data: Path) -> Finding:
 
 
 def _journal(data: Path) -> Finding:
-    from holdfast.journal.base import JournalError, JournalLockedError
+    from holdfast.journal.base import JournalError, JournalLockedError, JournalLostError
     from holdfast.journal.inspect import inspect
+    from holdfast.server.access.secrets import KEY_FILE
 
     try:
-        found = inspect(data)
+        found = inspect(data, witnesses=(KEY_FILE,))
     except JournalLockedError as error:
         return Finding("journal", "warn", str(error), "`holdfast doctor` without --data asks the server")
+    except JournalLostError as error:
+        return Finding("journal", "FAIL", str(error))
     except JournalError as error:
         return Finding("journal", "FAIL", str(error), "check that the server was started with this directory")
     if found.problems:

@@ -1,0 +1,98 @@
+"""A server whose journal is lost, empty or older than it knows does not start: fencing never goes back unsaid (I2)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.journal.kept.reading import KEPT
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.server import ServerFailed, ServerProcess, serving
+
+EX_IOERR = 74
+JOURNAL, MARK, KEY = "journal.sqlite3", "journal.mark", "authority.key"
+
+
+def claimed(data: Path, job: str) -> int:
+    """Start a server, claim a job, stop it; return the fencing token."""
+    with serving(data, tokens=callers.TOKENS) as server:
+        token: int = Api.of(server, callers.ALICE).acquired(job)["fencing_token"]
+        assert server.terminate() == 0
+    return token
+
+
+def refusal(data: Path) -> str:
+    """Start a server that must not start, and return what it says in its one line."""
+    with pytest.raises(ServerFailed) as failed:
+        ServerProcess.start(data, tokens=callers.TOKENS).kill()
+    assert failed.value.returncode == EX_IOERR, failed.value.output
+    (line,) = failed.value.output.splitlines()
+    assert "given a second time" in line and str(data / JOURNAL) in line
+    return line
+
+
+def test_lost_journal_stops_the_start(tmp_path: Path) -> None:
+    """I2: without its journal a server does not start, says what is known and what to do, and what it says works."""
+    data, kept = tmp_path / "data", tmp_path / "kept"
+    first = claimed(data, "a")
+    (data / JOURNAL).rename(kept)
+    for _ in range(2):
+        line = refusal(data)
+        assert "is not there" in line and KEY in line and MARK in line and "start 1" in line
+    (data / JOURNAL).touch(0o600)
+    assert "has 0 bytes" in refusal(data)
+    kept.replace(data / JOURNAL)
+    assert claimed(data, "b") == first + 1, "it was put back"
+
+    (data / JOURNAL).unlink()
+    for name in (KEY, MARK):
+        (data / name).unlink()
+    assert claimed(data, "a") == 1, "it was said to be lost for good, and all is new"
+
+
+def test_restored_backup_must_be_said(tmp_path: Path) -> None:
+    """I2: a journal that was put back from an older copy is refused until its mark is removed."""
+    data, kept = tmp_path / "data", tmp_path / "kept"
+    first = claimed(data, "a")
+    shutil.copy(data / JOURNAL, kept)
+    assert claimed(data, "b") == first + 1
+    shutil.copy(kept, data / JOURNAL)
+    line = refusal(data)
+    assert "has gone back in time" in line and str(data / MARK) in line
+    (data / MARK).unlink()
+    assert claimed(data, "c") == first + 1, "whoever removed the mark knows that"
+
+
+def test_journal_of_another_directory_stops_the_start(tmp_path: Path) -> None:
+    """I2: the journal of another server is told from the own one, although it has come further."""
+    claimed(tmp_path / "data", "a")
+    for job in ("a", "b", "c"):
+        claimed(tmp_path / "other", job)
+    shutil.copy(tmp_path / "other" / JOURNAL, tmp_path / "data" / JOURNAL)
+    assert "is another journal" in refusal(tmp_path / "data")
+
+
+@pytest.mark.parametrize("is_empty", [False, True], ids=["gone", "empty"])
+@pytest.mark.parametrize("kept", sorted(KEPT.glob("*/stopped/data")), ids=lambda path: path.parent.parent.name)
+def test_key_of_an_earlier_release_knows_better(kept: Path, is_empty: bool, tmp_path: Path) -> None:
+    """I2: a key without a mark, as earlier releases left it, is enough to know that there was a journal."""
+    data = Path(shutil.copytree(kept, tmp_path / "data"))
+    data.chmod(0o700)
+    (data / KEY).chmod(0o600)
+    (data / JOURNAL).unlink()
+    if is_empty:
+        (data / JOURNAL).touch(0o600)
+    assert KEY in refusal(data)
+
+
+def test_first_start_that_was_killed_goes_on(tmp_path: Path) -> None:
+    """A first start that was killed before the key was made is no lost journal: the next start makes the key."""
+    data = tmp_path / "data"
+    env = {"HOLDFAST_TESTING": "1", "HOLDFAST_FAILPOINTS": "after_open=kill"}
+    with pytest.raises(ServerFailed):
+        ServerProcess.start(data, tokens=callers.TOKENS, env=env)
+    assert (data / MARK).exists() and not (data / KEY).exists()
+    assert claimed(data, "a") == 1

@@ -1,0 +1,41 @@
+"""A journal on a disk in memory whose mark is on that disk too, though it is a file of the real one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from holdfast.journal import mark
+from holdfast.journal.base import Recovered
+from holdfast.journal.sqlite import FILE, SqliteJournal
+from tests.journal.powervfs import Disk
+
+
+class OnDisk(SqliteJournal):
+    """Lets the directory look as the disk does before it is opened, and the disk keep the mark that is left.
+
+    The disk has the mark at once, as if it were synced: so one that says more than the journal can keep is found out.
+    """
+
+    def __init__(self, directory: Path, disk: Disk, **options: Any) -> None:  # noqa: ANN401 - passed on as they are
+        super().__init__(directory, **{"connect": disk.connect, **options})
+        self._disk = disk
+
+    async def open(self) -> Recovered:
+        journal, left = self._directory / FILE, self._directory / mark.FILE
+        journal.unlink(missing_ok=True)
+        left.unlink(missing_ok=True)
+        if str(journal) in self._disk.files:
+            journal.touch(0o600)
+        if self._disk.mark is not None:
+            left.touch(0o600)
+            left.write_bytes(self._disk.mark)
+        return await super().open()
+
+    def _leave_mark(self) -> None:
+        # The real file is only the way to the disk: tens of thousands of them need not last.
+        with mock.patch.object(os, "fsync"):
+            super()._leave_mark()
+        self._disk.mark = (self._directory / mark.FILE).read_bytes()

@@ -1,0 +1,218 @@
+"""A directory knows of its journal: one that is lost, empty, another or older is refused and never begun anew."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.journal import mark
+from holdfast.journal.base import JournalError, JournalLostError
+from holdfast.journal.inspect import inspect
+from holdfast.journal.sqlite import FILE, SqliteJournal
+from tests.journal.records import WALL_MS, grants
+from tests.journal.running import found_in, nothing, run
+
+WITNESS = "some.key"
+
+
+def left_in(directory: Path) -> dict[str, int]:
+    """Return the mark as it stands there."""
+    told: dict[str, int] = json.loads((directory / mark.FILE).read_text())
+    return told
+
+
+def refused(directory: Path, **options: object) -> str:
+    """Try to open it, see that nothing was changed, and return what was said; a look without a server says the same."""
+    before = {path.name: path.read_bytes() for path in directory.iterdir() if not path.name.endswith("-wal")}
+    with pytest.raises(JournalLostError) as caught:
+        run(nothing, directory, witnesses=(WITNESS,), **options)
+    after = {path.name: path.read_bytes() for path in directory.iterdir() if not path.name.endswith("-wal")}
+    assert after == before, "what is refused stays as it was"
+    try:
+        problems = inspect(directory, witnesses=(WITNESS,)).problems
+    except JournalLostError as error:
+        problems = (str(error),)
+    assert problems[-1] == str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The directory of a stopped server: three starts, ten records, and a file that is made after a journal."""
+    data = tmp_path / "data"
+
+    async def scene(journal: SqliteJournal) -> None:
+        await journal.append(grants(1, 10))
+
+    run(scene, data, identity=77)
+    run(nothing, data)
+    run(nothing, data)
+    (data / WITNESS).touch(0o600)
+    return data
+
+
+def gone(journal: Path) -> None:
+    """Lose the file."""
+    journal.unlink()
+
+
+def emptied(journal: Path) -> None:
+    """Lose what is in it."""
+    journal.write_bytes(b"")
+
+
+def begun(journal: Path) -> None:
+    """Put one there that has its tables and was never served from."""
+    journal.unlink()
+    run(nothing, journal.parent.with_name("new"))
+    shutil.copy(journal.parent.with_name("new") / FILE, journal)
+    with closing(apsw.Connection(str(journal))) as db:
+        db.execute("DELETE FROM meta WHERE key <> 'schema'").fetchall()
+
+
+@pytest.mark.parametrize("lose", [gone, emptied, begun])
+@pytest.mark.parametrize("witnesses", [{WITNESS}, {mark.FILE}, {WITNESS, mark.FILE}])
+def test_lost_journal_is_not_begun_anew(data: Path, lose: Callable[[Path], None], witnesses: set[str]) -> None:
+    """A journal that is gone or empty is refused as long as a mark or a key is there, with what to do, both ways."""
+    kept = (data / FILE).read_bytes()
+    for name in {WITNESS, mark.FILE} - witnesses:
+        (data / name).unlink()
+    lose(data / FILE)
+    text = refused(data)
+    assert str(data / FILE) in text and "given a second time" in text and "backup" in text
+    for name in witnesses:
+        assert name in text
+    if mark.FILE in witnesses:
+        assert "record 10 and start 3" in text
+    assert "\n" not in text
+
+    (data / FILE).write_bytes(kept)
+    assert found_in(data)[1] == list(range(1, 11)), "the journal was put back"
+    lose(data / FILE)
+    for name in (WITNESS, mark.FILE):
+        (data / name).unlink(missing_ok=True)
+    assert found_in(data)[1] == [], "it was said to be lost for good"
+
+
+def test_older_journal_is_refused(data: Path, tmp_path: Path) -> None:
+    """A journal that has gone back in time, by records or by starts, is refused until the mark is removed."""
+    kept = tmp_path / "kept"
+
+    async def scene(journal: SqliteJournal) -> None:
+        await journal.append(grants(11, 15))
+
+    shutil.copy(data / FILE, kept)
+    run(scene, data)
+    shutil.copy(kept, data / FILE)
+    text = refused(data)
+    assert "ends with record 10 of start 3" in text and "record 15 of start 4" in text
+    assert "given a second time" in text and f"remove {data / mark.FILE}" in text
+
+    (data / mark.FILE).unlink()
+    run(nothing, data)
+    assert left_in(data) == {"identity": 77, "epoch": 4, "last_seq": 10}
+
+    run(nothing, data)
+    shutil.copy(kept, data / FILE)
+    assert "of start 3, and it had come to record 10 of start 5" in refused(data)
+
+
+def test_lost_wal_is_noticed(data: Path) -> None:
+    """A WAL that was removed after a crash takes records with it: that is a journal that has gone back in time."""
+
+    async def scene() -> None:
+        journal = SqliteJournal(data, ballast_bytes=0)
+        await journal.open()
+        await journal.append(grants(11, 15))
+        for suffix in ("", "-wal"):
+            shutil.copy(data / (FILE + suffix), data.with_name("crashed" + suffix))
+        await journal.close()
+
+    asyncio.run(scene())
+    (data / FILE).write_bytes(data.with_name("crashed").read_bytes())
+    assert "has gone back in time" in refused(data)
+
+
+def test_another_journal_is_refused(data: Path, tmp_path: Path) -> None:
+    """A journal of another directory is refused, however far it has come."""
+
+    async def scene(journal: SqliteJournal) -> None:
+        await journal.append(grants(1, 100))
+
+    other = tmp_path / "other"
+    run(scene, other, identity=78)
+    for _ in range(5):
+        run(nothing, other)
+    shutil.copy(other / FILE, data / FILE)
+    assert "is another journal" in refused(data)
+    (data / mark.FILE).unlink()
+    run(nothing, data)
+    assert left_in(data)["identity"] == 78
+
+
+def test_directory_without_a_mark_gets_one(data: Path) -> None:
+    """The directory of a release that knew of no mark is opened as before, and has a mark and a number from then on."""
+    (data / mark.FILE).unlink()
+    with closing(apsw.Connection(str(data / FILE))) as db:
+        db.execute("DELETE FROM meta WHERE key = 'identity'").fetchall()
+    run(nothing, data, witnesses=(WITNESS,), identity=5)
+    assert left_in(data) == {"identity": 5, "epoch": 4, "last_seq": 10}
+    run(nothing, data, witnesses=(WITNESS,), identity=6)
+    assert left_in(data) == {"identity": 5, "epoch": 5, "last_seq": 10}, "the number is the journal's, once it has one"
+
+
+def test_mark_is_left_at_start_snapshot_and_stop(tmp_path: Path) -> None:
+    """The mark is written at the start, after a snapshot and at the end, and never for a batch."""
+
+    async def scene(journal: SqliteJournal) -> None:
+        assert left_in(tmp_path) == {"identity": 9, "epoch": 1, "last_seq": 0}
+        await journal.append(grants(1, 3))
+        assert left_in(tmp_path)["last_seq"] == 0
+        await journal.compact(3, [b"snapshot"], WALL_MS)
+        assert left_in(tmp_path)["last_seq"] == 3
+        await journal.append(grants(4, 5))
+        assert left_in(tmp_path)["last_seq"] == 3
+
+    run(scene, tmp_path, identity=9)
+    assert left_in(tmp_path) == {"identity": 9, "epoch": 1, "last_seq": 5}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [mark.FILE, FILE]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"identity": 1}', b"x" * 10_000])
+def test_damaged_mark_is_refused(data: Path, content: bytes) -> None:
+    """A mark that cannot be read is refused with what to do, and not taken for none."""
+    (data / mark.FILE).write_bytes(content)
+    with pytest.raises(JournalError, match=f"is damaged.*remove {data / mark.FILE}"):
+        run(nothing, data)
+
+
+def test_mark_of_others_is_refused(data: Path) -> None:
+    """A mark that others could have written is refused, like everything in the directory."""
+    (data / mark.FILE).chmod(0o666)
+    with pytest.raises(JournalError, match="chmod 600"):
+        run(nothing, data)
+
+
+def test_mark_that_cannot_be_written_is_told(
+    data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk without room for the mark stops nothing: the one before goes on counting, and a line says so."""
+
+    def full(_path: Path, _content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = left_in(data)
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+        patched.setattr(mark, "replace", full)
+        assert found_in(data)[1] == list(range(1, 11))
+    assert left_in(data) == before and "journal.mark cannot be written" in caplog.text
+    run(nothing, data)
+    assert left_in(data)["epoch"] == before["epoch"] + 2
