@@ -2,6 +2,10 @@
 prefix (N4). What began before goes on to its end.
 """
 
+import re
+import sys
+import unicodedata
+
 import pytest
 
 from holdfast.core import answers, refusals
@@ -9,7 +13,7 @@ from holdfast.core.commands import ClaimAll, ClaimAny, Command, Leave, Release, 
 from holdfast.core.decide import decide, settle
 from holdfast.core.events import Event, Granted, Joined, Record, TokenCreated
 from holdfast.core.evolve import evolve
-from holdfast.core.names import looks_blank, parse_name
+from holdfast.core.names import has_dot_segment, looks_blank, parse_name
 from holdfast.core.state import State
 from holdfast.core.values import AccessToken, Limits, Moment, Terms, Ticket, lease_from
 from tests.support.asking import acquire
@@ -146,3 +150,23 @@ def test_a_confined_token_is_refused_a_dot_segment_at_its_turn() -> None:
         due = settle(state, NOW, Limits())
         assert due is not None
         assert isinstance(due.notices[0][1], answers.Acquired if allowed else refusals.NotAllowedAnyMore)
+
+
+def test_every_character_that_stands_for_others_is_seen_through() -> None:
+    """N4: whatever Unicode takes for dots, slashes or escapes counts as these, as it does for a whole name."""
+    plain = re.compile(r"(?<![\w.~%-])\.\.?(?![\w.~%-])")
+    others = [char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.normalize("NFKC", char) != char]
+    assert len(others) > 4_000
+    for char in others:
+        for name in (f"a:x/{char}", f"a:x{char}.", f"a:.{char}x", f"a:x/{char}.{char}y"):
+            usual = unicodedata.normalize("NFKC", name)
+            if "%" not in usual:
+                assert has_dot_segment(name) == bool(plain.search(usual)), (name, usual)
+    assert has_dot_segment("a:x/\uff05\uff12\uff25/y"), "a full-width %2E"
+
+
+def test_escapes_of_escapes_are_not_followed_for_ever() -> None:
+    """N4: an escape may be escaped twice; one that is escaped more often counts as a dot segment, whatever it hides."""
+    assert not has_dot_segment("a:%78") and not has_dot_segment("a:%2578") and not has_dot_segment("a:%252578")
+    assert has_dot_segment("a:%25252578") and has_dot_segment("a:%" + "25" * 120)
+    assert not has_dot_segment("a:100%") and not has_dot_segment("a:%%%%")

@@ -28,6 +28,7 @@ from tests.support.api import Api
 from tests.support.checks import refused, unique
 from tests.support.gateway import Run
 from tests.support.http import Answer
+from tests.support.raw import head, one, send
 from tests.support.server import PROJECT, ServerProcess
 
 LIMITS = {(row.method, row.path): size_of(row, Settings()).bytes_max for row in OPERATIONS}
@@ -86,6 +87,7 @@ LARGEST = {
 }
 """The largest body that each route has a use for, as a client may write it."""
 BODIES = sorted(LARGEST)
+WRONG = "nobody-knows-this-one"
 SIGNED = sorted(row.path for row in OPERATIONS if row.body is not None and row.scope is not None)
 
 
@@ -138,7 +140,7 @@ def test_a_large_body_is_read_only_for_somebody_known(server: ServerProcess, ali
     """Over 16 KiB it is asked first who sends it: 401 for a body that is 400 when a known one sends it."""
     body = _padded("{", SMALL_BODY_BYTES + 1)
     refused(_post(Api.of(server, None), path, body), 401, "authentication_required")
-    refused(_post(Api.of(server, "nobody-knows-this-one"), path, body), 401, "authentication_failed")
+    refused(_post(Api.of(server, WRONG), path, body), 401, "authentication_failed")
     refused(_post(alice, path, body), 400, "invalid_input")
 
 
@@ -146,6 +148,45 @@ def test_a_large_body_needs_the_scope_too(server: ServerProcess) -> None:
     """A known token without the scope is told so before its large body is read."""
     body = _padded("{", SMALL_BODY_BYTES + 1)
     refused(_post(Api.of(server, callers.READER), "/claims", body), 403, "forbidden")
+
+
+LARGE = ("Host: localhost", "Content-Type: application/json")
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status", "code"),
+    [
+        ("/claims", WRONG, 401, "authentication_failed"),
+        ("/claims", callers.READER, 403, "forbidden"),
+        ("/locks/a/check", WRONG, 413, "invalid_input"),
+        ("/locks/acquire", WRONG, 413, None),
+        ("/health", WRONG, 405, "invalid_input"),
+        ("/nowhere", WRONG, 404, "not_found"),
+    ],
+)
+@pytest.mark.parametrize("announced", [True, False], ids=["length", "chunks"])
+def test_the_rest_of_a_large_body_is_not_waited_for(
+    server: ServerProcess, path: str, token: str, status: int, code: str | None, announced: bool
+) -> None:
+    """Who may not send a large body is told so when 16 KiB of it are there, or on its head alone if that says how much
+    will come: the rest never comes, and is not missed.
+    """
+    sized = ("Content-Length: 1000000",) if announced else ("Transfer-Encoding: chunked",)
+    begun = b"" if announced else b"%x\r\n%b\r\n" % (SMALL_BODY_BYTES + 1, b"[" * (SMALL_BODY_BYTES + 1))
+    sent = head("POST", path, *LARGE, f"Authorization: Bearer {token}", *sized) + begun
+    answer = one(send(Api.of(server, None), sent))
+    assert answer.status == status, answer
+    if code is not None:
+        refused(answer, status, code)
+
+
+def test_a_large_body_of_somebody_known_is_waited_for(server: ServerProcess) -> None:
+    """A known caller may send what its route takes, in pieces; a byte more ends it."""
+    limit = LIMITS["POST", "/claims"]
+    start = head("POST", "/claims", *LARGE, f"Authorization: Bearer {callers.ALICE}", "Transfer-Encoding: chunked")
+    chunk = b"8000\r\n" + b" " * 0x8000 + b"\r\n"
+    reply = send(Api.of(server, None), start + chunk * (limit // 0x8000 + 1), timeout_seconds=20)
+    assert str(limit) in refused(one(reply), 413, "invalid_input")["details"]
 
 
 def test_the_gateway_says_it_in_its_own_words(alice: Api) -> None:
@@ -203,7 +244,7 @@ def test_what_a_door_asks() -> None:
         assert limit("POST", "/claims", callers.ALICE) == LIMITS["POST", "/claims"]
         assert limit("POST", "/locks/a/acquire", callers.ALICE) == LIMITS["POST", "/locks/{name}/acquire"]
         assert limit("POST", "/claims", None) == (401, "authentication_required")
-        assert limit("POST", "/claims", "nobody-knows-this-one") == (401, "authentication_failed")
+        assert limit("POST", "/claims", WRONG) == (401, "authentication_failed")
         assert limit("POST", "/claims", callers.READER) == (403, "forbidden")
         assert limit("POST", "/locks/acquire", None) == SMALL_BODY_BYTES
         assert limit("GET", "/health", None) == SMALL_BODY_BYTES

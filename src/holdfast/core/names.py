@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 NAME_BYTES_MAX = 256
@@ -27,9 +28,11 @@ _LOOKS_BLANK = re.compile(
     "\u2800\U0001d159\U00013441\U00013442\U00016fe4]"
 )
 _DOT_SEGMENT = re.compile(
-    # Alone between what never ends a segment: whoever reads paths or URIs may cut at anything else.
-    r"(?<![\w.~%-])\.\.?(?![\w.~%-])"
+    # Alone between what never ends a segment: whoever reads paths or URIs may cut at anything else. The dot comes first
+    # in the pattern and what may not stand before it second, because that is found much faster.
+    r"\.(?<![\w.~%-]\.)\.?(?![\w.~%-])"
 )
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 
 
 class BadNameError(ValueError):
@@ -98,6 +101,12 @@ def looks_blank(name: str) -> str | None:
     return None if found is None else f"U+{ord(found[0]):04X} looks like nothing: take a name that people can read"
 
 
+@lru_cache(maxsize=4_096)
+def _as_usual(char: str) -> str:
+    """Return the usual form of a character: `.` for a full-width dot. Some stand for 18 others: that takes long."""
+    return unicodedata.normalize("NFKC", char)
+
+
 def has_dot_segment(name: str) -> bool:
     """Tell whether a reader of paths could find a segment `.` or `..` in a name, however it is written (N4).
 
@@ -108,16 +117,14 @@ def has_dot_segment(name: str) -> bool:
     if name.isascii() and "." not in name and "%" not in name:
         return False
     for _ in range(_ESCAPED_DEEP_MAX):
-        name = unicodedata.normalize("NFKC", name)
+        if not unicodedata.is_normalized("NFKC", name):
+            name = "".join(map(_as_usual, name))
         if _DOT_SEGMENT.search(name):
             return True
-        if "%" not in name:
+        if not _ESCAPE.search(name):
             return False
         try:
-            taken_off = unquote_to_bytes(name).decode()
+            name = unquote_to_bytes(name).decode()
         except UnicodeDecodeError:
             return True
-        if taken_off == name:
-            return False
-        name = taken_off
     return True

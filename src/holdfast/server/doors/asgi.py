@@ -114,16 +114,19 @@ class Door:
 
     async def _body(self, request: Request, receive: Receive) -> bytes:
         body = bytearray()
-        bytes_max = SMALL_BODY_BYTES
+        bytes_max, more = SMALL_BODY_BYTES, True
+        announced = request.headers.get(b"content-length", b"")
+        size = int(announced) if announced.isdigit() else 0
         while True:
+            if size > bytes_max == SMALL_BODY_BYTES:
+                bytes_max = self.body_limit(request)
+            if size > bytes_max:
+                raise too_large(bytes_max)
+            if not more:
+                return bytes(body)
             message = await receive()
             body += message.get("body", b"")
-            if len(body) > bytes_max == SMALL_BODY_BYTES:
-                bytes_max = self.body_limit(request)
-            if len(body) > bytes_max:
-                raise too_large(bytes_max)
-            if not message.get("more_body", False):
-                return bytes(body)
+            size, more = max(size, len(body)), message.get("more_body", False)
 
     async def _answer(self, request: Request, receive: Receive) -> Answered:
         answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
