@@ -112,7 +112,10 @@ def read_ours(path: Path, size_bytes_max: int, *, closed: int = FOR_OTHERS, root
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Put a file there as a whole, readable by its user alone from its first byte on (`mkstemp` makes it so)."""
+    """Put a file there as a whole, readable by its user alone from its first byte on (`mkstemp` makes it so).
+
+    A power cut can take the new one away and leave the old one, until `sync_folder`.
+    """
     descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -124,7 +127,6 @@ def replace(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             Path(unfinished).unlink()
         raise
-    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -55,7 +55,7 @@ def _kept(data: Path, *events: Event) -> None:
     async def scene(journal: SqliteJournal) -> None:
         await journal.append([Record(seq, seq, WALL_MS, event) for seq, event in enumerate(events, 1)])
 
-    data.mkdir()
+    data.mkdir(0o700)
     run(scene, data)
 
 

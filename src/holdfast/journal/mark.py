@@ -40,7 +40,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 def write(directory: Path, mark: Mark) -> None:
-    """Leave the mark, as a whole. Raises `OSError`."""
+    """Leave the mark, as a whole. A power cut may bring the one before back: that one is true too. Raises `OSError`."""
     replace(directory / FILE, msgspec.json.encode(mark) + b"\n")
 
 

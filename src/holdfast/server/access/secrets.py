@@ -18,7 +18,7 @@ from uuid import UUID
 from zlib import crc32
 
 from holdfast.engine.ids import new_secret
-from holdfast.privatefiles import read_ours, replace
+from holdfast.privatefiles import read_ours, replace, sync_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +96,7 @@ class AuthorityKey:
         except FileNotFoundError:
             key = new_secret(KEY_BYTES)
             replace(path, key)
+            sync_folder(directory)
         if len(key) != KEY_BYTES:
             raise ValueError(f"{path} is not a key of {KEY_BYTES} bytes: restore it from a backup")
         return cls(key)
