@@ -416,8 +416,8 @@ def test_abandoned_requests_disturb_nobody(alice: Api) -> None:
 
 
 def test_connections_have_a_limit(tmp_path: Path) -> None:
-    """Beyond `connections_max` a caller is refused in words (503), those inside go on, and a place that is left is
-    free again.
+    """Beyond `connections_max` a caller is refused in words (503), users inside go on, and a place that is left is free
+    again.
     """
     settings = {"connections_max": 10}
     with (
@@ -426,7 +426,7 @@ def test_connections_have_a_limit(tmp_path: Path) -> None:
     ):
         inside = [stack.enter_context(Connection(server.host, server.port)) for _ in range(10)]
         for connection in inside:
-            assert connection.request("GET", "/health").status == 200
+            assert connection.request("GET", "/locks", token=callers.ALICE).status == 200
         data = _outside(server)
         answers = parse_answers(data, closed=True)
         assert answers, f"refused without a word: {data!r}"
@@ -441,6 +441,28 @@ def test_connections_have_a_limit(tmp_path: Path) -> None:
             return parse_answers(_outside(server), closed=True)[0].status == 200
 
         wait_until(let_in)
+
+
+def test_strangers_give_way_to_those_who_come(tmp_path: Path) -> None:
+    """When all places are taken, the eldest on which nobody known has asked gives way; a user's is never taken."""
+    settings = {"connections_max": 10}
+    with (
+        ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        user = stack.enter_context(Connection(server.host, server.port))
+        assert user.request("GET", "/locks", token=callers.ALICE).status == 200
+        stream = stack.enter_context(Api.of(server, callers.BOB).events())
+        stream.wait_for_comment(5)
+        address = (server.host, server.port)
+        strangers = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(40)]
+        late = stack.enter_context(Connection(server.host, server.port))
+        assert late.request("GET", "/locks", token=callers.ALICE).status == 200
+        assert user.request("GET", "/locks", token=callers.ALICE).status == 200
+        assert strangers[0].recv(1) == b"", "the eldest was to give way"
+        name = unique()
+        Api.of(server, callers.ALICE).acquired(name)
+        assert stream.next().json()["changes"][0]["name"] == name
 
 
 def _outside(server: ServerProcess) -> bytes:

@@ -94,6 +94,7 @@ class Api:
         except WrongTokenError:
             self._count_wrong_token(request)
             raise
+        request.is_known = True
         if scope not in caller.scopes:
             caller.require_scope(scope)
         if caller.session is not None:

@@ -330,7 +330,7 @@ class _Server(uvicorn.Server):
         self.started = True
         self._greet()
 
-    def _new_connection(self) -> asyncio.Protocol:
+    def _new_connection(self) -> asyncio.BaseProtocol:
         if self._lanes is not None:
             return Lane(self._lanes)
         protocol: type[HttpToolsProtocol] = self.config.http_protocol_class  # type: ignore[assignment]

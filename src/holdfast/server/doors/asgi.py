@@ -10,23 +10,20 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from holdfast.server.doors.exchange import REQUEST
 from holdfast.server.doors.message import NEVER_KEPT
 from holdfast.server.doors.request import Request, fold
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, too_large
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
+    from holdfast.server.doors.exchange import Application, Receive, Scope, Send
     from holdfast.server.operations.routes import Route, Routes
     from holdfast.server.render import Answered
     from holdfast.server.streams.events import Events
     from holdfast.server.streams.watch import Watch
-
-    Scope = dict[str, Any]
-    Receive = Callable[[], Awaitable[dict[str, Any]]]
-    Send = Callable[[dict[str, Any]], Awaitable[None]]
-    Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _NO_CONTENT = 204
 _STREAMS = (b"/watch", b"/events")
@@ -86,7 +83,7 @@ class Door:
             raise ValueError(f"{scope['type']} is not served here")
         request = Request(b"", b"", b"", {}, b"")
         try:
-            request = _request(scope)
+            request = scope.get("extensions", {}).get(REQUEST) or _request(scope)
             self._routes.check_host(request)
             mounted = self._mount_of(request.path)
             if mounted is not None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import unquote
 
 from holdfast.server.api import BUG
@@ -21,10 +22,17 @@ from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from holdfast.server.doors.asgi import Application, Scope
     from holdfast.server.doors.request import Request
 
+Scope: TypeAlias = dict[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
+Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+"""An ASGI application, as both doors know it."""
+
 BODY_BYTES_MAX = 65_536
+REQUEST = "holdfast.request"
+"""Where the scope has the request as the lane read it, for our own ASGI door."""
 
 log = logging.getLogger("holdfast.server")
 
@@ -38,6 +46,8 @@ class Connection(Protocol):
     peer: Any
     """The address at the other end."""
     is_stopping: bool
+    is_known: bool
+    """Whether somebody who is known has asked here."""
 
     @property
     def date(self) -> bytes:
@@ -73,11 +83,11 @@ class Exchange:
     def __init__(self, connection: Connection, request: Request, *, keep_alive: bool, is_old: bool) -> None:
         """`is_old` is HTTP/1.0."""
         self._connection = connection
-        self._request = request
+        self.request = request
         self._keep_alive = keep_alive
         self._is_old = is_old
         self._body = bytearray()
-        self._body_is_complete = False
+        self.body_is_complete = False
         self._body_was_taken = False
         self._is_gone = False
         """Whether nobody is there any more, or the rest of the body will never come."""
@@ -101,7 +111,7 @@ class Exchange:
 
     def end_body(self) -> None:
         """Know that the body is complete."""
-        self._body_is_complete = True
+        self.body_is_complete = True
         self._news.set()
 
     def has_room(self) -> bool:
@@ -112,13 +122,8 @@ class Exchange:
         """Let the application answer."""
         self._connection.run(self)
 
-    def break_body_off(self) -> None:
-        """Know that the rest of the body will never come."""
-        if not self._body_is_complete:
-            self.disconnect()
-
     def disconnect(self) -> None:
-        """Know that nobody is there any more."""
+        """Know that nobody is there any more, or the rest of the body will never come."""
         self._is_gone = True
         self._news.set()
         self.resume_writing()
@@ -133,7 +138,7 @@ class Exchange:
         try:
             await application(self._scope(), self._receive, self._send)
         except Exception:
-            log.exception("a bug while answering %s", self._request.request_id)
+            log.exception("a bug while answering %s", self.request.request_id)
         if self._is_complete:
             return
         if not self._has_begun and not self._is_gone:
@@ -144,7 +149,7 @@ class Exchange:
             self._connection.done(keep_alive=True)
 
     async def _fail(self) -> None:
-        status, body, headers = envelope(Problem("internal_error", BUG), self._request)
+        status, body, headers = envelope(Problem("internal_error", BUG), self.request)
         fields = [*headers, (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await self._send({"type": "http.response.start", "status": status, "headers": fields})
         await self._send({"type": "http.response.body", "body": body})
@@ -152,7 +157,7 @@ class Exchange:
     # The application's side.
 
     def _scope(self) -> Scope:
-        request, connection = self._request, self._connection
+        request, connection = self.request, self._connection
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -167,13 +172,14 @@ class Exchange:
             "client": connection.peer[:2] if isinstance(connection.peer, tuple) else None,
             "server": None,
             "state": {},
+            "extensions": {REQUEST: request},
         }
 
     async def _receive(self) -> dict[str, Any]:
         while not (self._is_gone or self._is_complete):
-            if not self._body_was_taken and (self._body or self._body_is_complete):
+            if not self._body_was_taken and (self._body or self.body_is_complete):
                 body, self._body = bytes(self._body), bytearray()
-                self._body_was_taken = self._body_is_complete
+                self._body_was_taken = self.body_is_complete
                 self._connection.go_on()
                 return {"type": "http.request", "body": body, "more_body": not self._body_was_taken}
             self._news.clear()
@@ -199,8 +205,10 @@ class Exchange:
         if self._has_begun:
             raise RuntimeError("an answer was begun twice")
         self._has_begun = True
+        if self.request.is_known:
+            self._connection.is_known = True
         names = {name.lower(): value for name, value in fields}
-        if self._request.method == b"HEAD" or status in {_NO_CONTENT, _NOT_MODIFIED}:
+        if self.request.method == b"HEAD" or status in {_NO_CONTENT, _NOT_MODIFIED}:
             self._has_body = False
         elif b"content-length" in names:
             self._left_bytes = int(names[b"content-length"])

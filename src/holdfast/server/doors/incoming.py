@@ -28,11 +28,13 @@ line and the rest is as long as they announce, the parser is not needed (`repeat
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TYPE_CHECKING, Protocol
 
 import httptools
 
+from holdfast.server.api import BUG
 from holdfast.server.doors.request import Request, fold
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, too_large
 from holdfast.wire.problems import Problem
@@ -45,6 +47,8 @@ IDLE, HEAD, BODY = range(3)
 FEED_BYTES = 2_048
 """The most that is fed at once: it holds few requests, so reading them keeps nobody waiting."""
 FIELDS_MAX = 128
+
+log = logging.getLogger("holdfast.server")
 
 _NOT_REPEATABLE = frozenset({b"connection", b"expect", b"idempotency-key", b"transfer-encoding", b"upgrade"})
 """Fields that change how a request is read; and a key, which is new with each request."""
@@ -155,6 +159,10 @@ class Incoming:
             except httptools.HttpParserUpgrade as stopped:
                 if not self.ended:
                     rest = self._without_upgrade() + data[stopped.args[0] :]
+            except httptools.HttpParserCallbackError:
+                if not self.ended:
+                    log.exception("a bug while a request was read")
+                    self._refuse(Problem("internal_error", BUG))
             except httptools.HttpParserError as error:
                 if not self.ended:
                     self._refuse(Problem("invalid_input", f"This is not HTTP/1.1: {error}."))

@@ -1,15 +1,10 @@
 """The fast lane: one object is one connection, and answers go out without an ASGI scope and a task for each request.
 
 It is an accelerator and never a second implementation: both doors end in `operations.routes`. Bytes become requests in
-`incoming`; what the lane owes for them stands in one queue, in the order in which it came in:
-
-      answer       a complete request, to be handed to the routes
-      exchange     a request that is answered in pieces, by the ASGI door: a stream, a mounted application
-      continue     the sender of a body waits for `100 Continue`
-      refusal      what follows on this connection is not read: its last word
+`incoming`; what the lane owes for them stands in one queue, in the order in which it came in (`owed`):
 
       bytes ──► `_unread` ──► incoming ──► `_owed` ──► one under way ──► transport
-                  │ reading pauses           │ at most OWED_MAX, OWED_BYTES_MAX
+                  │ reading pauses           │ bounded in number and bytes,
                   while there is any         then nothing more is fed
 
 `_work` is the only one that takes from `_unread` and `_owed`. It is a loop, and it begins the next only when the last
@@ -39,14 +34,12 @@ for each:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from holdfast.server.doors.exchange import Exchange
 from holdfast.server.doors.incoming import BODY, FEED_BYTES, HEAD, IDLE, Incoming
 from holdfast.server.doors.message import CONTINUE, LARGE_BYTES, message
+from holdfast.server.doors.owed import Debt, Owed, Refusal
 from holdfast.server.doors.request import Request
 from holdfast.wire.problems import Problem
 
@@ -54,10 +47,7 @@ if TYPE_CHECKING:
     from holdfast.server.doors.lanes import Lanes
     from holdfast.server.render import Answered
 
-OWED_MAX = 32
-OWED_BYTES_MAX = 65_536
-"""How many requests, and how much of their bodies, may wait behind the one that is being answered."""
-UNSENT_BYTES_MAX = 65_536
+UNSENT_BYTES_MAX = 16_384
 """How much may be written before it is taken. One answer may be larger; the next waits then."""
 STEPS_PER_TURN = 4
 """How many requests are begun, or pieces fed, before the other connections have their turn."""
@@ -66,21 +56,11 @@ CONNECTIONS_TOLD_MAX = 256
 LINGER_SECONDS = 2
 TAKEN_BYTES_MIN = 1_024
 
-_Owed: TypeAlias = "tuple[Request, bool] | Exchange | _Refusal | bytes"
 
-
-class _Refusal(msgspec.Struct, frozen=True):
-    """The last word on a connection, and the request that it is about."""
-
-    problem: Problem
-    request: Request
-
-
-class Lane(asyncio.Protocol):
+class Lane(asyncio.BufferedProtocol):
     """One connection."""
 
     __slots__ = (
-        "_current",
         "_half_closed",
         "_incoming",
         "_is_behind",
@@ -88,7 +68,6 @@ class Lane(asyncio.Protocol):
         "_is_working",
         "_lanes",
         "_owed",
-        "_owed_bytes",
         "_reading_pauses",
         "_since",
         "_taken_bytes",
@@ -97,6 +76,7 @@ class Lane(asyncio.Protocol):
         "_unread",
         "_writing_pauses",
         "_written_bytes",
+        "is_known",
         "is_stopping",
         "loop",
         "peer",
@@ -111,10 +91,9 @@ class Lane(asyncio.Protocol):
         self.peer: Any = None
         self._unread = b""
         """What was received and not fed to the parser yet."""
-        self._owed: deque[_Owed] = deque()
-        self._owed_bytes = 0
-        self._current: Request | Exchange | None = None
-        """What is being answered."""
+        self._owed = Owed()
+        self.is_known = False
+        """Whether somebody who is known has asked here."""
         self._since = lanes.now_seconds
         """When the last answer was done; when the current one was begun; when it was over."""
         self._is_working = False
@@ -141,43 +120,48 @@ class Lane(asyncio.Protocol):
         self.peer = transport.get_extra_info("peername")
         address = self.peer[0] if isinstance(self.peer, tuple) else ""
         self._incoming = Incoming(self, self._lanes.settings, address)
-        self._lanes.connections.add(self)
-        beyond = len(self._lanes.connections) - self._lanes.settings.connections_max
+        beyond = self._lanes.add(self)
         if beyond > CONNECTIONS_TOLD_MAX:
             self._transport.abort()
         elif beyond > 0:
             text = "The server has too many connections: try again."
             self._refuse_and_end(Problem("overloaded", text, retry_after_ms=1_000))
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
+        """Return where the next bytes go. Its size bounds what one connection can make us keep unread."""
+        return self._lanes.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Answer; what cannot be answered yet waits."""
-        incoming = self._incoming
+        incoming, owed = self._incoming, self._owed
         if incoming.ended:
             return
-        if self._current is None and not self._unread and not self._owed and not self._writing_pauses:
+        data = bytes(self._lanes.buffer[:nbytes])
+        if owed.current is None and not self._unread and not owed and not self._writing_pauses:
             request = incoming.repeated(data)
             if request is not None and not self._lanes.door.is_in_pieces(request):
                 self._answer(request, keep_alive=True)
                 return
-            if len(data) <= FEED_BYTES:
+            if nbytes <= FEED_BYTES:
                 incoming.feed(data)
-                if self._owed:
+                if owed:
                     self._work()
                 return
         self._unread += data
         self._work()
+        self._look_at_reading()
 
     def eof_received(self) -> bool:
         """Know that the other side sends no more. True: the connection stays open for what is owed."""
         self._half_closed = True
         self._incoming.ended = self._incoming.ended or not self._unread
-        if self._is_over or self._is_away() or not (self._current or self._owed or self._unread):
+        if self._is_over or self._is_away() or not (self._owed.current or self._owed or self._unread):
             self._hang_up()
         return self._transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """Know that nobody is there any more."""
-        self._lanes.connections.discard(self)
+        self._lanes.remove(self)
         self._is_over = self._incoming.ended = True
         self._forget()
 
@@ -188,23 +172,22 @@ class Lane(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Write again."""
         self._writing_pauses = False
-        if isinstance(self._current, Exchange):
-            self._current.resume_writing()
-        elif not self._is_working:
+        if isinstance(self._owed.current, Exchange):
+            self._owed.current.resume_writing()
+        else:
             self._work()
 
     def shutdown(self) -> None:
         """Stop after the answer that is under way."""
         self.is_stopping = True
-        if self._current is None and not self._is_over:
-            self._end()
+        if self._owed.current is None and not self._is_over:
+            self._hang_up()
 
     # The queue. `incoming` puts in, `_work` takes out.
 
     def take(self, request: Request, *, keep_alive: bool) -> None:
         """Owe an answer."""
         self._owed.append((request, keep_alive))
-        self._owed_bytes += len(request.body)
 
     def take_in_pieces(self, request: Request, *, keep_alive: bool, is_old: bool) -> Exchange | None:
         """Owe an exchange, if this request is answered in pieces."""
@@ -224,26 +207,25 @@ class Lane(asyncio.Protocol):
 
     def refuse(self, problem: Problem, request: Request | None) -> None:
         """Owe a refusal: the last word on this connection."""
-        last = self._last()
-        if isinstance(last, Exchange):
-            last.break_body_off()
-        self._owed.append(_Refusal(problem, request or Request(b"", b"", b"", {}, b"")))
-
-    def _last(self) -> object:
-        """Return what was owed last, of which more may still come."""
-        return self._owed[-1] if self._owed else self._current
+        exchange = self._owed.open_exchange()
+        if exchange is not None:
+            # The rest of its body will never come.
+            exchange.disconnect()
+        self._owed.append(Refusal(problem, request or Request(b"", b"", b"", {}, b"")))
 
     def _work(self) -> None:
         """Feed what was received and begin what is owed, until it must wait for somebody or has had its turn."""
         if self._is_working or self._is_behind:
             return
         self._is_working = True
+        owed = self._owed
         steps = 0
         while steps < STEPS_PER_TURN and not self._is_over:
-            if self._owed and self._current is None and not self._writing_pauses:
-                self._begin(self._owed.popleft())
-            elif self._unread and self._has_room():
+            if owed and owed.current is None and not self._writing_pauses:
+                self._begin(owed.next())
+            elif self._unread and owed.has_room():
                 piece, self._unread = self._unread[:FEED_BYTES], self._unread[FEED_BYTES:]
+                owed.count(len(piece))
                 self._incoming.feed(piece)
                 if self._incoming.ended:
                     self._unread = b""
@@ -255,7 +237,7 @@ class Lane(asyncio.Protocol):
         self._is_working = False
         if self._is_behind:
             self._lanes.put_behind(self)
-        elif self._half_closed and not (self._is_over or self._current or self._owed or self._unread):
+        elif self._half_closed and not (self._is_over or owed.current or owed or self._unread):
             self._end()
         if self._unread or self._reading_pauses:
             self._look_at_reading()
@@ -264,13 +246,6 @@ class Lane(asyncio.Protocol):
         """Go on with what was left: all others have had their turn."""
         self._is_behind = False
         self._work()
-
-    def _has_room(self) -> bool:
-        """Tell whether more may be read: what is read must be kept until it is its turn."""
-        if len(self._owed) >= OWED_MAX or self._owed_bytes >= OWED_BYTES_MAX:
-            return False
-        last = self._last()
-        return not isinstance(last, Exchange) or last.has_room()
 
     def _look_at_reading(self) -> None:
         """Let the other side send only if what it sent is read."""
@@ -284,32 +259,32 @@ class Lane(asyncio.Protocol):
             self._transport.resume_reading()
             self._incoming.since = self.now_seconds
 
-    def _begin(self, owed: _Owed) -> None:
+    def _begin(self, debt: Debt) -> None:
         """Begin what is owed next. Most of it is done before this returns, or after the next commit."""
-        if isinstance(owed, tuple):
-            request, keep_alive = owed
-            self._owed_bytes -= len(request.body)
+        if isinstance(debt, tuple):
+            request, keep_alive = debt
             self._answer(request, keep_alive=keep_alive)
-        elif isinstance(owed, Exchange):
-            self._current, self._since = owed, self.now_seconds
+        elif isinstance(debt, Exchange):
+            self._owed.current, self._since = debt, self.now_seconds
             if self._half_closed:
                 self._hang_up()
             else:
-                owed.begin()
-        elif isinstance(owed, bytes):
-            self.write(owed)
+                debt.begin()
+        elif isinstance(debt, bytes):
+            self.write(debt)
         else:
-            answered = self._lanes.routes.refusal(owed.problem, owed.request)
-            self._write(owed.request, answered, keep_alive=False)
+            answered = self._lanes.routes.refusal(debt.problem, debt.request)
+            self._write(debt.request, answered, keep_alive=False)
 
     # Answers.
 
     def _answer(self, request: Request, *, keep_alive: bool) -> None:
-        self._current = request
+        owed = self._owed
+        owed.current = request
         self._since = self._lanes.now_seconds
 
         def reply(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
-            if self._current is request:
+            if owed.current is request:
                 self._write(request, (status, body, headers), keep_alive=keep_alive)
 
         self._lanes.routes.handle(request, reply)
@@ -318,11 +293,13 @@ class Lane(asyncio.Protocol):
 
     def _is_away(self) -> bool:
         """Tell whether somebody who sends no more counts as gone: one who waits in line or reads a stream."""
-        now = self._current
+        now = self._owed.current
         return isinstance(now, Exchange) or (now is not None and now.on_disconnect is not None)
 
     def _write(self, request: Request, answered: Answered, *, keep_alive: bool) -> None:
         status, body, headers = answered
+        if request.is_known:
+            self.is_known = True
         keep_alive = keep_alive and not self.is_stopping
         self.write(message(request, status, body, headers, self._lanes.common_fields, keep_alive=keep_alive))
         if len(body) > LARGE_BYTES and request.method != b"HEAD":
@@ -336,7 +313,7 @@ class Lane(asyncio.Protocol):
 
     def done(self, *, keep_alive: bool) -> None:
         """Know that what was under way is answered: the next is begun, or the connection ends."""
-        self._current = None
+        self._owed.current = None
         self._since = self._lanes.now_seconds
         if not keep_alive or self.is_stopping:
             self._end()
@@ -391,17 +368,8 @@ class Lane(asyncio.Protocol):
         self._transport.close()
 
     def _forget(self) -> None:
-        """Forget what was not begun, and tell what was begun that nobody waits for it. What was decided stays so."""
-        current, self._current = self._current, None
         self._unread = b""
-        for owed in self._owed:
-            if isinstance(owed, Exchange):
-                owed.disconnect()
-        self._owed.clear()
-        if isinstance(current, Exchange):
-            current.disconnect()
-        elif current is not None and current.on_disconnect is not None:
-            current.on_disconnect()
+        self._owed.forget()
 
     def abort(self) -> None:
         """Break the connection off: what was begun cannot be completed."""
@@ -421,7 +389,7 @@ class Lane(asyncio.Protocol):
         elif self._is_over:
             if unsent_bytes == 0 and now - self._since > LINGER_SECONDS:
                 self._transport.abort()
-        elif isinstance(self._current, Request) and now - self._since > self._lanes.answer_seconds_max:
+        elif isinstance(self._owed.current, Request) and now - self._since > self._lanes.answer_seconds_max:
             self._transport.abort()
         else:
             self._check_sender(now)
@@ -432,7 +400,7 @@ class Lane(asyncio.Protocol):
             return
         passed = now - incoming.since
         if incoming.phase == IDLE:
-            is_waiting = self._current is None and not self._owed
+            is_waiting = self._owed.current is None and not self._owed
             if is_waiting and min(passed, now - self._since) > settings.idle_timeout_seconds:
                 self._end()
         elif incoming.phase == HEAD and passed > settings.header_timeout_seconds:

@@ -2,6 +2,9 @@
 
 Time limits need no timer for each connection: `tick` counts the seconds and looks at all of them.
 
+When there are too many connections, the eldest on which nobody known has asked yet gives way: a stranger can take the
+places of strangers, and never those of users.
+
 A connection that has more to do than its turn allows stands in the backlog. All that stand there get `BACKLOG_MS`
 between two looks at the sockets, one after another, so that nobody waits for one that has much to say.
 """
@@ -9,6 +12,7 @@ between two looks at the sockets, one after another, so that nobody waits for on
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,10 +26,14 @@ if TYPE_CHECKING:
     from holdfast.server.operations.routes import Routes
 
 BACKLOG_MS = 4
+READ_BYTES = 8_192
 WAIT_SECONDS_MAX = 60
 """No request of ours waits longer in line, with some to spare."""
 CHECKS_PER_TURN = 500
 """How many connections `tick` looks at before it lets others have their turn: under a millisecond."""
+
+log = logging.getLogger("holdfast.server")
+
 _LAST_SECOND = 253_402_300_799
 """Of the year 9999: no date can be written behind it."""
 
@@ -34,6 +42,11 @@ class Connection(Protocol):
     """One connection, as all of them together see it."""
 
     loop: asyncio.AbstractEventLoop
+    is_known: bool
+    """Whether somebody who is known has asked here."""
+
+    def abort(self) -> None:
+        """Break it off."""
 
     def work_on(self) -> None:
         """Go on with what was left: all others have had their turn."""
@@ -51,6 +64,10 @@ class Lanes:
         self.settings = routes.api.settings
         self.connections: set[Any] = server_state.connections
         self.tasks = server_state.tasks
+        self._strangers: dict[Connection, None] = {}
+        """The eldest first. One that is known by now is taken out when it is met."""
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        """Where what comes in is put, for as long as it takes to copy it."""
         self.now_seconds = 0
         """Counted by `tick`: a clock of whole seconds, good enough for time limits."""
         self.answer_seconds_max = WAIT_SECONDS_MAX + self.settings.disk_hang_seconds
@@ -60,15 +77,41 @@ class Lanes:
         self._backlog: deque[Connection] = deque()
         self._catch_up_is_due = False
 
+    def add(self, connection: Connection) -> int:
+        """Count a connection in, in the place of a stranger if need be. Return how many there are too many."""
+        self.connections.add(connection)
+        beyond = len(self.connections) - self.settings.connections_max
+        while beyond > 0 and self._strangers:
+            stranger = next(iter(self._strangers))
+            del self._strangers[stranger]
+            if not stranger.is_known:
+                self.connections.discard(stranger)
+                stranger.abort()
+                beyond -= 1
+        self._strangers[connection] = None
+        return beyond
+
+    def remove(self, connection: Connection) -> None:
+        """Count a connection out."""
+        self.connections.discard(connection)
+        self._strangers.pop(connection, None)
+
     async def tick(self) -> None:
         """Count a second and look at every connection's time, without keeping the others waiting."""
         self.now_seconds += 1
         self._read_date()
         for number, connection in enumerate(list(self.connections), 1):
             if connection in self.connections:
-                connection.check_time()
+                self._check_time(connection)
             if number % CHECKS_PER_TURN == 0:
                 await asyncio.sleep(0)
+
+    def _check_time(self, connection: Connection) -> None:
+        try:
+            connection.check_time()
+        except Exception:
+            log.exception("a bug while a connection's time was looked at")
+            connection.abort()
 
     def _read_date(self) -> None:
         # A wall clock that is out of its mind must not take the service down: it decides nothing.

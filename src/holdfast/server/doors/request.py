@@ -41,6 +41,7 @@ class Request:
         "body",
         "content_type",
         "headers",
+        "is_known",
         "key",
         "method",
         "on_disconnect",
@@ -73,6 +74,8 @@ class Request:
         """The address at the other end of the connection, which may be a proxy's; empty if it has none."""
         self.on_disconnect: Callable[[], None] | None = None
         """To be called by the door if the caller disconnects before it is answered; set while it waits in line."""
+        self.is_known = False
+        """Whether whoever asks was found out and let in."""
         self.rests_on_state = False
         """Whether the state was looked at: a refusal must then wait until what it rests on is durable."""
         self.request_id = new_request_id()

@@ -1,0 +1,90 @@
+"""What a connection owes, in the order in which it was asked for, and how much may wait there.
+
+      an answer      a complete request, to be handed to the routes, and whether the connection goes on behind it
+      an exchange    a request that is answered in pieces, by the ASGI door: a stream, a mounted application
+      a word         `100 Continue`, as it is written
+      a refusal      the last word on this connection
+
+What waits is kept, heads and bodies, so nothing more is read once `OWED_MAX` wait or `AHEAD_BYTES_MAX` were read for
+them. It is read on when all of it is answered. The body of an exchange is not counted: it has a bound of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.server.doors.exchange import Exchange
+from holdfast.server.doors.request import Request
+from holdfast.wire.problems import Problem
+
+OWED_MAX = 32
+AHEAD_BYTES_MAX = 8_192
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """The last word on a connection, and the request that it is about."""
+
+    problem: Problem
+    request: Request
+
+
+Debt: TypeAlias = tuple[Request, bool] | Exchange | Refusal | bytes
+
+
+class Owed:
+    """The queue of one connection."""
+
+    __slots__ = ("_ahead_bytes", "_debts", "current")
+
+    def __init__(self) -> None:
+        self._debts: deque[Debt] = deque()
+        self._ahead_bytes = 0
+        self.current: Request | Exchange | None = None
+        """What is being answered."""
+
+    def __bool__(self) -> bool:
+        """Tell whether something waits behind what is being answered."""
+        return bool(self._debts)
+
+    def append(self, debt: Debt) -> None:
+        """Owe something more."""
+        self._debts.append(debt)
+
+    def next(self) -> Debt:
+        """Take out what is owed next."""
+        return self._debts.popleft()
+
+    def open_exchange(self) -> Exchange | None:
+        """Return the exchange of whose body more may still come."""
+        last = self._debts[-1] if self._debts else self.current
+        return last if isinstance(last, Exchange) and not last.body_is_complete else None
+
+    def has_room(self) -> bool:
+        """Tell whether more may be read: it would be kept until it is its turn."""
+        if self.current is None and not self._debts:
+            self._ahead_bytes = 0
+        exchange = self.open_exchange()
+        if exchange is not None:
+            return exchange.has_room()
+        return len(self._debts) < OWED_MAX and self._ahead_bytes < AHEAD_BYTES_MAX
+
+    def count(self, size: int) -> None:
+        """Count what is read next, if it may have to be kept."""
+        if self.open_exchange() is None:
+            self._ahead_bytes += size
+
+    def forget(self) -> None:
+        """Forget what was not begun, and tell what was begun that nobody waits for it. What was decided stays so."""
+        current, self.current = self.current, None
+        debts = list(self._debts)
+        self._debts.clear()
+        for debt in debts:
+            if isinstance(debt, Exchange):
+                debt.disconnect()
+        if isinstance(current, Exchange):
+            current.disconnect()
+        elif current is not None and current.on_disconnect is not None:
+            current.on_disconnect()
