@@ -113,7 +113,7 @@ class Door:
         body = bytearray()
         bytes_max, more = SMALL_BODY_BYTES, True
         announced = request.headers.get(b"content-length", b"")
-        size = int(announced) if announced.isdigit() else 0
+        size = int(announced[:16]) if announced.isdigit() else 0
         while True:
             if size > bytes_max == SMALL_BODY_BYTES:
                 bytes_max = self.body_limit(request)

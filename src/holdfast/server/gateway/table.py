@@ -7,7 +7,7 @@ from holdfast.server.gateway.reading import by_secret
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.wire import gateway
 
-_ERRORS = dict.fromkeys((400, 403, 413, 429, 503), gateway.GatewayErrorReply)
+_ERRORS = dict.fromkeys((400, 403, 413, 421, 429, 503), gateway.GatewayErrorReply)
 
 GATEWAY: tuple[Operation, ...] = (
     Operation(
