@@ -232,7 +232,7 @@ def _lacking(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Refus
 def unreadable_name(names: tuple[str, ...]) -> refusals.BadName | None:
     """Return why no lease and no place may begin under one of these names (N3). What began before goes on."""
     for name in names:
-        why = looks_blank(name)
+        why = None if name.isascii() else looks_blank(name)
         if why is not None:
             return refusals.BadName(why)
     return None

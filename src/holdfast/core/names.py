@@ -95,8 +95,6 @@ def _shown(char: str) -> str:
 
 def looks_blank(name: str) -> str | None:
     """Return why nobody may claim this name anew: a character of it looks like nothing or like a blank (N3)."""
-    if name.isascii():
-        return None
     found = _LOOKS_BLANK.search(name)
     return None if found is None else f"U+{ord(found[0]):04X} looks like nothing: take a name that people can read"
 

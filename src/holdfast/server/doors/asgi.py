@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.server.doors.exchange import Application, Receive, Scope, Send
+    from holdfast.server.operations.call import Reply
     from holdfast.server.operations.routes import Route, Routes
     from holdfast.server.render import Answered
     from holdfast.server.streams.events import Events
@@ -97,7 +98,7 @@ class Door:
                 return
             request.body = await self._body(request, receive)
         except Problem as problem:
-            answered = self._routes.refusal(problem, request)
+            answered = await self._refused(problem, request)
         else:
             answered = await self._answer(request, receive)
         await _respond(send, request, answered)
@@ -125,13 +126,13 @@ class Door:
             body += message.get("body", b"")
             size, more = max(size, len(body)), message.get("more_body", False)
 
+    async def _refused(self, problem: Problem, request: Request) -> Answered:
+        answered, reply = _answer_to_come()
+        self._routes.refuse(problem, request, reply)
+        return await answered
+
     async def _answer(self, request: Request, receive: Receive) -> Answered:
-        answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-
-        def reply(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
-            if not answered.done():
-                answered.set_result((status, body, headers))
-
+        answered, reply = _answer_to_come()
         self._routes.handle(request, reply)
         if request.on_disconnect is not None and not answered.done():
             disconnected = asyncio.create_task(_disconnected(receive))
@@ -170,6 +171,17 @@ class Door:
         finally:
             disconnected.cancel()
             stream.close()
+
+
+def _answer_to_come() -> tuple[asyncio.Future[Answered], Reply]:
+    """Return an answer that is not there yet, and what to call when it is."""
+    answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+
+    def reply(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        if not answered.done():
+            answered.set_result((status, body, headers))
+
+    return answered, reply
 
 
 def _request(scope: Scope) -> Request:

@@ -80,12 +80,9 @@ class Connection(Protocol):
 class Exchange:
     """One request and its answer. The lane calls `put`, `end_body`, `begin` and what ends it; the rest is ASGI's."""
 
-    def __init__(self, connection: Connection, request: Request, *, keep_alive: bool, is_old: bool) -> None:
-        """`is_old` is HTTP/1.0."""
+    def __init__(self, connection: Connection, request: Request) -> None:
         self._connection = connection
         self.request = request
-        self._keep_alive = keep_alive
-        self._is_old = is_old
         self._body = bytearray()
         self.body_is_complete = False
         self._body_was_taken = False
@@ -161,7 +158,7 @@ class Exchange:
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.0" if self._is_old else "1.1",
+            "http_version": "1.0" if self.request.is_old else "1.1",
             "method": request.method.decode("ascii"),
             "scheme": connection.scheme,
             "path": unquote(request.path.decode("latin-1")),
@@ -212,13 +209,13 @@ class Exchange:
             self._has_body = False
         elif b"content-length" in names:
             self._left_bytes = int(names[b"content-length"])
-        elif self._is_old:
-            self._keep_alive = False
+        elif self.request.is_old:
+            self.request.keep_alive = False
         else:
             self._is_chunked = True
             fields.append((b"transfer-encoding", b"chunked"))
-        if not self._keep_alive or self._connection.is_stopping:
-            self._keep_alive = False
+        if not self.request.keep_alive or self._connection.is_stopping:
+            self.request.keep_alive = False
             fields.append((b"connection", b"close"))
         fields.append((b"date", self._connection.date))
         fields.extend(field for field in NEVER_KEPT if field[0] not in names)
@@ -243,4 +240,4 @@ class Exchange:
         self._is_complete = True
         self._body.clear()
         self._news.set()
-        self._connection.done(keep_alive=self._keep_alive)
+        self._connection.done(keep_alive=self.request.keep_alive)

@@ -68,14 +68,10 @@ class Pieces(Protocol):
 class Sink(Protocol):
     """Where requests go, in order."""
 
-    @property
-    def now_seconds(self) -> int:
-        """A clock of whole seconds."""
-
-    def take(self, request: Request, *, keep_alive: bool) -> None:
+    def take(self, request: Request) -> None:
         """Take a complete request."""
 
-    def take_in_pieces(self, request: Request, *, keep_alive: bool, is_old: bool) -> Pieces | None:
+    def take_in_pieces(self, request: Request) -> Pieces | None:
         """Take a request whose body follows, or return None: then it is to be taken when it is complete."""
 
     def body_limit(self, request: Request) -> int:
@@ -86,6 +82,12 @@ class Sink(Protocol):
 
     def refuse(self, problem: Problem, request: Request | None) -> None:
         """Take the problem that ends the connection, and the request that has it, as far as it was read."""
+
+
+class SecondHand(Protocol):
+    """A clock of whole seconds."""
+
+    now_seconds: int
 
 
 class _EnoughError(Exception):
@@ -100,11 +102,11 @@ class Incoming:
         "_body_bytes",
         "_body_limit",
         "_body_pieces",
+        "_clock",
         "_counted_bytes",
         "_data",
         "_fields",
         "_head_bytes_max",
-        "_keep_alive",
         "_parser",
         "_peer",
         "_repeatable_fields",
@@ -118,33 +120,23 @@ class Incoming:
         "since",
     )
 
-    def __init__(self, sink: Sink, settings: Settings, peer: str) -> None:
+    def __init__(self, sink: Sink, clock: SecondHand, settings: Settings, peer: str) -> None:
         self._sink = sink
+        self._clock = clock
         self._peer = peer
         self._head_bytes_max = settings.header_bytes_max
         self._parser = httptools.HttpRequestParser(self)
         self.phase = IDLE
-        self.since = sink.now_seconds
-        """When the phase began, or we last let the sender wait, in the sink's seconds."""
+        self.since = clock.now_seconds
+        """When the phase began, or we last let the sender wait, in the clock's seconds."""
         self.ended = False
         self._data = b""
         self._repeatable_head = b""
         """The headers of the last request, as they came: the same bytes again need no second parse. Empty: none."""
         self._repeatable_fields: dict[bytes, bytes] = {}
-        self._keep_alive = False
         self._upgrades = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._url = b""
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._request: Request | None = None
-        self._body: bytes | bytearray = b""
-        self._body_bytes = 0
-        self._body_limit = SMALL_BODY_BYTES
-        self._body_pieces: Pieces | None = None
-        self._counted_bytes = 0
-        """What was fed after the piece in which the head, or what follows the last piece of the body, began."""
+        self.on_message_begin()
+        self.phase = IDLE
 
     # Bytes in.
 
@@ -203,8 +195,16 @@ class Incoming:
         """Begin a request."""
         if self.ended:
             raise _EnoughError
-        self._begin()
-        self.phase, self.since = HEAD, self._sink.now_seconds
+        self.phase, self.since = HEAD, self._clock.now_seconds
+        self._url = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._request: Request | None = None
+        self._body: bytes | bytearray = b""
+        self._body_bytes = 0
+        self._body_limit = SMALL_BODY_BYTES
+        self._body_pieces: Pieces | None = None
+        self._counted_bytes = 0
+        """What was fed after the piece in which the head, or what follows the last piece of the body, began."""
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
@@ -254,47 +254,48 @@ class Incoming:
         """Hand over the request."""
         if self._upgrades:
             return
-        self.phase, self.since = IDLE, self._sink.now_seconds
-        self.ended = not self._keep_alive
+        request = self._request
+        if request is None:
+            raise _EnoughError
+        self.phase, self.since = IDLE, self._clock.now_seconds
+        self.ended = not request.keep_alive
         if self._body_pieces is not None:
             self._repeatable_head = b""
             self._body_pieces.end_body()
             return
-        request = self._request
-        if request is None:
-            raise _EnoughError
         request.body = bytes(self._body)
         self._remember_head(request)
-        self._sink.take(request, keep_alive=self._keep_alive)
+        self._sink.take(request)
 
     # A head.
 
     def _read_head(self, method: bytes, version: str) -> None:
         """Know the request and make ready for its body, or raise what is wrong with it."""
-        self._check_size()
+        if self._counted_bytes + FEED_BYTES > self._head_bytes_max or len(self._fields) > FIELDS_MAX:
+            self._check_size()
         fields = fold(self._fields)
         is_old = version != "1.1"
         if is_old or method == b"CONNECT" or b"host" not in fields or b"transfer-encoding" in fields:
             _check_head(method, version, fields)
-        keep_alive = self._keep_alive = not is_old and self._parser.should_keep_alive()
         path, query = _split(self._url)
         request = self._request = Request(method, path, query, fields, b"", self._peer)
+        request.is_old = is_old
+        request.keep_alive = not is_old and self._parser.should_keep_alive()
         if b"content-length" in fields:
             announced_bytes = int(fields[b"content-length"])
             if announced_bytes > SMALL_BODY_BYTES:
                 self._allow(announced_bytes)
         if b"expect" in fields and fields[b"expect"].lower() == b"100-continue" and not is_old:
             self._sink.take_expectation()
-        self._body_pieces = self._sink.take_in_pieces(request, keep_alive=keep_alive, is_old=is_old)
+        self._body_pieces = self._sink.take_in_pieces(request)
 
     def _check_size(self) -> None:
-        """Raise if the head is too large. It is measured only if it may be."""
+        """Raise if the head is too large."""
         if len(self._fields) > FIELDS_MAX:
             raise Problem("invalid_input", f"A request has at most {FIELDS_MAX} header fields.", status=431)
-        if self._counted_bytes + FEED_BYTES > self._head_bytes_max:
-            size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._fields)
-            if size > self._head_bytes_max:
-                raise self._too_large()
+        size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._fields)
+        if size > self._head_bytes_max:
+            raise self._too_large()
 
     def _allow(self, size: int) -> None:
         """Raise unless the request may send so much of a body; ask how much it may, but only if it matters."""
@@ -306,7 +307,7 @@ class Incoming:
     def _remember_head(self, request: Request) -> None:
         """Keep the headers if the whole request came in one piece and says nothing that changes how it is read."""
         self._repeatable_head = b""
-        if not self._keep_alive or not _NOT_REPEATABLE.isdisjoint(request.headers):
+        if not request.keep_alive or not _NOT_REPEATABLE.isdisjoint(request.headers):
             return
         data = self._data
         line = _PLAIN_LINE.match(data)

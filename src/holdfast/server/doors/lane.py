@@ -34,6 +34,7 @@ for each:
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.server.doors.exchange import Exchange
@@ -45,7 +46,6 @@ from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.server.doors.lanes import Lanes
-    from holdfast.server.render import Answered
 
 UNSENT_BYTES_MAX = 16_384
 """How much may be written before it is taken. One answer may be larger; the next waits then."""
@@ -106,11 +106,6 @@ class Lane(asyncio.BufferedProtocol):
         self._written_bytes = self._taken_bytes = 0
         self._taken_since = lanes.now_seconds
 
-    @property
-    def now_seconds(self) -> int:
-        """The seconds of all lanes."""
-        return self._lanes.now_seconds
-
     # The connection.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -119,7 +114,7 @@ class Lane(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(UNSENT_BYTES_MAX)
         self.peer = transport.get_extra_info("peername")
         address = self.peer[0] if isinstance(self.peer, tuple) else ""
-        self._incoming = Incoming(self, self._lanes.settings, address)
+        self._incoming = Incoming(self, self._lanes, self._lanes.settings, address)
         beyond = self._lanes.add(self)
         if beyond > CONNECTIONS_TOLD_MAX:
             self._transport.abort()
@@ -140,7 +135,7 @@ class Lane(asyncio.BufferedProtocol):
         if owed.current is None and not self._unread and not owed and not self._writing_pauses:
             request = incoming.repeated(data)
             if request is not None and not self._lanes.door.is_in_pieces(request):
-                self._answer(request, keep_alive=True)
+                self._answer(request)
                 return
             if nbytes <= FEED_BYTES:
                 incoming.feed(data)
@@ -185,15 +180,15 @@ class Lane(asyncio.BufferedProtocol):
 
     # The queue. `incoming` puts in, `_work` takes out.
 
-    def take(self, request: Request, *, keep_alive: bool) -> None:
+    def take(self, request: Request) -> None:
         """Owe an answer."""
-        self._owed.append((request, keep_alive))
+        self._owed.append(request)
 
-    def take_in_pieces(self, request: Request, *, keep_alive: bool, is_old: bool) -> Exchange | None:
+    def take_in_pieces(self, request: Request) -> Exchange | None:
         """Owe an exchange, if this request is answered in pieces."""
         if not self._lanes.door.is_in_pieces(request):
             return None
-        exchange = Exchange(self, request, keep_alive=keep_alive, is_old=is_old)
+        exchange = Exchange(self, request)
         self._owed.append(exchange)
         return exchange
 
@@ -222,10 +217,10 @@ class Lane(asyncio.BufferedProtocol):
         steps = 0
         while steps < STEPS_PER_TURN and not self._is_over:
             if owed and owed.current is None and not self._writing_pauses:
-                self._begin(owed.next())
+                self._begin(owed.popleft())
             elif self._unread and owed.has_room():
                 piece, self._unread = self._unread[:FEED_BYTES], self._unread[FEED_BYTES:]
-                owed.count(len(piece))
+                owed.count_read(len(piece))
                 self._incoming.feed(piece)
                 if self._incoming.ended:
                     self._unread = b""
@@ -257,15 +252,14 @@ class Lane(asyncio.BufferedProtocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
-            self._incoming.since = self.now_seconds
+            self._incoming.since = self._lanes.now_seconds
 
     def _begin(self, debt: Debt) -> None:
         """Begin what is owed next. Most of it is done before this returns, or after the next commit."""
-        if isinstance(debt, tuple):
-            request, keep_alive = debt
-            self._answer(request, keep_alive=keep_alive)
+        if isinstance(debt, Request):
+            self._answer(debt)
         elif isinstance(debt, Exchange):
-            self._owed.current, self._since = debt, self.now_seconds
+            self._owed.current, self._since = debt, self._lanes.now_seconds
             if self._half_closed:
                 self._hang_up()
             else:
@@ -273,21 +267,16 @@ class Lane(asyncio.BufferedProtocol):
         elif isinstance(debt, bytes):
             self.write(debt)
         else:
-            answered = self._lanes.routes.refusal(debt.problem, debt.request)
-            self._write(debt.request, answered, keep_alive=False)
+            self._owed.current = debt.request
+            debt.request.keep_alive = False
+            self._lanes.routes.refuse(debt.problem, debt.request, partial(self._reply, debt.request))
 
     # Answers.
 
-    def _answer(self, request: Request, *, keep_alive: bool) -> None:
-        owed = self._owed
-        owed.current = request
+    def _answer(self, request: Request) -> None:
+        self._owed.current = request
         self._since = self._lanes.now_seconds
-
-        def reply(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
-            if owed.current is request:
-                self._write(request, (status, body, headers), keep_alive=keep_alive)
-
-        self._lanes.routes.handle(request, reply)
+        self._lanes.routes.handle(request, partial(self._reply, request))
         if self._half_closed and self._is_away():
             self._hang_up()
 
@@ -296,18 +285,22 @@ class Lane(asyncio.BufferedProtocol):
         now = self._owed.current
         return isinstance(now, Exchange) or (now is not None and now.on_disconnect is not None)
 
-    def _write(self, request: Request, answered: Answered, *, keep_alive: bool) -> None:
-        status, body, headers = answered
+    def _reply(self, request: Request, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        """Write an answer, unless nobody waits for it any more."""
+        if self._owed.current is not request:
+            return
         if request.is_known:
             self.is_known = True
-        keep_alive = keep_alive and not self.is_stopping
-        self.write(message(request, status, body, headers, self._lanes.common_fields, keep_alive=keep_alive))
+        keep_alive = request.keep_alive and not self.is_stopping
+        data = message(request, status, body, headers, self._lanes.common_fields, keep_alive=keep_alive)
+        self._written_bytes += len(data)
+        self._transport.write(data)
         if len(body) > LARGE_BYTES and request.method != b"HEAD":
             self.write(body)
         self.done(keep_alive=keep_alive)
 
     def write(self, data: bytes) -> None:
-        """Write; all that is written goes this way."""
+        """Write what is not a whole answer."""
         self._written_bytes += len(data)
         self._transport.write(data)
 
@@ -353,7 +346,7 @@ class Lane(asyncio.BufferedProtocol):
     def _end(self) -> None:
         """Close our side, and wait a little for the other."""
         self._is_over = self._incoming.ended = True
-        self._since = self.now_seconds
+        self._since = self._lanes.now_seconds
         self._forget()
         self._look_at_reading()
         if self._half_closed or not self._transport.can_write_eof():
@@ -379,7 +372,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def check_time(self) -> None:
         """End a connection that takes too long for what it is doing."""
-        settings, now = self._lanes.settings, self.now_seconds
+        settings, now = self._lanes.settings, self._lanes.now_seconds
         unsent_bytes = self._transport.get_write_buffer_size()
         taken_bytes = self._written_bytes - unsent_bytes
         if unsent_bytes == 0 or taken_bytes - self._taken_bytes >= TAKEN_BYTES_MIN:

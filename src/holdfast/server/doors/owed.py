@@ -1,6 +1,6 @@
 """What a connection owes, in the order in which it was asked for, and how much may wait there.
 
-      an answer      a complete request, to be handed to the routes, and whether the connection goes on behind it
+      an answer      a complete request, to be handed to the routes
       an exchange    a request that is answered in pieces, by the ASGI door: a stream, a mounted application
       a word         `100 Continue`, as it is written
       a refusal      the last word on this connection
@@ -31,47 +31,35 @@ class Refusal(msgspec.Struct, frozen=True):
     request: Request
 
 
-Debt: TypeAlias = tuple[Request, bool] | Exchange | Refusal | bytes
+Debt: TypeAlias = Request | Exchange | Refusal | bytes
 
 
-class Owed:
-    """The queue of one connection."""
+class Owed(deque[Debt]):
+    """The queue of one connection: what waits behind `current`."""
 
-    __slots__ = ("_ahead_bytes", "_debts", "current")
+    __slots__ = ("_ahead_bytes", "current")
 
     def __init__(self) -> None:
-        self._debts: deque[Debt] = deque()
+        super().__init__()
         self._ahead_bytes = 0
         self.current: Request | Exchange | None = None
         """What is being answered."""
 
-    def __bool__(self) -> bool:
-        """Tell whether something waits behind what is being answered."""
-        return bool(self._debts)
-
-    def append(self, debt: Debt) -> None:
-        """Owe something more."""
-        self._debts.append(debt)
-
-    def next(self) -> Debt:
-        """Take out what is owed next."""
-        return self._debts.popleft()
-
     def open_exchange(self) -> Exchange | None:
         """Return the exchange of whose body more may still come."""
-        last = self._debts[-1] if self._debts else self.current
+        last = self[-1] if self else self.current
         return last if isinstance(last, Exchange) and not last.body_is_complete else None
 
     def has_room(self) -> bool:
         """Tell whether more may be read: it would be kept until it is its turn."""
-        if self.current is None and not self._debts:
+        if self.current is None and not self:
             self._ahead_bytes = 0
         exchange = self.open_exchange()
         if exchange is not None:
             return exchange.has_room()
-        return len(self._debts) < OWED_MAX and self._ahead_bytes < AHEAD_BYTES_MAX
+        return len(self) < OWED_MAX and self._ahead_bytes < AHEAD_BYTES_MAX
 
-    def count(self, size: int) -> None:
+    def count_read(self, size: int) -> None:
         """Count what is read next, if it may have to be kept."""
         if self.open_exchange() is None:
             self._ahead_bytes += size
@@ -79,8 +67,8 @@ class Owed:
     def forget(self) -> None:
         """Forget what was not begun, and tell what was begun that nobody waits for it. What was decided stays so."""
         current, self.current = self.current, None
-        debts = list(self._debts)
-        self._debts.clear()
+        debts = list(self)
+        self.clear()
         for debt in debts:
             if isinstance(debt, Exchange):
                 debt.disconnect()

@@ -42,6 +42,8 @@ class Request:
         "content_type",
         "headers",
         "is_known",
+        "is_old",
+        "keep_alive",
         "key",
         "method",
         "on_disconnect",
@@ -74,6 +76,10 @@ class Request:
         """The address at the other end of the connection, which may be a proxy's; empty if it has none."""
         self.on_disconnect: Callable[[], None] | None = None
         """To be called by the door if the caller disconnects before it is answered; set while it waits in line."""
+        self.keep_alive = True
+        """Whether the connection goes on behind it. Set by the door, as the next."""
+        self.is_old = False
+        """Whether it is of HTTP/1.0."""
         self.is_known = False
         """Whether whoever asks was found out and let in."""
         self.rests_on_state = False

@@ -7,6 +7,7 @@ A path that is a route as it stands comes first: `POST /locks/heartbeat` is the 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,8 @@ from holdfast.wire.problems import Problem
 if TYPE_CHECKING:
     from holdfast.server.api import Api
     from holdfast.server.doors.request import Request
-    from holdfast.server.operations.call import Reply
+    from holdfast.server.operations.call import Envelope, Reply
     from holdfast.server.operations.operation import Operation
-    from holdfast.server.render import Answered
 
     Methods = dict[bytes, "Route"]
 
@@ -91,20 +91,15 @@ class Routes:
         """Answer a request; `reply` is called once, now or later, never twice."""
         if self._logs_requests:
             reply = self._logged(request, reply)
-        operation: Operation | None = None
         try:
             if request.headers.get(_HOST) not in self._passed_hosts:
                 self.check_host(request)
             route, segment = self.find(request.method, request.path)
             if route.is_stream:
                 raise _no_route()
-            operation = route.operation
             route.handler(self.api, route.read(request, segment, reply))
         except Problem as problem:
-            if operation is None:
-                reply(*self.refusal(problem, request))
-            else:
-                self.api.refuse(problem, operation.refusal, request, reply)
+            self.refuse(problem, request, reply)
         except Exception:
             log.exception("a bug while answering %s", request.request_id)
             reply(*envelope(Problem("internal_error", BUG), request))
@@ -127,13 +122,12 @@ class Routes:
             self.api.admit(request, route.operation.scope or "")
         return route.body_bytes_max
 
-    def refusal(self, problem: Problem, request: Request) -> Answered:
-        """Return the refusal of a request by its door, in the words of its route."""
-        try:
-            route, _ = self.find(request.method, request.path)
-        except Problem:
-            return envelope(problem, request)
-        return route.operation.refusal(problem, request)
+    def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
+        """Refuse a request in the words of its route; if the refusal rests on the state, not before that is durable."""
+        words: Envelope = envelope
+        with contextlib.suppress(Problem):
+            words = self.find(request.method, request.path)[0].operation.refusal
+        self.api.refuse(problem, words, request, reply)
 
     def find(self, method: bytes, path: bytes) -> tuple[Route, bytes]:
         """Return the route and the segment of the path that it is about, or raise 404 or 405."""
