@@ -3,6 +3,7 @@
     python -m tests.load.hostile --seconds 600            all attacks at once, against this project's server
     python -m tests.load.hostile --only "held bodies"     one of them; several are separated by commas
     python -m tests.load.hostile --each                   one after the other, a line for each
+    python -m tests.load.hostile --first                  on a machine that others use too; needs root
 
 | who | is | does |
 |---|---|---|
@@ -12,8 +13,9 @@
 
 What must hold on two cores for 600 s is in `TARGETS`. A test asserts what is not about speed; the latency of the user
 is printed, and looked at by people. The user and the server come first at the processor: the mob is nice and gets what
-is left, so that the numbers are the server's. The line *echo* of the table is a user of a process that only echoes,
-measured between two requests: it says how far the machine itself can be believed.
+is left, so that the numbers are the server's. Two of them tell how far the machine itself can be believed: the line
+*echo*, a user of a process that only echoes, measured between two requests; and how long the server stood in the queue
+for the processor.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from typing import Any
 from tests.load.attacks import ATTACKS
 from tests.load.bystander import Sample
 from tests.load.crowd import raise_file_limit, rss_bytes
-from tests.load.mob import START_SECONDS
+from tests.load.mob import STARTING_SECONDS_MAX, give_way
 from tests.support import callers
 from tests.support.http import Connection
 from tests.support.server import PROJECT, ServerProcess
@@ -44,6 +46,8 @@ QUIET_SECONDS = 2
 AFTER_SECONDS = 2
 ENDING_SECONDS_MAX = 90
 MONITOR_SECONDS = 0.25
+NICER = 10
+"""By how much the mob is nicer than the server and its user."""
 
 TARGETS = {"claims p99": "50 ms", "memory": "512 MiB", "log": "1 MiB"}
 MIB = 1 << 20
@@ -68,6 +72,8 @@ class Report:
     """The most that the server ever had."""
     memory_bytes_after: int = 0
     server_processor_seconds: float = 0
+    server_queued_seconds: float = 0
+    """How long it wanted the processor and others had it: what of the latency is not the server's own."""
     log_bytes: int = 0
     tracebacks: int = 0
     attacks: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -83,7 +89,8 @@ class Report:
             f"claims p50 {claim['p50']:.1f} p99 {claim['p99']:.1f} most {claim['most']:.1f} ms"
             f" (echo p99 {echo['p99']:.1f}), memory {self.memory_bytes / MIB:.0f} MiB,"
             f" log {self.log_bytes} bytes, {self.tracebacks} tracebacks, {len(self.wrong)} wrong,"
-            f" {len(self.not_ready)} not ready, processor {self.server_processor_seconds:.1f} s"
+            f" {len(self.not_ready)} not ready, processor {self.server_processor_seconds:.1f} s,"
+            f" queued {self.server_queued_seconds:.1f} s"
         )
 
     def as_table(self) -> str:
@@ -98,6 +105,7 @@ class Report:
             f"memory: {self.memory_bytes / MIB:.0f} MiB at most, {self.memory_bytes_after / MIB:.0f} MiB at the end",
             f"log: {self.log_bytes} bytes, {self.tracebacks} tracebacks",
             f"processor: the server had {self.server_processor_seconds:.1f} s",
+            f"the server stood in the queue for the processor for {self.server_queued_seconds:.1f} s",
             f"must hold on two cores for 600 s: {', '.join(f'{what} < {most}' for what, most in TARGETS.items())}",
             "",
             f"{'attack':<28}{'opened':>9}{'refused':>9}{'closed':>9}{'sent MB':>9}{'read MB':>9}{'cpu s':>9}",
@@ -110,22 +118,24 @@ class Report:
         return "\n".join(lines)
 
 
-def run(data: Path, seconds: float, names: list[str]) -> Report:
-    """Start a server, attack it, and report."""
+def run(data: Path, seconds: float, names: list[str], *, first: bool = False) -> Report:
+    """Start a server, attack it, and report. `first`: server and user come before all others at the processor."""
     raise_file_limit()
     report = Report(seconds)
     with ServerProcess.start(data, tokens=callers.TOKENS) as server:
-        whole_seconds = QUIET_SECONDS + START_SECONDS + seconds + AFTER_SECONDS
-        user = _start("bystander", server, str(whole_seconds), callers.ALICE)
+        user = _start("bystander", server, callers.ALICE)
+        if first:
+            for pid in (server.pid, user.pid):
+                give_way(pid, -NICER)
         time.sleep(QUIET_SECONDS)
-        began = time.monotonic() + START_SECONDS
-        mob = _start("mob", server, str(seconds), *names)
+        mob = _start("mob", server, str(seconds), str(0 if first else NICER), *names)
         over = threading.Event()
         ready_ms: list[float] = []
         monitor = threading.Thread(target=_monitor, args=(server, report, ready_ms, over), daemon=True)
         monitor.start()
         try:
-            report.attacks = _told(mob, seconds + ENDING_SECONDS_MAX)
+            done = _told(mob, STARTING_SECONDS_MAX + seconds + ENDING_SECONDS_MAX)
+            time.sleep(AFTER_SECONDS)
             seen = _told(user, ENDING_SECONDS_MAX)
         finally:
             over.set()
@@ -134,8 +144,9 @@ def run(data: Path, seconds: float, names: list[str]) -> Report:
                 process.kill()
                 process.communicate()
         report.memory_bytes_after = rss_bytes(server.pid)
-        report.server_processor_seconds = _processor_seconds(server.pid)
+        report.server_processor_seconds, report.server_queued_seconds = _scheduled_seconds(server.pid)
         report.log = server.log
+    report.attacks, began = done["attacks"], done["began"]
     samples = [Sample(*each) for each in seen["samples"]]
     report.asked = len(samples)
     report.user_connections = seen["connections"]
@@ -145,7 +156,7 @@ def run(data: Path, seconds: float, names: list[str]) -> Report:
     until = began + seconds
     rows = {
         "claim, before the attack": [
-            each.latency_ms for each in samples if each.verb == "claim" and each.due < began - START_SECONDS
+            each.latency_ms for each in samples if each.verb == "claim" and each.due < samples[0].due + QUIET_SECONDS
         ],
         **{
             verb: [each.latency_ms for each in samples if each.verb == verb and began <= each.due < until]
@@ -161,7 +172,9 @@ def run(data: Path, seconds: float, names: list[str]) -> Report:
 def _start(module: str, server: ServerProcess, *arguments: str) -> subprocess.Popen[str]:
     # A session of its own, as the server has: where Linux groups sessions, each is a group.
     command = [sys.executable, "-m", f"tests.load.{module}", server.host, str(server.port), *arguments]
-    return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def _told(process: subprocess.Popen[str], seconds_max: float) -> dict[str, Any]:
@@ -186,9 +199,10 @@ def _monitor(server: ServerProcess, report: Report, ready_ms: list[float], over:
             report.not_ready.append(str(status))
 
 
-def _processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
+def _scheduled_seconds(pid: int) -> tuple[float, float]:
+    """How long the main thread of a process had the processor, and how long it stood in the queue for it."""
+    had_ns, queued_ns, _ = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
+    return int(had_ns) / 1e9, int(queued_ns) / 1e9
 
 
 def _percentiles(times_ms: list[float]) -> dict[str, float]:
@@ -206,12 +220,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Attack a server of its own, and show what its user feels of it.")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--only", help="names of attacks, separated by commas", default=",".join(ATTACKS))
+    parser.add_argument(
+        "--first", help="server and user before all else on this machine; needs root", action="store_true"
+    )
     parser.add_argument("--each", help="each attack alone, a line for each", action="store_true")
     arguments = parser.parse_args()
     names = [name.strip() for name in arguments.only.split(",")]
     for together in [[name] for name in names] if arguments.each else [names]:
         with tempfile.TemporaryDirectory() as directory:
-            report = run(Path(directory) / "data", arguments.seconds, together)
+            report = run(Path(directory) / "data", arguments.seconds, together, first=arguments.first)
         if arguments.each:
             print(f"{together[0]:<24}{report.as_line()}", flush=True)
         else:

@@ -1,4 +1,4 @@
-"""All attacks at once: `python -m tests.load.mob HOST PORT SECONDS NAME…`, a process for each, counts as JSON.
+"""All attacks at once: `python -m tests.load.mob HOST PORT SECONDS NICE NAME…`, a process for each, counts as JSON.
 
 The mob takes only what the server and its user leave of the processor: it is nice, and so is its session, because where
 Linux groups sessions, being nice counts only inside of one. Otherwise the latencies would tell of the scheduler and not
@@ -15,35 +15,44 @@ import sys
 import time
 from dataclasses import asdict
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from tests.load.attacks import ATTACKS
 from tests.load.swarm import Swarm
 
-NICE = 10
-START_SECONDS = 0.5
+STARTING_SECONDS_MAX = 60
 
 
-def _attack(name: str, place: tuple[str, int], until: float, told: Connection) -> None:
-    counts = Swarm(place, ATTACKS[name]).run(until)
+def give_way(pid: int, nice: int) -> None:
+    """Let a process and its session be so nice."""
+    os.setpriority(os.PRIO_PROCESS, pid, nice)
+    with contextlib.suppress(FileNotFoundError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice), encoding="ascii")
+
+
+def _attack(name: str, place: tuple[str, int], seconds: float, all_are_here: Barrier, told: Connection) -> None:
+    all_are_here.wait(STARTING_SECONDS_MAX)
+    counts = Swarm(place, ATTACKS[name]).run(time.monotonic() + seconds)
     told.send({**asdict(counts), "processor_seconds": round(time.process_time(), 1)})
 
 
-def main(host: str, port: str, seconds: str, *names: str) -> None:
-    """Attack, and tell what was done."""
-    os.nice(NICE)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(NICE), encoding="ascii")
-    until = time.monotonic() + START_SECONDS + float(seconds)
+def main(host: str, port: str, seconds: str, nice: str, *names: str) -> None:
+    """Attack, and tell when it began and what was done."""
+    give_way(os.getpid(), int(nice))
     forked = multiprocessing.get_context("fork")
+    all_are_here = forked.Barrier(len(names) + 1)
     running = []
     for name in names:
         ours, theirs = forked.Pipe(duplex=False)
-        process = forked.Process(target=_attack, args=(name, (host, int(port)), until, theirs), daemon=True)
+        arguments = (name, (host, int(port)), float(seconds), all_are_here, theirs)
+        process = forked.Process(target=_attack, args=arguments, daemon=True)
         process.start()
         theirs.close()
         running.append((name, process, ours))
-    print(json.dumps({name: ours.recv() for name, _, ours in running}))
+    all_are_here.wait(STARTING_SECONDS_MAX)
+    began = time.monotonic()
+    print(json.dumps({"began": began, "attacks": {name: ours.recv() for name, _, ours in running}}))
     for _, process, _ in running:
         process.join()
 

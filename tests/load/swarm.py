@@ -81,7 +81,7 @@ class Swarm:
     def __post_init__(self) -> None:
         self._poll = select.epoll()
         self._links: dict[int, _Link] = {}
-        self._may_open = 0.0
+        self._may_open = 1.0
         self._opened_last = time.monotonic()
 
     def run(self, until: float) -> Counts:
