@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 IDLE, HEAD, BODY = range(3)
 """What the sender is doing: nothing, sending a head, sending a body."""
-FEED_BYTES = 2_048
+FEED_BYTES = 1_024
 """The most that is fed at once: it holds few requests, so reading them keeps nobody waiting."""
 FIELDS_MAX = 128
 

@@ -20,7 +20,7 @@ from holdfast.server.doors.exchange import Exchange
 from holdfast.server.doors.request import Request
 from holdfast.wire.problems import Problem
 
-OWED_MAX = 32
+OWED_MAX = 8
 AHEAD_BYTES_MAX = 8_192
 
 
