@@ -1,0 +1,75 @@
+"""Connections drawn by chance, played to a real server and judged one by one against a naive model of HTTP/1.1.
+
+`histories` says what is drawn, `naive_http` and `naive_api` what must become of it, `judge` compares. A failure prints
+the line that plays its history again, first of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import callers, proof
+from tests.support.server import ServerProcess, serving
+from tests.wire.driver import SETTINGS, Address, Result, play_all
+from tests.wire.talk import logged
+
+
+def seed_of_this_run() -> int:
+    return int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().getrandbits(40))
+
+
+def play(server: ServerProcess, seed: int, count: int, *, both_doors: bool = False) -> Result:
+    """Play so many histories, that of the seed first."""
+    address = Address(server.host, server.port)
+    return asyncio.run(play_all(address, callers.ALICE, range(seed, seed + count), both_doors=both_doors))
+
+
+def check(result: Result, request: pytest.FixtureRequest) -> None:
+    if result.failed:
+        seed = result.failed[0][0].seed
+        again = f"to play it again:\nHOLDFAST_SEED={seed} .venv/bin/python -m pytest '{request.node.nodeid}'"
+        raise AssertionError(f"{len(result.failed)} of {result.played} histories failed\n{result.report()}\n{again}")
+
+
+def test_every_answer_of_drawn_connections_is_right(
+    tmp_path: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> None:
+    """Whatever is sent on a connection, in whatever pieces: each complete request is answered once, in order, with what
+    was decided; nothing else is said, nothing else happens, nothing is logged.
+    """
+    seed, count = seed_of_this_run(), proof.count("wire: histories")
+    with serving(tmp_path / "data", settings=SETTINGS, tokens=callers.TOKENS) as server:
+        log = logged(server)
+        result = play(server, seed, count)
+        check(result, request)
+        assert server.log == log
+    assert result.played == count
+    record_property("count: connections judged", result.played)
+    record_property("count: answers on them", result.answers)
+
+
+def test_both_doors_answer_drawn_connections_alike(
+    tmp_path: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> None:
+    """The same connection gets the same statuses in the same order at both doors, and the same names are held after it.
+
+    `histories.LEFT_OUT_AT_BOTH_DOORS` says what is not compared.
+    """
+    seed, count = seed_of_this_run(), proof.count("wire: histories at both doors")
+    results = []
+    for is_lane in (True, False):
+        settings = {**SETTINGS, "fast_lane": is_lane}
+        with serving(tmp_path / f"data-{is_lane}", settings=settings, tokens=callers.TOKENS) as server:
+            results.append(play(server, seed, count, both_doors=True))
+            check(results[-1], request)
+    lane, asgi = results
+    for drawn in lane.verdicts:
+        seen = [(result.verdicts[drawn].statuses, result.verdicts[drawn].certain) for result in (lane, asgi)]
+        assert seen[0] == seen[1], f"the doors differ; HOLDFAST_SEED={drawn} plays it again: {seen}"
+    record_property("count: connections compared at both doors", lane.played)
