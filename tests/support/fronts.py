@@ -64,7 +64,7 @@ def front(kind: str, folder: Path, upstream: tuple[str, int]) -> Iterator[Front]
     """Start a proxy of this kind in front of a server; it is gone at the end. Skips the test where there is none."""
     program, _, _ = kind.partition(" ")
     command = _installed(program)
-    certificate = _certificate(folder)
+    certificate = make_certificate(folder)
     output = ""
     for _ in range(STARTS_MAX):
         # Neither can be told to take any free port, so one that was free just now may be taken.
@@ -143,7 +143,7 @@ def _from_the_guide(language: str, changes: Mapping[str, str]) -> str:
     return text
 
 
-def _certificate(folder: Path) -> Path:
+def make_certificate(folder: Path) -> Path:
     """A certificate for the name in the guide and for this machine, and its key, in one file."""
     made, key, both = folder / "made.pem", folder / "key.pem", folder / "both.pem"
     options = (

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 PROJECT = Path(__file__).resolve().parents[2]
-READY = re.compile(r"listening on (http://(\[[^\]]+\]|[^\s:/]+):(\d+))")
+READY = re.compile(r"listening on (https?://(\[[^\]]+\]|[^\s:/]+):(\d+))")
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 20.0
 

@@ -1,0 +1,63 @@
+"""Servers to talk to by hand, and a fresh name for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.checks import unique
+from tests.support.server import ServerProcess
+from tests.wire.talk import logged
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The server of this file, with the settings as they come."""
+    with ServerProcess.start(tmp_path_factory.mktemp("server") / "data", tokens=callers.TOKENS) as process:
+        yield process
+        assert process.is_running(), process.log
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that waits a second for anything."""
+    settings = {"header_timeout_seconds": 1, "body_timeout_seconds": 1, "idle_timeout_seconds": 1}
+    data = tmp_path_factory.mktemp("impatient") / "data"
+    with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as process:
+        yield process
+        assert process.is_running(), process.log
+
+
+@pytest.fixture(scope="module", params=["lane", "asgi"])
+def either_door(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with this door."""
+    settings = {"fast_lane": request.param == "lane"}
+    data = tmp_path_factory.mktemp(request.param) / "data"
+    with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as process:
+        yield process
+        assert process.is_running(), process.log
+
+
+@pytest.fixture
+def alice(server: ServerProcess) -> Api:
+    """A caller that may read and claim, on a connection of its own."""
+    return Api.of(server, callers.ALICE)
+
+
+@pytest.fixture
+def name() -> str:
+    """A name no other test uses."""
+    return unique()
+
+
+@pytest.fixture
+def quiet(server: ServerProcess) -> Iterator[None]:
+    """Nothing is logged while the test runs."""
+    before = logged(server)
+    yield
+    # What the server had to say is said before it answers the next one.
+    assert Api.of(server, callers.ALICE).get("/health").status == 200
+    assert server.log == before

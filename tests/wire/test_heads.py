@@ -1,0 +1,235 @@
+"""Heads: counted in full, read in one way only, and read alike at both doors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.http import Client
+from tests.support.server import ServerProcess, serving
+from tests.wire.histories import request
+from tests.wire.judge import ON_EVERY_ANSWER
+from tests.wire.talk import Talk
+
+
+def ask(server: ServerProcess, *requests: bytes, methods: tuple[str, ...] = ()) -> list[tuple[int, bytes]]:
+    """The statuses and bodies of these, on a connection of their own that is closed after them."""
+    last = request("GET", "/nowhere", "Connection: close")
+    with Talk(server) as talk:
+        said = talk.send(*requests, last).read_to_the_end((*methods, "GET"))
+    return [(one.status, one.body) for one in said[: len(requests)]]
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ["X-Same: 0123456789"] * 1_000,
+        ["X-Same:"] * 3_000,
+        ["Accept: */*"] * 2_000,
+        [f"X-{number}: 0123456789" for number in range(1_000)],
+        ["X-Large: " + "x" * 17_000],
+    ],
+    ids=["same", "same-and-empty", "accept", "different", "one"],
+)
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_every_field_counts(server: ServerProcess, alice: Api, name: str, fields: list[str], pieces: int) -> None:
+    """A head has at most 16 KiB, however often a field is repeated and in however many pieces it comes: else 431."""
+    head = request("POST", f"/locks/{name}/acquire", *fields, body=b"{}")
+    size = len(head) // pieces + 1
+    with Talk(server) as talk:
+        talk.send(request("GET", "/health"))
+        for at in range(0, len(head), size):
+            talk.send(head[at : at + size])
+        assert [said.status for said in talk.read_to_the_end()] == [200, 431]
+    assert alice.status(name).json()["status"] == "free"
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_long_pipeline_is_no_large_head(server: ServerProcess) -> None:
+    """The limit is for one head: many that came in one piece are not added up, and the last may be half there."""
+    head = request("GET", "/health", "X-Large: " + "x" * 12_000)
+    with Talk(server) as talk:
+        talk.send(head * 10, head[:9_000]).read_answers(10)
+        talk.send(head[9_000:])
+        assert [said.status for said in talk.read_answers(11)] == [200] * 11
+
+
+TWICE = {
+    "host": ("Host: localhost",),
+    "another host": ("Host: elsewhere",),
+    "authorization": (f"Authorization: Bearer {callers.ALICE}",),
+    "another authorization": (f"Authorization: Bearer {callers.BOB}",),
+    "content-type": ("Content-Type: application/json",),
+    "another content-type": ("Content-Type: text/plain",),
+    "idempotency-key": ("Idempotency-Key: a", "Idempotency-Key: a"),
+    "two idempotency-keys": ("Idempotency-Key: a", "Idempotency-Key: b"),
+}
+
+
+@pytest.mark.parametrize("what", TWICE)
+def test_a_field_that_can_be_read_in_two_ways_is_refused(either_door: ServerProcess, name: str, what: str) -> None:
+    """A field that is read may stand once; twice is 400 at both doors, and nothing happens."""
+    ((status, body),) = ask(either_door, request("POST", f"/locks/{name}/acquire", *TWICE[what], body=b"{}"))
+    assert (status, json.loads(body)["code"]) == (400, "invalid_input")
+    assert Api.of(either_door, callers.ALICE).status(name).json()["status"] == "free"
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://localhost", "http://127.0.0.1:7420", "HTTP://localhost", "https://localhost"]
+)
+def test_the_absolute_form_is_read_as_the_other(either_door: ServerProcess, name: str, origin: str) -> None:
+    """`GET http://host/path` is answered as `GET /path`, at both doors."""
+    methods = ("POST", "GET", "GET", "HEAD", "GET", "GET")
+    absolute = ask(
+        either_door,
+        request("POST", f"{origin}/locks/{name}/acquire?on_held=409", body=b"{}"),
+        request("GET", f"{origin}/locks/{name}"),
+        request("GET", f"{origin}/locks?prefix={name}"),
+        request("HEAD", f"{origin}/health"),
+        request("GET", f"{origin}/health?x=1"),
+        request("GET", f"{origin}/nope"),
+        methods=methods,
+    )
+    assert [status for status, _ in absolute] == [200, 200, 200, 200, 200, 404]
+    assert json.loads(absolute[0][1])["status"] == "acquired"
+    assert json.loads(absolute[1][1])["name"] == name
+    assert len(json.loads(absolute[2][1])["locks"]) == 1
+    assert ask(either_door, request("GET", f"{origin}/"))[0][0] == 200
+
+
+def test_the_absolute_form_without_a_path(server: ServerProcess) -> None:
+    """`GET http://host` asks for `/`. (uvicorn refuses it.)"""
+    assert [status for status, _ in ask(server, request("GET", "http://localhost"))] == [200]
+
+
+UVICORN_REFUSES = b"Invalid HTTP request received."
+
+
+def test_the_absolute_form_of_a_stream(either_door: ServerProcess, name: str) -> None:
+    """A stream can be asked for in the absolute form as well."""
+    with Talk(either_door) as talk:
+        talk.send(request("GET", f"http://localhost/locks/{name}/watch")).read_until(lambda data: b"\n\n" in data)
+        assert talk.answers()[0].get("content-type") == "text/event-stream"
+
+
+TARGETS = [
+    "/locks/NAME#part",
+    "/locks/NAME?#part",
+    "/health#part",
+    "/health?a=b#part",
+    "/locks?prefix=NAME#part",
+    "/locks/NAME%23part",
+    "/#",
+    "http://localhost/health#part",
+    "//localhost/health",
+    "/health?",
+    "/health;x",
+    "*",
+    "?",
+    "health",
+    "http://",
+    "http:///health",
+    "http://localhost",
+    "http://localhost?x",
+    "/locks/NAME\\x",
+    "/locks/a%2Fb",
+    "/locks/%",
+]
+
+
+def _shown(server: ServerProcess, target: str) -> object:
+    with Talk(server) as talk:
+        said = talk.send(request("GET", target, "Connection: close")).read_to_the_end()[0]
+    if said.body == UVICORN_REFUSES:
+        return UVICORN_REFUSES
+    told = json.loads(said.body) if said.get("content-type") == "application/json" else {}
+    return said.status, told.get("code"), told.get("name"), told.get("status")
+
+
+def test_odd_targets_are_read_alike(tmp_path: Path, name: str) -> None:
+    """A fragment, an empty query, a path without a slash: whatever becomes of it, the same becomes of it at both doors,
+    but for what uvicorn itself refuses.
+    """
+    with (
+        serving(tmp_path / "lane", tokens=callers.TOKENS) as lane,
+        serving(tmp_path / "asgi", settings={"fast_lane": False}, tokens=callers.TOKENS) as asgi,
+    ):
+        for target in TARGETS:
+            path = target.replace("NAME", name)
+            shown = _shown(asgi, path)
+            assert shown in (UVICORN_REFUSES, _shown(lane, path)), target
+
+
+def test_http_1_0_gets_no_chunks(either_door: ServerProcess, name: str) -> None:
+    """HTTP/1.0 is answered without chunks, and closed after its answer."""
+    for path in ("/health", "/docs", "/openapi.json", f"/locks/{name}", "/nope"):
+        with Talk(either_door) as talk:
+            answers = talk.send(request("GET", path, version="1.0"), request("GET", "/health")).read_to_the_end()
+        assert len(answers) == 1 and answers[0].framing == "length", path
+
+
+def test_http_1_0_gets_a_stream_until_the_end(server: ServerProcess, name: str) -> None:
+    """A stream for HTTP/1.0 is what comes until the connection ends. (The ASGI door cannot, and says 426.)"""
+    with Talk(server) as talk:
+        talk.send(request("GET", f"/locks/{name}/watch", version="1.0"))
+        talk.read_until(lambda data: b"\n\n" in data)
+        Api.of(server, callers.ALICE).acquired(name)
+        talk.read_until(lambda data: b'"acquired"' in data)
+        said = talk.answers()[0]
+        assert said.framing == "close" and said.body.startswith(b"data: ")
+
+
+def test_every_answer_says_that_it_is_not_to_be_kept(either_door: ServerProcess, name: str) -> None:
+    """`Cache-Control: no-store` and `X-Content-Type-Options: nosniff` stand on every answer, whatever it is."""
+    client = Client(either_door.host, either_door.port, callers.OPERATOR)
+    lease = client.post(f"/locks/{name}/acquire", {}).json()["lease_id"]
+    body = b'{"metadata": "%b"}' % (b"x" * 3_000_000)
+    answers = [
+        client.get(path)
+        for path in ("/", "/docs", "/openapi.json", "/openapi.yaml", "/health", "/healthz", "/readyz", "/status")
+    ]
+    answers += [client.get(path) for path in ("/locks", f"/locks/{name}", f"/locks/{name}/history", "/nope", "/tokens")]
+    answers += [client.request("HEAD", path) for path in ("/docs", f"/locks/{name}", f"/locks/{name}/watch", "/nope")]
+    answers += [client.request(method, "/locks") for method in ("PUT", "OPTIONS", "DELETE")]
+    answers += [
+        client.post(f"/locks/{name}/acquire", {}),
+        client.post(f"/locks/{name}/acquire", {"colour": 1}),
+        client.post(f"/locks/{name}/acquire", b"{"),
+        client.post(f"/locks/{name}/acquire", {}, token=None),
+        client.post(f"/locks/{name}/release", {"lease_id": lease}),
+        client.post("/sessions", {}),
+        client.post("/locks/acquire", {"secret": "x", "resourceKey": "a://b"}),
+        client.post(f"/locks/{name}/acquire", body),
+    ]
+    with Talk(either_door) as talk:
+        talk.send(request("GET", f"/locks/{name}/watch")).read_until(lambda data: b"\n\n" in data)
+        stream = talk.answers()[0]
+    for header, value in ON_EVERY_ANSWER.items():
+        assert value in stream.get(header)
+        for answer in answers:
+            assert set(answer.headers.get_all(header, [])) == {value}, answer
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"x",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nX: " + b"x" * 20_000,
+        request("POST", "/locks/never/acquire", "Content-Length: 99999999"),
+        b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n",
+    ],
+    ids=["noise", "no-host", "large-head", "large-body", "tunnel"],
+)
+def test_refusals_are_not_to_be_kept(server: ServerProcess, sent: bytes) -> None:
+    """So does what the lane itself refuses, which is in our envelope as any other refusal."""
+    with Talk(server) as talk:
+        (said,) = talk.send(sent).read_to_the_end()
+    assert {name: said.get(name) for name in ON_EVERY_ANSWER} == ON_EVERY_ANSWER
+    assert set(json.loads(said.body)) >= {"error", "code", "details", "request_id"}
+    assert said.get("x-request-id") == json.loads(said.body)["request_id"]

@@ -1,0 +1,137 @@
+"""The same promises through TLS, where no side can be closed alone."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import callers
+from tests.support.checks import unique, wait_until
+from tests.support.fronts import make_certificate
+from tests.support.server import ServerProcess, serving
+from tests.wire.histories import request
+from tests.wire.naive_http import Said
+from tests.wire.talk import Talk, logged, memory_mib, pour
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of 127.0.0.1 that signed itself, with its key."""
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, pem: Path) -> Iterator[ServerProcess]:
+    """A server that speaks HTTPS, and waits a second for anything."""
+    settings: dict[str, object] = {f"{what}_timeout_seconds": 1 for what in ("header", "body", "idle")}
+    settings |= {"tls_cert": pem, "tls_key": pem}
+    with serving(tmp_path_factory.mktemp("tls") / "data", settings=settings, tokens=callers.TOKENS) as server:
+        before = logged(server)
+        yield server
+        assert server.is_running() and server.log == before
+
+
+@pytest.fixture
+def tls(pem: Path) -> ssl.SSLContext:
+    """What a client needs to believe it."""
+    return ssl.create_default_context(cafile=str(pem))
+
+
+def claim(name: str, *fields: str, body: bytes = b"{}", token: str | None = callers.ALICE) -> bytes:
+    return request("POST", f"/locks/{name}/acquire", *fields, body=body, token=token)
+
+
+def ask(server: ServerProcess, tls: ssl.SSLContext, *sent: bytes) -> list[Said]:
+    """Everything that is said to this."""
+    with Talk(server, tls=tls) as talk:
+        return talk.send(*sent).read_to_the_end()
+
+
+def held(server: ServerProcess, tls: ssl.SSLContext, name: str) -> list[str]:
+    (said,) = ask(server, tls, request("GET", f"/locks?prefix={name}", "Connection: close"))
+    return [row["name"] for row in json.loads(said.body)["locks"]]
+
+
+def test_the_server_says_that_it_speaks_https(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
+    """With a certificate and its key the server speaks HTTPS, says so, and hears nothing that is not."""
+    assert secured.url.startswith("https://")
+    with Talk(secured) as talk:
+        talk.send(claim(name)).read_to_the_end()
+        assert b"200 OK" not in talk.received
+    assert held(secured, tls, name) == []
+
+
+def test_a_long_pipeline(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
+    """Three hundred claims in one piece are answered in order, and then the connection ends."""
+    claims = [claim(f"{name}/{number:03}") for number in range(300)]
+    answers = ask(secured, tls, *claims, request("GET", "/nope", "Connection: close"), claim(f"{name}/behind"))
+    assert [said.status for said in answers] == [200] * 300 + [404]
+    assert held(secured, tls, name) == [f"{name}/{number:03}" for number in range(300)]
+
+
+@pytest.mark.parametrize(
+    "noise", [b"x", b"\x00" * 5_000, b"GET /health HTTP/1.1\r\n\r\n"], ids=["byte", "nuls", "no-host"]
+)
+def test_what_was_decided_is_answered(secured: ServerProcess, tls: ssl.SSLContext, name: str, noise: bytes) -> None:
+    """A claim is answered as granted, and then the noise behind it refused."""
+    answers = ask(secured, tls, claim(name), noise, claim(f"{name}/behind"))
+    assert [said.status for said in answers] == [200, 400]
+    assert held(secured, tls, name) == [name]
+
+
+def test_a_body_is_no_request(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
+    """A wish to upgrade does not make a request of a body, and a trailer lets nobody in."""
+    hidden = claim(f"{name}/hidden")
+    wish = claim(f"{name}/1", "Connection: Upgrade, close", "Upgrade: h2c", body=hidden)
+    assert [said.status for said in ask(secured, tls, wish)] == [400]
+    late = claim(f"{name}/2", "Transfer-Encoding: chunked", "Connection: close", body=b"", token=None)
+    late += f"2\r\n{{}}\r\n0\r\nAuthorization: Bearer {callers.ALICE}\r\n\r\n".encode()
+    assert [said.status for said in ask(secured, tls, late)] == [401]
+    assert held(secured, tls, name) == []
+
+
+def test_continue_comes_in_its_turn(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
+    """`100 Continue` comes behind the answers that are owed before it."""
+    expecting = claim(f"{name}/2", "Expect: 100-continue", "Connection: close")
+    with Talk(secured, tls=tls) as talk:
+        talk.send(claim(name), expecting[:-2]).read_until(lambda data: b"100 Continue" in data)
+        answers = talk.send(b"{}").read_to_the_end()
+    assert [said.status for said in answers] == [200, 100, 200]
+
+
+def test_nothing_is_written_into_a_stream(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
+    """In a stream are only its frames, whatever was sent behind the request."""
+    with Talk(secured, tls=tls) as talk:
+        talk.send(request("GET", f"/locks/{name}/watch"), request("GET", "/health") * 20, b"noise\r\n\r\n")
+        talk.read_until(lambda data: b"\n\n\r\n" in data)
+        ask(secured, tls, claim(name, "Connection: close"))
+        talk.read_until(lambda data: b'"acquired"' in data)
+        (said,) = talk.answers()
+    assert said.framing == "chunks" and b"HTTP/1." not in said.body
+
+
+def test_every_state_ends(secured: ServerProcess, tls: ssl.SSLContext) -> None:
+    """Silence, half a head, body or handshake, and answers that are not read: all of it is ended in time."""
+    large = request("GET", "/openapi.json", token=None) * 100
+    talks = [Talk(secured, receive_bytes=4_096, tls=tls) for _ in range(4)]
+    talks.append(Talk(secured))
+    talks.append(Talk(secured).send(b"\x16\x03\x01"))
+    for talk, sent in zip(talks, (b"", b"GET /hea", claim(unique())[:-1], large), strict=False):
+        talk.send(sent)
+    for talk in talks:
+        wait_until(lambda talk=talk: not talk.is_open_at_server(), seconds_max=20)  # type: ignore[misc]
+        talk.close()
+
+
+def test_one_who_reads_nothing_costs_little(secured: ServerProcess, tls: ssl.SSLContext) -> None:
+    """Who asks for large answers and reads none can soon send no more, and little is kept for it."""
+    before = memory_mib(secured)
+    with Talk(secured, receive_bytes=4_096, tls=tls) as talk:
+        sent, how = pour(talk, request("GET", "/openapi.json", token=None) * 100, bytes_max=64 << 20)
+        assert how != "taken", sent
+        assert memory_mib(secured) - before < 64
+        wait_until(lambda: not talk.is_open_at_server(), seconds_max=20)
