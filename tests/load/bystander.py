@@ -5,7 +5,8 @@ counts from when the request was *due*: a stall of the server is felt by every r
 the one that was on its way.
 
 Between two requests it asks a process of its own that only echoes. That *echo* goes the same way through the scheduler
-and without the server. So where the echo is slow, too, the machine was.
+and without the server. So where the echo is slow, too, the machine was. With it goes how long the machine was kept
+waiting by its host.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import select
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.pending import payload
@@ -128,11 +130,16 @@ def echo() -> socket.socket:
     return ours
 
 
+def stolen_seconds() -> float:
+    """How long a virtual machine, all its processors together, was kept waiting by its host, since it was started."""
+    return int(Path("/proc/stat").read_text(encoding="ascii").split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
 def main(host: str, port: str, token: str) -> None:
     """Be a user until told to stop, and tell what it was like."""
     echoing = echo()
     bystander = Bystander(host, int(port), token)
-    echoes: list[tuple[float, float]] = []
+    echoes: list[tuple[float, float, float]] = []
     told_to_stop = select.poll()
     told_to_stop.register(sys.stdin, select.POLLIN | select.POLLHUP)
     began = time.monotonic()
@@ -145,7 +152,7 @@ def main(host: str, port: str, token: str) -> None:
         sent = time.monotonic()
         echoing.sendall(b"?")
         echoing.recv(100)
-        echoes.append((sent, 1000 * (time.monotonic() - sent)))
+        echoes.append((sent, 1000 * (time.monotonic() - sent), stolen_seconds()))
     print(json.dumps({"samples": bystander.samples, "echoes": echoes, "connections": bystander.kept.opened}))
 
 
