@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,8 @@ from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
-from holdfast.server.doors.exchange import BODY_BYTES_MAX
+from holdfast.server.doors.exchange import BODY_BYTES_MAX, Exchange
+from holdfast.server.doors.incoming import Incoming
 from holdfast.server.doors.lane import Lane
 from holdfast.server.doors.lanes import Lanes
 from holdfast.server.operations.routes import Routes
@@ -298,3 +300,31 @@ def test_it_sees_the_client_that_a_trusted_proxy_tells(tmp_path: Path) -> None:
 
     assert asyncio.run(test("127.0.0.0/8")) == ("203.0.113.9", "https")
     assert asyncio.run(test("")) == ("127.0.0.1", "http")
+
+
+def _kept() -> list[str]:
+    return [type(each).__name__ for each in gc.get_objects() if isinstance(each, (Lane, Incoming, Exchange))]
+
+
+def test_a_connection_that_is_over_leaves_no_circle(tmp_path: Path) -> None:
+    """What a connection was made of is freed at its end, without the garbage collector: that would make others wait."""
+
+    async def test() -> None:
+        async with _serving(tmp_path, _echo) as connect:
+            gc.collect()
+            gc.disable()
+            try:
+                for payload in (HEALTH, _post(b"one"), b"nonsense\r\n\r\n", HEALTH[:20], b""):
+                    caller = await connect()
+                    caller.writer.write(payload)
+                    await asyncio.sleep(0.05)
+                    caller.writer.transport.abort()
+                looks = 0
+                while _kept() and looks < 200:
+                    looks += 1
+                    await asyncio.sleep(0.02)
+                assert _kept() == []
+            finally:
+                gc.enable()
+
+    _run(test())

@@ -267,6 +267,15 @@ class Incoming:
         self._remember_head(request)
         self._sink.take(request)
 
+    def close(self) -> None:
+        """Let go of all that holds on to us, or to the sink.
+
+        Such a circle stays until the garbage collector comes, and after many connections all others wait for it.
+        """
+        self.ended = True
+        self._body_pieces = self._request = None
+        del self._parser, self._sink
+
     # A head.
 
     def _read_head(self, method: bytes, version: str) -> None:

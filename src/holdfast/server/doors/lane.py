@@ -157,8 +157,9 @@ class Lane(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """Know that nobody is there any more."""
         self._lanes.remove(self)
-        self._is_over = self._incoming.ended = True
+        self._is_over = True
         self._forget()
+        self._incoming.close()
 
     def pause_writing(self) -> None:
         """Write no more: the other side does not take it."""
