@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tests.support import callers
-from tests.wire.judge import ends_itself
+from tests.wire.judge import due, ends_itself
 from tests.wire.naive_http import BODY_BYTES_MAX, HEAD_BYTES_MAX, read
 
 Finish = Literal["listen", "half-close", "hang up", "reset"]
@@ -30,6 +30,10 @@ LEFT_OUT_AT_BOTH_DOORS = {
     "behind the end": "uvicorn closes at once, and the kernel takes back what a late reader has not read",
 }
 """What only the lane is asked: kinds of requests, of endings and of finishes, with the reason."""
+
+
+READ_AHEAD_BYTES = 8_000
+"""What a server surely reads on behind a stream: an end of sending behind more than that it need not notice."""
 
 
 @dataclass(frozen=True)
@@ -443,6 +447,7 @@ def _finish(chosen: Draw, sent: bytes, *, both_doors: bool) -> Finish:
     itself = ends_itself(reading)
     if both_doors:
         return "listen"
-    if chosen.one_in(12):
+    is_far_behind = len(sent) > READ_AHEAD_BYTES and len(due(reading)) < len(reading.asked)
+    if chosen.one_in(12) or (is_far_behind and not itself):
         return chosen.chance.choice(["hang up", "reset"])
     return "listen" if itself and not chosen.one_in(4) else "half-close"
