@@ -12,7 +12,8 @@ HoldfastError
 └── ServerError          the server was asked and there is no good answer
     ├── Unreachable      no answer came: nobody knows whether the request took effect
     └── Refused          it answered no: status, code, details and request id say why
-        ├── NotAllowed   it answered 401 or 403: the token is missing, unknown or may not do this
+        ├── NotAllowed   the token is missing, unknown or may not do this: it answered 401, 403, or 429 after too many
+        │                wrong tokens
         └── Deadlock     waiting would never end: cycle says who waits for whom
 """
 
@@ -215,7 +216,10 @@ class Refused(ServerError):
 
 
 class NotAllowed(Refused):
-    """The server answered 401 or 403."""
+    """The token is missing, unknown or may not do this: the server answered 401 or 403.
+
+    Or 429 `too_many_wrong_tokens`: unknown too, and so were too many before it. A right one passes at once.
+    """
 
 
 class Deadlock(Refused):

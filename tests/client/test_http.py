@@ -135,6 +135,15 @@ def test_envelope_becomes_an_exception(
     assert str(error) == "No: Do that."
 
 
+@pytest.mark.parametrize(("code", "kind"), [("too_many_wrong_tokens", NotAllowed), ("quota_exceeded", Refused)])
+def test_wrong_tokens_are_not_allowed(peer: Peer, open_to: Callable[..., Way], code: str, kind: type[Refused]) -> None:
+    """A 429 for wrong tokens is about the token, as a 401 is; one for a quota is not."""
+    peer.answer = (429, {}, msgspec.json.encode({"error": "No", "code": code}))
+    with pytest.raises(Refused) as caught:
+        open_to(peer.url).ask("GET", "/things", Thing)
+    assert type(caught.value) is kind
+
+
 @pytest.mark.parametrize("body", [b"", b"<html>bad gateway</html>", b"[]", b'{"error": 5}'])
 def test_refusal_of_somebody_else(peer: Peer, open_to: Callable[..., Way], body: bytes) -> None:
     """A refusal without our envelope is still one, and says that it is not a Holdfast server's."""

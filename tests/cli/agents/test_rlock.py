@@ -124,6 +124,19 @@ def test_a_wrong_secret_is_3(name: str, call: Callable[..., Done]) -> None:
     assert done[:2] == (3, {"ok": False, "error": "invalid secret"})
 
 
+def test_what_the_server_refuses_has_a_code(tmp_path: Path) -> None:
+    """A wrong secret is 3 however many came before; a name that is not the server's and a request too long are 4."""
+    settings = {"wrong_tokens_per_minute_max": 1}
+    with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
+        secret = Run(Api.of(server, callers.ALICE)).secret
+        for _ in range(3):
+            assert started("rlock", "a:b", GATEWAY_URL=server.url, SHUTDOWN_SECRET="wrong").code == 3
+        elsewhere = started("rlock", "a:b", GATEWAY_URL=f"http://2130706433:{server.port}", SHUTDOWN_SECRET=secret)
+        assert elsewhere.code == 4 and "allowed_hosts" in elsewhere.said["error"]
+        long = started("rlock", "a:" + "b" * 60_000, GATEWAY_URL=server.url, SHUTDOWN_SECRET=secret)
+        assert long.code == 4 and long.said["ok"] is False
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bad_request_is_4(name: str, call: Callable[..., Done]) -> None:
     """A key that is no URI, or no secret at all, is exit 4."""
@@ -337,7 +350,8 @@ def asked(server: Canned, verb: str = "acquire", seconds: float = 10.0) -> tuple
 @pytest.mark.parametrize(
     ("status", "code"),
     [(200, 0), (409, 1), (404, 2), (403, 3), (400, 4), (503, 5), (502, 10), (504, 11), (500, 12)]
-    + [(status, 7) for status in (201, 204, 301, 302, 307, 401, 405, 410, 413, 418, 429)],
+    + [(413, 4), (421, 4), (429, 3)]
+    + [(status, 7) for status in (201, 204, 301, 302, 307, 401, 405, 410, 418)],
 )
 def test_every_status_has_its_exit_code(name: str, status: int, code: int, canned: Callable[..., Canned]) -> None:
     """The exit code follows the status; JSON is passed on as it is, and a redirect is never followed."""

@@ -25,8 +25,10 @@ SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 5.0
 ANSWER_BYTES_MAX = 1 << 20
 
-OK, BAD_REQUEST, UNREACHABLE, OTHER, USAGE = 0, 4, 6, 7, 9
-EXIT = {200: OK, 409: 1, 404: 2, 403: 3, 400: BAD_REQUEST, 503: 5, 502: 10, 504: 11, 500: 12}
+OK, NOT_ALLOWED, BAD_REQUEST, UNREACHABLE, OTHER, USAGE = 0, 3, 4, 6, 7, 9
+EXIT = {200: OK, 409: 1, 404: 2, 403: NOT_ALLOWED, 400: BAD_REQUEST, 503: 5, 502: 10, 504: 11, 500: 12}
+# Holdfast's own: too long, not a name of the server, a wrong secret after too many others. Nothing was done.
+EXIT |= {413: BAD_REQUEST, 421: BAD_REQUEST, 429: NOT_ALLOWED}
 """The exit code of each HTTP status; any other is `OTHER`."""
 
 _HELP = """\

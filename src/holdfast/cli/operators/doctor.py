@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Answer, Probe
 
 CLOCK_OFF_MS_MAX = 5_000
+NOT_ITS_NAME = 421
 DISK_FREE_BYTES_LOW = 1024**3
 DISK_FREE_BYTES_MIN = 64 * 1024**2
 COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
@@ -97,10 +98,17 @@ def _server_checks(server: Probe) -> Iterator[Finding]:
         )
         yield _ready(ready)
         yield _store(server.ask("/health"))
-        yield _token(server)
         asked_ms = times.wall_ms(times.now())
         status = server.ask("/status")
-        yield from _clock_and_version(status, (asked_ms + times.wall_ms(times.now())) // 2)
+        local_ms = (asked_ms + times.wall_ms(times.now())) // 2
+        if status.status == NOT_ITS_NAME:
+            # Health is told to everybody. All else is refused, so nothing more can be seen from here.
+            yield Finding(
+                "name", "FAIL", server.refusal(status), "add the name, or use one that it has, or its IP address"
+            )
+            return
+        yield _token(server)
+        yield from _clock_and_version(status, local_ms)
     except Unreachable as error:
         text = f"{error} (the address is from {server.url_origin})"
         yield Finding("reachable", "FAIL", text, "start it with `holdfast serve`, or name another with HOLDFAST_URL")
@@ -135,7 +143,7 @@ def _token(server: Probe) -> Finding:
     match answer.status:
         case 200:
             return Finding("token", "ok", f"accepted {origin}")
-        case 401:
+        case 401 | 429:
             return Finding("token", "FAIL", f"not accepted {origin}: {server.refusal(answer)}", how)
         case 403:
             return Finding(

@@ -36,9 +36,9 @@ def exit_code(error: HoldfastError) -> int:
             return output.LOST
         case NotAllowed():
             return output.NOT_ALLOWED
-        case Unreachable() | Refused(status=429 | 502 | 503 | 504):
+        case Unreachable() | Refused(status=408 | 429 | 502 | 503 | 504):
             return output.UNREACHABLE
-        case Refused(status=400 | 404 | 409 | 422):
+        case Refused(status=status) if 400 <= status < 500:  # noqa: PLR2004 - the range in which the request is wrong
             return output.USAGE
         case _:
             return output.UNEXPECTED
@@ -60,10 +60,8 @@ def sentence(error: HoldfastError) -> str:
             return f"{error}. Whose it is now: holdfast owner {quoted(job)}"
         case Unreachable():
             return f"{error}; is the server running? Start it with `holdfast serve`, or name another with HOLDFAST_URL"
-        case NotAllowed(status=401):
+        case NotAllowed(status=401 | 429):
             return f"{error} Put a token into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE."
-        case NotAllowed(code="forbidden"):
-            return f"{error} Use a token with the scope that this needs."
         case Refused(error="Session not found" | "Session expired"):
             return f"{error} Begin one with `holdfast session start`, or leave it out: unset HOLDFAST_SESSION"
         case Refused(request_id=str(request_id)):

@@ -66,8 +66,9 @@ def refusal(answer: Answer, url: str) -> Refused:
     if 300 <= answer.status < 400:  # noqa: PLR2004 - the range of redirects
         error = f"{url} answered with a redirect, and none is followed"
         return Refused(answer.status, "redirect", error, "set the address it leads to")
-    kind = NotAllowed if answer.status in {401, 403} else Refused
     found = envelope(answer)
+    about_token = answer.status in {401, 403} or (found is not None and found.code == "too_many_wrong_tokens")
+    kind = NotAllowed if about_token else Refused
     retry_after = _retry_after(answer)
     if found is None:
         details = "this is not how a Holdfast server refuses; check the address and what stands in between"

@@ -34,11 +34,12 @@ class Hosts:
 
     def check(self, host: bytes) -> None:
         """Raise unless a request with this header may pass."""
-        if not self._is_ours(_read(host)):
-            named = host.decode("ascii")
+        name = _read(host)
+        if not self._is_ours(name):
+            # Without its port: so it can be copied into the setting.
             raise Problem(
                 "misdirected",
-                f"This server does not answer to the name {named!r}. If that is its name, add it to the setting"
+                f"This server does not answer to the name {name!r}. If that is its name, add it to the setting"
                 " allowed_hosts (HOLDFAST_ALLOWED_HOSTS) and start the server again.",
             )
         if len(self.passed) >= PASSED_MAX:
