@@ -152,6 +152,7 @@ def make_certificate(folder: Path) -> Path:
     )
     command = [_installed("openssl"), "req", *options.split(), "-keyout", str(key), "-out", str(made)]
     subprocess.run(command, check=True, capture_output=True)
+    both.touch(0o600)
     both.write_bytes(made.read_bytes() + key.read_bytes())
     return both
 

@@ -40,9 +40,11 @@ from holdfast.server.doors.lane import Lane
 from holdfast.server.doors.lanes import Lanes
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.tls import BadCertificateError, context_of
 from holdfast.settings import parse_address
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Generator
     from pathlib import Path
     from types import FrameType
@@ -81,7 +83,7 @@ def serve(settings: Settings, file: Path | None) -> int:
         _allow_files(settings.connections_max + SPARE_FILES)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
             return runner.run(_serve(settings, file))
-    except (ValueError, BadTokenError) as error:
+    except (ValueError, BadTokenError, BadCertificateError) as error:
         return _complain(str(error), EX_USAGE)
     except StartError as error:
         return _complain(str(error), error.code)
@@ -110,15 +112,16 @@ def _allow_files(wanted: int) -> None:
 
 async def _serve(settings: Settings, file: Path | None) -> int:
     static = _static_tokens(settings)
+    tls = context_of(settings)
     listener = _listen(settings)
     engine = _engine_for(settings)
     try:
         key = await _start(engine, settings)
         api = Api(engine, Auth(static, key), settings)
-        server = _Server(api, settings)
+        server = _Server(api, settings, tls)
         place = listener.getsockname()
         host = f"[{place[0]}]" if ":" in place[0] else place[0]
-        url = f"{'http' if settings.tls_cert is None else 'https'}://{host}:{place[1]}"
+        url = f"{'http' if tls is None else 'https'}://{host}:{place[1]}"
         token_path = await _first_token(api, url, settings)
         _tune_collector()
         await server.run(listener, lambda: _greet(api, url, token_path, file))
@@ -266,8 +269,9 @@ def _token_at_hand(api: Api, url: str) -> str | None:
 class _Server(uvicorn.Server):
     """uvicorn, with our doors, our signals, and an end to the streams when it stops."""
 
-    def __init__(self, api: Api, settings: Settings) -> None:
+    def __init__(self, api: Api, settings: Settings, tls: ssl.SSLContext | None) -> None:
         self._api = api
+        self._tls = tls
         routes = Routes(api, OPERATIONS)
         door = Door(routes, chunks_only=not settings.fast_lane)
         config = uvicorn.Config(
@@ -281,15 +285,8 @@ class _Server(uvicorn.Server):
             proxy_headers=False,
             timeout_keep_alive=settings.idle_timeout_seconds,
             timeout_graceful_shutdown=settings.stop_timeout_seconds,
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
         )
-        if settings.tls_cert is None and settings.tls_key is not None:
-            raise StartError("tls_key is set and tls_cert is not: set both", EX_USAGE)
-        try:
-            config.load()
-        except (OSError, ValueError) as error:
-            raise StartError(f"tls_cert and tls_key cannot be used: {error}", EX_USAGE) from error
+        config.load()
         super().__init__(config)
         self._lanes = Lanes(routes, door, self.server_state) if settings.fast_lane else None
 
@@ -320,9 +317,9 @@ class _Server(uvicorn.Server):
         """Begin to listen, then say so. It is not left to uvicorn, which has no time limits for TLS."""
         loop = asyncio.get_running_loop()
         tls: dict[str, Any] = {}
-        if self.config.ssl is not None:
+        if self._tls is not None:
             seconds = self._api.settings.header_timeout_seconds
-            tls = {"ssl": self.config.ssl, "ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": seconds}
+            tls = {"ssl": self._tls, "ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": seconds}
         self.servers = [
             await loop.create_server(self._new_connection, sock=listener, backlog=BACKLOG, **tls)
             for listener in sockets or []

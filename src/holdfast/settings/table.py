@@ -79,9 +79,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=_default_data)
     tls_cert: Annotated[
         Path | None,
-        About("The certificate chain, in PEM: with it and `tls_key` the server speaks HTTPS instead of HTTP."),
+        About(
+            "The certificate chain, in PEM: with it the server speaks HTTPS instead of HTTP. The key may be in the same"
+            " file."
+        ),
     ] = None
-    tls_key: Annotated[Path | None, About("The private key of the certificate, in PEM, without a passphrase.")] = None
+    tls_key: Annotated[
+        Path | None,
+        About("The private key of the certificate, in PEM, without a passphrase; not for everybody to read."),
+    ] = None
     tokens: Annotated[
         str,
         About(
