@@ -230,7 +230,9 @@ def _other_spelling(draw: Draw) -> bytes:
     for field in fields:
         name, _, value = field.partition(b": ")
         name = draw.chance.choice([name, name.upper(), name.lower()])
-        spelled.append(name + b":" + draw.chance.choice([b" ", b"", b"\t", b" \t  "]) + value)
+        spelled.append(
+            name + b":" + draw.chance.choice([b" ", b"", b"\t", b" \t  "]) + value + draw.chance.choice([b"", b" "])
+        )
     draw.chance.shuffle(spelled)
     return b"\r\n".join([line, *spelled, b"", body])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_nobody_is_let_in_by_a_trailer(server: ServerProcess, alice: Api, name: 
         b"Host: elsewhere\r\nHost: more\r\n",
         b"Authorization: Bearer nobody-knows-this-one\r\n",
         b"Content-Type: text/plain\r\nIdempotency-Key: a\r\nIdempotency-Key: b\r\n",
-        b"Connection: Upgrade\r\nUpgrade: h2c\r\n",
+        b"Upgrade: h2c\r\n",
         b"Expect: 100-continue\r\n",
     ],
 )
@@ -101,6 +102,37 @@ def test_trailers_mean_nothing(server: ServerProcess, name: str, trailer: bytes)
         answers = talk.read_answers(2)
     assert [json.loads(said.body)["status"] for said in answers] == ["acquired", "held"]
     assert not any(said.closes for said in answers)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(
+    "trailer",
+    [
+        b"Content-Length: 50\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Connection: close\r\n",
+        b"Connection: Upgrade\r\nUpgrade: h2c\r\n",
+    ],
+)
+def test_framing_does_not_belong_into_trailers(server: ServerProcess, alice: Api, name: str, trailer: bytes) -> None:
+    """A trailer that says how the message or the connection ends is refused: nothing is done, the connection ends."""
+    with Talk(server) as talk:
+        talk.send(claim(name, CHUNKED, body=b""), b"2\r\n{}\r\n0\r\n", trailer, b"\r\n", claim(f"{name}/behind"))
+        answers = talk.read_to_the_end()
+    assert [said.status for said in answers] == [400] and answers[0].closes
+    assert [alice.status(one).json()["status"] for one in (name, f"{name}/behind")] == ["free", "free"]
+
+
+def test_nobody_is_let_in_by_a_trailer_at_the_other_door(tmp_path: Path, name: str) -> None:
+    """With ASGI in front too, a trailer is no header: 401."""
+    trailer = f"Authorization: Bearer {callers.ALICE}\r\n".encode()
+    settings = {"fast_lane": "false"}
+    with (
+        ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server,
+        Talk(server) as talk,
+    ):
+        talk.send(claim(name, CHUNKED, body=b"", token=None), b"2\r\n{}\r\n0\r\n", trailer, b"\r\n")
+        assert [said.status for said in talk.read_answers(1)] == [401]
 
 
 @pytest.mark.usefixtures("quiet")

@@ -17,6 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast import __version__, clientconfig
 from holdfast.core.answers import TokenMade
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
     from types import FrameType
-
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     from holdfast.engine.engine import Engine
     from holdfast.settings import Settings
@@ -266,6 +265,15 @@ def _token_at_hand(api: Api, url: str) -> str | None:
     return None
 
 
+class _WithoutTrailers(HttpToolsProtocol):
+    """uvicorn's own protocol, for the ASGI door alone. It takes trailers for headers, and so would let anybody in."""
+
+    def on_headers_complete(self) -> None:
+        """Let the trailers go where nobody looks."""
+        super().on_headers_complete()
+        self.headers = []
+
+
 class _Server(uvicorn.Server):
     """uvicorn, with our doors, our signals, and an end to the streams when it stops."""
 
@@ -276,7 +284,7 @@ class _Server(uvicorn.Server):
         door = Door(routes, chunks_only=not settings.fast_lane)
         config = uvicorn.Config(
             door,
-            http="httptools",
+            http=_WithoutTrailers,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -330,8 +338,7 @@ class _Server(uvicorn.Server):
     def _new_connection(self) -> asyncio.BaseProtocol:
         if self._lanes is not None:
             return Lane(self._lanes)
-        protocol: type[HttpToolsProtocol] = self.config.http_protocol_class  # type: ignore[assignment]
-        return protocol(self.config, self.server_state, {})
+        return _WithoutTrailers(self.config, self.server_state, {})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams and the waits, answer what is owed, close."""

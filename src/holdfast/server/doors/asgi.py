@@ -188,7 +188,8 @@ def _request(scope: Scope) -> Request:
     """Return the request without its body, or raise what is wrong with its head."""
     path = scope.get("raw_path") or scope["path"].encode()
     peer = (scope.get("client") or ("",))[0]
-    return Request(scope["method"].encode(), path, scope["query_string"], fold(scope["headers"]), b"", peer)
+    fields = [(name, value.rstrip(b" \t")) for name, value in scope["headers"]]
+    return Request(scope["method"].encode(), path, scope["query_string"], fold(fields), b"", peer)
 
 
 def _no_reply(_status: int, _body: bytes, _headers: tuple[tuple[bytes, bytes], ...]) -> None:

@@ -52,6 +52,8 @@ log = logging.getLogger("holdfast.server")
 
 _NOT_REPEATABLE = frozenset({b"connection", b"expect", b"idempotency-key", b"transfer-encoding", b"upgrade"})
 """Fields that change how a request is read; and a key, which is new with each request."""
+_FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
+"""Fields that the parser obeys even in a trailer."""
 _PLAIN_LINE = re.compile(rb"(POST|GET) (/[A-Za-z0-9/._~%:-]*) HTTP/1\.1\r\n")
 
 
@@ -212,7 +214,7 @@ class Incoming:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a field: of the head, or of the trailers, which are put where nobody looks."""
-        self._fields.append((name.lower(), value))
+        self._fields.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """Know the request but for its body; hand it over already if it is answered in pieces."""
@@ -256,6 +258,9 @@ class Incoming:
             return
         request = self._request
         if request is None:
+            raise _EnoughError
+        if self._fields and not _FRAMING.isdisjoint(name for name, _ in self._fields):
+            self._refuse(Problem("invalid_input", "How a message or a connection ends is not said in a trailer."))
             raise _EnoughError
         self.phase, self.since = IDLE, self._clock.now_seconds
         self.ended = not request.keep_alive

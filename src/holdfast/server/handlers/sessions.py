@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 SESSION_TTL_SECONDS = 60
 _OK, _CREATED = 200, 201
-_NO_STORE = ((b"cache-control", b"no-store"),)
 
 
 # What is checked before the handlers are called.
@@ -79,7 +78,7 @@ def _opened(api: Api, _call: Call, outcome: SessionOpen, now: Moment) -> Answere
         session.name,
         session.metadata,
     )
-    return _CREATED, encode(opened), _NO_STORE
+    return _CREATED, encode(opened), ()
 
 
 def keep(api: Api, call: Call) -> None:

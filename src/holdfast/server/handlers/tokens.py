@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 PREFIX_BYTES_MAX = 256
 _OK, _CREATED, _NO_CONTENT = 200, 201, 204
-_NO_STORE = ((b"cache-control", b"no-store"),)
 
 
 def create(api: Api, call: Call) -> None:
@@ -50,7 +49,7 @@ def create(api: Api, call: Call) -> None:
         shown = TokenMadeReply(
             made.name, token, list(made.scopes), made.prefix, _expiry(made), rfc3339(made.made_wall_ms)
         )
-        return _CREATED, encode(shown), _NO_STORE
+        return _CREATED, encode(shown), ()
 
     api.submit(call, command, {TokenMade: made})
 

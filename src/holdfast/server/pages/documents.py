@@ -193,7 +193,6 @@ def _page(operations: tuple[Operation, ...]) -> tuple[bytes, tuple[tuple[bytes, 
     headers = (
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-security-policy", policy.encode()),
-        (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"no-referrer"),
     )
     return page.encode(), headers
