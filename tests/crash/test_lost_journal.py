@@ -25,13 +25,14 @@ def claimed(data: Path, job: str) -> int:
 
 
 def refusal(data: Path) -> str:
-    """Start a server that must not start, and return what it says in its one line."""
+    """Start a server that must not start, and return what it says: what is wrong, and two lines with what to do."""
     with pytest.raises(ServerFailed) as failed:
         ServerProcess.start(data, tokens=callers.TOKENS).kill()
     assert failed.value.returncode == EX_IOERR, failed.value.output
-    (line,) = failed.value.output.splitlines()
-    assert "given a second time" in line and str(data / JOURNAL) in line
-    return line
+    wrong, *ways = failed.value.output.splitlines()
+    assert "given a second time" in wrong and str(data / JOURNAL) in wrong
+    assert len(ways) == 2 and all(way.startswith("  - ") for way in ways)
+    return failed.value.output
 
 
 def test_lost_journal_stops_the_start(tmp_path: Path) -> None:
@@ -40,8 +41,8 @@ def test_lost_journal_stops_the_start(tmp_path: Path) -> None:
     first = claimed(data, "a")
     (data / JOURNAL).rename(kept)
     for _ in range(2):
-        line = refusal(data)
-        assert "is not there" in line and KEY in line and MARK in line and "start 1" in line
+        text = refusal(data)
+        assert f"is missing, but {KEY} and {MARK} are there" in text and "up to record" in text
     (data / JOURNAL).touch(0o600)
     assert "has 0 bytes" in refusal(data)
     kept.replace(data / JOURNAL)
@@ -60,8 +61,8 @@ def test_restored_backup_must_be_said(tmp_path: Path) -> None:
     shutil.copy(data / JOURNAL, kept)
     assert claimed(data, "b") == first + 1
     shutil.copy(kept, data / JOURNAL)
-    line = refusal(data)
-    assert "has gone back in time" in line and str(data / MARK) in line
+    text = refusal(data)
+    assert "has gone back in time" in text and f"remove {data / MARK} and start again" in text
     (data / MARK).unlink()
     assert claimed(data, "c") == first + 1, "whoever removed the mark knows that"
 

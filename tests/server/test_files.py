@@ -125,3 +125,12 @@ def test_first_token_replaces_a_link(tmp_path: Path) -> None:
         assert not token.is_symlink() and stat.S_IMODE(token.stat().st_mode) == 0o600
         assert other.read_text() == "precious"
         assert Api.of(server, clientconfig.read_token(token)).get("/tokens").status == 200
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_data_that_is_a_file_is_told(tmp_path: Path, below: str) -> None:
+    """A file in the place of the data directory, or on the way to it, stops the start by its name."""
+    file = tmp_path / "file"
+    file.touch()
+    line = refusal(EX_IOERR, file / below, tokens=callers.TOKENS, env={"XDG_CONFIG_HOME": str(tmp_path)})
+    assert f"{file} is not a directory" in line and "Errno" not in line

@@ -18,7 +18,7 @@ from holdfast.core.events import Opened, Record
 from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.state import State
 from holdfast.engine import snapshot
-from holdfast.journal.base import JournalDamagedError
+from holdfast.journal.base import RESTORE, JournalDamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -53,7 +53,7 @@ def _replay(state: State, records: Iterable[Record]) -> int:
     count = 0
     for record in records:
         if record.seq != state.seq + 1 or record.at_ms < state.now_ms or not event_fits(state, record.event):
-            raise JournalDamagedError(f"record {record.seq} does not fit what came before it: restore from a backup")
+            raise JournalDamagedError(f"record {record.seq} does not fit what came before it", RESTORE)
         evolve(state, record)
         count += 1
         if count % REPORT_EVERY == 0:

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.core.state import Frozen, Head
 from holdfast.core.values import AccessToken, Memo, Remembered, Session, Slot
-from holdfast.journal.base import JournalDamagedError
+from holdfast.journal.base import RESTORE, JournalDamagedError
 from holdfast.journal.codec import TicketRow, ticket_of, ticket_row
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def decode(parts: Iterable[bytes]) -> Frozen:
         count += 1
     wanted = tables.pop("end").get("parts", -1) + 1
     if count != wanted:
-        raise JournalDamagedError(f"the snapshot has {count} parts and should have {wanted}: restore from a backup")
+        raise JournalDamagedError(f"the snapshot has {count} parts and should have {wanted}", RESTORE)
     head = tables.pop("head").get("head", Head())
     tickets = {ticket_id: ticket_of(row) for ticket_id, row in tables.pop("tickets").items()}
     return Frozen(head=head, tickets=tickets, **tables)

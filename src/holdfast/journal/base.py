@@ -16,8 +16,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
+RESTORE = "Restore the directory from a backup"
+
+
 class JournalError(Exception):
     """The journal cannot do what was asked. The text says which operation, on what, and what to do now."""
+
+    def __init__(self, problem: str, *ways: str) -> None:
+        """`ways` are what can be done, each a sentence of its own: one stands behind the problem, several below it."""
+        several = len(ways) > 1
+        super().__init__(
+            "\n  - ".join((f"{problem}. Do one of these:", *ways)) if several else ". ".join((problem, *ways))
+        )
+        self.problem = problem
+        self.ways = ways
 
 
 class JournalUnavailableError(JournalError):

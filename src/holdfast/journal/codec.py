@@ -123,8 +123,7 @@ def decode_batch(data: bytes) -> Iterator[Record]:
         try:
             row = _decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            text = f"a record checks out but cannot be read: {error}. {USE_THE_NEWER}"
-            raise JournalTooNewError(text) from error
+            raise JournalTooNewError(f"a record checks out but cannot be read: {error}", USE_THE_NEWER) from error
         event: Any = row.event
         if isinstance(event, JoinedRow):
             event = Joined(ticket_of(event.ticket))
@@ -159,9 +158,8 @@ def _frames(data: bytes) -> Iterator[bytes]:
             raise JournalDamagedError(f"a frame is cut short at byte {place} of {len(data)}")
         version, length, checksum = _FRAME.unpack_from(data, place)
         if version > FORMAT:
-            raise JournalTooNewError(
-                f"a frame has format {version}; this version reads formats 1 to {FORMAT}. {USE_THE_NEWER}"
-            )
+            text = f"a frame has format {version}; this version reads formats 1 to {FORMAT}"
+            raise JournalTooNewError(text, USE_THE_NEWER)
         if version < 1:
             raise JournalDamagedError(f"a frame has format {version}; this version reads formats 1 to {FORMAT}")
         place = start + length

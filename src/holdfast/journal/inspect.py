@@ -17,9 +17,16 @@ import msgspec
 from holdfast.core.events import Record, names_of
 from holdfast.journal import mark
 from holdfast.journal.archive import Archive
-from holdfast.journal.base import JournalDamagedError, JournalError, JournalLockedError, JournalLostError, Keeping
+from holdfast.journal.base import (
+    RESTORE,
+    JournalDamagedError,
+    JournalError,
+    JournalLockedError,
+    JournalLostError,
+    Keeping,
+)
 from holdfast.journal.codec import decode_batch, event_row
-from holdfast.journal.sqlite import APPLICATION_ID, FILE, SCHEMA, mark_of
+from holdfast.journal.sqlite import APPLICATION_ID, FILE, NEWER_VERSION, OWN_DIRECTORY, SCHEMA, mark_of
 from holdfast.journal.store import Store
 
 if TYPE_CHECKING:
@@ -48,6 +55,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     last_wall_ms: int | None = None
     problems: tuple[str, ...] = ()
     """At most 100, in words. None means that a server can start on it."""
+    ways: tuple[str, ...] = ()
+    """What can be done about the first of them, if its own words do not say it."""
 
 
 def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
@@ -61,7 +70,8 @@ def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
         with _reading(directory) as store:
             return _Look(store, directory / FILE, witnesses).everything()
     except JournalDamagedError as error:
-        return Inspection(path=str(directory / FILE), integrity=str(error), problems=(str(error),))
+        path = str(directory / FILE)
+        return Inspection(path=path, integrity=error.problem, problems=(error.problem,), ways=error.ways)
 
 
 def dump(directory: Path) -> Iterator[dict[str, Any]]:
@@ -109,6 +119,7 @@ class _Look:
         self._path = path
         self._witnesses = witnesses
         self._problems: list[str] = []
+        self._ways: tuple[str, ...] = ()
         self._records = 0
         self._walls_ms: list[int] = []
         self._last = 0
@@ -123,18 +134,20 @@ class _Look:
                 self._problem(f"SQLite finds the file damaged: {integrity}")
             if self._is_ours():
                 found = self._contents(found)
-        except (JournalError, apsw.Error) as error:
+        except JournalError as error:
+            self._problem(error.problem, error.ways)
+        except apsw.Error as error:
             self._problem(str(error))
-        return msgspec.structs.replace(found, problems=tuple(self._problems[:PROBLEMS_MAX]))
+        return msgspec.structs.replace(found, problems=tuple(self._problems[:PROBLEMS_MAX]), ways=self._ways)
 
     def _is_ours(self) -> bool:
         db = self._store.db
         if db.execute("PRAGMA schema_version").get == 0:
             mark.check(self._path, None, self._witnesses)
-            self._problem("the journal is empty: no server has finished its first start here")
+            self._problem("the journal is empty: no server has finished its first start here", ("Start the server",))
             return False
         if db.execute("PRAGMA application_id").get != APPLICATION_ID:
-            self._problem("the file is a database of another program")
+            self._problem("the file is a database of another program", (OWN_DIRECTORY,))
             return False
         return True
 
@@ -142,7 +155,7 @@ class _Look:
         schema, epoch, upto = (self._store.meta(key) for key in ("schema", "epoch", "upto"))
         found = msgspec.structs.replace(found, schema=schema, epoch=epoch, snapshot_upto=upto)
         if schema != SCHEMA:
-            self._problem(f"the journal has schema {schema}; this version knows {SCHEMA}")
+            self._problem(f"the journal has schema {schema}; this version knows {SCHEMA}", (NEWER_VERSION,))
             return found
         with self._noting():
             Archive(self._store, Keeping()).read_snapshot()
@@ -200,10 +213,14 @@ class _Look:
     def _noting(self, where: str = "") -> Iterator[None]:
         try:
             yield
-        except (JournalDamagedError, JournalLostError, ValueError) as error:
+        except (JournalDamagedError, JournalLostError) as error:
+            self._problem(f"{where}{error.problem}", error.ways or (RESTORE,))
+        except ValueError as error:
             self._problem(f"{where}{error}")
 
-    def _problem(self, text: str) -> None:
+    def _problem(self, text: str, ways: tuple[str, ...] = (RESTORE,)) -> None:
+        if not self._problems:
+            self._ways = ways
         self._problems.append(text)
 
 
@@ -214,7 +231,8 @@ class _Look:
 def _reading(directory: Path) -> Iterator[Store]:
     path = directory / FILE
     if not path.is_file():
-        raise JournalError(f"{directory} holds no journal: there is no {FILE} in it")
+        problem = f"{directory} holds no journal: there is no {FILE} in it"
+        raise JournalError(problem, "Check that the server was started with this directory")
     glasses = _Glasses()
     try:
         # Resolved, because apsw takes SQLite's word that a path has a symbolic link in it for an error.
@@ -238,9 +256,9 @@ def _touch(db: apsw.Connection, path: Path) -> None:
     except apsw.BusyError as error:
         raise JournalLockedError(f"a server has {path.parent} open: ask it over HTTP, or stop it first") from error
     except (apsw.CorruptError, apsw.NotADBError) as error:
-        raise JournalDamagedError(f"{path} is damaged: {error}. Restore the directory from a backup") from error
+        raise JournalDamagedError(f"{path} is damaged: {error}", RESTORE) from error
     except apsw.Error as error:
-        raise JournalError(f"{path} cannot be read: {error}. Start a server on it once, then look again") from error
+        raise JournalError(f"{path} cannot be read: {error}", "Start a server on it once, then look again") from error
 
 
 class _Glasses(apsw.VFS):

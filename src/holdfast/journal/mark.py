@@ -27,7 +27,7 @@ FILE = "journal.mark"
 SIZE_BYTES_MAX = 4_096
 
 _TWICE = "fencing tokens that were given would be given a second time"
-_STOP = "stop the workers and reset the fences that they write to"
+_STOP = "stop the workers, reset the fences that they write to"
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ def check(journal: Path, found: Mark | None, witnesses: Sequence[str]) -> None:
     if found is None:
         names = [name for name in (*witnesses, FILE) if (journal.parent / name).exists()]
         if names:
-            raise JournalLostError(_lost(journal, known, " and ".join(names)))
+            raise _lost(journal, known, names)
     elif known is not None:
         _compare(journal, known, found)
 
@@ -67,33 +67,32 @@ def _read(directory: Path) -> Mark | None:
     except (NotOursError, OSError) as error:
         raise JournalError(str(error)) from error
     except msgspec.MsgspecError as error:
-        text = f"{path} is damaged: {error}. If the journal beside it is the newest, remove {path} and start again"
-        raise JournalError(text) from error
+        way = f"If the journal beside it is the newest, remove {path} and start again"
+        raise JournalError(f"{path} is damaged: {error}", way) from error
 
 
-def _lost(journal: Path, known: Mark | None, names: str) -> str:
-    state = "is not there"
+def _lost(journal: Path, known: Mark | None, names: Sequence[str]) -> JournalLostError:
+    state = "is missing"
     with contextlib.suppress(OSError):
         state = f"has {journal.stat().st_size} bytes and no record"
-    come = "" if known is None else f", with record {known.last_seq} and start {known.epoch} in it"
-    return (
-        f"{journal} {state}, but {names} beside it: there was a journal{come}. If the server began anew, {_TWICE}, from"
-        f" 1 on. Put the journal back, with its -wal, or restore a backup. If it is lost for good: {_STOP}; move"
-        f" {names} out of the directory and start again. All is new then: no lease, session or token of before is known"
+    there = f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} there"
+    least = "" if known is None else f" (up to record {known.last_seq}, at least)"
+    return JournalLostError(
+        f"{journal} {state}, but {there}: this directory had a journal{least}. If the server began anew, {_TWICE}",
+        "Put the journal back, with its -wal, or restore a backup",
+        f"If it is lost for good: {_STOP}, move {' and '.join(names)} out of the directory and start again. All is new"
+        " then: fencing tokens begin at 1, and no lease, session or token of before is known",
     )
 
 
 def _compare(journal: Path, known: Mark, found: Mark) -> None:
-    path = journal.with_name(FILE)
-    accept = f"if this one is to count from now on: {_STOP}; remove {path} and start again"
+    accept = f"If this journal is to count from now on: {_STOP}, remove {journal.with_name(FILE)} and start again"
     if known.identity not in {0, found.identity}:
-        raise JournalLostError(
-            f"{journal} is another journal than the one that was here, and {_TWICE}. Put the right one back, with its"
-            f" -wal; or, {accept}"
-        )
+        problem = f"{journal} is another journal than the one that was here, and {_TWICE}"
+        raise JournalLostError(problem, "Put the right one back, with its -wal", accept)
     if found.epoch < known.epoch or found.last_seq < known.last_seq:
-        raise JournalLostError(
+        problem = (
             f"{journal} has gone back in time: it ends with record {found.last_seq} of start {found.epoch}, and it had"
-            f" come to record {known.last_seq} of start {known.epoch}; {_TWICE}. Put the newest back, with its -wal;"
-            f" or, {accept}"
+            f" come to record {known.last_seq} of start {known.epoch}; {_TWICE}"
         )
+        raise JournalLostError(problem, "Put the newest back, with its -wal", accept)

@@ -24,6 +24,7 @@ from holdfast.journal import mark
 from holdfast.journal.archive import Archive
 from holdfast.journal.ballast import Ballast
 from holdfast.journal.base import (
+    RESTORE,
     Health,
     HistoryQuery,
     JournalDamagedError,
@@ -50,6 +51,8 @@ BALLAST = "ballast"
 SCHEMA = 1
 APPLICATION_ID = 0x486F6C64
 """`Hold`: marks the file as ours, for us and for whoever asks what kind of file it is."""
+OWN_DIRECTORY = "Give the server its own directory"
+NEWER_VERSION = "Use the newer version"
 SQLITE_MIN = (3, 51, 3)
 CHUNK_BYTES = 64 * 1024
 """SQLite's own file layer writes less than 128 KiB at once, and takes more for a full disk."""
@@ -239,10 +242,9 @@ class SqliteJournal:
                 f"another server has {self._directory} open: stop it, or give this one its own directory (--data)"
             )
         if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-            return JournalDamagedError(f"{self._path} is damaged: {error}. Restore the directory from a backup")
-        return JournalError(
-            f"{self._path} cannot be opened: {error}. Check that the directory is writable and has room"
-        )
+            return JournalDamagedError(f"{self._path} is damaged: {error}", RESTORE)
+        way = "Check that the directory is writable and has room"
+        return JournalError(f"{self._path} cannot be opened: {error}", way)
 
     def _open_in_turn(self) -> list[bytes]:
         """Open the file, and try again if it is locked: of two that start together each can stand in the other's way.
@@ -285,12 +287,10 @@ class SqliteJournal:
         is_new: bool = db.execute("PRAGMA schema_version").get == 0
         if not is_new:
             if db.execute("PRAGMA application_id").get != APPLICATION_ID:
-                raise JournalError(f"{self._path} is a database of another program. Give the server its own directory")
+                raise JournalError(f"{self._path} is a database of another program", OWN_DIRECTORY)
             schema = db.execute(SQL["read_meta"], ("schema",)).get
             if schema != SCHEMA:
-                raise JournalError(
-                    f"{self._path} has schema {schema}; this version knows {SCHEMA}. Use the newer version"
-                )
+                raise JournalError(f"{self._path} has schema {schema}; this version knows {SCHEMA}", NEWER_VERSION)
         db.execute("ROLLBACK")
         return is_new
 
@@ -413,7 +413,11 @@ def _write_again(db: apsw.Connection, path: str) -> None:
 def _make_directory(directory: Path) -> None:
     """Make the directory, and make it last: one whose entry was not synced is gone after a power cut with all in it."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        wrong = next(path for path in (directory, *directory.parents) if path.exists() or path.is_symlink())
+        raise NotOursError(wrong, "is not a directory; name one, or a path where it can be made") from None
     for path in missing:
         sync_folder(path.parent)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from holdfast.journal.base import JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.base import RESTORE, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.sql import load
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Store:
 
     def damaged(self, text: str) -> JournalDamagedError:
         """Make the error, with where and what to do."""
-        return JournalDamagedError(f"{self._path} is damaged: {text}. Restore the directory from a backup")
+        return JournalDamagedError(f"{self._path} is damaged: {text}", RESTORE)
 
     def outcome_unknown(self, text: str) -> OutcomeUnknownError:
         """Make the error, and the end of this connection's word: what it showed from now on could be wrong."""

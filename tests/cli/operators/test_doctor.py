@@ -193,10 +193,32 @@ def test_damage_is_found(copy: Path, holdfast: Run) -> None:
     file = copy / "journal.sqlite3"
     content = bytearray(file.read_bytes())
     content[len(content) // 2 :: 7] = b"\xa5" * len(content[len(content) // 2 :: 7])
-    file.write_bytes(content)
-    done = holdfast("doctor", "--data", copy)
-    assert done.returncode == 1, done.stdout
-    assert checks(done)["journal"][0] == "FAIL" and "backup" in checks(done)["journal"][1]
+    for damaged in (bytes(content), b"something else" * 1_000):
+        file.write_bytes(damaged)
+        done = holdfast("doctor", "--data", copy)
+        assert done.returncode == 1, done.stdout
+        status, text = checks(done)["journal"]
+        assert status == "FAIL" and text.lower().count("from a backup") == 1
+
+
+def test_advice_is_that_of_the_server(copy: Path, holdfast: Run) -> None:
+    """What a lost or an older journal needs stands behind the arrow, and is no other backup than the one put back."""
+    kept = copy.with_name("kept")
+    shutil.copy(copy / "journal.sqlite3", kept)
+    with ServerProcess.start(copy, tokens=callers.TOKENS) as server:
+        assert server.terminate() == 0
+    shutil.copy(kept, copy / "journal.sqlite3")
+    text, _, advice = checks(holdfast("doctor", "--data", copy))["journal"][1].partition(" -> ")
+    assert "has gone back in time" in text and "backup" not in advice
+    assert f"remove {copy / 'journal.mark'} and start again" in advice
+    (copy / "journal.sqlite3").unlink()
+    text, _, advice = checks(holdfast("doctor", "--data", copy))["journal"][1].partition(" -> ")
+    assert "is missing, but authority.key and journal.mark are there" in text
+    assert "Put the journal back" in advice and "lost for good" in advice
+    (copy / "journal.sqlite3").touch(0o600)
+    (copy / "journal.mark").chmod(0o644)
+    _, _, advice = checks(holdfast("doctor", "--data", copy))["journal"][1].partition("; ")
+    assert advice == f"run: chmod 600 '{copy / 'journal.mark'}'"
 
 
 def test_spoiled_key_is_found(copy: Path, holdfast: Run) -> None:
@@ -218,7 +240,17 @@ def test_files_open_to_others_are_a_warning(copy: Path, holdfast: Run) -> None:
     assert (done.returncode, status) == (0, "warn")
     assert "journal.sqlite3" in text and "chmod" in text
     copy.chmod(0o700)
-    assert checks(holdfast("doctor", "--data", copy))["access"][0] == "ok"
+    assert checks(holdfast("doctor", "--data", copy))["access"] == (
+        "ok",
+        "yours to read and write, and nobody else's",
+    )
+
+
+def test_directory_that_others_may_look_into(copy: Path, holdfast: Run) -> None:
+    """Of a directory that others may list, with files that they may not use, both is said."""
+    copy.chmod(0o755)
+    status, text = checks(holdfast("doctor", "--data", copy))["access"]
+    assert status == "ok" and "others may look into the directory" in text and "nobody else's" not in text
 
 
 def test_files_that_a_server_would_refuse_fail(copy: Path, holdfast: Run) -> None:

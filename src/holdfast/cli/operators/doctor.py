@@ -232,11 +232,11 @@ def _permissions(data: Path) -> Finding:
             check_file(data / KEY_FILE, (data / KEY_FILE).lstat(), owner=owner)
     except NotOursError as error:
         return Finding("access", "FAIL", str(error), "no server starts on it as it is")
-    if data.stat().st_mode & FOR_OTHERS and (
-        open_ones := [path for path in paths[1:] if path.stat().st_mode & FOR_OTHERS]
-    ):
+    if not data.stat().st_mode & FOR_OTHERS:
+        return Finding("access", "ok", "yours to read and write, and nobody else's")
+    if open_ones := [path for path in paths[1:] if path.stat().st_mode & FOR_OTHERS]:
         return Finding("access", "warn", f"other users may use {open_ones[0]}", f"chmod go= '{data}' '{data}'/*")
-    return Finding("access", "ok", "yours to read and write, and nobody else's")
+    return Finding("access", "ok", "yours to read and write; others may look into the directory, and use no file in it")
 
 
 def _disk(data: Path) -> Finding:
@@ -250,7 +250,7 @@ def _disk(data: Path) -> Finding:
 
 
 def _journal(data: Path) -> Finding:
-    from holdfast.journal.base import JournalError, JournalLockedError, JournalLostError
+    from holdfast.journal.base import JournalError, JournalLockedError
     from holdfast.journal.inspect import inspect
     from holdfast.server.access.secrets import KEY_FILE
 
@@ -258,14 +258,11 @@ def _journal(data: Path) -> Finding:
         found = inspect(data, witnesses=(KEY_FILE,))
     except JournalLockedError as error:
         return Finding("journal", "warn", str(error), "`holdfast doctor` without --data asks the server")
-    except JournalLostError as error:
-        return Finding("journal", "FAIL", str(error))
     except JournalError as error:
-        return Finding("journal", "FAIL", str(error), "check that the server was started with this directory")
+        return Finding("journal", "FAIL", error.problem, ". ".join(error.ways) or None)
     if found.problems:
         more = f" (and {len(found.problems) - 1} more)" if len(found.problems) > 1 else ""
-        hint = "restore the directory from a backup; nothing was changed here"
-        return Finding("journal", "FAIL", f"{found.problems[0]}{more}", hint)
+        return Finding("journal", "FAIL", f"{found.problems[0]}{more}", ". ".join(found.ways) or None)
     return Finding("journal", "ok", f"{found.records} records, all whole; the last is {found.last_seq}")
 
 
