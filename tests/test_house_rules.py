@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "holdfast"
 
-LEAVES = {"clientconfig", "errors", "privatefiles", "settings"}
+LEAVES = {"clientconfig", "errors", "privatefiles", "settings", "tlswords"}
 PUBLIC = "the public names"
 """What a user imports from `holdfast` itself."""
 
@@ -24,6 +24,7 @@ PUBLIC = "the public names"
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "privatefiles": set(),
+    "tlswords": set(),
     "settings": {"errors", "privatefiles"},
     "clientconfig": {"errors", "privatefiles"},
     "fencing": {"errors"},

@@ -177,15 +177,16 @@ class ServerError(HoldfastError):
 class Unreachable(ServerError):
     """No answer came from `url`."""
 
-    def __init__(self, url: str, problem: str) -> None:
-        """Say whom we asked and what happened instead of an answer."""
+    def __init__(self, url: str, problem: str, hint: str = "") -> None:
+        """Say whom we asked, what happened instead of an answer, and what to do, where the problem tells it."""
         self.url = url
         self.problem = problem
-        super().__init__(f"no answer from {url}: {problem}")
+        self.hint = hint
+        super().__init__(f"no answer from {url}: {problem}" + (f"; {hint}" if hint else ""))
 
-    def __reduce__(self) -> tuple[type[Unreachable], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[Unreachable], tuple[str, str, str]]:
         """Let it travel between processes."""
-        return type(self), (self.url, self.problem)
+        return type(self), (self.url, self.problem, self.hint)
 
 
 class Refused(ServerError):

@@ -18,6 +18,7 @@ EXAMPLES = [
     errors.SettingsError("listen", "--config", "'x' cannot be used", "host:port"),
     errors.ServerError("a"),
     errors.Unreachable("http://host", "connection refused"),
+    errors.Unreachable("https://host", "its certificate is not trusted", "name it"),
     errors.Refused(404, "not_found", "Resource not found", "Look elsewhere.", "r-1"),
     errors.NotAllowed(401, "authentication_failed", "Authentication failed"),
     errors.Deadlock(409, "deadlock", "Deadlock", "Do not wait.", "r-1", cycle=["a", "b"]),

@@ -2,7 +2,7 @@
 
 The law of this file: success is said only when the gateway said it. It imports the standard library alone, and of that
 as little as it can, because a shell script may start it a thousand times; whatever is seldom needed is imported late,
-and so is the one module of ours, which imports nothing.
+and so are the two modules of ours, which import next to nothing.
 The secret comes from the environment and leaves in the body, so it is on no command line.
 """
 
@@ -308,7 +308,7 @@ def _connect(address: Address, deadline: float) -> _socket.socket:
                 connection = _secured(connection, address.host)
         except OSError as error:
             connection.close()
-            failure = str(error)
+            failure = _why_not(error) if address.scheme == "https" else str(error)
         else:
             return connection
     raise UnreachableError(f"cannot reach {address.scheme}://{address.authority}: {failure}")
@@ -322,6 +322,16 @@ def _secured(connection: _socket.socket, host: str) -> _socket.socket:
     whole = socket.socket(fileno=connection.detach())
     whole.settimeout(left)
     return ssl.create_default_context().wrap_socket(whole, server_hostname=host)
+
+
+def _why_not(error: OSError) -> str:
+    import ssl
+
+    if not isinstance(error, ssl.SSLError):
+        return str(error)
+    from holdfast import tlswords
+
+    return "; ".join(tlswords.trouble(error))
 
 
 def _resolve(address: Address, deadline: float) -> list[tuple[int, int, int, str, tuple[str, int]]]:

@@ -110,8 +110,9 @@ def _server_checks(server: Probe) -> Iterator[Finding]:
         yield _token(server)
         yield from _clock_and_version(status, local_ms)
     except Unreachable as error:
-        text = f"{error} (the address is from {server.url_origin})"
-        yield Finding("reachable", "FAIL", text, "start it with `holdfast serve`, or name another with HOLDFAST_URL")
+        text = f"no answer from {error.url}: {error.problem} (the address is from {server.url_origin})"
+        hint = error.hint or "start it with `holdfast serve`, or name another with HOLDFAST_URL"
+        yield Finding("reachable", "FAIL", text, hint)
 
 
 def _ready(answer: Answer) -> Finding:

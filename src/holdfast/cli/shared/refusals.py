@@ -58,7 +58,7 @@ def sentence(error: HoldfastError) -> str:
             )
         case LeaseLost(job_id=str(job)) if job:
             return f"{error}. Whose it is now: holdfast owner {quoted(job)}"
-        case Unreachable():
+        case Unreachable(hint=""):
             return f"{error}; is the server running? Start it with `holdfast serve`, or name another with HOLDFAST_URL"
         case NotAllowed(status=401 | 429):
             return f"{error} Put a token into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE."

@@ -6,6 +6,7 @@ import asyncio
 import os
 from base64 import b64encode
 from collections.abc import Mapping
+from errno import ECONNRESET
 from typing import Any
 
 try:
@@ -15,6 +16,7 @@ except ModuleNotFoundError as error:
     message = f"AsyncHoldfast needs {error.name}, which is not installed; run: pip install 'holdfast[async]'"
     raise ModuleNotFoundError(message, name=error.name) from None
 
+from holdfast import tlswords
 from holdfast.client.common.http import (
     ANSWER_BYTES_MAX,
     CONNECT_SECONDS,
@@ -72,7 +74,7 @@ class AsyncHttpTransport:
             ) as response:
                 return Answer(response.status, response.headers, await self._whole(response))
         except _BROKEN as error:
-            raise Unreachable(self.target.url, reason(error)) from None
+            raise _unreachable(self.target.url, error) from None
 
     async def stream(self, opening: Open) -> AsyncHttpStream:
         """Open a response that goes on and on. Raises `Unreachable`."""
@@ -88,7 +90,7 @@ class AsyncHttpTransport:
                 proxy_headers=self._proxy_headers,
             )
         except _BROKEN as error:
-            raise Unreachable(self.target.url, reason(error)) from None
+            raise _unreachable(self.target.url, error) from None
         return AsyncHttpStream(self.target.url, response)
 
     def _opened(self) -> aiohttp.ClientSession:
@@ -141,11 +143,20 @@ class AsyncHttpStream:
         try:
             return await self._response.content.read(STREAM_BYTES)
         except _BROKEN as error:
-            raise Unreachable(self._url, reason(error)) from None
+            raise _unreachable(self._url, error) from None
 
     def close(self) -> None:
         """Hang up."""
         self._response.close()
+
+
+def _unreachable(url: str, error: BaseException) -> Unreachable:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
+        return Unreachable(url, *tlswords.trouble(error))
+    hung_up = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientResponseError) or (
+        isinstance(error, OSError) and error.errno == ECONNRESET
+    )
+    return Unreachable(url, reason(error), tlswords.IF_TLS if hung_up and url.startswith("http://") else "")
 
 
 def reason(error: BaseException) -> str:
@@ -157,8 +168,6 @@ def reason(error: BaseException) -> str:
             return "the answer did not come in time"
         case aiohttp.ClientConnectorDNSError():
             return "the host's name is not known"
-        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
-            return f"the encrypted connection failed ({error})"
         case OSError(errno=int(number)) if number > 0:
             return os.strerror(number).lower()  # The text of asyncio's own shows its insides.
         case OSError(strerror=str(text)) if text:

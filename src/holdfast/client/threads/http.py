@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from http.client import BadStatusLine
 from types import TracebackType
 from typing import Self
 
 import urllib3
 
+from holdfast import tlswords
 from holdfast.client.common.http import (
     ANSWER_BYTES_MAX,
     CONNECT_SECONDS,
@@ -73,7 +75,7 @@ class HttpTransport:
             while len(content) <= ANSWER_BYTES_MAX and (part := response.read(ANSWER_BYTES_MAX + 1)):
                 content += part
         except urllib3.exceptions.HTTPError as error:
-            raise Unreachable(self.target.url, _reason(error)) from None
+            raise _unreachable(self.target.url, error) from None
         if len(content) > ANSWER_BYTES_MAX:
             response.close()  # What is left of it must not be read as the next answer.
             raise ServerError(f"{self.target.url} sent more than {ANSWER_BYTES_MAX} bytes; is it a Holdfast server?")
@@ -86,7 +88,7 @@ class HttpTransport:
         try:
             response = self._open("GET", opening.path, headers, opening.read_seconds)
         except urllib3.exceptions.HTTPError as error:
-            raise Unreachable(self.target.url, _reason(error)) from None
+            raise _unreachable(self.target.url, error) from None
         return HttpStream(self.target.url, response)
 
     def _open(
@@ -121,7 +123,7 @@ class HttpStream:
         try:
             return self._response.read1(STREAM_BYTES)
         except urllib3.exceptions.HTTPError as error:
-            raise Unreachable(self._url, _reason(error)) from None
+            raise _unreachable(self._url, error) from None
 
     def close(self) -> None:
         """Hang up."""
@@ -138,6 +140,13 @@ def _pool_for(url: str, environment: Mapping[str, str]) -> urllib3.PoolManager:
     return urllib3.ProxyManager(proxy.url, num_pools=1, maxsize=CONNECTIONS_MAX, proxy_headers=headers)
 
 
+def _unreachable(url: str, error: urllib3.exceptions.HTTPError) -> Unreachable:
+    if isinstance(error, urllib3.exceptions.SSLError):
+        return Unreachable(url, *tlswords.trouble(error))
+    hung_up = isinstance(error.__cause__ or error.__context__, BadStatusLine | ConnectionResetError)
+    return Unreachable(url, _reason(error), tlswords.IF_TLS if hung_up and url.startswith("http://") else "")
+
+
 def _reason(error: BaseException) -> str:
     """Say in a few words why there was no answer: urllib3's own texts show its insides."""
     match error:
@@ -149,8 +158,6 @@ def _reason(error: BaseException) -> str:
             return "the connection was not accepted in time"
         case urllib3.exceptions.ReadTimeoutError():
             return "the answer did not come in time"
-        case urllib3.exceptions.SSLError():
-            return f"the encrypted connection failed ({error})"
         case urllib3.exceptions.ProxyError():
             return f"the proxy did not let us through ({error.original_error})"
     cause: BaseException | None = error

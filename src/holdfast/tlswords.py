@@ -1,0 +1,44 @@
+"""Why TLS did not come about: what happened, and what to do about it. Beside `ssl` it imports nothing.
+
+That no server runs there is never the reason: something answered.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+_OTHER_NAME = frozenset({62, 64})
+"""OpenSSL's numbers for a certificate of another host name, or of another IP address."""
+_OTHER_TIME = frozenset({9, 10})
+"""And for one that is not valid yet, or not any more."""
+_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"})
+
+IF_TLS = "does it speak https? Then write https:// in its address; else look whether it runs"
+"""What to do where a server hung up on plain HTTP, as one does that speaks TLS."""
+
+
+def trouble(error: BaseException) -> tuple[str, str]:
+    """Return what happened, and what to do. `error` is one of `ssl`, or was raised because of one."""
+    cause: BaseException | None = error
+    while cause is not None and not (isinstance(cause, ssl.SSLError) and hasattr(cause, "reason")):
+        # Libraries wrap it in errors of their own, which may be a kind of SSLError and say less.
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return _certificate(cause)
+    if not isinstance(cause, ssl.SSLError) or isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return "the encrypted connection broke", "try again; if that does not help, look at the server's log"
+    reason = (cause.reason or str(cause)).replace("_", " ").lower()
+    hint = "look at the TLS settings of the server, or of the proxy before it"
+    if cause.reason in _NOT_TLS:
+        hint = "does it speak https? If it speaks plain HTTP, write http:// in its address"
+    return f"the encrypted connection failed ({reason})", hint
+
+
+def _certificate(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
+    said = f"({error.verify_message.rstrip('.')})"
+    if error.verify_code in _OTHER_NAME:
+        return f"its certificate is for another name {said}", "use the name that is in the certificate"
+    if error.verify_code in _OTHER_TIME:
+        return f"its certificate is not valid now {said}", "renew it, or set the clock of this machine right"
+    hint = "name a file with its CA's certificate in SSL_CERT_FILE (a self-signed certificate is its own CA)"
+    return f"its certificate is not trusted {said}", hint

@@ -1,0 +1,88 @@
+"""Certificates and schemes that do not fit: both clients say what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import tlswords
+from holdfast.client.values.config import Target
+from holdfast.errors import Unreachable
+from tests.client.ways import WAYS, Way
+from tests.support import callers
+from tests.support.fronts import make_certificate
+from tests.support.server import ServerProcess, serving
+
+Refusing = Callable[[str], Unreachable]
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of 127.0.0.1 that signed itself, with its key."""
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, pem: Path) -> Iterator[ServerProcess]:
+    """A server that speaks HTTPS."""
+    data = tmp_path_factory.mktemp("tls") / "data"
+    with serving(data, settings={"tls_cert": pem, "tls_key": pem}, tokens=callers.TOKENS) as server:
+        yield server
+
+
+@pytest.fixture(params=WAYS)
+def refusing(request: pytest.FixtureRequest) -> Refusing:
+    """Asks an address that does not answer, and returns why."""
+
+    def asked(url: str) -> Unreachable:
+        way = Way(request.param, Target(url, "test", callers.ALICE, "test"), {})
+        try:
+            with pytest.raises(Unreachable) as caught:
+                way.send("GET", "/locks")
+        finally:
+            way.close()
+        assert str(caught.value) == f"no answer from {url}: {caught.value.problem}; {caught.value.hint}"
+        return caught.value
+
+    return asked
+
+
+def test_a_certificate_that_nobody_vouches_for(secured: ServerProcess, refusing: Refusing) -> None:
+    """A self-signed certificate is not trusted, and the hint is where to put it."""
+    error = refusing(secured.url)
+    assert error.problem == "its certificate is not trusted (self-signed certificate)"
+    assert "SSL_CERT_FILE" in error.hint
+
+
+def test_https_where_http_is_spoken(server: ServerProcess, refusing: Refusing) -> None:
+    """An https address of a server that speaks plain HTTP is asked whether it is right."""
+    error = refusing(f"https://127.0.0.1:{server.port}")
+    assert error.problem == "the encrypted connection failed (wrong version number)"
+    assert "does it speak https?" in error.hint and "http://" in error.hint
+
+
+def test_http_where_https_is_spoken(secured: ServerProcess, refusing: Refusing) -> None:
+    """An http address of a server that speaks TLS is asked whether it is right."""
+    error = refusing(f"http://127.0.0.1:{secured.port}")
+    assert "does it speak https?" in error.hint and "https://" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [(62, "use the name"), (64, "use the name"), (9, "clock"), (10, "renew"), (20, "CA")],
+)
+def test_every_kind_of_bad_certificate_has_its_hint(code: int, hint: str) -> None:
+    """Another name, another time and another signer need different things."""
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.reason, error.verify_code, error.verify_message = "CERTIFICATE_VERIFY_FAILED", code, "Something."
+    problem, what_to_do = tlswords.trouble(error)
+    assert problem.endswith("(Something)") and hint in what_to_do
+
+
+def test_a_broken_connection_is_no_question_of_schemes() -> None:
+    """One that broke inside TLS is not asked whether it is TLS."""
+    problem, hint = tlswords.trouble(ssl.SSLEOFError(8, "EOF occurred in violation of protocol"))
+    assert problem == "the encrypted connection broke" and "https" not in hint
