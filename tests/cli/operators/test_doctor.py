@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from holdfast import __version__
 from holdfast.cli.operators import doctor
 from tests.support import callers
 from tests.support.api import Api
+from tests.support.fronts import front
 from tests.support.server import ServerProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -130,6 +132,33 @@ def test_server_that_is_gone_is_69(tmp_path_factory: pytest.TempPathFactory, hol
     assert "holdfast serve" in done.stdout and len(done.stdout.splitlines()) == 1
 
 
+@pytest.mark.parametrize("kind", ["nginx", "haproxy"])
+def test_a_proxy_without_its_server_is_69(tmp_path: Path, holdfast: Run, kind: str) -> None:
+    """A proxy that answers for a server that is gone does not make it reachable."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        nowhere = gone.getsockname()[:2]
+    with front(kind, tmp_path, nowhere) as proxy:
+        done = holdfast("doctor", HOLDFAST_URL=f"http://127.0.0.1:{proxy.port}", HOLDFAST_TOKEN=callers.ALICE)
+    assert done.returncode == 69
+    ((name, (status, text)),) = checks(done).items()
+    assert (name, status) == ("reachable", "FAIL")
+    assert "not as a Holdfast server does -> check the address, and that the server behind it runs" in text
+
+
+def test_a_page_of_somebody_else_is_69(odd: OddServer, holdfast: Run) -> None:
+    """A success that no Holdfast server would say does not count as one."""
+    odd.answers["/readyz"] = (200, {})
+    done = holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE)
+    assert (done.returncode, list(checks(done))) == (69, ["reachable"])
+
+
+def test_a_server_that_is_too_busy_is_reachable(odd: OddServer, holdfast: Run) -> None:
+    """A refusal in Holdfast's own words comes from a Holdfast server."""
+    odd.answers["/readyz"] = (503, {"error": "Too many connections", "code": "overloaded", "details": "Try later."})
+    found = checks(holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE))
+    assert (found["reachable"][0], found["ready"][0]) == ("ok", "FAIL")
+
+
 def test_store_that_takes_no_writes_fails(odd: OddServer, holdfast: Run) -> None:
     """A server whose store is ill is not ready, and its own words are shown."""
     odd.answers["/readyz"] = (503, {"status": "unavailable", "details": "the disk is full"})
@@ -152,10 +181,18 @@ def test_clock_that_is_off_is_a_warning(odd: OddServer, holdfast: Run, off_secon
 
 
 def test_clock_of_the_date_header(odd: OddServer, holdfast: Run) -> None:
-    """A server that does not say the time in its answer says it in the Date header; another version is a warning."""
+    """A server that does not say the time in its answer says it in the Date header."""
     odd.answers["/status"] = (404, {})
     found = checks(holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE))
     assert (found["clock"][0], found["version"][0]) == ("ok", "warn")
+    assert "did not say" in found["version"][1] and "same on both sides" not in found["version"][1]
+
+
+def test_another_version_is_a_warning(odd: OddServer, holdfast: Run) -> None:
+    """A server of another version is named with it."""
+    odd.answers["/status"] = (200, {"time": datetime.now(UTC).isoformat(), "version": "0.0.1"})
+    status, text = checks(holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE))["version"]
+    assert status == "warn" and f"0.0.1, this is {__version__}" in text
 
 
 def test_token_that_may_not_read_is_a_warning(odd: OddServer, holdfast: Run) -> None:

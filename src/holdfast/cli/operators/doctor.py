@@ -93,9 +93,12 @@ def _server_checks(server: Probe) -> Iterator[Finding]:
     began_ms = times.monotonic_ms()
     try:
         ready = server.ask("/readyz")
-        yield Finding(
-            "reachable", "ok", f"{server.url} (from {server.url_origin}), {times.monotonic_ms() - began_ms} ms"
-        )
+        place = f"{server.url} (from {server.url_origin})"
+        if not (isinstance(_field(ready, "status"), str) or server.is_refusal(ready)):
+            text = f"{place} answered {ready.status}, and not as a Holdfast server does"
+            yield Finding("reachable", "FAIL", text, "check the address, and that the server behind it runs")
+            return
+        yield Finding("reachable", "ok", f"{place}, {times.monotonic_ms() - began_ms} ms")
         yield _ready(ready)
         yield _store(server.ask("/health"))
         asked_ms = times.wall_ms(times.now())
@@ -172,8 +175,12 @@ def _clock_and_version(answer: Answer, local_ms: int) -> Iterator[Finding]:
                 "no lease depends on it, but times shown to people and the expiry of tokens do: synchronise the clocks"
             )
             yield Finding("clock", "warn", text, hint)
-    version = _field(answer, "version") or "unknown"
-    if version == __version__:
+    version = _field(answer, "version")
+    if version is None:
+        yield Finding(
+            "version", "warn", "the server did not say which one it has", "check that this is a Holdfast server"
+        )
+    elif version == __version__:
         yield Finding("version", "ok", f"{version} on both sides")
     else:
         yield Finding(

@@ -41,6 +41,10 @@ class Probe:
         """Ask once. Raises `Unreachable`."""
         return self._transport.send(Send("GET", path))
 
+    def is_refusal(self, answer: Answer) -> bool:
+        """Tell whether this is how a Holdfast server says no."""
+        return answers.envelope(answer) is not None
+
     def refusal(self, answer: Answer) -> str:
         """Say what an answer says that is no success."""
         return str(answers.refusal(answer, self.url))
