@@ -243,6 +243,21 @@ def test_value_that_is_not_allowed_is_refused(name: str, text: str, allowed: str
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("allowed_hosts", "one, *.Example.org", "'*.Example.org' is not the name of a host: write .example.org,"),
+        ("allowed_hosts", ".", "'.' is not the name of a host"),
+        ("trusted_proxies", "10.0.0.1/8", "10.0.0.1/8 is an address in a network: write 10.0.0.0/8, or 10.0.0.1 for"),
+        ("trusted_proxies", "fd00::1/64", "write fd00::/64, or fd00::1 for"),
+        ("trusted_proxies", "proxy.example", "'proxy.example' is not an IP address or a network, as 10.0.3.7 or"),
+    ],
+)
+def test_what_was_meant_is_said(name: str, text: str, problem: str) -> None:
+    """An address or a name that is nearly right is refused with what to write instead."""
+    assert problem in refused({name: text}).problem
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "max_ttl_seconds = '60'",

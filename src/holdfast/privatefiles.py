@@ -48,8 +48,7 @@ def open_ours(
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.EMLINK}:
-            mounted = f" (in a mounted secret of Kubernetes: ..data/{path.name})" if root_shares else ""
-            raise NotOursError(path, _LINK.format(mounted)) from None
+            raise _is_link(path) from None
         raise
     try:
         found = os.fstat(descriptor)
@@ -72,7 +71,7 @@ def check_file(
 ) -> None:
     """Raise `NotOursError` unless this is a regular file of `owner` (else of ours) or of root, closed to all others."""
     if stat.S_ISLNK(found.st_mode):
-        raise NotOursError(path, _LINK.format(""))
+        raise _is_link(path)
     if not stat.S_ISREG(found.st_mode):
         raise NotOursError(path, "is not a regular file")
     _check_owner(path, found, os.geteuid() if owner is None else owner)
@@ -136,6 +135,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_link(path: Path) -> NotOursError:
+    with contextlib.suppress(OSError):
+        target = str(path.readlink())
+        if target.startswith("..data/"):
+            return NotOursError(path, _LINK.format(f" (in a mounted secret of Kubernetes: {target})"))
+    return NotOursError(path, _LINK.format(""))
 
 
 _LINK = "is a link, and those are not followed here: name the file itself{}, or put a copy in its place"

@@ -197,7 +197,7 @@ def test_the_gateway_says_it_in_its_own_words(alice: Api) -> None:
     assert _post(alice, "/locks/acquire", json.dumps(wanted | {"other": "x" * room}).encode()).status == 200
     answer = _post(alice, "/locks/release", json.dumps(wanted | {"other": "x" * (room + 1)}).encode())
     assert answer.status == 413, answer
-    assert answer.json() == {"ok": False, "error": f"The body of this request has at most {SMALL_BODY_BYTES} bytes."}
+    assert answer.json() == {"ok": False, "error": f"The body may have at most {SMALL_BODY_BYTES} bytes."}
 
 
 def test_ignored_fields_have_room(tmp_path: Path) -> None:

@@ -104,6 +104,18 @@ def test_secret_mounted_by_kubernetes(tmp_path: Path) -> None:
         Api.of(server, "alice-0123456789abcdef").acquired("job")
 
 
+@pytest.mark.parametrize("content", ["", "\n , \n", "# alice:alice-0123456789abcdef\n"])
+def test_tokens_file_without_a_token_stops_the_start(tmp_path: Path, content: str) -> None:
+    """A tokens_file in which there is no token is a mistake, and no reason to make a token with all scopes."""
+    file = tmp_path / "tokens"
+    file.touch(0o600)
+    file.write_text(content)
+    for tokens in (None, callers.TOKENS):
+        line = refusal(EX_USAGE, tmp_path / "data", tokens=tokens, env={"HOLDFAST_TOKENS_FILE": str(file)})
+        assert f"tokens_file {file} holds no token" in line
+    assert not (tmp_path / "data").exists()
+
+
 def test_tokens_file_has_a_bound(tmp_path: Path) -> None:
     """A tokens_file without an end is not read to it."""
     file = tmp_path / "tokens"

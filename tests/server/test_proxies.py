@@ -51,6 +51,13 @@ def test_without_the_header_it_is_the_peer() -> None:
     assert str(Proxies("").client_of(_request("10.0.0.1", x_forwarded_for="192.0.2.7"))) == "10.0.0.1"
 
 
+@pytest.mark.parametrize(("trusted", "warnings"), [("0.0.0.0/0", 1), ("10.0.0.1, ::/0", 1), (TRUSTED, 0)])
+def test_believing_everybody_is_told(trusted: str, warnings: int, caplog: pytest.LogCaptureFixture) -> None:
+    """That everybody's word is believed is one line in the log at the start."""
+    Proxies(trusted)
+    assert caplog.text.count("everybody is believed") == warnings
+
+
 @pytest.mark.parametrize(
     ("peer", "told", "scheme"),
     [

@@ -106,7 +106,9 @@ class Api:
         retry_ms = self._wrong_tokens.count(self.proxies.client_of(request), self.engine.clock.monotonic_ms())
         if retry_ms:
             request.rests_on_state = False
-            text = "This token is not known, and too many such came from your address. A right one passes at any time."
+            text = (
+                "This token is not known. Too many unknown tokens came from your address. A right token works at once."
+            )
             raise Problem("too_many_wrong_tokens", text, retry_after_ms=retry_ms)
 
     def is_still_let_in(self, authorization: bytes | None) -> bool:

@@ -33,7 +33,7 @@ from holdfast.engine.build import (
 from holdfast.errors import SettingsError
 from holdfast.privatefiles import NotOursError, read_ours, replace
 from holdfast.server import logs
-from holdfast.server.access.auth import SCOPES, Auth, BadTokenError, StaticTokens
+from holdfast.server.access.auth import SCOPES, Auth, BadTokenError, StaticTokens, entries_of
 from holdfast.server.access.secrets import KEY_FILE, AuthorityKey, digest, new_token
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
@@ -180,13 +180,17 @@ def _static_tokens(settings: Settings) -> StaticTokens:
     if settings.tokens_file is not None:
         try:
             content = read_ours(settings.tokens_file, TOKENS_BYTES_MAX, root_shares=True)
-            text += "\n" + content.decode()
+            in_file = content.decode()
         except (OSError, UnicodeDecodeError) as error:
             raise StartError(f"tokens_file {settings.tokens_file} cannot be read: {error}", EX_USAGE) from error
         except NotOursError as error:
             raise StartError(f"tokens_file {error}", EX_USAGE) from error
         if len(content) > TOKENS_BYTES_MAX:
             raise StartError(f"tokens_file {settings.tokens_file} has more than {TOKENS_BYTES_MAX} bytes", EX_USAGE)
+        if not entries_of(in_file):
+            problem = f"tokens_file {settings.tokens_file} holds no token"
+            raise StartError(f"{problem}: write name:token into it, one a line, or leave the setting out", EX_USAGE)
+        text += f"\n{in_file}"
     return StaticTokens.parse(text)
 
 

@@ -18,13 +18,30 @@ def parse_address(text: str) -> tuple[str, int]:
 
 def parse_hosts(text: str) -> frozenset[str]:
     """Split names of hosts at their commas; each in lower case and without the dot at its end."""
-    names = frozenset(name.strip().lower().removesuffix(".") for name in text.split(",") if name.strip())
-    for name in sorted(names):
+    names = set()
+    for written in filter(None, (each.strip() for each in text.split(","))):
+        name = written.lower().removesuffix(".")
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r:.200} is not the name of a host: write it without scheme, port and path")
-    return names
+            do = "write it without scheme, port and path"
+            if name.startswith("*.") and _NAME.fullmatch(name[1:]):
+                do = f"write {name[1:]}, which is that name and all below it"
+            raise ValueError(f"{written!r:.200} is not the name of a host: {do}")
+        names.add(name)
+    return frozenset(names)
 
 
 def parse_networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
     """Split IP addresses and networks at their commas; an address is a network of one."""
-    return tuple(ip_network(each.strip()) for each in text.split(",") if each.strip())
+    return tuple(_network(each.strip()) for each in text.split(",") if each.strip())
+
+
+def _network(text: str) -> IPv4Network | IPv6Network:
+    try:
+        around = ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"{text!r:.200} is not an IP address or a network, as 10.0.3.7 or 10.0.3.0/24") from None
+    try:
+        return ip_network(text)
+    except ValueError:
+        address = text.partition("/")[0]
+        raise ValueError(f"{text} is an address in a network: write {around}, or {address} for it alone") from None

@@ -99,18 +99,18 @@ class StaticTokens:
 
     @classmethod
     def parse(cls, text: str) -> StaticTokens:
-        """Read entries separated by commas or newlines; `#` begins a comment line."""
-        entries = [
-            entry.strip()
-            for line in text.splitlines()
-            if not line.lstrip().startswith("#")
-            for entry in line.split(",")
-        ]
-        return cls(entry for entry in entries if entry)
+        """Read entries, see `entries_of`."""
+        return cls(entries_of(text))
 
     def of(self, principal: str) -> Caller | None:
         """Return the static token of a name."""
         return next((caller for caller in self.callers.values() if caller.principal == principal), None)
+
+
+def entries_of(text: str) -> list[str]:
+    """Split entries of static tokens at commas and newlines; `#` begins a comment line."""
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return [entry.strip() for line in lines for entry in line.split(",") if entry.strip()]
 
 
 def _read_static(entry: str, number: int) -> tuple[str, Caller, str]:
@@ -124,8 +124,8 @@ def _read_static(entry: str, number: int) -> tuple[str, Caller, str]:
         )
     if is_placeholder(token):
         raise BadTokenError(
-            f"static token {number} ({name!r}): this only stands where a token belongs, and everybody can guess it:"
-            " put a random one there, as `openssl rand -hex 24` makes it"
+            f"static token {number} ({name!r}): this is a placeholder, and everybody can guess it. Make a random token:"
+            " openssl rand -hex 24"
         )
     scopes = frozenset(scope_text.split("+")) if scope_text else frozenset({"read", "claim"})
     if not scopes <= set(SCOPES):

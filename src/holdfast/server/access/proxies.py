@@ -7,6 +7,7 @@ none of those is the client. What cannot be read ends the walk, for whoever wrot
 
 from __future__ import annotations
 
+import logging
 import re
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 Address: TypeAlias = IPv4Address | IPv6Address
 
+log = logging.getLogger("holdfast.server")
+
 HOPS_MAX = 32
 _WITH_PORT = re.compile(r"(?:\[([^\]]*)\]|([0-9.]+))(?::[0-9]{1,5})?")
 
@@ -28,6 +31,13 @@ class Proxies:
     def __init__(self, trusted: str) -> None:
         """`trusted` is the setting `trusted_proxies`."""
         self._networks = parse_networks(trusted)
+        for network in self._networks:
+            if network.prefixlen == 0:
+                log.warning(
+                    "trusted_proxies has %s: everybody is believed who says in X-Forwarded-For where they come from;"
+                    " name your proxies alone",
+                    network,
+                )
 
     def client_of(self, request: Request) -> Address | None:
         """Return the address of the client; None where a connection has none."""

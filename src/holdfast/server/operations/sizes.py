@@ -81,7 +81,7 @@ def pieces_of(body: bytes, splits_max: int = -1) -> list[bytes]:
 
 def too_large(bytes_max: int) -> Problem:
     """Return the refusal of a body that is larger than its route takes."""
-    return Problem("invalid_input", f"The body of this request has at most {bytes_max} bytes.", status=413)
+    return Problem("invalid_input", f"The body may have at most {bytes_max} bytes.", status=413)
 
 
 def size_of(operation: Operation, settings: Settings) -> Size:
