@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test coverage prove prove-release check format bench install lock clean
+.PHONY: help run test coverage prove prove-release check format bench install install-run lock clean
 
 help: ## Print this list
 	@echo 'Usage: make TARGET [ARGS="…"]'
@@ -54,6 +54,9 @@ bench: .venv/bench.stamp ## Measure our server and the peers found here
 	@exec .venv/bin/python -m benchmarks $(ARGS)
 
 install: .venv/dev.stamp ## Fill .venv with all that running, testing and checking need
+	@echo 'Ready: .venv/bin/holdfast --help'
+
+install-run: .venv/run.stamp ## Fill .venv with what a server needs, and no more
 	@echo 'Ready: .venv/bin/holdfast --help'
 
 clean: ## Remove all that make and the tools made, except the data

@@ -65,7 +65,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_proxies: Annotated[
         str,
         About(
-            "The proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed: they say who the client is.",
+            "The proxies whose `X-Forwarded-For` is believed, which says who asks, and `X-Forwarded-Proto`, which is"
+            " the scheme for mounted applications.",
             unit="IP addresses and networks, separated by commas",
             read=parse_networks,
         ),
