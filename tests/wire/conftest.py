@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,18 @@ from tests.wire.talk import logged
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """The server of this file, with the settings as they come."""
-    with ServerProcess.start(tmp_path_factory.mktemp("server") / "data", tokens=callers.TOKENS) as process:
+    """The server of this file, with the settings as they come, but for the leases: drawn connections leave many."""
+    settings = {"leases_per_principal_max": 10_000_000}
+    data = tmp_path_factory.mktemp("server") / "data"
+    with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as process:
+        yield process
+        assert process.is_running(), process.log
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server that nobody has asked anything."""
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as process:
         yield process
         assert process.is_running(), process.log
 
@@ -34,7 +45,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProces
 @pytest.fixture(scope="module", params=["lane", "asgi"])
 def either_door(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with this door."""
-    settings = {"fast_lane": request.param == "lane"}
+    settings = {"fast_lane": request.param == "lane", "leases_per_principal_max": 10_000_000}
     data = tmp_path_factory.mktemp(request.param) / "data"
     with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as process:
         yield process

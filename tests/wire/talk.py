@@ -127,6 +127,15 @@ def logged(server: ServerProcess) -> str:
     return wait_until(lambda: server.log.count("\n\n") >= 2 and server.log)
 
 
+def has_read_all(server: ServerProcess) -> bool:
+    """Has the server read all that its connections were sent? Its kernel knows."""
+    for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+        _, local, _, _, queues, *_ = line.split()
+        if int(local.partition(":")[2], 16) == server.port and int(queues.partition(":")[2], 16):
+            return False
+    return True
+
+
 def memory_mib(server: ServerProcess) -> float:
     """How much memory the server has."""
     text = Path(f"/proc/{server.pid}/status").read_text(encoding="ascii")

@@ -54,6 +54,8 @@ _NOT_REPEATABLE = frozenset({b"connection", b"expect", b"idempotency-key", b"tra
 """Fields that change how a request is read; and a key, which is new with each request."""
 _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 """Fields that the parser obeys even in a trailer."""
+_LENGTH_DIGITS = 20
+"""The parser knows no larger length."""
 _PLAIN_LINE = re.compile(rb"(POST|GET) (/[A-Za-z0-9/._~%:-]*) HTTP/1\.1\r\n")
 
 
@@ -111,6 +113,7 @@ class Incoming:
         "_head_bytes_max",
         "_parser",
         "_peer",
+        "_repeatable_body_bytes",
         "_repeatable_fields",
         "_repeatable_head",
         "_request",
@@ -136,6 +139,7 @@ class Incoming:
         self._repeatable_head = b""
         """The headers of the last request, as they came: the same bytes again need no second parse. Empty: none."""
         self._repeatable_fields: dict[bytes, bytes] = {}
+        self._repeatable_body_bytes = 0
         self._upgrades = False
         self.on_message_begin()
         self.phase = IDLE
@@ -145,7 +149,8 @@ class Incoming:
     def feed(self, data: bytes) -> None:
         """Read at most `FEED_BYTES`; hand over what is complete."""
         while data:
-            self._data = data
+            # What was begun before has no beginning in here: a value in it could look like one.
+            self._data = data if self.phase == IDLE else b""
             self._counted_bytes += len(data)
             rest = b""
             try:
@@ -161,7 +166,14 @@ class Incoming:
                 if not self.ended:
                     self._refuse(Problem("invalid_input", f"This is not HTTP/1.1: {error}."))
             data = rest
-        if self._counted_bytes > self._head_bytes_max and self.phase != IDLE and not self.ended:
+        if self.phase != IDLE and not self.ended:
+            self._check_what_waits()
+
+    def _check_what_waits(self) -> None:
+        """Refuse what is too large before it is complete: it is kept until then."""
+        if len(self._fields) > FIELDS_MAX:
+            self._refuse(_too_many())
+        elif self._counted_bytes > self._head_bytes_max:
             self._refuse(self._too_large())
 
     def _without_upgrade(self) -> bytes:
@@ -185,11 +197,10 @@ class Incoming:
         if line is None or not data.startswith(head, line.end()):
             return None
         start = line.end() + len(head)
-        fields = self._repeatable_fields
-        if start > self._head_bytes_max or len(data) - start != int(fields.get(b"content-length", 0)):
+        if start > self._head_bytes_max or len(data) - start != self._repeatable_body_bytes:
             return None
         method, path = line.groups()
-        return Request(method, path, b"", fields, data[start:], self._peer)
+        return Request(method, path, b"", self._repeatable_fields, data[start:], self._peer)
 
     # The parser's callbacks.
 
@@ -269,6 +280,7 @@ class Incoming:
             self._body_pieces.end_body()
             return
         request.body = bytes(self._body)
+        self._body, self._request = b"", None
         self._remember_head(request)
         self._sink.take(request)
 
@@ -296,7 +308,8 @@ class Incoming:
         request.is_old = is_old
         request.keep_alive = not is_old and self._parser.should_keep_alive()
         if b"content-length" in fields:
-            announced_bytes = int(fields[b"content-length"])
+            # The parser takes any number of zeros before a length, and `int` does not.
+            announced_bytes = int(fields[b"content-length"][-_LENGTH_DIGITS:])
             if announced_bytes > SMALL_BODY_BYTES:
                 self._allow(announced_bytes)
         if b"expect" in fields and fields[b"expect"].lower() == b"100-continue" and not is_old:
@@ -306,7 +319,7 @@ class Incoming:
     def _check_size(self) -> None:
         """Raise if the head is too large."""
         if len(self._fields) > FIELDS_MAX:
-            raise Problem("invalid_input", f"A request has at most {FIELDS_MAX} header fields.", status=431)
+            raise _too_many()
         size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._fields)
         if size > self._head_bytes_max:
             raise self._too_large()
@@ -329,9 +342,10 @@ class Incoming:
             return
         end = data.find(b"\r\n\r\n", line.end() - 2) + 4
         body = request.body
-        if end - 4 >= 0 and data[end:] == body and len(body) == int(request.headers.get(b"content-length", 0)):
+        if end - 4 >= 0 and data[end:] == body:
             self._repeatable_head = data[line.end() : end]
             self._repeatable_fields = request.headers
+            self._repeatable_body_bytes = len(body)
 
     # Refusals.
 
@@ -342,6 +356,10 @@ class Incoming:
     def _refuse(self, problem: Problem) -> None:
         self.ended = True
         self._sink.refuse(problem, self._request)
+
+
+def _too_many() -> Problem:
+    return Problem("invalid_input", f"A request has at most {FIELDS_MAX} header fields.", status=431)
 
 
 def _check_head(method: bytes, version: str, fields: dict[bytes, bytes]) -> None:

@@ -48,13 +48,15 @@ if TYPE_CHECKING:
     from holdfast.server.doors.lanes import Lanes
 
 UNSENT_BYTES_MAX = 16_384
-"""How much may be written before it is taken. One answer may be larger; the next waits then."""
+"""How much may be written before it is taken."""
 STEPS_PER_TURN = 4
 """How many requests are begun, or pieces fed, before the other connections have their turn."""
 CONNECTIONS_TOLD_MAX = 256
 """How many connections beyond the most are told that they are too many; those beyond are dropped without a word."""
 LINGER_SECONDS = 2
 TAKEN_BYTES_MIN = 1_024
+
+_NOTHING = memoryview(b"")
 
 
 class Lane(asyncio.BufferedProtocol):
@@ -69,6 +71,7 @@ class Lane(asyncio.BufferedProtocol):
         "_lanes",
         "_owed",
         "_reading_pauses",
+        "_rest",
         "_since",
         "_taken_bytes",
         "_taken_since",
@@ -92,6 +95,8 @@ class Lane(asyncio.BufferedProtocol):
         self._unread = b""
         """What was received and not fed to the parser yet."""
         self._owed = Owed()
+        self._rest = _NOTHING
+        """What is still to be written of a large body."""
         self.is_known = False
         """Whether somebody who is known has asked here."""
         self._since = lanes.now_seconds
@@ -170,6 +175,8 @@ class Lane(asyncio.BufferedProtocol):
         self._writing_pauses = False
         if isinstance(self._owed.current, Exchange):
             self._owed.current.resume_writing()
+        elif self._rest:
+            self._write_rest()
         else:
             self._work()
 
@@ -178,6 +185,12 @@ class Lane(asyncio.BufferedProtocol):
         self.is_stopping = True
         if self._owed.current is None and not self._is_over:
             self._hang_up()
+
+    def is_strange(self) -> bool:
+        """Tell whether nobody who is known has asked here yet, and nobody is being answered who is."""
+        current = self._owed.current
+        request = current.request if isinstance(current, Exchange) else current
+        return not (self.is_known or (request is not None and request.is_known))
 
     # The queue. `incoming` puts in, `_work` takes out.
 
@@ -288,7 +301,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def _reply(self, request: Request, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
         """Write an answer, unless nobody waits for it any more."""
-        if self._owed.current is not request:
+        if self._owed.current is not request or self._rest:
             return
         if request.is_known:
             self.is_known = True
@@ -297,10 +310,22 @@ class Lane(asyncio.BufferedProtocol):
         self._written_bytes += len(data)
         self._transport.write(data)
         if len(body) > LARGE_BYTES and request.method != b"HEAD":
-            self.write(body)
-        self.done(keep_alive=keep_alive)
+            request.keep_alive = keep_alive
+            request.on_disconnect = None
+            self._rest = memoryview(body)
+            self._write_rest()
+        else:
+            self.done(keep_alive=keep_alive)
 
-    def write(self, data: bytes) -> None:
+    def _write_rest(self) -> None:
+        """Write on with a large body, as far as it is taken."""
+        while self._rest and not self._writing_pauses:
+            piece, self._rest = self._rest[:UNSENT_BYTES_MAX], self._rest[UNSENT_BYTES_MAX:]
+            self.write(piece)
+        if not self._rest and isinstance(self._owed.current, Request):
+            self.done(keep_alive=self._owed.current.keep_alive)
+
+    def write(self, data: bytes | memoryview) -> None:
         """Write what is not a whole answer."""
         self._written_bytes += len(data)
         self._transport.write(data)
@@ -363,6 +388,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def _forget(self) -> None:
         self._unread = b""
+        self._rest = _NOTHING
         self._owed.forget()
 
     def abort(self) -> None:
@@ -383,10 +409,13 @@ class Lane(asyncio.BufferedProtocol):
         elif self._is_over:
             if unsent_bytes == 0 and now - self._since > LINGER_SECONDS:
                 self._transport.abort()
-        elif isinstance(self._owed.current, Request) and now - self._since > self._lanes.answer_seconds_max:
+        elif self._is_unanswered() and now - self._since > self._lanes.answer_seconds_max:
             self._transport.abort()
         else:
             self._check_sender(now)
+
+    def _is_unanswered(self) -> bool:
+        return isinstance(self._owed.current, Request) and not self._rest
 
     def _check_sender(self, now: int) -> None:
         settings, incoming = self._lanes.settings, self._incoming

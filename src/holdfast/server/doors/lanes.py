@@ -42,8 +42,9 @@ class Connection(Protocol):
     """One connection, as all of them together see it."""
 
     loop: asyncio.AbstractEventLoop
-    is_known: bool
-    """Whether somebody who is known has asked here."""
+
+    def is_strange(self) -> bool:
+        """Tell whether nobody who is known has asked here."""
 
     def abort(self) -> None:
         """Break it off."""
@@ -84,7 +85,7 @@ class Lanes:
         while beyond > 0 and self._strangers:
             stranger = next(iter(self._strangers))
             del self._strangers[stranger]
-            if not stranger.is_known:
+            if stranger.is_strange():
                 self.connections.discard(stranger)
                 stranger.abort()
                 beyond -= 1

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LARGE_BYTES = 16_384
-"""From here on a body is written by itself: to put it behind the head would copy it for each who asks."""
+"""From here on a body is written by itself, in pieces: it is not copied, and no more of it waits than is taken."""
 NEVER_KEPT = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 """On every answer of both doors: who owns what is true only now, and JSON is never to be taken for a page."""
 

@@ -31,6 +31,7 @@ _ANY_JSON = msgspec.json.Decoder(msgspec.Raw)
 _LABELS = b"labels"
 _QUOTES_OF_ONE_KEY = 3
 SHOWN_CHARS = 64
+QUERY_FIELDS_MAX = 64
 TARGET_BYTES_MAX = 16_384
 """Of a path, and of a query. Decoding takes long, and a door may let heads of any size through."""
 LABEL = "label"
@@ -171,7 +172,13 @@ def read_query(query: bytes, known: frozenset[str]) -> dict[str, Any]:
     if len(query) > TARGET_BYTES_MAX:
         raise too_long("query")
     try:
-        pairs = parse_qsl(query.decode(), keep_blank_values=True, strict_parsing=True, errors="strict")
+        pairs = parse_qsl(
+            query.decode(),
+            keep_blank_values=True,
+            strict_parsing=True,
+            errors="strict",
+            max_num_fields=QUERY_FIELDS_MAX,
+        )
     except (ValueError, UnicodeDecodeError):
         raise Problem("invalid_input", "The query is malformed.") from None
     plain = [pair for pair in pairs if pair[0] != LABEL]

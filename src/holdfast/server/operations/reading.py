@@ -5,7 +5,8 @@
 The first that is wrong is told. Up to the key nothing but the request is looked at, so a refusal is answered at once;
 from the caller on it rests on the state. What a command means is checked later, where it is decided, in the core.
 
-A body over `SMALL_BODY_BYTES` is not worth reading for somebody whom nobody knows: who asks comes before it then.
+A body over `SMALL_BODY_BYTES` or a query over `SMALL_QUERY_BYTES` is not worth reading for somebody whom nobody knows:
+who asks comes before it then.
 
 `reader_for` looks at the row once, when the server starts, and returns a function that has everything at hand.
 """
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _BEARER_OF_SESSION = f"Bearer {SESSION_PREFIX}".encode()
 _NO_KEY = (None, "")
+SMALL_QUERY_BYTES = 2_048
 
 
 def reader_for(api: Api, operation: Operation) -> Reader:
@@ -74,11 +76,11 @@ def by_token(api: Api, operation: Operation) -> Reader:
 
     def read(request: Request, segment: bytes, reply: Reply) -> Call:
         item = read_item(segment)
-        query = read_fields(request.query) if request.query else no_fields
         body = caller = None
+        if len(request.query) > SMALL_QUERY_BYTES or len(request.body) > SMALL_BODY_BYTES:
+            caller = admit(request, scope)
+        query = read_fields(request.query) if request.query else no_fields
         if read_body is not None:
-            if len(request.body) > SMALL_BODY_BYTES:
-                caller = admit(request, scope)
             body = read_body(request)
             if check_body is not None:
                 check_body(body)

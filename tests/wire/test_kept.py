@@ -1,0 +1,121 @@
+"""What a connection can make the server keep, and what it must not take for granted from one request to the next."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.checks import unique, wait_until
+from tests.support.http import Connection
+from tests.support.pending import waiters
+from tests.support.raw import head
+from tests.support.server import ServerProcess
+from tests.wire.histories import request
+from tests.wire.talk import Talk, has_read_all, logged, memory_mib
+
+CONNECTIONS = 400
+LINE = b"GET /locks/zz HTTP/1.1\r\n"
+
+
+# A head seen before.
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["cut", "whole"])
+def test_a_value_that_looks_like_a_request_is_not_remembered(server: ServerProcess, *, cut: bool) -> None:
+    """A field's value that looks like a request line, at the beginning of what is read, is no head to be repeated."""
+    start = LINE + f"Authorization: Bearer {callers.ALICE}\r\nX-A: ".encode()
+    hidden = LINE + b"Host: localhost\r\n\r\n"
+    with Talk(server) as talk:
+        if cut:
+            talk.send(start)
+            # Each piece is read by itself only if the first was read before the second came.
+            wait_until(lambda: has_read_all(server))
+            talk.send(hidden)
+        else:
+            filler = b"p" * (1_024 - len(start) - 7)
+            talk.send(start + filler + b"\r\nX-B: " + hidden)
+        assert [said.status for said in talk.read_answers(1)] == [200]
+        talk.send(hidden)
+        assert [said.status for said in talk.read_answers(2)] == [200, 401]
+
+
+def test_a_length_may_have_any_number_of_zeros(server: ServerProcess, name: str) -> None:
+    """A length with thousands of zeros before it is a length: no bug is logged, and the body is read."""
+    body = b"{}"
+    length = "0" * 4_400 + str(len(body))
+    fields = ("Host: localhost", f"Authorization: Bearer {callers.ALICE}", "Content-Type: application/json")
+    before = logged(server)
+    with Talk(server) as talk:
+        talk.send(head("POST", f"/locks/{name}/acquire", *fields, f"Content-Length: {length}") + body)
+        talk.send(request("GET", f"/locks/{name}"))
+        assert [said.status for said in talk.read_answers(2)] == [200, 200]
+    assert logged(server) == before
+
+
+# Memory.
+
+
+def _grown_mib(server: ServerProcess, payload: bytes, *, reads: bool = False) -> tuple[float, float]:
+    """How much the server's memory grew with so many connections that sent this, and after they left."""
+    before = memory_mib(server)
+    with contextlib.ExitStack() as stack:
+        talks = [stack.enter_context(Talk(server)) for _ in range(CONNECTIONS)]
+        for talk in talks:
+            talk.send(payload)
+            if reads:
+                talk.read_answers(1)
+        wait_until(lambda: has_read_all(server))
+        during = memory_mib(server)
+    wait_until(lambda: Api.of(server, None).get("/healthz").status == 200)
+    return during - before, memory_mib(server) - before
+
+
+def test_a_head_of_many_fields_is_not_kept(fresh: ServerProcess) -> None:
+    """A head that never ends is refused as soon as it has too many fields, however short they are."""
+    during, after = _grown_mib(fresh, LINE + b"ab:\r\n" * 3_190)
+    assert during < 40 and after < 40, (during, after)
+
+
+def test_a_large_body_is_not_kept_behind_its_answer(fresh: ServerProcess) -> None:
+    """A connection that idles after its answer keeps nothing of the body that was answered."""
+    body = b'{"all":["' + b"x" * 1_000_000 + b'"]}'
+    during, _ = _grown_mib(fresh, request("POST", "/claims", body=body), reads=True)
+    assert during < 80, during
+
+
+# Who gives way.
+
+
+def test_a_user_who_waits_in_line_does_not_give_way(tmp_path: Path) -> None:
+    """One whose very first request on a connection waits in line is known already: strangers do not take its place."""
+    settings = {"connections_max": 10}
+    with (
+        ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        name = unique()
+        owner = stack.enter_context(Connection(server.host, server.port))
+        path = f"/locks/{name}/acquire"
+        assert owner.request("POST", path, {"owner": "ana"}, token=callers.ALICE).status == 200
+        waiter = stack.enter_context(Talk(server))
+        waiter.send(request("POST", path, body=b'{"owner": "ben", "wait_seconds": 40}', token=callers.BOB))
+        alice = Api.of(server, callers.ALICE)
+        wait_until(lambda: waiters(alice, name) == 1)
+        for _ in range(40):
+            stack.enter_context(socket.create_connection((server.host, server.port), timeout=10))
+        late = stack.enter_context(Connection(server.host, server.port))
+        assert late.request("GET", f"/locks/{name}", token=callers.ALICE).json()["waiting"] == 1
+
+
+# What is read before it is known who asks.
+
+
+def test_a_query_has_few_fields(alice: Api) -> None:
+    """A query of thousands of fields is refused unread, and a long one is not read for somebody who is not known."""
+    assert alice.get("/locks?" + "%25=%25&" * 1_000, token=None).status == 401
+    assert alice.get("/locks?" + "a=&" * 600).status == 400
