@@ -201,6 +201,31 @@ def test_arguments_that_are_not_utf8(asked: Run, server: ServerProcess, argument
     assert Api.of(server, callers.ALICE).get("/status").json()["total_acquires"] == before
 
 
+@pytest.mark.parametrize(
+    ("variable", "arguments"),
+    [
+        ("HOLDFAST_OWNER", ["claim", "a"]),
+        ("HOLDFAST_OWNER", ["run", "a", "--", "true"]),
+        ("HOLDFAST_SESSION", ["claim", "a"]),
+        ("HOLDFAST_SESSION", ["session", "end"]),
+        ("HOLDFAST_LEASE", ["heartbeat", "a"]),
+        ("HOLDFAST_LEASE", ["release", "a"]),
+    ],
+)
+def test_variables_that_are_not_utf8(holdfast: Run, server: ServerProcess, variable: str, arguments: list[str]) -> None:
+    """A variable that is not UTF-8 is a usage error (64) that names it, and does not show what may be a secret."""
+    known = {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE, variable: "secret\udcff"}
+    done = holdfast(*arguments, **known)
+    assert done.returncode == 64, done
+    assert f"{variable} (the environment): this is not UTF-8" in done.stderr and "secret" not in done.stderr
+
+
+def test_jobs_of_an_outer_run_that_are_not_utf8(holdfast: Run, server: ServerProcess) -> None:
+    """What is not the word of a `holdfast run` around us says nothing, as with any other text that is not."""
+    known = {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE, "HOLDFAST_JOBS": "\udcff"}
+    assert holdfast("run", unique(), "--", "true", **known).returncode == 0
+
+
 def test_what_runs_behind_the_dashes_is_bytes(asked: Run) -> None:
     """The arguments of the command that `run` starts are its own business: any bytes."""
     done = asked("run", unique(), "--", "sh", "-c", 'test "$1" = "$(printf "\\377")"', "sh", "\udcff")

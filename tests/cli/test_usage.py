@@ -125,6 +125,15 @@ def test_help_of_serve_lists_every_setting() -> None:
         (["token", "list", "--url", "host:7420"], "http://host:port"),
         (["token", "list", "--token-file", "nowhere"], "nowhere"),
         (["doctor", "--dump"], "--dump --data DIR"),
+        (["--json", "jobs"], "write --json after the command: holdfast jobs --json"),
+        (["--url", "http://127.0.0.1:1", "owner", "x"], "write --url after the command: holdfast owner --url"),
+        (["session", "--json", "list"], "write --json after the command: holdfast session list --json"),
+        (["--jsn", "jobs"], "No such option '--jsn'"),
+        (["--json", "completion"], "No such option '--json'"),
+        (["--json"], "No such option '--json'"),
+        (["check", "x", "abc"], "'abc' is not a whole number of at least 0"),
+        (["history", "x", "--limit", "0"], "'0' is not a whole number of at least 1"),
+        (["run", "x", "-E", "256", "--", "true"], "'256' is not a whole number from 0 to 255"),
     ],
 )
 def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:

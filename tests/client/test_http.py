@@ -14,7 +14,7 @@ from holdfast.client.coroutines import http as coroutines_http
 from holdfast.client.threads import http as threads_http
 from holdfast.client.values.config import Target
 from holdfast.client.values.paths import job_path
-from holdfast.errors import NotAllowed, Refused, ServerError, Unreachable
+from holdfast.errors import NotAllowed, Refused, ServerError, SettingsError, Unreachable
 from tests.client.ways import WAYS, Way
 
 TOKEN = "hold_secret_0123456789"
@@ -226,6 +226,16 @@ def test_proxy_for_others(peer: Peer, open_to: Callable[..., Way]) -> None:
     with pytest.raises(Unreachable):
         open_to("http://holdfast.invalid", None, {**environment, "NO_PROXY": "x, .invalid"}).send("GET", "/things")
     assert len(peer.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "proxy", ["http://ana:pw@[::1", "http://ana:pw@", "socks5://ana:pw@x:1", "ana:pw@\udcff", "x:0"]
+)
+def test_proxy_that_is_no_address(open_to: Callable[..., Way], proxy: str) -> None:
+    """An address of a proxy that cannot be used is a wrong setting, and is not shown: it may hold a password."""
+    with pytest.raises(SettingsError, match="http_proxy") as caught:
+        open_to("http://holdfast.invalid", None, {"http_proxy": proxy})
+    assert "pw" not in str(caught.value)
 
 
 def test_token_is_not_in_repr(peer: Peer, open_to: Callable[..., Way]) -> None:

@@ -115,7 +115,7 @@ def run(arguments: list[str]) -> int:
         error.show()
         return output.USAGE
     except click.ClickException as error:
-        output.complain(_usage(error))
+        output.complain(_usage(error, arguments))
         return output.USAGE
     except (click.Abort, KeyboardInterrupt):
         return output.INTERRUPTED
@@ -138,9 +138,20 @@ def _invoke(context: click.Context) -> object:
         return exit_code(error)
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage(error: click.ClickException, arguments: list[str]) -> str:
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "holdfast"
-    return f"{error.format_message().rstrip('.')}; see `{path} --help`"
+    return f"{_too_early(error, arguments) or error.format_message().rstrip('.')}; see `{path} --help`"
+
+
+def _too_early(error: click.ClickException, arguments: list[str]) -> str | None:
+    """Say where to write an option that stands before the command which has it; None if it is not that."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None or not isinstance(error.ctx.command, click.Group):
+        return None
+    group = error.ctx.command
+    named = next((word for word in arguments if word in group.commands), None)
+    if named is None or not any(error.option_name in each.opts for each in group.commands[named].params):
+        return None
+    return f"write {error.option_name} after the command: {error.ctx.command_path} {named} {error.option_name}"
 
 
 def _missing_extra(error: ModuleNotFoundError) -> int:

@@ -127,6 +127,14 @@ def test_default_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     assert options.default_owner() == f"uid-{os.getuid()}@box:{os.getppid()}"
 
 
+def test_a_user_may_be_called_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of the system that is not UTF-8 becomes one that can be sent."""
+    monkeypatch.delenv("HOLDFAST_OWNER", raising=False)
+    monkeypatch.setattr("socket.gethostname", lambda: "box")
+    monkeypatch.setenv("LOGNAME", os.fsdecode(b"ana\xff"))
+    assert options.default_owner() == f"ana?@box:{os.getppid()}"
+
+
 def held(kind: type[JobHeld] = JobHeld, *, same_owner: bool = False) -> JobHeld:
     return kind(
         "text",

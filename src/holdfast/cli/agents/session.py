@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -16,6 +15,7 @@ from holdfast.cli.shared.options import (
     asks_server,
     attaches,
     client,
+    from_environment,
     metadata_of,
 )
 from holdfast.cli.shared.refusals import quoted
@@ -90,7 +90,7 @@ def start(
 @asks_server
 def end(*, session_id: str | None, json: bool, url: str | None, token_file: Path | None) -> None:
     """End the session ID, or that of HOLDFAST_SESSION, and every claim of it, in one step."""
-    found = session_id or os.environ.get("HOLDFAST_SESSION")
+    found = session_id or from_environment("HOLDFAST_SESSION")
     if not found:
         raise click.UsageError("there is no session here; name it, or see `holdfast session list`")
     with client(url, token_file) as server:

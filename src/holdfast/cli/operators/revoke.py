@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from holdfast.cli.shared import output
-from holdfast.cli.shared.options import as_json, asks_server, client, names_job
+from holdfast.cli.shared.options import Whole, as_json, asks_server, client, names_job
 
 
 @click.command(short_help="End somebody's claim.")
@@ -49,7 +49,7 @@ def reopen(*, job: str, reason: str | None, json: bool, url: str | None, token_f
 
 @click.command(short_help="Ask whether a fencing token is current.")
 @names_job
-@click.argument("token", type=click.IntRange(min=0))
+@click.argument("token", type=Whole(0))
 @as_json
 @asks_server
 def check(*, job: str, token: int, json: bool, url: str | None, token_file: Path | None) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.shared import output, suggestions, times
-from holdfast.cli.shared.options import PointInTime, as_json, asks_server, client, labels, labels_of, names_job
+from holdfast.cli.shared.options import PointInTime, Whole, as_json, asks_server, client, labels, labels_of, names_job
 
 if TYPE_CHECKING:
     from holdfast import Happened
@@ -27,7 +27,7 @@ COLOURS = {
 
 @click.command(short_help="Follow everything that happens.")
 @click.argument("prefix", required=False, shell_complete=suggestions.claimed_jobs)
-@click.option("--after", metavar="N", type=click.IntRange(min=0), help="Begin after event N instead of now.")
+@click.option("--after", metavar="N", type=Whole(0), help="Begin after event N instead of now.")
 @labels("Only what has this label; of several, all of them.")
 @as_json
 @asks_server
@@ -55,7 +55,7 @@ def watch(
 
 @click.command(short_help="Say what happened to a job.")
 @names_job
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), default=LIMIT, help="At most so many [100].")
+@click.option("--limit", metavar="N", type=Whole(1), default=LIMIT, help="At most so many [100].")
 @click.option("--owner", metavar="NAME", help="Only what concerns NAME.")
 @click.option(
     "--since", metavar="WHEN", type=PointInTime(), help="Not before: 02:14, 2026-11-15T02:14:00Z, or 2h (ago)."

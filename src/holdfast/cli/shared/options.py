@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.cli.shared import suggestions
+from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
     from holdfast import Holdfast, Metadata
@@ -69,6 +70,28 @@ class Job(Text):
         if not text.strip():
             self.fail("a job needs a name, and this one is empty; is a variable not set?", param, ctx)
         return text
+
+
+class Whole(click.ParamType[int]):
+    """A whole number within bounds."""
+
+    name = "number"
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        """Take the bounds; None is none."""
+        self._least = least
+        self._most = most
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it."""
+        try:
+            number = int(str(value))
+        except ValueError:
+            number = self._least - 1
+        if number < self._least or (self._most is not None and number > self._most):
+            bounds = f"of at least {self._least}" if self._most is None else f"from {self._least} to {self._most}"
+            self.fail(f"{value!r:.100} is not a whole number {bounds}", param, ctx)
+        return number
 
 
 class PointInTime(click.ParamType[str]):
@@ -192,13 +215,23 @@ def _fields(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     return {key: value for key, _, value in fields}
 
 
+def from_environment(name: str) -> str | None:
+    """Return what the environment says. Raises `SettingsError` for what is not UTF-8; it may be a secret."""
+    text = os.environ.get(name)
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError:
+        raise SettingsError(name, "the environment", "this is not UTF-8", "text in UTF-8") from None
+    return text
+
+
 def default_owner() -> str:
     """Return in whose name to claim where nobody is named: HOLDFAST_OWNER, else user@host:pid, of the shell.
 
     The shell's number keeps two shells of one user apart: of one name they would be one holder, and one that waits for
     what the other has would be refused as waiting for itself.
     """
-    if found := os.environ.get("HOLDFAST_OWNER"):
+    if found := from_environment("HOLDFAST_OWNER"):
         return found
     import getpass
     import socket
@@ -208,7 +241,9 @@ def default_owner() -> str:
     except (ImportError, KeyError, OSError):  # A container may run as a number without a name.
         user = f"uid-{os.getuid()}"
     shell = f":{os.getppid()}"
-    return f"{user}@{socket.gethostname()}"[: OWNER_CHARS_MAX - len(shell)] + shell
+    # Both come from the system, which may have named them in other bytes than UTF-8.
+    place = f"{user}@{socket.gethostname()}".encode(errors="replace").decode()
+    return place[: OWNER_CHARS_MAX - len(shell)] + shell
 
 
 def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str | None) -> str:
@@ -217,7 +252,7 @@ def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str 
 
     # In the environment of `holdfast run` it is that of HOLDFAST_JOB, and of no other job.
     is_meant = os.environ.get("HOLDFAST_JOB", job) == job
-    if given := named_lease or (os.environ.get("HOLDFAST_LEASE") if is_meant else None):
+    if given := named_lease or (from_environment("HOLDFAST_LEASE") if is_meant else None):
         return given
     kept = leases.own().find(url, job)
     if kept is None:
@@ -225,7 +260,7 @@ def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str 
             f"nobody claimed {job!r:.200} from here;"
             " claim it with `holdfast claim`, or put its lease id into HOLDFAST_LEASE"
         )
-    wanted = named_owner or os.environ.get("HOLDFAST_OWNER")
+    wanted = named_owner or from_environment("HOLDFAST_OWNER")
     if wanted and wanted != kept.owner:
         raise click.UsageError(
             f"{job!r:.200} was claimed from here by {kept.owner!r:.200} and not by {wanted!r:.200};"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from holdfast.cli.shared.options import (
     attaches,
     client,
     default_owner,
+    from_environment,
     labels,
     labels_of,
     metadata_of,
@@ -90,7 +90,7 @@ def claim(
         "labels": labels_of(labels),
         "redo": redo,
     }
-    session = session or os.environ.get("HOLDFAST_SESSION") or None
+    session = session or from_environment("HOLDFAST_SESSION") or None
     patience = min(max(RETRY_SECONDS, wait or 0), WAITING_RETRY_SECONDS)
     with orderly_end(), client(url, token_file, retry_seconds=patience) as server:
         try:

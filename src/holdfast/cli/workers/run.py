@@ -14,7 +14,17 @@ import click
 
 from holdfast.cli.shared import output, suggestions, times
 from holdfast.cli.shared.interrupts import orderly_end
-from holdfast.cli.shared.options import Duration, Job, asks_server, attaches, labels, labels_of, metadata_of
+from holdfast.cli.shared.options import (
+    Duration,
+    Job,
+    Whole,
+    asks_server,
+    attaches,
+    from_environment,
+    labels,
+    labels_of,
+    metadata_of,
+)
 from holdfast.cli.shared.refusals import sentence
 from holdfast.cli.shared.with_command import GRACE_SECONDS, RETRY_SECONDS, TTL_SECONDS, WithCommand
 from holdfast.cli.workers.claim import describe
@@ -73,7 +83,7 @@ class RunOptions(NamedTuple):
 @click.option("--any", "any_one", is_flag=True, help="Take the first free one of the jobs instead of all of them.")
 @click.option("--grace", type=Duration(), metavar="TIME", default=GRACE_SECONDS, help="From TERM to KILL [10s].")
 @click.option(
-    "-E", "--conflict-exit-code", "conflict", type=click.IntRange(0, 255), metavar="N", help="End with N if it is held."
+    "-E", "--conflict-exit-code", "conflict", type=Whole(0, 255), metavar="N", help="End with N if it is held."
 )
 @click.option(
     "--remember", type=Duration(), metavar="TIME", help="If the command succeeds, the job is done for so long."
@@ -121,7 +131,7 @@ def run(
         grace=grace,
         remember=remember,
         redo=redo,
-        owner=owner or os.environ.get("HOLDFAST_OWNER"),
+        owner=owner or from_environment("HOLDFAST_OWNER"),
         metadata=metadata_of(metadata, pairs),
         labels=labels_of(labels),
         quiet=quiet,
@@ -156,7 +166,7 @@ def jobs_of_outer_run(environment: Mapping[str, str]) -> dict[str, int]:
 
     try:
         told = msgspec.json.decode(environment.get("HOLDFAST_JOBS", "[]"), type=list[_JobEntry])
-    except msgspec.MsgspecError:  # Somebody else's variable.
+    except (msgspec.MsgspecError, UnicodeEncodeError):  # Somebody else's variable.
         return {}
     return {each["job"]: each["fencing_token"] for each in told}
 

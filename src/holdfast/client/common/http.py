@@ -6,13 +6,15 @@ The token leaves the client in one header only, made here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import unquote, urlsplit
+from contextlib import suppress
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
 from holdfast import __version__
 from holdfast.client.flows.effects import Send
 from holdfast.client.values.config import Target, is_loopback
+from holdfast.errors import SettingsError
 
 CONNECT_SECONDS = 5.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
@@ -49,18 +51,30 @@ def payload_of(request: Send) -> bytes | None:
 
 
 def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy that the environment names; one is never asked for a loopback address."""
+    """Return the proxy that the environment names; one is never asked for a loopback address.
+
+    Raises `SettingsError` for one that cannot be used.
+    """
     parts = urlsplit(url)
     name = f"{parts.scheme}_proxy"
     proxy = environment.get(name) or environment.get(name.upper())
     without = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
     if not proxy or is_loopback(url) or _is_listed(parts.hostname or "", without):
         return None
-    hop = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    hop = _address_of(proxy, name)
     address = hop._replace(netloc=hop.netloc.rpartition("@")[2]).geturl()
     if hop.username is None:
         return Proxy(address)
     return Proxy(address, unquote(hop.username), unquote(hop.password or ""))
+
+
+def _address_of(proxy: str, name: str) -> SplitResult:
+    """Take the address of a proxy apart. It is not shown, for it may hold a password."""
+    with suppress(ValueError):
+        hop = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        if hop.scheme in {"http", "https"} and hop.hostname and hop.port != 0 and proxy.isascii():
+            return hop
+    raise SettingsError("proxy", name, "its address cannot be used", "http://host:port or https://host:port")
 
 
 def _is_listed(host: str, without: str) -> bool:
