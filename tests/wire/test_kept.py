@@ -112,6 +112,59 @@ def test_a_user_who_waits_in_line_does_not_give_way(tmp_path: Path) -> None:
         assert late.request("GET", f"/locks/{name}", token=callers.ALICE).json()["waiting"] == 1
 
 
+def test_a_user_who_sends_a_large_body_does_not_give_way(tmp_path: Path) -> None:
+    """One whose large body is taken because of its token is known, before the body is complete."""
+    settings = {"connections_max": 10}
+    with (
+        ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        name = unique()
+        body = b'{"metadata": "%b"}' % (b"\\u0041" * 1_000) + b" " * 20_000
+        whole = request("POST", f"/locks/{name}/acquire", body=body)
+        sender = stack.enter_context(Talk(server)).send(whole[:-9_000])
+        wait_until(lambda: has_read_all(server))
+        for _ in range(40):
+            stack.enter_context(socket.create_connection((server.host, server.port), timeout=10))
+        late = stack.enter_context(Connection(server.host, server.port))
+        assert late.request("GET", "/locks", token=callers.ALICE).status == 200
+        assert [said.status for said in sender.send(whole[-9_000:]).read_answers(1)] == [200]
+
+
+# Those who are gone.
+
+
+@pytest.mark.parametrize("behind_bytes", [1_000, 9_000, 40_000])
+@pytest.mark.parametrize("how", ["half-closed", "closed"])
+def test_a_waiter_with_much_behind_it_is_known_to_be_gone(
+    server: ServerProcess, alice: Api, name: str, how: str, behind_bytes: int
+) -> None:
+    """However much was sent behind a claim that waits, the server hears that its caller is gone."""
+    alice.acquired(name)
+    with Talk(server) as talk:
+        behind = request("GET", f"/locks/{name}") * (behind_bytes // 100)
+        wait = request("POST", f"/locks/{name}/acquire", body=b'{"owner": "ben", "wait_seconds": 40}')
+        talk.send(wait, behind)
+        wait_until(lambda: waiters(alice, name) == 1)
+        if how == "half-closed":
+            talk.half_close()
+        else:
+            talk.close()
+        wait_until(lambda: waiters(alice, name) == 0)
+
+
+def test_too_much_behind_a_wait_is_refused_after_its_answer(server: ServerProcess, alice: Api, name: str) -> None:
+    """What is too much behind a claim that waits is refused in its turn, and the connection ends."""
+    lease = alice.acquired(name)
+    with Talk(server) as talk:
+        wait = request("POST", f"/locks/{name}/acquire", body=b'{"owner": "ben", "wait_seconds": 40}')
+        talk.send(wait, request("POST", f"/locks/{name}-behind/acquire", body=b"{}") * 400)
+        wait_until(lambda: waiters(alice, name) == 1)
+        alice.release(name, lease["lease_id"])
+        answers = talk.read_to_the_end()
+    assert answers[0].status == 200 and answers[-1].status == 400 and answers[-1].closes
+
+
 # What is read before it is known who asks.
 
 

@@ -79,7 +79,8 @@ def serve(settings: Settings, file: Path | None) -> int:
     try:
         arm_failpoints(os.environ)
         logs.configure(settings.log_format)
-        _allow_files(settings.connections_max + SPARE_FILES)
+        # Connections in the handshake of TLS are not counted yet: they need room beside the others.
+        _allow_files(settings.connections_max * (1 if settings.tls_cert is None else 2) + SPARE_FILES)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
             return runner.run(_serve(settings, file))
     except (ValueError, BadTokenError, BadCertificateError) as error:
@@ -346,6 +347,8 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams and the waits, answer what is owed, close."""
+        if self._lanes is not None:
+            self._lanes.is_stopping = True
         self._api.engine.feed.close()
         self._api.engine.end_waits()
         await super().shutdown(sockets)

@@ -41,6 +41,8 @@ def configure(log_format: str) -> None:
     handler.setFormatter(_HumanLines() if human else _JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("holdfast").setLevel(logging.INFO)
+    # It warns of what others do to their connections, as often as they do it.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 
 def _escaped(text: str) -> str:

@@ -197,8 +197,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     fast_lane: Annotated[
         bool,
         About(
-            "Whether requests are answered from the parser's callbacks. Off, everything goes through ASGI: the same"
-            " answers, slower, and without the limits on slow senders and large headers."
+            "Whether connections are ours. Off, uvicorn's own protocol has them and all goes through ASGI: slower,"
+            " without our limits on senders, readers and connections, and with uvicorn's own answers to what is not"
+            " HTTP. It is there to compare the two, not for other people's reach."
         ),
     ] = True
     log_format: Annotated[

@@ -54,6 +54,8 @@ STEPS_PER_TURN = 4
 CONNECTIONS_TOLD_MAX = 256
 """How many connections beyond the most are told that they are too many; those beyond are dropped without a word."""
 LINGER_SECONDS = 2
+FAREWELL_SECONDS = 0.3
+"""The same for idle connections when the server stops."""
 TAKEN_BYTES_MIN = 1_024
 
 _NOTHING = memoryview(b"")
@@ -121,7 +123,7 @@ class Lane(asyncio.BufferedProtocol):
         address = self.peer[0] if isinstance(self.peer, tuple) else ""
         self._incoming = Incoming(self, self._lanes, self._lanes.settings, address)
         beyond = self._lanes.add(self)
-        if beyond > CONNECTIONS_TOLD_MAX:
+        if beyond > CONNECTIONS_TOLD_MAX or self._lanes.is_stopping:
             self._transport.abort()
         elif beyond > 0:
             text = "The server has too many connections: try again."
@@ -183,8 +185,10 @@ class Lane(asyncio.BufferedProtocol):
     def shutdown(self) -> None:
         """Stop after the answer that is under way."""
         self.is_stopping = True
-        if self._owed.current is None and not self._is_over:
+        if self._owed.current is None:
             self._hang_up()
+            # TLS would wait for the other side to say goodbye too.
+            self.loop.call_later(FAREWELL_SECONDS, self._transport.abort)
 
     def is_strange(self) -> bool:
         """Tell whether nobody who is known has asked here yet, and nobody is being answered who is."""
@@ -212,7 +216,9 @@ class Lane(asyncio.BufferedProtocol):
 
     def body_limit(self, request: Request) -> int:
         """Return how many bytes of body a request may send, or raise why none."""
-        return self._lanes.door.body_limit(request)
+        limit = self._lanes.door.body_limit(request)
+        self.is_known = self.is_known or request.is_known
+        return limit
 
     def refuse(self, problem: Problem, request: Request | None) -> None:
         """Owe a refusal: the last word on this connection."""
@@ -229,7 +235,7 @@ class Lane(asyncio.BufferedProtocol):
         self._is_working = True
         owed = self._owed
         steps = 0
-        while steps < STEPS_PER_TURN and not self._is_over:
+        while steps < STEPS_PER_TURN and not self._is_over and not self._transport.is_closing():
             if owed and owed.current is None and not self._writing_pauses:
                 self._begin(owed.popleft())
             elif self._unread and owed.has_room():
@@ -242,7 +248,7 @@ class Lane(asyncio.BufferedProtocol):
                 break
             steps += 1
         else:
-            self._is_behind = not self._is_over
+            self._is_behind = not self._is_over and not self._transport.is_closing()
         self._is_working = False
         if self._is_behind:
             self._lanes.put_behind(self)
@@ -258,6 +264,11 @@ class Lane(asyncio.BufferedProtocol):
 
     def _look_at_reading(self) -> None:
         """Let the other side send only if what it sent is read."""
+        if self._unread and self._is_away() and self._owed.is_full():
+            # Whoever does not read does not hear that the other side is gone, and here it must be heard.
+            self._unread = b""
+            text = "Too much was sent behind a request that waits in line, or a stream: send it after the answer."
+            self._refuse_and_end(Problem("invalid_input", text))
         pauses = bool(self._unread)
         if pauses == self._reading_pauses or self._transport.is_closing():
             return
@@ -319,7 +330,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def _write_rest(self) -> None:
         """Write on with a large body, as far as it is taken."""
-        while self._rest and not self._writing_pauses:
+        while self._rest and not self._writing_pauses and not self._transport.is_closing():
             piece, self._rest = self._rest[:UNSENT_BYTES_MAX], self._rest[UNSENT_BYTES_MAX:]
             self.write(piece)
         if not self._rest and isinstance(self._owed.current, Request):
@@ -409,13 +420,10 @@ class Lane(asyncio.BufferedProtocol):
         elif self._is_over:
             if unsent_bytes == 0 and now - self._since > LINGER_SECONDS:
                 self._transport.abort()
-        elif self._is_unanswered() and now - self._since > self._lanes.answer_seconds_max:
+        elif self._owed.is_unanswered() and not self._rest and now - self._since > self._lanes.answer_seconds_max:
             self._transport.abort()
         else:
             self._check_sender(now)
-
-    def _is_unanswered(self) -> bool:
-        return isinstance(self._owed.current, Request) and not self._rest
 
     def _check_sender(self, now: int) -> None:
         settings, incoming = self._lanes.settings, self._incoming
@@ -427,13 +435,12 @@ class Lane(asyncio.BufferedProtocol):
             if is_waiting and min(passed, now - self._since) > settings.idle_timeout_seconds:
                 self._end()
         elif incoming.phase == HEAD and passed > settings.header_timeout_seconds:
-            self._refuse_late("head", settings.header_timeout_seconds)
+            self._refuse_late("head of a request", settings.header_timeout_seconds)
         elif incoming.phase == BODY and passed > settings.body_timeout_seconds:
-            self._refuse_late("body", settings.body_timeout_seconds)
+            self._refuse_late("body of a request", settings.body_timeout_seconds)
 
     def _refuse_late(self, what: str, seconds: int) -> None:
-        text = f"The {what} of a request takes at most {seconds} s."
-        self._refuse_and_end(Problem("invalid_input", text, status=408))
+        self._refuse_and_end(Problem("invalid_input", f"The {what} takes at most {seconds} s to arrive.", status=408))
 
     def _refuse_and_end(self, problem: Problem) -> None:
         self._incoming.ended = True

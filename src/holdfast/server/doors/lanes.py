@@ -65,6 +65,8 @@ class Lanes:
         self.settings = routes.api.settings
         self.connections: set[Any] = server_state.connections
         self.tasks = server_state.tasks
+        self.is_stopping = False
+        """Whether no new connection is taken: one whose TLS was not ready yet may still come."""
         self._strangers: dict[Connection, None] = {}
         """The eldest first. One that is known by now is taken out when it is met."""
         self.buffer = memoryview(bytearray(READ_BYTES))

@@ -55,9 +55,16 @@ class Owed(deque[Debt]):
         if self.current is None and not self:
             self._ahead_bytes = 0
         exchange = self.open_exchange()
-        if exchange is not None:
-            return exchange.has_room()
-        return len(self) < OWED_MAX and self._ahead_bytes < AHEAD_BYTES_MAX
+        return exchange.has_room() if exchange is not None else not self.is_full()
+
+    def is_full(self) -> bool:
+        """Tell whether no more may wait behind what is being answered."""
+        is_much = len(self) >= OWED_MAX or self._ahead_bytes >= AHEAD_BYTES_MAX
+        return is_much and self.open_exchange() is None
+
+    def is_unanswered(self) -> bool:
+        """Tell whether an answer of our own routes is awaited."""
+        return isinstance(self.current, Request)
 
     def count_read(self, size: int) -> None:
         """Count what is read next, if it may have to be kept."""
