@@ -14,10 +14,14 @@ from tests.support.server import ServerProcess
 from tests.wire.talk import logged
 
 
+MANY_LEASES: dict[str, object] = {"leases_per_principal_max": 10_000_000}
+"""Connections that claim without end leave many."""
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """The server of this file, with the settings as they come, but for the leases: drawn connections leave many."""
-    settings = {"leases_per_principal_max": 10_000_000}
+    """The server of this file, with the settings as they come, but for the leases."""
+    settings = MANY_LEASES
     data = tmp_path_factory.mktemp("server") / "data"
     with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as process:
         yield process
@@ -35,7 +39,7 @@ def fresh(tmp_path: Path) -> Iterator[ServerProcess]:
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server that waits a second for anything."""
-    settings = {"header_timeout_seconds": 1, "body_timeout_seconds": 1, "idle_timeout_seconds": 1}
+    settings = MANY_LEASES | {"header_timeout_seconds": 1, "body_timeout_seconds": 1, "idle_timeout_seconds": 1}
     data = tmp_path_factory.mktemp("impatient") / "data"
     with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as process:
         yield process
@@ -45,7 +49,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProces
 @pytest.fixture(scope="module", params=["lane", "asgi"])
 def either_door(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with this door."""
-    settings = {"fast_lane": request.param == "lane", "leases_per_principal_max": 10_000_000}
+    settings = MANY_LEASES | {"fast_lane": request.param == "lane"}
     data = tmp_path_factory.mktemp(request.param) / "data"
     with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as process:
         yield process

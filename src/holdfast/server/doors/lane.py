@@ -49,13 +49,14 @@ if TYPE_CHECKING:
 
 UNSENT_BYTES_MAX = 16_384
 """How much may be written before it is taken."""
+BEHIND_BYTES_MAX = 65_536
+"""How much may stand behind a claim that waits in line, or a stream. Only those who are known have one."""
 STEPS_PER_TURN = 4
 """How many requests are begun, or pieces fed, before the other connections have their turn."""
 CONNECTIONS_TOLD_MAX = 256
 """How many connections beyond the most are told that they are too many; those beyond are dropped without a word."""
 LINGER_SECONDS = 2
-FAREWELL_SECONDS = 0.3
-"""The same for idle connections when the server stops."""
+FAREWELL_SECONDS = 0.3  # The same for idle connections when the server stops.
 TAKEN_BYTES_MIN = 1_024
 
 _NOTHING = memoryview(b"")
@@ -191,7 +192,7 @@ class Lane(asyncio.BufferedProtocol):
             self.loop.call_later(FAREWELL_SECONDS, self._transport.abort)
 
     def is_strange(self) -> bool:
-        """Tell whether nobody who is known has asked here yet, and nobody is being answered who is."""
+        """Tell whether nobody who is known has asked here yet."""
         current = self._owed.current
         request = current.request if isinstance(current, Exchange) else current
         return not (self.is_known or (request is not None and request.is_known))
@@ -264,12 +265,13 @@ class Lane(asyncio.BufferedProtocol):
 
     def _look_at_reading(self) -> None:
         """Let the other side send only if what it sent is read."""
-        if self._unread and self._is_away() and self._owed.is_full():
-            # Whoever does not read does not hear that the other side is gone, and here it must be heard.
+        # Whoever does not read does not hear that the other side is gone: of a waiter or a reader it must be heard.
+        must_hear = self._is_away() and self._owed.open_exchange() is None
+        if must_hear and len(self._unread) > BEHIND_BYTES_MAX:
             self._unread = b""
             text = "Too much was sent behind a request that waits in line, or a stream: send it after the answer."
             self._refuse_and_end(Problem("invalid_input", text))
-        pauses = bool(self._unread)
+        pauses = bool(self._unread) and not must_hear
         if pauses == self._reading_pauses or self._transport.is_closing():
             return
         self._reading_pauses = pauses

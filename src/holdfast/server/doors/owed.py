@@ -55,12 +55,9 @@ class Owed(deque[Debt]):
         if self.current is None and not self:
             self._ahead_bytes = 0
         exchange = self.open_exchange()
-        return exchange.has_room() if exchange is not None else not self.is_full()
-
-    def is_full(self) -> bool:
-        """Tell whether no more may wait behind what is being answered."""
-        is_much = len(self) >= OWED_MAX or self._ahead_bytes >= AHEAD_BYTES_MAX
-        return is_much and self.open_exchange() is None
+        if exchange is not None:
+            return exchange.has_room()
+        return len(self) < OWED_MAX and self._ahead_bytes < AHEAD_BYTES_MAX
 
     def is_unanswered(self) -> bool:
         """Tell whether an answer of our own routes is awaited."""
