@@ -135,3 +135,15 @@ def test_one_who_reads_nothing_costs_little(secured: ServerProcess, tls: ssl.SSL
         assert how != "taken", sent
         assert memory_mib(secured) - before < 64
         wait_until(lambda: not talk.is_open_at_server(), seconds_max=20)
+
+
+def test_nothing_is_kept_of_connections_that_are_over(secured: ServerProcess, tls: ssl.SSLContext) -> None:
+    """What was encrypted for many who read nothing is gone with them."""
+    before = memory_mib(secured)
+    for _ in range(20):
+        talks = [Talk(secured, receive_bytes=4_096, tls=tls) for _ in range(20)]
+        for talk in talks:
+            talk.send(request("GET", "/openapi.json", token=None) * 10)
+        for talk in talks:
+            talk.close()
+    assert memory_mib(secured) - before < 40

@@ -38,6 +38,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.server.doors.exchange import Exchange
+from holdfast.server.doors.gone import GONE
 from holdfast.server.doors.incoming import BODY, FEED_BYTES, HEAD, IDLE, Incoming
 from holdfast.server.doors.message import CONTINUE, LARGE_BYTES, message
 from holdfast.server.doors.owed import Debt, Owed, Refusal
@@ -55,8 +56,7 @@ STEPS_PER_TURN = 4
 """How many requests are begun, or pieces fed, before the other connections have their turn."""
 CONNECTIONS_TOLD_MAX = 256
 """How many connections beyond the most are told that they are too many; those beyond are dropped without a word."""
-LINGER_SECONDS = 2
-FAREWELL_SECONDS = 0.3  # The same for idle connections when the server stops.
+LINGER_SECONDS, FAREWELL_SECONDS = 2, 0.3  # The second for idle connections when the server stops.
 TAKEN_BYTES_MIN = 1_024
 
 _NOTHING = memoryview(b"")
@@ -127,8 +127,7 @@ class Lane(asyncio.BufferedProtocol):
         if beyond > CONNECTIONS_TOLD_MAX or self._lanes.is_stopping:
             self._transport.abort()
         elif beyond > 0:
-            text = "The server has too many connections: try again."
-            self._refuse_and_end(Problem("overloaded", text, retry_after_ms=1_000))
+            self._refuse_and_end(Problem("overloaded", "There are too many connections.", retry_after_ms=1_000))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
         """Return where the next bytes go. Its size bounds what one connection can make us keep unread."""
@@ -157,7 +156,7 @@ class Lane(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Know that the other side sends no more. True: the connection stays open for what is owed."""
         self._half_closed = True
-        self._incoming.ended = self._incoming.ended or not self._unread
+        self._incoming.ended |= not self._unread
         if self._is_over or self._is_away() or not (self._owed.current or self._owed or self._unread):
             self._hang_up()
         return self._transport.can_write_eof()
@@ -168,6 +167,7 @@ class Lane(asyncio.BufferedProtocol):
         self._is_over = True
         self._forget()
         self._incoming.close()
+        self._transport = GONE
 
     def pause_writing(self) -> None:
         """Write no more: the other side does not take it."""
