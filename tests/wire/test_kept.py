@@ -16,7 +16,7 @@ from tests.support.pending import waiters
 from tests.support.raw import head
 from tests.support.server import ServerProcess
 from tests.wire.histories import request
-from tests.wire.talk import Talk, has_read_all, logged, memory_mib
+from tests.wire.talk import Talk, has_read_all, logged, memory_mib, pour
 
 CONNECTIONS = 400
 LINE = b"GET /locks/zz HTTP/1.1\r\n"
@@ -172,3 +172,14 @@ def test_a_query_has_few_fields(alice: Api) -> None:
     """A query of thousands of fields is refused unread, and a long one is not read for somebody who is not known."""
     assert alice.get("/locks?" + "%25=%25&" * 1_000, token=None).status == 401
     assert alice.get("/locks?" + "a=&" * 600).status == 400
+
+
+# What is thrown away.
+
+
+def test_what_follows_a_refusal_is_not_read_without_end(server: ServerProcess) -> None:
+    """A caller that was refused and goes on sending is not read for ever: soon it can send no more."""
+    with Talk(server) as talk:
+        talk.send(head("POST", "/claims", "Host: localhost", "Content-Length: 2000000000"))
+        sent, how = pour(talk, b"x" * 65_536, bytes_max=256 << 20)
+    assert how != "taken", sent

@@ -46,6 +46,8 @@ class Connection(Protocol):
     peer: Any
     """The address at the other end."""
     is_stopping: bool
+    writing_pauses: bool
+    """Whether to wait before more is written."""
     is_known: bool
     """Whether somebody who is known has asked here."""
 
@@ -56,10 +58,6 @@ class Connection(Protocol):
     @property
     def scheme(self) -> str:
         """How the connection is secured."""
-
-    @property
-    def writing_pauses(self) -> bool:
-        """Whether to wait before more is written."""
 
     def run(self, exchange: Exchange) -> None:
         """Let an exchange run as a task of its own."""

@@ -52,6 +52,7 @@ UNSENT_BYTES_MAX = 16_384
 """How much may be written before it is taken."""
 BEHIND_BYTES_MAX = 65_536
 """How much may stand behind a claim that waits in line, or a stream. Only those who are known have one."""
+DISCARDED_BYTES_MAX = 65_536
 STEPS_PER_TURN = 4
 """How many requests are begun, or pieces fed, before the other connections have their turn."""
 CONNECTIONS_TOLD_MAX = 256
@@ -66,6 +67,7 @@ class Lane(asyncio.BufferedProtocol):
     """One connection."""
 
     __slots__ = (
+        "_discarded_bytes",
         "_half_closed",
         "_incoming",
         "_is_behind",
@@ -80,12 +82,12 @@ class Lane(asyncio.BufferedProtocol):
         "_taken_since",
         "_transport",
         "_unread",
-        "_writing_pauses",
         "_written_bytes",
         "is_known",
         "is_stopping",
         "loop",
         "peer",
+        "writing_pauses",
     )
 
     _transport: asyncio.Transport
@@ -101,7 +103,6 @@ class Lane(asyncio.BufferedProtocol):
         self._rest = _NOTHING
         """What is still to be written of a large body."""
         self.is_known = False
-        """Whether somebody who is known has asked here."""
         self._since = lanes.now_seconds
         """When the last answer was done; when the current one was begun; when it was over."""
         self._is_working = False
@@ -110,8 +111,8 @@ class Lane(asyncio.BufferedProtocol):
         self._half_closed = False
         self.is_stopping = False
         self._reading_pauses = False
-        self._writing_pauses = False
-        self._written_bytes = self._taken_bytes = 0
+        self.writing_pauses = False
+        self._written_bytes = self._taken_bytes = self._discarded_bytes = 0
         self._taken_since = lanes.now_seconds
 
     # The connection.
@@ -137,9 +138,10 @@ class Lane(asyncio.BufferedProtocol):
         """Answer; what cannot be answered yet waits."""
         incoming, owed = self._incoming, self._owed
         if incoming.ended:
+            self._discard(nbytes)
             return
         data = bytes(self._lanes.buffer[:nbytes])
-        if owed.current is None and not self._unread and not owed and not self._writing_pauses:
+        if owed.current is None and not self._unread and not owed and not self.writing_pauses:
             request = incoming.repeated(data)
             if request is not None and not self._lanes.door.is_in_pieces(request):
                 self._answer(request)
@@ -153,6 +155,12 @@ class Lane(asyncio.BufferedProtocol):
         self._work()
         self._look_at_reading()
 
+    def _discard(self, size: int) -> None:
+        """Throw away what follows a refusal; but not without end: that keeps us from the others."""
+        self._discarded_bytes += size
+        if self._discarded_bytes > DISCARDED_BYTES_MAX and not self._is_away() and not self._transport.is_closing():
+            self._transport.pause_reading()
+
     def eof_received(self) -> bool:
         """Know that the other side sends no more. True: the connection stays open for what is owed."""
         self._half_closed = True
@@ -164,18 +172,17 @@ class Lane(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """Know that nobody is there any more."""
         self._lanes.remove(self)
-        self._is_over = True
         self._forget()
         self._incoming.close()
         self._transport = GONE
 
     def pause_writing(self) -> None:
         """Write no more: the other side does not take it."""
-        self._writing_pauses = True
+        self.writing_pauses = True
 
     def resume_writing(self) -> None:
         """Write again."""
-        self._writing_pauses = False
+        self.writing_pauses = False
         if isinstance(self._owed.current, Exchange):
             self._owed.current.resume_writing()
         elif self._rest:
@@ -237,7 +244,7 @@ class Lane(asyncio.BufferedProtocol):
         owed = self._owed
         steps = 0
         while steps < STEPS_PER_TURN and not self._is_over and not self._transport.is_closing():
-            if owed and owed.current is None and not self._writing_pauses:
+            if owed and owed.current is None and not self.writing_pauses:
                 self._begin(owed.popleft())
             elif self._unread and owed.has_room():
                 piece, self._unread = self._unread[:FEED_BYTES], self._unread[FEED_BYTES:]
@@ -332,7 +339,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def _write_rest(self) -> None:
         """Write on with a large body, as far as it is taken."""
-        while self._rest and not self._writing_pauses and not self._transport.is_closing():
+        while self._rest and not self.writing_pauses and not self._transport.is_closing():
             piece, self._rest = self._rest[:UNSENT_BYTES_MAX], self._rest[UNSENT_BYTES_MAX:]
             self.write(piece)
         if not self._rest and isinstance(self._owed.current, Request):
@@ -360,11 +367,6 @@ class Lane(asyncio.BufferedProtocol):
         return self._lanes.date
 
     @property
-    def writing_pauses(self) -> bool:
-        """Whether to wait before more is written."""
-        return self._writing_pauses
-
-    @property
     def scheme(self) -> str:
         """How the connection is secured."""
         return "http" if self._transport.get_extra_info("sslcontext") is None else "https"
@@ -384,7 +386,6 @@ class Lane(asyncio.BufferedProtocol):
 
     def _end(self) -> None:
         """Close our side, and wait a little for the other."""
-        self._is_over = self._incoming.ended = True
         self._since = self._lanes.now_seconds
         self._forget()
         self._look_at_reading()
@@ -395,13 +396,12 @@ class Lane(asyncio.BufferedProtocol):
 
     def _hang_up(self) -> None:
         """Close; the other side is gone or takes nothing."""
-        self._is_over = self._incoming.ended = True
         self._forget()
         self._transport.close()
 
     def _forget(self) -> None:
-        self._unread = b""
-        self._rest = _NOTHING
+        self._is_over = self._incoming.ended = True
+        self._unread, self._rest = b"", _NOTHING
         self._owed.forget()
 
     def abort(self) -> None:
