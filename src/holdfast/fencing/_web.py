@@ -6,9 +6,9 @@ never run at once. A handler that hangs keeps its resource closed: give it a lim
 The token comes with the request, in the header `Fencing-Token`, and somebody has to vouch for it (`_trust`). What a
 request is about is its path as applications route it: however it is spelled, one thing has one fence.
 
-A fence in SQL belongs into the handler's own
-transaction: give the middleware no fence, take the token from `holdfast.token`, and call `SqlFence.check` in the
-handler. The middleware answers a `StaleToken` from the handler as it answers its own.
+A fence in SQL belongs into the handler's own transaction: give the middleware no fence, take the token from
+`holdfast.token`, and call `SqlFence.check` in the handler. The middleware answers a `StaleToken` from the handler as it
+answers its own.
 """
 
 from __future__ import annotations
