@@ -88,6 +88,8 @@ def test_killed_server_left_its_last_record_in_the_wal(tmp_path: Path) -> None:
     for kept in KEPT.glob("*/killed"):
         data = Path(shutil.copytree(kept / "data", tmp_path / kept.parent.name))
         (data / f"{FILE}-wal").unlink()
+        # Since 0.2 the mark knows how far the journal had come, and would refuse it.
+        (data / "journal.mark").unlink(missing_ok=True)
         assert "slots" in expected_of(kept)["state"]
         assert "slots" not in replayed(data)
 

@@ -4,6 +4,7 @@
 
 Run it in the tree of the release itself, when its version is set and before it is tagged, and commit what it wrote. It
 makes a folder with the number of the version, and refuses if there is one: what a release wrote is never made again.
+Between two releases it is run before the format of records changes; the folder then has the number of the format too.
 
     kept/0.1.0/stopped/    a server that stopped: every kind of record, before a snapshot, after it, and as history
     kept/0.1.0/killed/     a server that was killed: its last records stand in the WAL alone
@@ -28,6 +29,7 @@ from pathlib import Path
 from holdfast import __version__
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
+from holdfast.journal.codec import FORMAT
 from holdfast.journal.inspect import dump
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.server.access.auth import Auth, StaticTokens
@@ -151,11 +153,11 @@ def _by_rows(expected: dict[str, Plain]) -> str:
 
 
 def main() -> None:
-    folder = KEPT / __version__
+    folder = KEPT / (f"{__version__}-format-{FORMAT}" if "dev" in __version__ else __version__)
     if folder.exists():
         sys.exit(f"{folder} is there already: what a release wrote is never made again")
     make(folder)
-    print(f"made {folder}: commit it with the release")
+    print(f"made {folder}: commit it")
 
 
 if __name__ == "__main__":
