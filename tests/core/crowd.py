@@ -316,7 +316,10 @@ def check_lines(state: State) -> None:
     }
     assert Counter(len(those) > 0 for those in index.tickets_by_holder.values())[False] == 0
     assert {i: who for who, those in index.tickets_by_holder.items() for i in those}.keys() == tickets.keys()
-    assert index.ticket_count == Counter(ticket.terms.principal for ticket in tickets.values())
+    principals = {ticket.terms.principal for ticket in tickets.values()}
+    assert {who: list(those) for who, those in index.tickets_by_principal.items()} == {
+        who: [i for i, ticket in tickets.items() if ticket.terms.principal == who] for who in principals
+    }
     assert index.ticket_by_lease_id == {lease_id: i for i, ticket in tickets.items() for lease_id in ticket.lease_ids}
     bound = {i: t.terms.session for i, t in tickets.items() if t.terms.bound}
     assert {i: session for session, those in index.tickets_by_session.items() for i in those} == bound

@@ -69,7 +69,7 @@ def indexes(state: State) -> dict[str, object]:
         "held": list(state.index.held.walk()),
         "count": len(state.index.held),
         "lease_count": state.index.lease_count,
-        "session_count": state.index.session_count,
+        "sessions_by_principal": {who: list(those) for who, those in state.index.sessions_by_principal.items()},
         "names_by_session": state.index.names_by_session,
         "tokens": state.index.token_by_digest,
         "free": state.free_names,
@@ -83,7 +83,10 @@ def check(state: State) -> None:
     leases = {name: slot.lease for name, slot in state.slots.items() if slot.lease is not None}
     assert list(state.index.held.walk()) == sorted(leases)
     assert state.index.lease_count == Counter(lease.principal for lease in leases.values())
-    assert state.index.session_count == Counter(session.principal for session in state.sessions.values())
+    principals = {session.principal for session in state.sessions.values()}
+    assert {who: list(those) for who, those in state.index.sessions_by_principal.items()} == {
+        who: [i for i, session in state.sessions.items() if session.principal == who] for who in principals
+    }
     # Something rings for every deadline, at its time or before.
     alarms = {name: ms for ms, token, name in sorted(state.agenda.lease_alarms, reverse=True) if leases.get(name)}
     assert all(alarms[name] <= lease.until_ms for name, lease in leases.items())

@@ -28,7 +28,6 @@ from holdfast.core.events import (
     TokenRevoked,
     Transferred,
 )
-from holdfast.core.index import count
 from holdfast.core.state import EMPTY, State
 from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Slot, SpentKey, holder_of_lease
 
@@ -235,7 +234,7 @@ def _reopened(state: State, event: Reopened, record: Record) -> None:
 def _session_opened(state: State, event: SessionOpened) -> None:
     session = event.session
     state.sessions[session.session_id] = session
-    count(state.index.session_count, session.principal, 1)
+    state.index.add_session(session)
     heapq.heappush(state.agenda.session_alarms, (session.until_ms, session.session_id))
     if session.key is not None:
         state.memos[session.principal, session.key] = Memo("session", session.session_id, event.fingerprint)
@@ -255,8 +254,7 @@ def _session_ended(state: State, event: SessionEnded, record: Record) -> None:
     for each in event.left:
         _leave(state, each.ticket_id)
     session = state.sessions.pop(event.session_id)
-    state.index.names_by_session.pop(event.session_id, None)
-    count(state.index.session_count, session.principal, -1)
+    state.index.drop_session(session)
     state.remembered[event.session_id] = EndedSession(
         session.principal, event.how, record.at_ms, record.wall_ms, session.key, event.key
     )

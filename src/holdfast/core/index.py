@@ -28,9 +28,11 @@ class Index:
         self.held = OrderedNames()
         """The names that somebody holds."""
         self.lease_count: dict[str, int] = {}
-        """By principal; so are the two below."""
-        self.session_count: dict[str, int] = {}
-        self.ticket_count: dict[str, int] = {}
+        """By principal."""
+        self.sessions_by_principal: dict[str, dict[str, None]] = {}
+        """In the order of opening."""
+        self.tickets_by_principal: dict[str, dict[str, None]] = {}
+        """In the order of joining."""
         self.names_by_session: dict[str, dict[str, bool]] = {}
         """The held names of a session, with whether they are bound to it."""
         self.lines: dict[str, dict[str, None]] = {}
@@ -61,7 +63,7 @@ class Index:
             if slot.lease is not None:
                 self.add_lease(name, slot.lease, in_session=slot.lease.session in sessions)
         for session in sessions.values():
-            count(self.session_count, session.principal, 1)
+            self.add_session(session)
         for ticket in tickets.values():
             self.add_ticket(ticket)
         self.token_by_digest = {token.digest: token for token in tokens.values()}
@@ -71,15 +73,24 @@ class Index:
 
         `in_session` says that its session lives: a plain claim may outlive the session it counts in.
         """
-        count(self.lease_count, lease.principal, 1)
+        _count(self.lease_count, lease.principal, 1)
         if in_session and lease.session is not None:
             self.names_by_session.setdefault(lease.session, {})[name] = lease.bound
 
     def drop_lease(self, name: str, lease: Lease) -> None:
         """Take a lease that is over out."""
-        count(self.lease_count, lease.principal, -1)
+        _count(self.lease_count, lease.principal, -1)
         if lease.session is not None:
             _take_out(self.names_by_session, lease.session, name)
+
+    def add_session(self, session: Session) -> None:
+        """Enter a session that was opened."""
+        self.sessions_by_principal.setdefault(session.principal, {})[session.session_id] = None
+
+    def drop_session(self, session: Session) -> None:
+        """Take a session that is over out, with the names that were counted in it."""
+        _take_out(self.sessions_by_principal, session.principal, session.session_id)
+        self.names_by_session.pop(session.session_id, None)
 
     def add_ticket(self, ticket: Ticket) -> None:
         """Enter a ticket into the lines, behind all others."""
@@ -93,7 +104,7 @@ class Index:
         self.tickets_by_holder.setdefault(holder_of_ticket(ticket), {})[ticket_id] = None
         if terms.bound and terms.session is not None:
             self.tickets_by_session.setdefault(terms.session, {})[ticket_id] = None
-        count(self.ticket_count, terms.principal, 1)
+        self.tickets_by_principal.setdefault(terms.principal, {})[ticket_id] = None
 
     def drop_ticket(self, ticket: Ticket) -> None:
         """Take a ticket out of the lines."""
@@ -106,10 +117,10 @@ class Index:
         _take_out(self.tickets_by_holder, holder_of_ticket(ticket), ticket_id)
         if terms.bound and terms.session is not None:
             _take_out(self.tickets_by_session, terms.session, ticket_id)
-        count(self.ticket_count, terms.principal, -1)
+        _take_out(self.tickets_by_principal, terms.principal, ticket_id)
 
 
-def count(counts: dict[str, int], who: str, by: int) -> None:
+def _count(counts: dict[str, int], who: str, by: int) -> None:
     """Change a count; what nobody has is not kept."""
     left = counts.get(who, 0) + by
     if left:

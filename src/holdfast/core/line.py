@@ -75,7 +75,7 @@ def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits
         place = state.tickets[known]
         asked = replace(ticket, ticket_id=known, lease_ids=place.lease_ids, joined_wall_ms=place.joined_wall_ms)
         return come_back(state, asked, wait_ms, now)
-    if state.index.ticket_count.get(ticket.terms.principal, 0) >= limits.tickets_per_principal_max:
+    if len(state.index.tickets_by_principal.get(ticket.terms.principal, ())) >= limits.tickets_per_principal_max:
         return refuse(refusals.TooManyTickets(limits.tickets_per_principal_max))
     if any(len(state.index.lines.get(name, ())) >= limits.line_max for name in ticket.names):
         return refuse(refusals.LineFull(limits.line_max))

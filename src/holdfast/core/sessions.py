@@ -41,7 +41,7 @@ def open_(state: State, command: OpenSession, now: Moment, limits: Limits) -> De
     memo = recall(state, command, "session")
     if memo is not None:
         return _opened_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
-    if state.index.session_count.get(command.principal, 0) >= limits.sessions_per_principal_max:
+    if len(state.index.sessions_by_principal.get(command.principal, ())) >= limits.sessions_per_principal_max:
         return refuse(refusals.TooManySessions(limits.sessions_per_principal_max))
     ttl_ms = min(max(command.ttl_ms, SESSION_TTL_MS_MIN), limits.session_ttl_ms_max)
     session = Session(
