@@ -7,6 +7,7 @@ outcome: they are told when what they rest on is durable.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -19,6 +20,7 @@ from holdfast.engine.waiters import after_wait
 from holdfast.server import render
 from holdfast.server.access.auth import WrongTokenError
 from holdfast.server.access.proxies import Proxies
+from holdfast.server.access.refusallog import LOGGED_STATUSES, RefusalLog
 from holdfast.server.access.wrongtokens import WrongTokens
 from holdfast.server.streams.limit import OpenStreams
 from holdfast.wire.problems import Problem
@@ -77,6 +79,7 @@ class Api:
         self.streams = OpenStreams(settings.watches_per_principal_max)
         self.proxies = Proxies(settings.trusted_proxies)
         self._wrong_tokens = WrongTokens(settings.wrong_tokens_per_minute_max)
+        self._refusal_log = RefusalLog()
         self.started_ms = engine.clock.monotonic_ms()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -110,6 +113,24 @@ class Api:
                 "This token is not known. Too many unknown tokens came from your address. A right token works at once."
             )
             raise Problem("too_many_wrong_tokens", text, retry_after_ms=retry_ms)
+
+    def _log_refusal(self, problem: Problem, request: Request) -> None:
+        """Log that somebody was not let in. Who it was is found out once more: nobody who is let in pays for it."""
+        principal = None
+        if request.is_known:
+            with contextlib.suppress(Problem):
+                state, wall_ms = self.engine.state, self.engine.clock.wall_ms()
+                principal = self.auth.identify(request.authorization, state, wall_ms).principal
+        now_ms = self.engine.clock.monotonic_ms()
+        self._refusal_log.note(problem, request, principal, self.proxies.client_of(request), now_ms)
+
+    def tick(self) -> None:
+        """Do what is done now and then. Called every second."""
+        self._refusal_log.look(self.engine.clock.monotonic_ms())
+
+    def end(self) -> None:
+        """Say what was not said yet: the server stops."""
+        self._refusal_log.end()
 
     def is_still_let_in(self, authorization: bytes | None) -> bool:
         """Tell whether one who was let in before would be again: a stream outlives the token that opened it."""
@@ -146,7 +167,10 @@ class Api:
                 show = shows.get(type(outcome))
             count(outcome)
             if show is None:
-                call.reply(*call.refusal(render.problem(outcome), call.request))
+                problem = render.problem(outcome)
+                if problem.status in LOGGED_STATUSES:
+                    self._log_refusal(problem, call.request)
+                call.reply(*call.refusal(problem, call.request))
             else:
                 call.reply(*show(self, call, outcome, now))
 
@@ -161,6 +185,8 @@ class Api:
 
     def refuse(self, problem: Problem, refusal: Envelope, request: Request, reply: Reply) -> None:
         """Refuse; if the refusal rests on the state, not before that is durable."""
+        if problem.status in LOGGED_STATUSES:
+            self._log_refusal(problem, request)
         answered = refusal(problem, request)
         if request.rests_on_state:
             self._read(lambda _state, _now: answered, refusal, request, reply)

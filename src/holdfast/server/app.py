@@ -125,6 +125,7 @@ async def _serve(settings: Settings, file: Path | None) -> int:
         token_path = await _first_token(api, url, settings)
         _tune_collector()
         await server.run(listener, lambda: _greet(api, url, token_path, file))
+        api.end()
     finally:
         listener.close()
         await engine.stop()
@@ -309,6 +310,7 @@ class _Server(uvicorn.Server):
             try:
                 await asyncio.wait_for(self._api.engine.ended.wait(), 1)
             except TimeoutError:
+                self._api.tick()
                 if self._lanes is not None:
                     await self._lanes.tick()
                 continue

@@ -37,7 +37,7 @@ class WrongTokens:
 
     def count(self, client: Address | None, now_ms: int) -> int:
         """Count one more from there. Return 0, or in how many milliseconds it may be tried again if it was too many."""
-        place = _place_of(client)
+        place = place_of(client)
         window = self._places.get(place)
         if window is None or now_ms - window[0] >= WINDOW_MS:
             self._places.pop(place, None)
@@ -59,7 +59,8 @@ class WrongTokens:
             log.warning("too many wrong tokens from %s: more than %d in a minute", place, self._max)
 
 
-def _place_of(client: Address | None) -> str:
+def place_of(client: Address | None) -> str:
+    """Return what is counted as one place: an address, or a network of IPv6 that one customer has to himself."""
     if isinstance(client, IPv6Address):
         return str(IPv6Network((int(client), _PREFIX_BITS), strict=False))
     return str(client or "an unknown address")
