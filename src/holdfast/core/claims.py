@@ -68,7 +68,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     if lease is not None and _is_own(lease, command, limits):
         return _reacquire(state, command, slot, lease, now)
     # From here on it is a new claim, whatever comes of it.
-    unreadable = line.unreadable_name(command.names)
+    unreadable = None if command.name.isascii() else line.unreadable_name(command.names)
     if unreadable is not None:
         return refuse(unreadable)
     if state.index.lease_count.get(terms.principal, 0) >= limits.leases_per_principal_max:

@@ -64,7 +64,7 @@ def acquired(answer: Acquired, now: Moment, waited_ms: int = 0) -> AcquiredReply
         answer.attempts,
         lease.session,
     )
-    return _with_carried(reply, lease)
+    return reply if lease.labels is None else _with_carried(reply, lease)
 
 
 def held(answer: refusals.Held, now: Moment, key: AuthorityKey) -> HeldReply:

@@ -54,6 +54,8 @@ class Door:
         self._mounts = {path.encode(): application for path, application in (mounts or {}).items()}
         self._mounted = tuple(self._mounts)
         self._chunks_only = chunks_only
+        self.whole_methods = frozenset() if self._mounts else frozenset({b"POST"})
+        """The methods that `is_in_pieces` need not be asked about: streams are asked for with GET, mounts with any."""
 
     def is_in_pieces(self, request: Request) -> bool:
         """Tell whether a request is for a stream or a mounted application."""

@@ -194,9 +194,12 @@ class Incoming:
         if not head or self.phase != IDLE:
             return None
         line = _PLAIN_LINE.match(data)
-        if line is None or not data.startswith(head, line.end()):
+        if line is None:
             return None
-        start = line.end() + len(head)
+        end = line.end()
+        if not data.startswith(head, end):
+            return None
+        start = end + len(head)
         if start > self._head_bytes_max or len(data) - start != self._repeatable_body_bytes:
             return None
         method, path = line.groups()

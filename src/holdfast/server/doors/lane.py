@@ -105,9 +105,7 @@ class Lane(asyncio.BufferedProtocol):
         self.is_known = False
         self._since = lanes.now_seconds
         """When the last answer was done; when the current one was begun; when it was over."""
-        self._is_working = False
-        self._is_behind = False
-        self._is_over = False
+        self._is_working = self._is_behind = self._is_over = False
         self._half_closed = False
         self.is_stopping = False
         self._reading_pauses = False
@@ -136,14 +134,14 @@ class Lane(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Answer; what cannot be answered yet waits."""
-        incoming, owed = self._incoming, self._owed
+        incoming, owed, lanes = self._incoming, self._owed, self._lanes
         if incoming.ended:
             self._discard(nbytes)
             return
-        data = bytes(self._lanes.buffer[:nbytes])
+        data = bytes(lanes.buffer[:nbytes])
         if owed.current is None and not self._unread and not owed and not self.writing_pauses:
             request = incoming.repeated(data)
-            if request is not None and not self._lanes.door.is_in_pieces(request):
+            if request is not None and (request.method in lanes.whole_methods or not lanes.door.is_in_pieces(request)):
                 self._answer(request)
                 return
             if nbytes <= FEED_BYTES:
@@ -272,7 +270,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def _look_at_reading(self) -> None:
         """Let the other side send only if what it sent is read."""
-        # Whoever does not read does not hear that the other side is gone: of a waiter or a reader it must be heard.
+        # Who does not read does not hear that the other side is gone: of one who waits or reads it must be heard.
         must_hear = self._is_away() and self._owed.open_exchange() is None
         if must_hear and len(self._unread) > BEHIND_BYTES_MAX:
             self._unread = b""
@@ -308,8 +306,7 @@ class Lane(asyncio.BufferedProtocol):
     # Answers.
 
     def _answer(self, request: Request) -> None:
-        self._owed.current = request
-        self._since = self._lanes.now_seconds
+        self._owed.current, self._since = request, self._lanes.now_seconds
         self._lanes.routes.handle(request, partial(self._reply, request))
         if self._half_closed and self._is_away():
             self._hang_up()
@@ -326,7 +323,7 @@ class Lane(asyncio.BufferedProtocol):
         if request.is_known:
             self.is_known = True
         keep_alive = request.keep_alive and not self.is_stopping
-        data = message(request, status, body, headers, self._lanes.common_fields, keep_alive=keep_alive)
+        data = message(request, status, body, headers, self._lanes.common_fields, keep_alive)
         self._written_bytes += len(data)
         self._transport.write(data)
         if len(body) > LARGE_BYTES and request.method != b"HEAD":
@@ -334,6 +331,9 @@ class Lane(asyncio.BufferedProtocol):
             request.on_disconnect = None
             self._rest = memoryview(body)
             self._write_rest()
+        elif keep_alive and not self._owed and not self._unread and not self._half_closed:
+            # As `done`, which would find nothing to do: nearly every answer ends here.
+            self._owed.current, self._since = None, self._lanes.now_seconds
         else:
             self.done(keep_alive=keep_alive)
 
@@ -352,8 +352,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def done(self, *, keep_alive: bool) -> None:
         """Know that what was under way is answered: the next is begun, or the connection ends."""
-        self._owed.current = None
-        self._since = self._lanes.now_seconds
+        self._owed.current, self._since = None, self._lanes.now_seconds
         if not keep_alive or self.is_stopping:
             self._end()
         elif self._owed or self._unread or self._half_closed:

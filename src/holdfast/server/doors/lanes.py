@@ -62,6 +62,7 @@ class Lanes:
     def __init__(self, routes: Routes, door: Door, server_state: ServerState) -> None:
         self.routes = routes
         self.door = door
+        self.whole_methods = door.whole_methods
         self.settings = routes.api.settings
         self.connections: set[Any] = server_state.connections
         self.tasks = server_state.tasks

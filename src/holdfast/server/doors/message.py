@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -31,14 +32,13 @@ def status_line(status: int) -> bytes:
     return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
-def message(
+def message(  # noqa: PLR0917 - made for every answer: keywords cost
     request: Request,
     status: int,
     body: bytes,
     headers: tuple[tuple[bytes, bytes], ...],
     common: bytes,
-    *,
-    keep_alive: bool,
+    keep_alive: bool,  # noqa: FBT001 - the same
 ) -> bytes:
     """Return the message, without its body if that is large: the caller writes it by itself.
 
@@ -51,14 +51,16 @@ def message(
         is_json = is_json and name != b"content-type"
     if not keep_alive:
         extra += b"connection: close\r\n"
-    if status == _NO_CONTENT:
-        return b"%bx-request-id: %b\r\n%b\r\n" % (_STATUS_LINES[status], request.request_id.encode(), extra)
     length = len(body)
-    return b"%b%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n%b" % (
-        _STATUS_LINES[status],
-        _JSON_HEADER if is_json else b"",
-        length,
-        request.request_id.encode(),
-        extra,
-        b"" if length > LARGE_BYTES or request.method == b"HEAD" else body,
-    )
+    if length > LARGE_BYTES or request.method == b"HEAD":
+        body = b""
+    return b"".join((_beginning(status, length, is_json), request.request_id.encode(), b"\r\n", extra, b"\r\n", body))
+
+
+@lru_cache(maxsize=1_024)
+def _beginning(status: int, length: int, is_json: bool) -> bytes:  # noqa: FBT001 - the same
+    """Return a message up to the request's id. Most have one of a few lengths."""
+    if status == _NO_CONTENT:
+        return _STATUS_LINES[status] + b"x-request-id: "
+    kind = _JSON_HEADER if is_json else b""
+    return b"%b%bcontent-length: %d\r\nx-request-id: " % (_STATUS_LINES[status], kind, length)
