@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support import proof, signals
+from tests.support import callers, proof, signals
+from tests.support.fronts import make_certificate
+from tests.support.server import ServerProcess, serving
 
 COUNT = "count: "
 
@@ -41,6 +43,20 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Path]:
         return path
 
     return give_away
+
+
+@pytest.fixture(scope="session")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of 127.0.0.1 that signed itself, with its key."""
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory, pem: Path) -> Iterator[ServerProcess]:
+    """A server that speaks HTTPS."""
+    data = tmp_path_factory.mktemp("tls") / "data"
+    with serving(data, settings={"tls_cert": pem, "tls_key": pem}, tokens=callers.TOKENS) as server:
+        yield server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -74,4 +74,4 @@ def quiet(server: ServerProcess) -> Iterator[None]:
     yield
     # What the server had to say is said before it answers the next one.
     assert Api.of(server, callers.ALICE).get("/health").status == 200
-    assert server.log == before
+    assert logged(server) == before

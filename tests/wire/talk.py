@@ -123,8 +123,9 @@ class Talk:
 
 
 def logged(server: ServerProcess) -> str:
-    """All that the server printed, once it has said what it says at its start."""
-    return wait_until(lambda: server.log.count("\n\n") >= 2 and server.log)
+    """All that the server printed, once it has said what it says at its start; but for whom it turned away."""
+    wait_until(lambda: server.log.count("\n\n") >= 2)
+    return "".join(line for line in server.log.splitlines(keepends=True) if "refus" not in line)
 
 
 def has_read_all(server: ServerProcess) -> bool:

@@ -48,7 +48,7 @@ def test_every_answer_of_drawn_connections_is_right(
         log = logged(server)
         result = play(server, seed, count)
         check(result, request)
-        assert server.log == log
+        assert logged(server) == log
     assert result.played == count
     record_property("count: connections judged", result.played)
     record_property("count: answers on them", result.answers)

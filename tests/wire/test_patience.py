@@ -45,7 +45,7 @@ def test_one_who_reads_nothing_is_not_read_from(tmp_path: Path, path: str, secon
             if seconds == 1:
                 wait_until(lambda: not talk.is_open_at_server(), seconds_max=SECONDS_MAX)
         assert memory_mib(server) - before < 64
-        assert server.log == log
+        assert logged(server) == log
 
 
 def test_many_who_read_nothing(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_every_state_ends(impatient: ServerProcess) -> None:
         assert not open_, f"still open after {SECONDS_MAX} s: {', '.join(open_)}"
     api = Api.of(impatient, callers.ALICE)
     assert api.release("held", lease["lease_id"]).status == 200
-    assert impatient.log == log
+    assert logged(impatient) == log
 
 
 def test_a_stream_that_is_not_read_ends(impatient: ServerProcess, name: str) -> None:

@@ -60,7 +60,7 @@ def test_nothing_is_written_into_a_stream(
     if behind not in (BEHIND["a byte"], BEHIND["noise"], BEHIND["a bad head"]):
         assert b"data:" in said.body
     assert len(talk.answers()) <= 2
-    assert server.log == log
+    assert logged(server) == log
 
 
 def test_a_stream_behind_answers(server: ServerProcess, alice: Api, name: str) -> None:

@@ -11,17 +11,10 @@ import pytest
 
 from tests.support import callers
 from tests.support.checks import unique, wait_until
-from tests.support.fronts import make_certificate
 from tests.support.server import ServerProcess, serving
 from tests.wire.histories import request
 from tests.wire.naive_http import Said
 from tests.wire.talk import Talk, has_read_all, logged, memory_mib, pour
-
-
-@pytest.fixture(scope="module")
-def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of 127.0.0.1 that signed itself, with its key."""
-    return make_certificate(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +25,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, pem: Path) -> Iterator[Ser
     with serving(tmp_path_factory.mktemp("tls") / "data", settings=settings, tokens=callers.TOKENS) as server:
         before = logged(server)
         yield server
-        assert server.is_running() and server.log == before
+        assert server.is_running() and logged(server) == before
 
 
 @pytest.fixture

@@ -5,32 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support import callers
-from tests.support.fronts import make_certificate
-from tests.support.server import ServerProcess, serving
+from tests.support.server import ServerProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 RLOCK = Path(sysconfig.get_path("scripts")) / "rlock"
-
-
-@pytest.fixture(scope="module")
-def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of 127.0.0.1 that signed itself, with its key."""
-    return make_certificate(tmp_path_factory.mktemp("certificate"))
-
-
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory, pem: Path) -> Iterator[ServerProcess]:
-    """A server that speaks HTTPS."""
-    data = tmp_path_factory.mktemp("tls") / "data"
-    with serving(data, settings={"tls_cert": pem, "tls_key": pem}, tokens=callers.TOKENS) as server:
-        yield server
 
 
 @pytest.fixture
