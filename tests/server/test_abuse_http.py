@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import callers
+from tests.support import callers, pending
 from tests.support.api import Api
 from tests.support.checks import has_request_id, refused, unique, wait_until
 from tests.support.http import Connection, exchange, parse_answers
@@ -425,8 +425,8 @@ def test_connections_have_a_limit(tmp_path: Path) -> None:
         contextlib.ExitStack() as stack,
     ):
         inside = [stack.enter_context(Connection(server.host, server.port)) for _ in range(10)]
-        for connection in inside:
-            assert connection.request("GET", "/locks", token=callers.ALICE).status == 200
+        for token, connection in zip([callers.ALICE] * 9 + [callers.BOB], inside, strict=True):
+            assert connection.request("GET", "/locks", token=token).status == 200
         data = _outside(server)
         answers = parse_answers(data, closed=True)
         assert answers, f"refused without a word: {data!r}"
@@ -463,6 +463,34 @@ def test_strangers_give_way_to_those_who_come(tmp_path: Path) -> None:
         name = unique()
         Api.of(server, callers.ALICE).acquired(name)
         assert stream.next().json()["changes"][0]["name"] == name
+
+
+def test_one_user_cannot_take_every_connection(tmp_path: Path) -> None:
+    """The last tenth of `connections_max` is for users who have few: one that has many is told so (429), also where it
+    only waits in line, and another user gets in. What the first one closes it may open again.
+    """
+    with (
+        ServerProcess.start(tmp_path / "data", settings={"connections_max": 20}, tokens=callers.TOKENS) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        name = unique()
+        Api.of(server, callers.BOB).acquired(name, ttl_seconds=60)
+        waits = {"wait_seconds": 30}
+        address = (server.host, server.port)
+        those = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(17)]
+        for waiter in those:
+            waiter.sendall(pending.payload(f"/locks/{name}/acquire", callers.ALICE, waits))
+        bob = Api.of(server, callers.BOB)
+        wait_until(lambda: pending.waiters(bob, name) == 17)
+        late = stack.enter_context(Connection(server.host, server.port))
+        answer = late.request("POST", f"/locks/{name}/acquire", waits, token=callers.ALICE)
+        refused(answer, 429, ("quota_exceeded",))
+        assert "17 connections" in answer.json()["details"]
+        assert late.request("GET", "/locks", token=callers.OPERATOR).status == 200
+        for waiter in those[:5]:
+            waiter.close()
+        again = stack.enter_context(Connection(server.host, server.port))
+        wait_until(lambda: again.request("GET", "/locks", token=callers.ALICE).status == 200)
 
 
 def _outside(server: ServerProcess) -> bytes:

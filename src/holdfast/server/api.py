@@ -97,6 +97,8 @@ class Api:
         except WrongTokenError:
             self._count_wrong_token(request)
             raise
+        if request.on_known is not None:
+            request.on_known(caller.principal)
         request.is_known = True
         if scope not in caller.scopes:
             caller.require_scope(scope)

@@ -157,7 +157,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout_seconds: Annotated[
         int, About("How long a connection may stay open between two requests.", "seconds", 1)
     ] = 75
-    connections_max: Annotated[int, About("Connections open at the same time.", "connections", 1)] = 10_000
+    connections_max: Annotated[
+        int,
+        About(
+            "Connections open at the same time; the last tenth is for tokens that have less than a hundredth open.",
+            "connections",
+            1,
+        ),
+    ] = 10_000
     stop_timeout_seconds: Annotated[
         int, About("How long requests under way are waited for when the server is told to stop.", "seconds", 0, 3_600)
     ] = 10

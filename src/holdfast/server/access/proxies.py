@@ -63,6 +63,11 @@ class Proxies:
         last = told.decode("latin-1").rpartition(",")[2].strip().lower()
         return last if last in {"http", "https"} else own
 
+    def is_one(self, peer: str) -> bool:
+        """Tell whether the address at the other end of a connection is that of a trusted proxy."""
+        address = _read(peer)
+        return address is not None and self._is_trusted(address)
+
     def _is_trusted(self, address: Address) -> bool:
         return any(address in network for network in self._networks)
 

@@ -48,8 +48,6 @@ class Connection(Protocol):
     is_stopping: bool
     writing_pauses: bool
     """Whether to wait before more is written."""
-    is_known: bool
-    """Whether somebody who is known has asked here."""
 
     @property
     def date(self) -> bytes:
@@ -200,8 +198,6 @@ class Exchange:
         if self._has_begun:
             raise RuntimeError("an answer was begun twice")
         self._has_begun = True
-        if self.request.is_known:
-            self._connection.is_known = True
         names = {name.lower(): value for name, value in fields}
         if self.request.method == b"HEAD" or status in {_NO_CONTENT, _NOT_MODIFIED}:
             self._has_body = False

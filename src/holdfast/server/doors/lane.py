@@ -85,11 +85,13 @@ class Lane(asyncio.BufferedProtocol):
         "_written_bytes",
         "is_known",
         "is_stopping",
+        "known_as",
         "loop",
         "peer",
         "writing_pauses",
     )
 
+    known_as: str | None
     _transport: asyncio.Transport
     _incoming: Incoming
 
@@ -102,16 +104,14 @@ class Lane(asyncio.BufferedProtocol):
         self._owed = Owed()
         self._rest = _NOTHING
         """What is still to be written of a large body."""
-        self.is_known = False
+        self.is_known, self.known_as = False, None
         self._since = lanes.now_seconds
         """When the last answer was done; when the current one was begun; when it was over."""
         self._is_working = self._is_behind = self._is_over = False
-        self._half_closed = False
-        self.is_stopping = False
-        self._reading_pauses = False
-        self.writing_pauses = False
+        self._half_closed = self.is_stopping = False
+        self._reading_pauses = self.writing_pauses = False
         self._written_bytes = self._taken_bytes = self._discarded_bytes = 0
-        self._taken_since = lanes.now_seconds
+        self._taken_since = self._since
 
     # The connection.
 
@@ -196,11 +196,11 @@ class Lane(asyncio.BufferedProtocol):
             # TLS would wait for the other side to say goodbye too.
             self.loop.call_later(FAREWELL_SECONDS, self._transport.abort)
 
-    def is_strange(self) -> bool:
-        """Tell whether nobody who is known has asked here yet."""
-        current = self._owed.current
-        request = current.request if isinstance(current, Exchange) else current
-        return not (self.is_known or (request is not None and request.is_known))
+    def _recognise(self, principal: str) -> None:
+        """Know who asks here, or raise that it has too many connections."""
+        if not self.is_known:
+            self.known_as = self._lanes.count_in(self.peer, principal)
+            self.is_known = True
 
     # The queue. `incoming` puts in, `_work` takes out.
 
@@ -212,6 +212,7 @@ class Lane(asyncio.BufferedProtocol):
         """Owe an exchange, if this request is answered in pieces."""
         if not self._lanes.door.is_in_pieces(request):
             return None
+        request.on_known = None if self.is_known else self._recognise
         exchange = Exchange(self, request)
         self._owed.append(exchange)
         return exchange
@@ -222,9 +223,8 @@ class Lane(asyncio.BufferedProtocol):
 
     def body_limit(self, request: Request) -> int:
         """Return how many bytes of body a request may send, or raise why none."""
-        limit = self._lanes.door.body_limit(request)
-        self.is_known = self.is_known or request.is_known
-        return limit
+        request.on_known = None if self.is_known else self._recognise
+        return self._lanes.door.body_limit(request)
 
     def refuse(self, problem: Problem, request: Request | None) -> None:
         """Owe a refusal: the last word on this connection."""
@@ -307,6 +307,8 @@ class Lane(asyncio.BufferedProtocol):
 
     def _answer(self, request: Request) -> None:
         self._owed.current, self._since = request, self._lanes.now_seconds
+        if not self.is_known:
+            request.on_known = self._recognise
         self._lanes.routes.handle(request, partial(self._reply, request))
         if self._half_closed and self._is_away():
             self._hang_up()
@@ -320,8 +322,6 @@ class Lane(asyncio.BufferedProtocol):
         """Write an answer, unless nobody waits for it any more."""
         if self._owed.current is not request or self._rest:
             return
-        if request.is_known:
-            self.is_known = True
         keep_alive = request.keep_alive and not self.is_stopping
         data = message(request, status, body, headers, self._lanes.common_fields, keep_alive)
         self._written_bytes += len(data)

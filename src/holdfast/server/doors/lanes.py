@@ -3,7 +3,8 @@
 Time limits need no timer for each connection: `tick` counts the seconds and looks at all of them.
 
 When there are too many connections, the eldest on which nobody known has asked yet gives way: a stranger can take the
-places of strangers, and never those of users.
+places of strangers, and never those of users. The last tenth of the places is for users who have few (`count_in`), so
+that one of them cannot shut the others out.
 
 A connection that has more to do than its turn allows stands in the backlog. All that stand there get `BACKLOG_MS`
 between two looks at the sockets, one after another, so that nobody waits for one that has much to say.
@@ -18,6 +19,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.server.doors.message import NEVER_KEPT, written
+from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from uvicorn.server import ServerState
@@ -42,9 +44,10 @@ class Connection(Protocol):
     """One connection, as all of them together see it."""
 
     loop: asyncio.AbstractEventLoop
-
-    def is_strange(self) -> bool:
-        """Tell whether nobody who is known has asked here."""
+    is_known: bool
+    """Whether somebody who is known has asked there."""
+    known_as: str | None
+    """The principal that asked there first. None: nobody who is known has, or the connection is a proxy's."""
 
     def abort(self) -> None:
         """Break it off."""
@@ -78,6 +81,9 @@ class Lanes:
         """No answer of ours takes longer: a wait in line, and a disk that must answer or the server ends."""
         self._clock = routes.api.engine.clock
         self._read_date()
+        self._has: dict[str, int] = {}
+        """How many connections each principal has; and all of them together."""
+        self._known = 0
         self._backlog: deque[Connection] = deque()
         self._catch_up_is_due = False
 
@@ -88,7 +94,7 @@ class Lanes:
         while beyond > 0 and self._strangers:
             stranger = next(iter(self._strangers))
             del self._strangers[stranger]
-            if stranger.is_strange():
+            if not stranger.is_known:
                 self.connections.discard(stranger)
                 stranger.abort()
                 beyond -= 1
@@ -99,6 +105,27 @@ class Lanes:
         """Count a connection out."""
         self.connections.discard(connection)
         self._strangers.pop(connection, None)
+        if connection.known_as is not None:
+            self._known -= 1
+            self._has[connection.known_as] -= 1
+            if not self._has[connection.known_as]:
+                del self._has[connection.known_as]
+
+    def count_in(self, peer: object, principal: str) -> str | None:
+        """Count a connection for the principal that asks on it first, or raise that it has too many.
+
+        Returns the name to count it out by: none for a trusted proxy's, which is everybody's.
+        """
+        if isinstance(peer, tuple) and self.routes.api.proxies.is_one(peer[0]):
+            return None
+        most = self.settings.connections_max
+        has = self._has.get(principal, 0)
+        if has >= max(1, most // 100) and self._known >= most - most // 10:
+            text = f"This token has {has} connections open, and the last are for others. Close some, or try again."
+            raise Problem("quota_exceeded", text, retry_after_ms=1_000)
+        self._known += 1
+        self._has[principal] = has + 1
+        return principal
 
     async def tick(self) -> None:
         """Count a second and look at every connection's time, without keeping the others waiting."""

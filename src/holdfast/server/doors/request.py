@@ -47,6 +47,7 @@ class Request:
         "key",
         "method",
         "on_disconnect",
+        "on_known",
         "path",
         "peer",
         "query",
@@ -82,6 +83,8 @@ class Request:
         """Whether it is of HTTP/1.0."""
         self.is_known = False
         """Whether whoever asks was found out and let in."""
+        self.on_known: Callable[[str], None] | None = None
+        """To be called with the principal of whoever asks; raises if it has too many connections. Set by the door."""
         self.rests_on_state = False
         """Whether the state was looked at: a refusal must then wait until what it rests on is durable."""
         self.request_id = new_request_id()
