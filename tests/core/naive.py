@@ -4,6 +4,7 @@ It shares nothing with the real one but the commands and the limits. An answer i
 of the real core in one thing only, when the memory is cut (`forget`), because the rules leave that within a second.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
@@ -83,7 +84,13 @@ class Key(NamedTuple):
     place: int = 0
     more: tuple[str, ...] = ()
     """The other leases that it made (M2)."""
+    session: str | None = None
+    """The session that it counts against, if what it was spent for is bound to one."""
 
+
+Account = tuple[str, str | None]
+"""A principal, and one of its sessions or None."""
+Cuts = tuple[tuple[str, str | None, int], ...]
 
 Keyed = Acquire | ClaimAll | ClaimAny | EndSession | OpenSession | Release | Reopen | Revoke | Transfer
 
@@ -99,12 +106,15 @@ class Naive(Waiting):
         self.line = Line()
         self.notices: list[tuple[str, tuple[object, ...]]] = []
         """What those in line were told, whether they were there or not."""
-        self.forgotten = 0
-        """How many of all that ended are out of the retry memory: it forgets the oldest end first."""
+        self.forgotten: frozenset[int] = frozenset()
+        """The places of those that ended and are out of the retry memory."""
+        self.behind: dict[int, int] = {}
+        """The ends of names that were put behind later ones, because they could not be forgotten."""
 
     def clone(self) -> "Naive":
         twin = Naive(self.limits)
         twin.now, twin.ends, twin.forgotten = self.now, self.ends, self.forgotten
+        twin.behind = self.behind.copy()
         twin.claims, twin.runs, twin.keys = self.claims[:], self.runs[:], self.keys[:]
         twin.line = self.line.clone()
         return twin
@@ -154,19 +164,34 @@ class Naive(Waiting):
             if found.session_id == run and found.principal == principal:
                 if not found.how:
                     return None
-                if found.how == "expired" and found.place > self.forgotten:
+                if found.how == "expired" and found.place not in self.forgotten:
                     return "session-lapsed"
         return "session-unknown"
 
     def free_names(self) -> list[str]:
         """Names that nobody holds and that are remembered, the oldest end first."""
         pasts = [self.past(name) for name in {claim.name for claim in self.claims} if not self.live(name)]
-        return [past[-1].name for past in sorted((p for p in pasts if p), key=lambda past: past[-1].place)]
+        lasts = [past[-1] for past in pasts if past]
+        return [last.name for last in sorted(lasts, key=lambda last: self.behind.get(last.place, last.place))]
 
-    def memory(self) -> Iterator[tuple[int, int]]:
-        """The place and time of everything in the retry memory, the oldest first."""
-        every: Iterable[Claim | Run | Key] = chain(self.claims, self.runs, self.keys)
-        return iter(sorted((thing.place, thing.at) for thing in every if thing.place > self.forgotten))
+    def who_left(self, name: str) -> Account:
+        """Whose a free name is."""
+        last = self.past(name)[-1]
+        return last.principal, last.session if last.bound else None
+
+    def memory(self) -> Iterator[tuple[int, int, Account]]:
+        """The place and time of everything in the retry memory, and whose it is, the oldest first."""
+        plain: Iterable[Run | Key] = chain(self.runs, self.keys)
+        every = [
+            *(
+                (c.place, c.at, (c.principal, c.session if c.bound and c.how != "transferred" else None))
+                for c in self.claims
+            ),
+            *((t.place, t.at, (t.principal, t.session if isinstance(t, Key) else None)) for t in plain),
+        ]
+        return iter(
+            sorted((each for each in every if each[0] and each[0] not in self.forgotten), key=lambda each: each[0])
+        )
 
     # What happens.
 
@@ -201,38 +226,59 @@ class Naive(Waiting):
         self.runs[self.runs.index(run)] = run._replace(how=how, at=self.now, place=self.ends)
         return sorted(claim.name for claim in bound)
 
-    def forget(self, count: int, names: int) -> None:
-        """Follow a cut of the memory, if the rules allow it: what is old or too many, and open names only (C5, I14)."""
+    def forget(self, count: int) -> None:
+        """Follow a cut of the memory, if the rules allow it: what is old (C5)."""
         for _ in range(count):
-            memory = list(self.memory())
-            place, at = memory[0]
-            assert at + self.limits.retry_memory_ms <= self.now or len(memory) > self.limits.retry_keys_max
-            self.forgotten = place
-        for _ in range(names):
+            place, at, _ = next(self.memory())
+            assert at + self.limits.retry_memory_ms <= self.now
+            self.forgotten |= {place}
+        self.free_keys()
+
+    def forget_shares(self, remembered: Cuts, names: Cuts) -> None:
+        """Follow a cut of what is too many, if the rules allow it: only from those who have most, the eldest first."""
+        for principal, session, count in remembered:
+            for _ in range(count):
+                assert len(list(self.memory())) > self.limits.retry_keys_max
+                self.forgotten |= {next(place for place, _, who in self.memory() if who == (principal, session))}
+        check_fair([who for _, _, who in self.memory()], remembered)
+        self.free_keys()
+        for principal, session, looked_at in names:
             free = self.free_names()
-            assert len(free) > self.limits.ended_names_max
-            name = next(name for name in free if self.is_idle(name))
-            last = self.past(name)[-1]
-            self.claims[self.claims.index(last)] = last._replace(cut=True)
-        # A key is free again when all that it stands for is forgotten.
+            those = [self.who_left(name) for name in free if not self.done(name)]
+            assert len(those) > self.limits.ended_names_max
+            share = self.limits.ended_names_max // len({self.who_left(name)[0] for name in free})
+            assert sum(who[0] == principal for who in those) > share, "it had no more than its share"
+            for name in [name for name in free if self.who_left(name) == (principal, session)][:looked_at]:
+                last = self.past(name)[-1]
+                if self.is_idle(name):
+                    self.claims[self.claims.index(last)] = last._replace(cut=True)
+                else:
+                    self.ends += 1
+                    self.behind[last.place] = self.ends
+
+    def free_keys(self) -> None:
+        """A key is free again when all that it stands for is forgotten."""
         self.keys = [key for key in self.keys if self.stands(key)]
 
     def stands(self, key: Key) -> bool:
         if key.place:
-            return key.place > self.forgotten
+            return key.place not in self.forgotten
         things = [(c.lease_id, c.how, c.place) for c in self.claims] + [
             (r.session_id, r.how, r.place) for r in self.runs
         ]
         wanted = {key.made, *key.more}
         in_line = any(key.made in place.lease_ids for place in self.line.places)
-        return in_line or any(made in wanted and (not how or place > self.forgotten) for made, how, place in things)
+        return in_line or any(
+            made in wanted and (not how or place not in self.forgotten) for made, how, place in things
+        )
 
     def overdue(self) -> bool:
         """Whether the memory holds more or older things than the rules allow."""
         memory = list(self.memory())
-        old = any(at + self.limits.retry_memory_ms + FORGET_LATE_MS < self.now for _, at in memory)
-        open_names = [name for name in self.free_names() if self.is_idle(name)]
-        too_many = len(self.free_names()) > self.limits.ended_names_max and bool(open_names)
+        old = any(at + self.limits.retry_memory_ms + FORGET_LATE_MS < self.now for _, at, _ in memory)
+        free = [name for name in self.free_names() if not self.done(name)]
+        # Those who have most may have only names that must stay, for a while.
+        too_many = len(free) > self.limits.ended_names_max and all(self.is_idle(name) for name in free)
         return old or too_many or len(memory) > self.limits.retry_keys_max
 
     # Commands.
@@ -312,8 +358,13 @@ class Naive(Waiting):
                     at,
                     place,
                     more,
+                    self.bound_to(command) if own else None,
                 )
             )
+
+    def bound_to(self, command: Keyed) -> str | None:
+        terms = command.terms if isinstance(command, Acquire) else None
+        return terms.session if terms is not None and terms.bound else None
 
     def bad(self, command: Acquire | ClaimAny | ClaimAll) -> tuple[object, ...] | None:
         if not 1 <= command.terms.ttl_ms <= self.limits.ttl_ms_max:
@@ -547,10 +598,19 @@ class Naive(Waiting):
         refusal = ("not-current", self.live(name) is not None)
         for claim in self.claims:
             if (claim.name, claim.lease_id, claim.principal) == (name, lease_id, principal) and claim.how:
-                return (*refusal, told(claim)) if claim.place > self.forgotten else refusal
+                return (*refusal, told(claim)) if claim.place not in self.forgotten else refusal
         return refusal
 
 
 def told(claim: Claim) -> tuple[object, ...]:
     """What is told of an ended claim (C7)."""
     return (claim.owner, claim.token, claim.how, claim.at, claim.note, claim.reason)
+
+
+def check_fair(left: list[Account], cuts: Cuts) -> None:
+    """Whoever had to give has still as much as anybody, but for one: between principals, and inside each of them."""
+    have = Counter(principal for principal, _ in left)
+    for principal, session, _ in cuts:
+        assert have[principal] >= max(have.values(), default=0) - 1, "another principal has more"
+        inside = Counter(which for who, which in left if who == principal)
+        assert inside[session] >= max(inside.values(), default=0) - 1, "another of its sessions has more"

@@ -20,6 +20,7 @@ from holdfast.core.events import (
     Renewed,
     SessionEnded,
     SessionRenewed,
+    SharesForgotten,
     Transferred,
 )
 from holdfast.core.evolve import event_fits, evolve
@@ -148,7 +149,10 @@ class Pair:
                 case SessionEnded():
                     ends.append((f"session-{event.how}", event.session_id, *(ended.name for ended in event.leases)))
                 case Forgotten():
-                    self.naive.forget(event.remembered, event.names)
+                    assert not event.names, "only older versions forget names by their age alone"
+                    self.naive.forget(event.remembered)
+                case SharesForgotten():
+                    self.naive.forget_shares(event.remembered, event.names)
         assert ends == wanted
         self.compare_told()
         assert not self.naive.overdue()

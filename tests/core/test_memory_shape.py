@@ -72,9 +72,16 @@ def indexes(state: State) -> dict[str, object]:
         "sessions_by_principal": {who: list(those) for who, those in state.index.sessions_by_principal.items()},
         "names_by_session": state.index.names_by_session,
         "tokens": state.index.token_by_digest,
-        "free": state.free_names,
+        **{kind: shares(state, kind) for kind in ("memory", "free", "done")},
         "has_deadlines": state.has_deadlines(),
     }
+
+
+def shares(state: State, kind: str) -> object:
+    """What is kept of a kind, by whose it is, in the order in which it would be forgotten."""
+    kept = getattr(state.index, kind)
+    purses = {who: {s: list(a.items) for s, a in purse.accounts.items()} for who, purse in kept.purses.items()}
+    return purses, kept
 
 
 def check(state: State) -> None:

@@ -316,7 +316,7 @@ class CoreMachine(RuleBasedStateMachine):
             run.until for run in naive.runs if not run.how
         ]
         opens = [claim.at + claim.delay for claim in naive.claims if claim.how and claim.delay]
-        forgets = [at + self.pair.limits.retry_memory_ms for _, at in naive.memory()]
+        forgets = [at + self.pair.limits.retry_memory_ms for _, at, _ in naive.memory()]
         finished = [claim.done_until for claim in naive.claims if claim.done_until]
         coming = sorted({ms for ms in ends + opens + forgets + finished if ms >= self.pair.now_ms})
         if which < len(coming):

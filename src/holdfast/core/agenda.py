@@ -35,19 +35,28 @@ class Agenda:
         self.names_with_new_holder: dict[str, None] = {}
         """A circle of waits may be closed there (D1)."""
         self.forget_at_ms = 0
-        """When to look at the retry memory again."""
+        """When to look again at what of the retry memory is overdue."""
+        self.cut_memory_at_ms = 0
+        """When the next slice of what is over a limit may go: of the retry memory, and of the free names."""
+        self.cut_names_at_ms = 0
+        self.done_alarms: list[tuple[int, str]] = []
+        """When finished work is no longer remembered (L5)."""
+        self.fade_at_ms = 0
 
     def build(self, slots: dict[str, Slot], sessions: dict[str, Session]) -> None:
         """Set an alarm for everything that has a deadline."""
         for name, slot in slots.items():
             if slot.closed_until_ms:
                 self.opening_alarms.append((slot.closed_until_ms, name))
+            if slot.done is not None:
+                self.done_alarms.append((slot.done.until_ms, name))
             if slot.lease is not None:
                 self.lease_alarms.append((slot.lease.until_ms, slot.lease.token, name))
         self.session_alarms = [(session.until_ms, session.session_id) for session in sessions.values()]
         heapq.heapify(self.lease_alarms)
         heapq.heapify(self.opening_alarms)
         heapq.heapify(self.session_alarms)
+        heapq.heapify(self.done_alarms)
 
     def next_alarms_ms(self) -> list[int]:
         """Return the earliest alarm of each kind."""
@@ -71,6 +80,18 @@ class Agenda:
                 first[alarm[1]] = min(alarm, first.get(alarm[1], alarm))
         self.lease_alarms = list(first.values())
         heapq.heapify(self.lease_alarms)
+
+    def tidy_done_alarms(self, slots: dict[str, Slot], done: int) -> None:
+        """Keep the alarms of work that is remembered as done, once too many are for nothing."""
+        if len(self.done_alarms) <= 2 * done + ALARMS_SPARE:
+            return
+        alarms = {
+            alarm
+            for alarm in self.done_alarms
+            if (slot := slots.get(alarm[1])) is not None and slot.done is not None and slot.done.until_ms == alarm[0]
+        }
+        self.done_alarms = list(alarms)
+        heapq.heapify(self.done_alarms)
 
     def tidy_session_alarms(self, sessions: dict[str, Session]) -> None:
         """Keep the alarms of live sessions, once too many are for nothing."""

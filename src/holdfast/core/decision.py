@@ -93,4 +93,5 @@ def end_of(name: str, lease: Lease, how: str, now_ms: int, *, by: str | None = N
         owner=lease.owner,
         note=lease.note,
         labels=lease.labels,
+        principal=lease.principal,
     )

@@ -109,6 +109,8 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False)
     left: tuple[Left, ...] = ()
     """Those in line whom finished work answers, in this very record (L5)."""
     labels: Labels | None = None
+    principal: str | None = None
+    """Whose lease it was: what is remembered of it is counted against that one. None in records up to format 2."""
 
 
 class SessionOpened(msgspec.Struct, frozen=True, array_like=True, tag="session_opened", gc=False):
@@ -170,6 +172,23 @@ class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten", g
     names: int = 0
 
 
+class SharesForgotten(msgspec.Struct, frozen=True, array_like=True, tag="shares_forgotten", gc=False):
+    """A limit was passed, and the eldest of whoever had most went: each part names a principal and a session, or None.
+
+    `remembered` says how many entries of the retry memory were dropped. `names` says how many free names were looked
+    at: those that may go were dropped, the others were put behind the rest.
+    """
+
+    remembered: tuple[tuple[str, str | None, int], ...] = ()
+    names: tuple[tuple[str, str | None, int], ...] = ()
+
+
+class DoneFaded(msgspec.Struct, frozen=True, array_like=True, tag="done_faded", gc=False):
+    """Finished work is no longer remembered: its time is over (L5)."""
+
+    names: tuple[str, ...]
+
+
 class TimePassed(msgspec.Struct, frozen=True, array_like=True, tag="time_passed", gc=False):
     """Nothing else was written for a while: authority time is kept, so that a crash gives little of it back (T2)."""
 
@@ -191,6 +210,8 @@ Event = (
     | TokenCreated
     | TokenRevoked
     | Forgotten
+    | SharesForgotten
+    | DoneFaded
     | TimePassed
 )
 
@@ -252,4 +273,6 @@ def owners_of(event: Event) -> set[str | None]:
 
 def is_history(event: Event) -> bool:
     """Tell whether the event outlives the next snapshot. Renewals and ticks are most of the traffic and do not."""
-    return not isinstance(event, Renewed | SessionKept | SessionRenewed | Forgotten | TimePassed)
+    return not isinstance(
+        event, Renewed | SessionKept | SessionRenewed | Forgotten | SharesForgotten | DoneFaded | TimePassed
+    )

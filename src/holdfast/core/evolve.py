@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from holdfast.core.events import (
+    DoneFaded,
     Ended,
     Event,
     Forgotten,
@@ -24,6 +25,7 @@ from holdfast.core.events import (
     SessionKept,
     SessionOpened,
     SessionRenewed,
+    SharesForgotten,
     TokenCreated,
     TokenRevoked,
     Transferred,
@@ -33,6 +35,8 @@ from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo,
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from holdfast.core.values import Remembered
 
 
 def evolve(state: State, record: Record) -> None:
@@ -67,7 +71,7 @@ def evolve(state: State, record: Record) -> None:
             _token_created(state, event, record)
         case TokenRevoked():
             _token_revoked(state, event, record)
-        case Forgotten():
+        case Forgotten() | SharesForgotten() | DoneFaded():
             _forgotten(state, event)
         case Opened():
             state.epoch = event.epoch
@@ -76,6 +80,8 @@ def evolve(state: State, record: Record) -> None:
 def _granted(state: State, event: Granted) -> None:
     name, lease = event.name, event.lease
     before = state.slots.get(name, EMPTY)
+    if before is not EMPTY:
+        state.index.drop_free(name, before)
     state.slots[name] = Slot(lease, 0, before.last_end, before.attempts + 1)
     state.last_token = lease.token
     state.index.held.add(name)
@@ -170,7 +176,8 @@ def _renewed(state: State, event: Renewed, record: Record) -> None:
     state.slots[event.name] = Slot(lease, slot.closed_until_ms, slot.last_end, slot.attempts, slot.done)
     if event.claim_key is not None:
         memo = Memo("acquire", lease.lease_id, event.fingerprint)
-        _spend_key(state, lease.principal, event.claim_key, memo, record.at_ms)
+        session = lease.session if lease.bound else None
+        _spend_key(state, lease.principal, event.claim_key, memo, record.at_ms, session=session)
 
 
 def _ended(state: State, event: Ended, record: Record) -> None:
@@ -191,13 +198,24 @@ def _ended(state: State, event: Ended, record: Record) -> None:
     )
     # Popped and put back, so that the names nobody holds stand in the order in which they ended.
     attempts = 0 if event.well else slot.attempts
-    state.slots[event.name] = Slot(None, event.closed_until_ms, end, attempts, event.done)
+    # Records up to format 2 do not say whose it was: what is kept of them stays as it was.
+    says_whose = event.principal is not None
+    session = lease.session if lease.bound and says_whose else None
+    free = Slot(None, event.closed_until_ms, end, attempts, event.done, 0, event.principal, session)
+    state.slots[event.name] = free
+    state.index.add_free(event.name, free)
+    if event.done is not None:
+        heapq.heappush(state.agenda.done_alarms, (event.done.until_ms, event.name))
+        state.agenda.tidy_done_alarms(state.slots, state.index.done.number)
     if event.closed_until_ms:
         state.index.closed_until_ms = max(state.index.closed_until_ms, event.closed_until_ms)
         heapq.heappush(state.agenda.opening_alarms, (event.closed_until_ms, event.name))
     state.index.held.remove(event.name)
     _finish(state, event.name, lease)
-    state.remembered[lease.lease_id] = EndedLease(event.name, lease.principal, lease.session, end, lease.key, event.key)
+    ended = EndedLease(
+        event.name, lease.principal, lease.session, end, lease.key, event.key, lease.bound and says_whose
+    )
+    _remember(state, lease.lease_id, ended)
     if event.key is not None and event.by is not None:
         kind = "revoke" if event.how == "revoked" else "release"
         state.memos[event.by, event.key] = Memo(kind, lease.lease_id, event.fingerprint)
@@ -215,7 +233,7 @@ def _transferred(state: State, event: Transferred, record: Record) -> None:
     _finish(state, event.name, old)
     # The name is held all the while: nobody in line has a turn by this.
     state.agenda.names_to_serve.pop(event.name, None)
-    state.remembered[old.lease_id] = EndedLease(event.name, old.principal, old.session, end, old.key)
+    _remember(state, old.lease_id, EndedLease(event.name, old.principal, old.session, end, old.key))
     state.slots[event.name] = Slot(new, 0, end, slot.attempts)
     state.last_token = new.token
     _begin(state, event.name, new)
@@ -225,8 +243,7 @@ def _transferred(state: State, event: Transferred, record: Record) -> None:
 
 
 def _reopened(state: State, event: Reopened, record: Record) -> None:
-    slot = state.slots[event.name]
-    state.slots[event.name] = replace(slot, done=None)
+    _fade(state, event.name)
     if event.key is not None:
         _spend_key(state, event.by, event.key, Memo("reopen", event.name, event.fingerprint), record.at_ms)
 
@@ -255,9 +272,8 @@ def _session_ended(state: State, event: SessionEnded, record: Record) -> None:
         _leave(state, each.ticket_id)
     session = state.sessions.pop(event.session_id)
     state.index.drop_session(session)
-    state.remembered[event.session_id] = EndedSession(
-        session.principal, event.how, record.at_ms, record.wall_ms, session.key, event.key
-    )
+    ended_session = EndedSession(session.principal, event.how, record.at_ms, record.wall_ms, session.key, event.key)
+    _remember(state, event.session_id, ended_session)
     if event.key is not None:
         state.memos[session.principal, event.key] = Memo("end_session", event.session_id, event.fingerprint)
     state.agenda.tidy_session_alarms(state.sessions)
@@ -278,33 +294,87 @@ def _token_revoked(state: State, event: TokenRevoked, record: Record) -> None:
         _spend_key(state, event.by, event.key, Memo("revoke_token", event.name, event.fingerprint), record.at_ms)
 
 
-def _spend_key(state: State, principal: str, key: str, memo: Memo, at_ms: int) -> None:
+def _spend_key(state: State, principal: str, key: str, memo: Memo, at_ms: int, *, session: str | None = None) -> None:
     state.memos[principal, key] = memo
-    state.remembered[f"{principal} {key}"] = SpentKey(principal, key, at_ms)
+    _remember(state, f"{principal} {key}", SpentKey(principal, key, at_ms, session))
 
 
-def _forgotten(state: State, event: Forgotten) -> None:
+def _remember(state: State, place: str, thing: Remembered) -> None:
+    """Keep what is over in the retry memory, behind all that is there."""
+    before = state.remembered.pop(place, None)
+    if before is not None:
+        state.index.forget(place, before)
+    state.remembered[place] = thing
+    state.index.remember(place, thing)
+
+
+def _fade(state: State, name: str) -> None:
+    """Let finished work be claimed again; the name keeps its place among the free ones."""
+    slot = state.slots[name]
+    if slot.done is not None:
+        state.slots[name] = faded = replace(slot, done=None)
+        state.index.fade(name, slot, faded)
+
+
+def _forgotten(state: State, event: Forgotten | SharesForgotten | DoneFaded) -> None:
+    match event:
+        case Forgotten():
+            _eldest_forgotten(state, event)
+        case SharesForgotten():
+            _shares_forgotten(state, event)
+        case DoneFaded():
+            for name in event.names:
+                _fade(state, name)
+
+
+def _eldest_forgotten(state: State, event: Forgotten) -> None:
     for place in list(islice(state.remembered, event.remembered)):
-        match state.remembered.pop(place):
-            case EndedLease(principal=principal, key=key, end=end, end_key=end_key):
-                _forget_claim(state, principal, key)
-                # It was ended by an operator's key, maybe.
-                _forget_memos(state, principal if end.by is None else end.by, end_key)
-            case EndedSession(principal=principal, key=key, end_key=end_key):
-                _forget_memos(state, principal, key, end_key)
-            case SpentKey(principal=principal, key=key):
-                _forget_memos(state, principal, key)
+        _forget(state, place)
     if event.names:
-        for name in list(islice(forgettable(state, state.now_ms), event.names)):
-            del state.slots[name]
+        # Only older versions wrote this; the walk over all names is theirs.
+        for name in list(islice(_forgettable(state), event.names)):
+            state.index.drop_free(name, state.slots.pop(name))
 
 
-def forgettable(state: State, now_ms: int) -> Iterator[str]:
-    """Yield the names that nobody holds or waits for and nothing keeps closed (I14), in the order of their ends."""
+def _forgettable(state: State) -> Iterator[str]:
     for name, slot in state.slots.items():
-        if slot.lease is None and slot.closed_until_ms <= now_ms and name not in state.index.lines:  # noqa: SIM102 - Cheap.
-            if slot.done is None or slot.done.until_ms <= now_ms:
-                yield name
+        if slot.lease is None and may_go(state, name, slot, state.now_ms):
+            yield name
+
+
+def _shares_forgotten(state: State, event: SharesForgotten) -> None:
+    for principal, session, number in event.remembered:
+        for place in list(islice(state.index.memory.account(principal, session).items, number)):
+            _forget(state, place)
+    for principal, session, looked_at in event.names:
+        for name in list(islice(state.index.free.account(principal, session).items, looked_at)):
+            slot = state.slots.pop(name)
+            state.index.drop_free(name, slot)
+            if not may_go(state, name, slot, state.now_ms):
+                # Put behind, here and there, so that it is not looked at again before all others.
+                state.slots[name] = slot
+                state.index.add_free(name, slot)
+
+
+def may_go(state: State, name: str, slot: Slot, now_ms: int) -> bool:
+    """Tell whether a free name may be forgotten: nobody waits for it, it is open (I14) and not known as done (L5)."""
+    is_open = slot.closed_until_ms <= now_ms and (slot.done is None or slot.done.until_ms <= now_ms)
+    return is_open and name not in state.index.lines
+
+
+def _forget(state: State, place: str) -> None:
+    """Drop one entry of the retry memory, with the keys that lead to it."""
+    thing = state.remembered.pop(place)
+    state.index.forget(place, thing)
+    match thing:
+        case EndedLease(principal=principal, key=key, end=end, end_key=end_key):
+            _forget_claim(state, principal, key)
+            # It was ended by an operator's key, maybe.
+            _forget_memos(state, principal if end.by is None else end.by, end_key)
+        case EndedSession(principal=principal, key=key, end_key=end_key):
+            _forget_memos(state, principal, key, end_key)
+        case SpentKey(principal=principal, key=key):
+            _forget_memos(state, principal, key)
 
 
 def _forget_claim(state: State, principal: str, key: str | None) -> None:
@@ -362,5 +432,7 @@ def event_fits(state: State, event: Event) -> bool:
             return fits and _places_fit(state, event.left)
         case TokenRevoked():
             return event.name in state.tokens
+        case DoneFaded():
+            return all(name in state.slots for name in event.names)
         case _:
             return True

@@ -1,4 +1,4 @@
-"""Look-ups over what is durable: nothing here that the slots, sessions, tickets and tokens do not say themselves.
+"""Look-ups over what is durable: nothing here that the slots, sessions, tickets, tokens and memory do not say.
 
 Left out of snapshots. `build` makes it from nothing; `evolve` keeps it with the other methods, and a test compares the
 two after every step. Collections that have become empty are dropped, so that nothing outlives what it is for.
@@ -9,13 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.core.ordered import OrderedNames
+from holdfast.core.shares import (
+    Shares,
+    account_of_name,
+    account_of_remembered,
+    weight_of_done,
+    weight_of_name,
+    weight_of_remembered,
+)
 from holdfast.core.values import holder_of_ticket
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
     from typing import TypeVar
 
-    from holdfast.core.values import AccessToken, Holder, Lease, Session, Slot, Ticket
+    from holdfast.core.values import AccessToken, Holder, Lease, Remembered, Session, Slot, Ticket
 
     K = TypeVar("K", bound=Hashable)
     V = TypeVar("V")
@@ -48,6 +56,12 @@ class Index:
         self.token_by_digest: dict[str, AccessToken] = {}
         self.closed_until_ms = 0
         """When the last of the closed names opens (L6)."""
+        self.memory = Shares()
+        """The retry memory, by whose it is."""
+        self.free = Shares()
+        """The names that nobody holds, by who left them. One that is done stands there and does not count."""
+        self.done = Shares()
+        """The names that are remembered as done, by who finished them (L5)."""
 
     def build(
         self,
@@ -55,6 +69,7 @@ class Index:
         sessions: dict[str, Session],
         tickets: dict[str, Ticket],
         tokens: dict[str, AccessToken],
+        remembered: dict[str, Remembered],
     ) -> None:
         """Make everything from what is durable."""
         self.held.update(name for name, slot in slots.items() if slot.lease is not None)
@@ -62,11 +77,15 @@ class Index:
             self.closed_until_ms = max(self.closed_until_ms, slot.closed_until_ms)
             if slot.lease is not None:
                 self.add_lease(name, slot.lease, in_session=slot.lease.session in sessions)
+            else:
+                self.add_free(name, slot)
         for session in sessions.values():
             self.add_session(session)
         for ticket in tickets.values():
             self.add_ticket(ticket)
         self.token_by_digest = {token.digest: token for token in tokens.values()}
+        for place, thing in remembered.items():
+            self.remember(place, thing)
 
     def add_lease(self, name: str, lease: Lease, *, in_session: bool) -> None:
         """Enter a live lease; `held` is kept by the caller, since a transfer leaves the name held.
@@ -91,6 +110,46 @@ class Index:
         """Take a session that is over out, with the names that were counted in it."""
         _take_out(self.sessions_by_principal, session.principal, session.session_id)
         self.names_by_session.pop(session.session_id, None)
+
+    def add_free(self, name: str, slot: Slot) -> None:
+        """Enter a name that nobody holds any more, behind all others of its account."""
+        principal, session = account_of_name(slot)
+        self.free.enter(principal, session, name)
+        self._count_free(name, slot, 1)
+
+    def drop_free(self, name: str, slot: Slot) -> None:
+        """Take out a name that is held again, or forgotten."""
+        self._count_free(name, slot, -1)
+        principal, session = account_of_name(slot)
+        self.free.leave(principal, session, name)
+
+    def fade(self, name: str, done: Slot, faded: Slot) -> None:
+        """Count a name among the free ones, since it is done no more. It stands there where it stood."""
+        self._count_free(name, done, -1)
+        self._count_free(name, faded, 1)
+
+    def _count_free(self, name: str, slot: Slot, by: int) -> None:
+        principal, session = account_of_name(slot)
+        if slot.done is None:
+            self.free.count(principal, session, by, by * weight_of_name(name, slot))
+            return
+        if by > 0:
+            self.done.enter(principal, session, name)
+        self.done.count(principal, session, by, by * weight_of_done(name, slot.done))
+        if by < 0:
+            self.done.leave(principal, session, name)
+
+    def remember(self, place: str, thing: Remembered) -> None:
+        """Enter what the retry memory keeps, behind all others of its account."""
+        principal, session = account_of_remembered(thing)
+        self.memory.enter(principal, session, place)
+        self.memory.count(principal, session, 1, weight_of_remembered(place, thing))
+
+    def forget(self, place: str, thing: Remembered) -> None:
+        """Take out what the retry memory keeps no longer."""
+        principal, session = account_of_remembered(thing)
+        self.memory.count(principal, session, -1, -weight_of_remembered(place, thing))
+        self.memory.leave(principal, session, place)
 
     def add_ticket(self, ticket: Ticket) -> None:
         """Enter a ticket into the lines, behind all others."""

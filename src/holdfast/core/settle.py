@@ -10,20 +10,24 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.core.decision import Due, end_of, left
-from holdfast.core.events import Forgotten, SessionEnded
-from holdfast.core.evolve import forgettable
+from holdfast.core.events import DoneFaded, Forgotten, SessionEnded, SharesForgotten
+from holdfast.core.evolve import may_go
 from holdfast.core.line import circle_at_handover, next_turn
 from holdfast.core.refusals import SessionLapsed, TicketGone
 from holdfast.core.sessions import ends_with, places_in
+from holdfast.core.shares import givers, weight_of_name, weight_of_remembered
 from holdfast.core.values import ABSENT_MS_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.core.state import State
     from holdfast.core.values import Limits, Moment
 
 FORGET_EVERY_MS = 1_000
 FORGET_MAX = 2_000
-"""How many remembered things one record may drop: it bounds the time of one turn."""
+"""How many remembered things one turn may look at, of each kind: it bounds its time."""
+FADE_MAX = 1_000
 
 
 def settle(state: State, now: Moment, limits: Limits) -> Due | None:
@@ -33,7 +37,10 @@ def settle(state: State, now: Moment, limits: Limits) -> Due | None:
         or _expired_lease(state, now.ms)
         or _lapsed_ticket(state, now.ms)
         or settle_line(state, now, limits)
+        or _faded_work(state, now.ms)
         or _overdue_memory(state, now.ms, limits)
+        or _too_much_memory(state, now.ms, limits)
+        or _too_many_names(state, now.ms, limits)
     )
 
 
@@ -92,25 +99,96 @@ def _expired_lease(state: State, now_ms: int) -> Due | None:
     return None
 
 
+def _faded_work(state: State, now_ms: int) -> Due | None:
+    """Return that finished work is no longer remembered, so that it counts for nobody any more (L5)."""
+    agenda, faded = state.agenda, dict[str, None]()
+    alarms = agenda.done_alarms
+    if now_ms < agenda.fade_at_ms:
+        return None
+    while alarms and alarms[0][0] <= now_ms and len(faded) < FADE_MAX:
+        _, name = heapq.heappop(alarms)
+        slot = state.slots.get(name)
+        if slot is not None and slot.done is not None and slot.done.until_ms <= now_ms:
+            faded[name] = None
+    if len(faded) == FADE_MAX:
+        agenda.fade_at_ms = now_ms + 1
+    return Due(DoneFaded(tuple(faded))) if faded else None
+
+
 def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
-    """Drop the oldest of what is only remembered, at most once a second unless a limit is passed."""
-    over = len(state.remembered) - limits.retry_keys_max
-    over_names = state.free_names - limits.ended_names_max
-    if now_ms < state.agenda.forget_at_ms and over <= 0 and over_names <= 0:
+    """Drop the eldest of the retry memory that have been there for long enough. Looked at once a second."""
+    if now_ms < state.agenda.forget_at_ms:
         return None
     due = 0
     for thing in islice(state.remembered.values(), FORGET_MAX):
         if thing.at_ms > now_ms - limits.retry_memory_ms:
             break
         due += 1
-    # A hundredth of the limit at a time: taking the first of a long dictionary one by one is slow.
-    if over > 0:
-        due = max(due, over + min(limits.retry_keys_max // 100, FORGET_MAX))
-    names = 0
-    if over_names > 0:
-        wanted = over_names + min(limits.ended_names_max // 100, FORGET_MAX)
-        names = sum(1 for _ in islice(forgettable(state, now_ms), wanted))
-    if due or names:
-        return Due(Forgotten(due, names))
-    state.agenda.forget_at_ms = now_ms + FORGET_EVERY_MS
-    return None
+    # If there may be more, the next turn goes on.
+    state.agenda.forget_at_ms = now_ms + (1 if due == FORGET_MAX else FORGET_EVERY_MS)
+    return Due(Forgotten(due)) if due else None
+
+
+def _too_much_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
+    """Drop the eldest of whoever has most in the retry memory, if it is over a limit (C5)."""
+    memory = state.index.memory
+    too_many = memory.number > limits.retry_keys_max
+    if not (too_many or memory.weight > limits.retry_bytes_max) or now_ms < state.agenda.cut_memory_at_ms:
+        return None
+    limit = limits.retry_keys_max if too_many else limits.retry_bytes_max
+    dropped: list[tuple[str, str | None, int]] = []
+    room = FORGET_MAX
+    for principal, session, part in givers(memory, limit, FORGET_MAX, in_bytes=not too_many):
+        eldest = islice(memory.account(principal, session).items, room)
+        costs = (1 if too_many else weight_of_remembered(place, state.remembered[place]) for place in eldest)
+        entries, _ = _how_many(costs, part)
+        dropped.append((principal, session, entries))
+        room -= entries
+        if not room:
+            break
+    # If there may be more, the next turn goes on: the cost of one turn is bounded.
+    state.agenda.cut_memory_at_ms = 0 if room else now_ms + 1
+    return Due(SharesForgotten(remembered=tuple(dropped)))
+
+
+def _too_many_names(state: State, now_ms: int, limits: Limits) -> Due | None:
+    """Drop the eldest free names of whoever left most, if they are over a limit. Some of them may have to stay."""
+    free = state.index.free
+    too_many = free.number > limits.ended_names_max
+    if not (too_many or free.weight > limits.ended_bytes_max) or now_ms < state.agenda.cut_names_at_ms:
+        return None
+    limit = limits.ended_names_max if too_many else limits.ended_bytes_max
+    looked_at: list[tuple[str, str | None, int]] = []
+    room, gone = FORGET_MAX, 0
+    for principal, session, part in givers(free, limit, FORGET_MAX, in_bytes=not too_many):
+        eldest = islice(free.account(principal, session).items, room)
+        costs = (_cost_of_name(state, name, now_ms, in_bytes=not too_many) for name in eldest)
+        looks, found = _how_many(costs, part)
+        looked_at.append((principal, session, looks))
+        room -= looks
+        gone += found
+        if not room:
+            break
+    # What must stay now may go later: until then nothing is won by looking again and again.
+    state.agenda.cut_names_at_ms = now_ms + FORGET_EVERY_MS if not gone else 0 if room else now_ms + 1
+    # If there are others behind those that must stay, the record puts them in front.
+    return Due(SharesForgotten(names=tuple(looked_at))) if gone or not room else None
+
+
+def _cost_of_name(state: State, name: str, now_ms: int, *, in_bytes: bool) -> int:
+    """Return what is won by forgetting a name, nothing if it must stay."""
+    slot = state.slots[name]
+    if not may_go(state, name, slot, now_ms):
+        return 0
+    return weight_of_name(name, slot) if in_bytes else 1
+
+
+def _how_many(costs: Iterator[int], wanted: int) -> tuple[int, int]:
+    """Return how many of the eldest have to be looked at until their costs are as much as is wanted, and the costs."""
+    looks = found = 0
+    for cost in costs:
+        looks += 1
+        found += cost
+        if found >= wanted:
+            break
+    return looks, found

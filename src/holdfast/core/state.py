@@ -92,11 +92,6 @@ class State:
                 return session.until_ms
         return lease.until_ms
 
-    @property
-    def free_names(self) -> int:
-        """How many names are remembered that nobody holds."""
-        return len(self.slots) - len(self.index.held)
-
     def has_deadlines(self) -> bool:
         """Tell whether time matters: somebody holds, lives or waits for something to open (T1)."""
         return bool(self.index.held or self.sessions or self.tickets) or self.index.closed_until_ms > self.now_ms
@@ -163,7 +158,7 @@ class State:
         state.memos = frozen.memos
         state.tokens = frozen.tokens
         state.tickets = frozen.tickets
-        state.index.build(state.slots, state.sessions, state.tickets, state.tokens)
+        state.index.build(state.slots, state.sessions, state.tickets, state.tokens, state.remembered)
         state.agenda.build(state.slots, state.sessions)
         state.send_everybody_away()
         return state

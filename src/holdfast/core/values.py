@@ -51,7 +51,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     sessions_per_principal_max: int = 10_000
     retry_memory_ms: int = 600_000
     retry_keys_max: int = 200_000
+    retry_bytes_max: int = 64 * 2**20
     ended_names_max: int = 1_000_000
+    ended_bytes_max: int = 128 * 2**20
     tokens_max: int = 10_000
     tickets_per_principal_max: int = 10_000
     line_max: int = 10_000
@@ -141,6 +143,9 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     done: Done | None = None
     unused: int = 0
     """Once `alarm_ms`. A place in a row is never used for something else, so this stays and is always 0."""
+    left_by: str | None = None
+    """The principal that a name which nobody holds is counted against, and its session if the lease was bound to it."""
+    left_in: str | None = None
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -184,6 +189,8 @@ class EndedLease(msgspec.Struct, frozen=True, array_like=True, tag="lease", gc=F
     end: LastEnd
     key: str | None = None
     end_key: str | None = None
+    bound: bool = False
+    """Ended with its session, or could have: then it counts against that session."""
 
     @property
     def at_ms(self) -> int:
@@ -208,6 +215,8 @@ class SpentKey(msgspec.Struct, frozen=True, array_like=True, tag="key", gc=False
     principal: str
     key: str
     at_ms: int
+    session: str | None = None
+    """The session it counts against, if what it was spent for was bound to one."""
 
 
 Remembered = EndedLease | EndedSession | SpentKey

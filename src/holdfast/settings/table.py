@@ -183,11 +183,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, About("How long a retry with the same idempotency key gets the same answer.", "seconds", 1)
     ] = 600
     retry_keys_max: Annotated[
-        int, About("Retries that are remembered; beyond it the oldest is forgotten.", "entries", 1)
+        int,
+        About("Retries that are remembered; beyond it the oldest of whoever has most is forgotten.", "entries", 1),
     ] = 200_000
+    retry_bytes_max: Annotated[
+        int,
+        About("What they may take: their texts and 64 bytes each. Beyond it as above.", "bytes", 1, 2**40),
+    ] = 67_108_864
     ended_names_max: Annotated[
-        int, About("Free names whose last owner is remembered; beyond it the oldest is forgotten.", "names", 1)
+        int,
+        About(
+            "Free names whose last owner is remembered; beyond it the oldest of whoever left most is forgotten.",
+            "names",
+            1,
+        ),
     ] = 1_000_000
+    ended_bytes_max: Annotated[
+        int,
+        About("What they may take: their texts and 64 bytes each. Beyond it as above.", "bytes", 1, 2**40),
+    ] = 134_217_728
     history_days: Annotated[int, About("How long history is kept.", "days", 0, 36_500)] = 30
     history_records_max: Annotated[int, About("The most records of history that are kept.", "records", 0)] = 10_000_000
     snapshot_records: Annotated[int, About("Records after which a snapshot shortens the journal.", "records", 1)] = (

@@ -54,6 +54,8 @@ def _sample(kind: Any, number: int) -> Any:  # noqa: ANN401
     match get_args(kind):
         case (item, rest) if rest is Ellipsis:
             return (_sample(item, number), _sample(item, number + 1))
+        case parts if get_origin(kind) is tuple:
+            return tuple(_sample(part, place) for place, part in enumerate(parts, number))
         case (optional, _):
             return _sample(optional, number)
         case _:

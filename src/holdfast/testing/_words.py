@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.core import answers, refusals
-from holdfast.core.events import Ended, Event, Forgotten, Left, SessionEnded
+from holdfast.core.events import DoneFaded, Ended, Event, Forgotten, Left, SessionEnded, SharesForgotten
 from holdfast.core.state import EMPTY
 from holdfast.core.values import EndedSession
 
@@ -121,10 +121,22 @@ def event(happened: Event) -> str | None:
             return " ".join([f"session-{how} {session_id}", *(ended.name for ended in leases)])
         case Forgotten():
             return words("forgotten", {"remembered": happened.remembered, "names": happened.names})
+        case SharesForgotten():
+            parts: Fields = {"remembered": _accounts(happened.remembered), "names": _accounts(happened.names)}
+            return words("forgotten", parts)
+        case DoneFaded(names=names):
+            return f"faded {' '.join(names)}"
         case Left(how="gone", ticket_id=ticket_id):
             return f"gone {ticket_id}"
         case _:
             return None
+
+
+def _accounts(parts: tuple[tuple[str, str | None, int], ...]) -> str | None:
+    """Write of whom how many were dropped or looked at: `ana:2,ana/s1:1`."""
+    return (
+        ",".join(f"{who if session is None else f'{who}/{session}'}:{count}" for who, session, count in parts) or None
+    )
 
 
 def chain(waits: Chain) -> str:

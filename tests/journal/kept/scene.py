@@ -123,6 +123,9 @@ async def _what_is_forgotten(world: World, p: str, worker: str, other: str) -> N
     lease = await world.acquire(f"{p}/expires", token=worker, key=f"{p}-expires", owner="ana", ttl_seconds=5, **marked)
     await world.verb("renew", f"{p}/expires", token=worker, lease_id=lease["lease_id"], ttl_seconds=6, note="half")
     await world.acquire(f"{p}/stays", token=worker, owner="ana", ttl_seconds=86_400)
+    faded = await world.acquire(f"{p}/faded", token=worker, owner="ana", ttl_seconds=60)
+    ending = {"lease_id": faded["lease_id"], "outcome": "done", "remember_seconds": 1, "result": "merged"}
+    await world.verb("release", f"{p}/faded", token=worker, **ending)
     session = await world.told("POST", "/sessions", {"ttl_seconds": 10}, token=other, key=f"{p}-lapses")
     bound = {"session_id": session["session_id"], "ephemeral": True, "ttl_seconds": 600, "owner": "bea"}
     await world.acquire(f"{p}/bound", token=other, **bound)

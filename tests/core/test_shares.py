@@ -1,0 +1,213 @@
+"""Nobody can spend what is kept for another: the retry memory and the free names, by whose they are (C5)."""
+
+import random
+import sys
+import tracemalloc
+from collections import Counter
+from types import FrameType
+
+import pytest
+
+from holdfast.core.commands import Command, OpenSession, Release, Renew
+from holdfast.core.decide import decide, settle
+from holdfast.core.events import Event, Forgotten, Record, SharesForgotten
+from holdfast.core.evolve import evolve
+from holdfast.core.shares import Shares, givers, weight_of_remembered
+from holdfast.core.state import State
+from holdfast.core.values import EndedLease, LastEnd, Limits, Moment, Slot, SpentKey
+from holdfast.testing.scenarios import durable
+from tests.support.asking import acquire, altered
+
+Account = tuple[str, str | None]
+
+
+class World:
+    """A state, and every record that led to it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.state = State()
+        self.now_ms = self.number = 0
+        self.records: list[Record] = []
+
+    def apply(self, event: Event) -> None:
+        record = Record(self.state.seq + 1, self.now_ms, self.now_ms, event)
+        evolve(self.state, record)
+        self.records.append(record)
+
+    def settle(self) -> list[Event]:
+        happened: list[Event] = []
+        while (due := settle(self.state, Moment(self.now_ms, self.now_ms), self.limits)) is not None:
+            self.apply(due.event)
+            happened.append(due.event)
+        return happened
+
+    def ask(self, command: Command) -> object:
+        decision = decide(self.state, command, Moment(self.now_ms, self.now_ms), self.limits)
+        for event in decision.events:
+            self.apply(event)
+        return decision.answer
+
+    def spend(self, name: str, who: Account, *, note: str | None = None, delay_ms: int = 0) -> None:
+        """Claim a name and give it back: what is remembered of it counts against `who`."""
+        principal, session = who
+        self.number += 1
+        number = self.number
+        asked = acquire(name=name, principal=principal, lease_id=f"L{number}", ttl_ms=60_000)
+        asked = altered(asked, key=f"k{number}", session=session, bound=session is not None, delay_ms=delay_ms)
+        self.ask(asked)
+        if note is not None:
+            self.ask(Renew(name=name, principal=principal, lease_id=f"L{number}", ttl_ms=None, note=note))
+        self.ask(Release(name=name, principal=principal, lease_id=f"L{number}"))
+
+
+def kept(shares: Shares) -> dict[Account, list[str]]:
+    return {
+        (principal, session): list(account.items)
+        for principal, purse in shares.purses.items()
+        for session, account in purse.accounts.items()
+    }
+
+
+def modest(before: dict[Account, list[str]], limit: int) -> set[Account]:
+    """The accounts of principals at or below their share, and accounts at or below their part of a larger one."""
+    totals = Counter[str]()
+    for (principal, _), items in before.items():
+        totals[principal] += len(items)
+    share = limit // len(totals)
+    inside = Counter(principal for principal, _ in before)
+    return {
+        who
+        for who, items in before.items()
+        if totals[who[0]] <= share or len(items) <= min(share, totals[who[0]]) // inside[who[0]]
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_who_has_no_more_than_its_share_loses_nothing(seed: int) -> None:
+    """One principal at ten times its share, with many sessions, flushes nothing of others; replays agree (C5, I15)."""
+    chance = random.Random(seed)
+    world = World(Limits(retry_keys_max=60, ended_names_max=50, leases_per_principal_max=1_000))
+    accounts: list[Account] = [(f"user-{number}", None) for number in range(5)]
+    for number in range(6):
+        principal = chance.choice(["eve", "user-1"])
+        world.ask(OpenSession(principal=principal, session_id=f"s{number}", ttl_ms=10**8))
+        accounts.append((principal, f"s{number}"))
+    again, forgotten = State(), 0
+    for step in range(600):
+        who = ("eve", None) if chance.random() < 0.6 else chance.choice(accounts)
+        world.spend(f"job-{step}-{chance.randrange(3)}", who, delay_ms=chance.choice([0, 0, 0, 5_000]))
+        if chance.random() < 0.3:
+            continue
+        world.now_ms += chance.choice([0, 1, 100])
+        keys, names = kept(world.state.index.memory), kept(world.state.index.free)
+        events = world.settle()
+        forgotten += sum(isinstance(event, SharesForgotten) for event in events)
+        for before, after, limit in (
+            (keys, kept(world.state.index.memory), world.limits.retry_keys_max),
+            (names, kept(world.state.index.free), world.limits.ended_names_max),
+        ):
+            for account in modest(before, limit):
+                assert set(before[account]) == set(after[account]), f"step {step}: {account} lost something"
+        assert len(world.state.remembered) <= world.limits.retry_keys_max
+        if chance.random() < 0.1:
+            world.state = State.thaw(world.state.freeze())
+    assert forgotten > 50
+    for record in world.records:
+        evolve(again, record)
+    assert durable(again) == durable(world.state)
+    assert list(again.slots) == list(world.state.slots)
+    assert kept(again.index.free) == kept(world.state.index.free)
+
+
+def full_of_names(count: int, closed: int) -> State:
+    """A state with so many free names of one principal, the eldest of them closed."""
+    state = State()
+    end = LastEnd("released", 1, None, None, 0, 0, "eve")
+    for number in range(count):
+        state.slots[f"job-{number}"] = Slot(None, 30_000 if number < closed else 0, end, left_by="eve")
+    return State.thaw(state.freeze())
+
+
+@pytest.mark.parametrize("count", [20_000, 200_000])
+def test_one_turn_looks_at_a_bounded_number_of_names(count: int) -> None:
+    """However many free names there are, and though the eldest must stay, a turn looks at no more than 2,000."""
+    state = full_of_names(count, closed=3_000)
+    limits = Limits(ended_names_max=count // 2)
+    now_ms, turns = 1, 0
+    while len(state.slots) > limits.ended_names_max:
+        steps = Counter[str]()
+
+        def count_calls(frame: FrameType, what: str, _arg: object, steps: Counter[str] = steps) -> None:
+            steps[frame.f_code.co_name] += what == "call"
+
+        events: list[Event] = []
+        sys.setprofile(count_calls)
+        while (due := settle(state, Moment(now_ms, now_ms), limits)) is not None:
+            evolve(state, Record(state.seq + 1, now_ms, now_ms, due.event))
+            events.append(due.event)
+        sys.setprofile(None)
+        assert steps["may_go"] <= 2 * 2_000, "once to decide, once to do it"
+        assert sum(steps.values()) < 100_000
+        assert len(events) <= 1
+        turns += 1
+        now_ms += 1 if events else 1_000
+        if turns == 5 and count > 20_000:
+            assert len(state.slots) < count
+            return
+    assert all(f"job-{number}" in state.slots for number in range(3_000)), "a closed name was forgotten (I14)"
+
+
+def test_what_is_overdue_goes_in_slices() -> None:
+    """When all of a large retry memory is overdue at once, each turn drops 2,000 of it and no more."""
+    world = World(Limits())
+    for number in range(5_000):
+        world.state.remembered[f"eve k{number}"] = SpentKey("eve", f"k{number}", 0)
+    world.state = State.thaw(world.state.freeze())
+    world.now_ms = 600_000
+    slices = []
+    for _ in range(4):
+        slices.append(world.settle())
+        world.now_ms += 1
+    assert slices == [[Forgotten(2_000)], [Forgotten(2_000)], [Forgotten(1_000)], []]
+
+
+def test_old_names_count_for_whoever_released_them() -> None:
+    """A name that an older version left counts for whoever released it; one that ran out, for nobody."""
+    state = State()
+    state.slots["a"] = Slot(None, 0, LastEnd("released", 1, None, None, 0, 0, "ana"))
+    state.slots["b"] = Slot(None, 0, LastEnd("expired", 2, None, None, 0, 0))
+    assert kept(State.thaw(state.freeze()).index.free) == {("ana", None): ["a"], ("", None): ["b"]}
+
+
+def test_memory_is_bounded_in_bytes() -> None:
+    """Keys with long texts of four bytes a character stay within the limits in bytes, as Python counts them (C5)."""
+    limits = Limits(retry_bytes_max=4 * 2**20, ended_bytes_max=4 * 2**20)
+    world = World(limits)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(8_000):
+        # Another text each time, so that none is shared.
+        world.spend(f"job-{number}", ("eve", None), note=f"{number:06}" + "\N{GRINNING FACE}" * 1_018)
+        world.records.clear()
+        world.now_ms += 1
+        world.settle()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert world.state.index.memory.weight <= limits.retry_bytes_max
+    assert world.state.index.free.weight <= limits.ended_bytes_max
+    assert len(world.state.remembered) > 500
+    assert after - before < limits.retry_bytes_max + limits.ended_bytes_max
+
+
+def test_bytes_are_given_by_who_has_most() -> None:
+    """Over the limit in bytes the one with large texts gives, not the one with many small ones."""
+    shares = Shares()
+    small = EndedLease("n", "ana", None, LastEnd("released", 1, None, None, 0, 0))
+    for number in range(100):
+        shares.enter("ana", None, f"a{number}")
+        shares.count("ana", None, 1, weight_of_remembered("a", small))
+    for number in range(10):
+        shares.enter("eve", "s", f"e{number}")
+        shares.count("eve", "s", 1, 8_000)
+    assert {(who, session) for who, session, _ in givers(shares, 60_000, 2_000, in_bytes=True)} == {("eve", "s")}
