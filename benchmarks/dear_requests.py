@@ -1,0 +1,303 @@
+"""The dearest request of each kind, as large as the limits of a server allow. Each makes its own stage and clears it.
+
+A function asks one request under a timer. What it prepares and what it clears away is not measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.house import House, Timer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    DearRequest = Callable[[House], Awaitable[float]]
+
+MANY = 1_000
+"""How many names a call may have."""
+WAITERS = 12
+STREAMS = 10
+TTL = 3_600
+
+_number = itertools.count()
+
+
+def fresh(count: int = MANY) -> list[str]:
+    """Return names that nobody used before."""
+    run = next(_number)
+    return [f"mine/{run}/{number:04d}" for number in range(count)]
+
+
+async def claimed(house: House, names: list[str], **more: object) -> list[dict[str, Any]]:
+    """Claim all of these names."""
+    reply = await house.ask("POST", "/claims", {"all": names, "ttl_seconds": TTL, **more})
+    return list(reply["claims"])
+
+
+async def give_back(house: House, claims: list[dict[str, Any]]) -> None:
+    """Release all of these claims."""
+    for claim in claims:
+        await house.answer("POST", f"/locks/{claim['name']}/release", {"lease_id": claim["lease_id"]})
+
+
+async def _session(house: House, names: list[str]) -> str:
+    session: str = (await house.ask("POST", "/sessions", {"ttl_seconds": TTL}))["session_id"]
+    await claimed(house, names, session_id=session, ephemeral=True)
+    return session
+
+
+async def claim(house: House) -> float:
+    """Claim a free name."""
+    path = f"/locks/{fresh(1)[0]}"
+    with Timer() as timer:
+        got = await house.ask("POST", f"{path}/acquire", {"ttl_seconds": TTL, "owner": "me"}, key=path)
+    await house.ask("POST", f"{path}/release", {"lease_id": got["lease_id"]})
+    return timer.seconds
+
+
+async def renew(house: House) -> float:
+    """Renew a claim."""
+    path = f"/locks/{fresh(1)[0]}"
+    got = await house.ask("POST", f"{path}/acquire", {"ttl_seconds": TTL})
+    with Timer() as timer:
+        await house.ask("POST", f"{path}/renew", {"lease_id": got["lease_id"], "keep_ttl": True})
+    await house.ask("POST", f"{path}/release", {"lease_id": got["lease_id"]})
+    return timer.seconds
+
+
+async def claim_all(house: House) -> float:
+    """Claim all of 1,000 free names."""
+    with Timer() as timer:
+        claims = await claimed(house, fresh(), owner="me")
+    await give_back(house, claims)
+    return timer.seconds
+
+
+async def claim_all_followed(house: House) -> float:
+    """Claim all of 1,000 free names while ten read /events."""
+    for _ in range(STREAMS):
+        house.follow()
+    await house.settled()
+    with Timer() as timer:
+        claims = await claimed(house, fresh(), owner="me")
+        await house.settled()
+    await house.stop_following()
+    await give_back(house, claims)
+    return timer.seconds
+
+
+async def wait_for_all(house: House) -> float:
+    """Wait for all of 1,000 names, of which the last is held and twelve wait for the same."""
+    names = fresh()
+    held = await claimed(house, names[-1:])
+    await _line_up(house, names)
+    with Timer() as timer:
+        house.send("POST", "/claims", _waiting(names, "last"))
+        await house.settled()
+    await _clear_line(house)
+    await give_back(house, held)
+    return timer.seconds
+
+
+async def claim_any(house: House) -> float:
+    """Claim any of 1,000 names that are all held."""
+    names = fresh()
+    held = await claimed(house, names)
+    with Timer() as timer:
+        await house.answer("POST", "/claims", {"any": names, "ttl_seconds": TTL})
+    await give_back(house, held)
+    return timer.seconds
+
+
+async def release_for_all(house: House) -> float:
+    """Release one of two held names for which twelve wait, each for all of the same 1,000."""
+    names = fresh()
+    held = await claimed(house, [names[0], names[-1]])
+    await _line_up(house, names)
+    with Timer() as timer:
+        await give_back(house, held[:1])
+        await house.settled()
+    await _clear_line(house)
+    await give_back(house, held[1:])
+    return timer.seconds
+
+
+async def release_to_line(house: House) -> float:
+    """Release a name for which 1,000 wait."""
+    names = fresh(1)
+    held = await claimed(house, names)
+    for number in range(MANY):
+        house.send(
+            "POST", f"/locks/{names[0]}/acquire", {"ttl_seconds": TTL, "owner": f"w{number}", "wait_seconds": 50}
+        )
+    await house.settled()
+    with Timer() as timer:
+        await give_back(house, held)
+        await house.settled()
+    await _clear_line(house)
+    await _release_mine(house)
+    return timer.seconds
+
+
+def _waiting(names: list[str], owner: str) -> dict[str, object]:
+    return {"all": names, "ttl_seconds": TTL, "owner": owner, "wait_seconds": 50}
+
+
+async def _line_up(house: House, names: list[str]) -> None:
+    for number in range(WAITERS):
+        house.send("POST", "/claims", _waiting(names, f"w{number}"))
+    await house.settled()
+
+
+async def _clear_line(house: House) -> None:
+    tickets = house.api.engine.state.tickets
+    for ticket_id in [each for each, ticket in tickets.items() if ticket.terms.principal == "me"]:
+        await house.answer("DELETE", f"/tickets/{ticket_id}")
+
+
+async def _release_mine(house: House) -> None:
+    state = house.api.engine.state
+    for name in [*state.index.held.walk("mine/")]:
+        lease = state.lease_of(name)
+        if lease is not None:
+            await house.answer("POST", f"/locks/{name}/release", {"lease_id": lease.lease_id})
+
+
+async def end_session(house: House) -> float:
+    """End a session with 1,000 names."""
+    session = await _session(house, fresh())
+    with Timer() as timer:
+        await house.answer("DELETE", f"/sessions/{session}")
+    return timer.seconds
+
+
+async def renew_all(house: House) -> float:
+    """Renew a session and its 1,000 names."""
+    session = await _session(house, fresh())
+    with Timer() as timer:
+        await house.ask("POST", f"/sessions/{session}/renew-all")
+    await house.answer("DELETE", f"/sessions/{session}")
+    return timer.seconds
+
+
+def listing(query: str) -> DearRequest:
+    """Make the request for a list of 1,000 names of one's own, with this filter."""
+
+    async def list_(house: House) -> float:
+        names = fresh()
+        session = (await house.ask("POST", "/sessions", {"ttl_seconds": TTL}))["session_id"]
+        held = await claimed(house, names, owner="me", labels={"mark": "mine"}, session_id=session)
+        await house.answer("GET", "/locks?limit=1")
+        with Timer() as timer:
+            await house.ask("GET", f"/locks?{query.format(session=session, prefix=names[0][:-4], last=names[-2])}")
+        await give_back(house, held)
+        await house.answer("DELETE", f"/sessions/{session}")
+        return timer.seconds
+
+    return list_
+
+
+async def list_after_change(house: House) -> float:
+    """List one name after another was claimed."""
+    await house.ask("GET", "/locks?limit=1")
+    held = await claimed(house, fresh(1))
+    with Timer() as timer:
+        await house.ask("GET", "/locks?limit=1")
+    await give_back(house, held)
+    return timer.seconds
+
+
+async def history(house: House) -> float:
+    """Ask for the history of a name that was claimed once."""
+    names = fresh(1)
+    await give_back(house, await claimed(house, names))
+    with Timer() as timer:
+        await house.ask("GET", f"/locks/{names[0]}/history?limit=1000")
+    return timer.seconds
+
+
+async def why(house: House) -> float:
+    """Ask why a name cannot be had for which 1,000 wait."""
+    names = fresh(1)
+    held = await claimed(house, names)
+    for number in range(MANY):
+        house.send(
+            "POST", f"/locks/{names[0]}/acquire", {"ttl_seconds": TTL, "owner": f"w{number}", "wait_seconds": 50}
+        )
+    await house.settled()
+    with Timer() as timer:
+        await house.ask("GET", f"/locks/{names[0]}/why")
+    await _clear_line(house)
+    await give_back(house, held)
+    return timer.seconds
+
+
+async def retry(house: House) -> float:
+    """Ask again for a claim, with its key."""
+    path, body = f"/locks/{fresh(1)[0]}", {"ttl_seconds": TTL, "owner": "me"}
+    got = await house.ask("POST", f"{path}/acquire", body, key=path)
+    with Timer() as timer:
+        await house.ask("POST", f"{path}/acquire", body, key=path)
+    await house.ask("POST", f"{path}/release", {"lease_id": got["lease_id"]})
+    return timer.seconds
+
+
+async def retry_ended_all(house: House) -> float:
+    """Ask again for all of 1,000 names, of which one's lease has ended."""
+    body = {"all": fresh(), "ttl_seconds": TTL, "owner": "me"}
+    key = f"again-{next(_number)}"
+    claims = (await house.ask("POST", "/claims", body, key=key))["claims"]
+    await give_back(house, claims[-1:])
+    with Timer() as timer:
+        await house.answer("POST", "/claims", body, key=key)
+    await give_back(house, claims[:-1])
+    return timer.seconds
+
+
+async def list_tokens(house: House) -> float:
+    """List the tokens, of which one was made."""
+    name = f"token-{next(_number)}"
+    await house.ask("POST", "/tokens", {"name": name})
+    with Timer() as timer:
+        await house.ask("GET", "/tokens")
+    await house.answer("DELETE", f"/tokens/{name}")
+    return timer.seconds
+
+
+async def revoke_token(house: House) -> float:
+    """Revoke a token."""
+    name = f"token-{next(_number)}"
+    await house.ask("POST", "/tokens", {"name": name})
+    with Timer() as timer:
+        await house.answer("DELETE", f"/tokens/{name}")
+    return timer.seconds
+
+
+REQUESTS: dict[str, DearRequest] = {
+    "claim": claim,
+    "renew": renew,
+    "retry": retry,
+    "retry of an ended all": retry_ended_all,
+    "claim all": claim_all,
+    "claim all, followed": claim_all_followed,
+    "claim any, all held": claim_any,
+    "wait for all": wait_for_all,
+    "release to a line": release_to_line,
+    "release to lines of all": release_for_all,
+    "end session": end_session,
+    "renew-all": renew_all,
+    "list": listing("limit=1000"),
+    "list, limit 1": listing("limit=1"),
+    "list, after a change": list_after_change,
+    "list, prefix": listing("limit=1000&prefix={prefix}"),
+    "list, after": listing("limit=1000&after={last}"),
+    "list, owner": listing("limit=1000&owner=me"),
+    "list, session": listing("limit=1000&session={session}"),
+    "list, label": listing("limit=1000&label=mark:mine"),
+    "history": history,
+    "why": why,
+    "list tokens": list_tokens,
+    "revoke token": revoke_token,
+}

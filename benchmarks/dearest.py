@@ -1,0 +1,94 @@
+"""The dearest request of each kind, and what it costs while others keep little, much and very much: it must be flat.
+
+    make bench ARGS="dearest --others 1000,100000 --only retry"
+
+The cost of deciding one request must not grow with what others keep. A row that does is marked with `GROWS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from benchmarks.dear_requests import REQUESTS
+from benchmarks.house import house_with
+from benchmarks.others import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.house import House
+
+    Costs = dict[tuple[str, str], list[float]]
+    """Milliseconds for each number of things that others keep, by request and by what they keep."""
+
+OTHERS = (1_000, 100_000, 1_000_000)
+TIMES = 5
+SECONDS_MAX = 3
+"""What takes so long, its preparation included, is not asked again: once is enough to see it."""
+GROWTH_MAX = 2.0
+NOISE_MS = 0.5
+"""Less than this tells nothing: a machine that others use too is never quiet."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print the table; 1 if --assert was given and a request was not flat."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks dearest", description="What the dearest requests cost.")
+    parser.add_argument(
+        "--others", default=",".join(map(str, OTHERS)), help="how much others keep, such as 1000,100000"
+    )
+    parser.add_argument("--kinds", default=",".join(KINDS), help=f"what they keep: some of {','.join(KINDS)}")
+    parser.add_argument("--only", default="", help="requests whose names begin so, with commas between")
+    parser.add_argument("--assert", action="store_true", dest="must", help="exit 1 unless every request is flat")
+    arguments = parser.parse_args(argv)
+    counts = [int(count) for count in arguments.others.split(",")]
+    names = [name for name in REQUESTS if name.startswith(tuple(arguments.only.split(",")))]
+    costs: Costs = {}
+    for kind in arguments.kinds.split(","):
+        for count in counts:
+            asyncio.run(_measure(kind, count, names, costs))
+    sys.stdout.write(as_text(counts, costs) + "\n")
+    return 1 if arguments.must and any(map(grows, costs.values())) else 0
+
+
+async def _measure(kind: str, count: int, names: Sequence[str], costs: Costs) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} others keep {count:,} {KINDS[kind]}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        async with house_with(kind, count, Path(folder) / "data") as house:
+            for name in names:
+                costs.setdefault((name, kind), []).append(1_000 * await _cost(house, name))
+
+
+async def _cost(house: House, name: str) -> float:
+    """Return the processor time of one request, in seconds: the median of a few."""
+    await REQUESTS["claim"](house)
+    began = time.process_time()
+    seen: list[float] = []
+    while len(seen) < TIMES and time.process_time() < began + SECONDS_MAX:
+        seen.append(await REQUESTS[name](house))
+    return median(seen)
+
+
+def grows(costs_ms: Sequence[float]) -> bool:
+    """Tell whether a cost rises with what others keep."""
+    return costs_ms[-1] - costs_ms[0] > NOISE_MS and costs_ms[-1] > GROWTH_MAX * costs_ms[0]
+
+
+def as_text(counts: Sequence[int], costs: Costs) -> str:
+    """Return the table."""
+    head = "".join(f"{count:>13,}" for count in counts)
+    lines = [
+        "Processor time of one request in ms, by how much others keep",
+        "",
+        f"{'request':<26}{'others keep':<10}{head}",
+    ]
+    for (name, kind), row in costs.items():
+        mark = "  GROWS" if grows(row) else ""
+        lines.append(f"{name:<26}{kind:<10}" + "".join(f"{cost:>13.2f}" for cost in row) + mark)
+    return "\n".join(lines)
