@@ -206,3 +206,6 @@ Command = (
     | CreateToken
     | RevokeToken
 )
+
+NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken)
+"""What is refused when the disk is full; all else ends or keeps what is there."""

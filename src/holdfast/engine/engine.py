@@ -38,12 +38,13 @@ import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core.answers import MustWait, Waiting
-from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Command, CreateToken, OpenSession
+from holdfast.core.commands import NEEDS_ROOM, Command
 from holdfast.core.decide import decide, settle, settle_line
 from holdfast.core.events import Event, Record, TimePassed
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
+from holdfast.engine.budget import BUDGET_MS, Budget
 from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, AuthorityTime, Clock
 from holdfast.engine.compaction import Compaction, Compactor
 from holdfast.engine.feed import Feed
@@ -60,9 +61,6 @@ if TYPE_CHECKING:
     from holdfast.core.decision import Notice
     from holdfast.engine.replies import OwedAnswer, Reply
     from holdfast.journal.base import HistoryQuery
-
-NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken)
-"""What is refused when the disk is full; all else ends or keeps what is there."""
 
 log = logging.getLogger("holdfast.engine")
 T = TypeVar("T")
@@ -96,6 +94,7 @@ class Engine:
         self._time = AuthorityTime(clock, 0)
         self._turn: Moment | None = None
         self._turn_began_ms = 0
+        self._budget = Budget(clock)
         self._batch: list[Record] = []
         self._answers: list[OwedAnswer] = []
         self._serving = False
@@ -253,6 +252,8 @@ class Engine:
 
     def _end_turn(self) -> None:
         """What comes next is decided at a later time; time passes by itself from here on if anything waits for it."""
+        if self.clock.monotonic_ms() > self._turn_began_ms + BUDGET_MS and self._turn is not None:
+            self._budget.tell(self._turn_began_ms, self._batch, self._answers)
         self._turn = None
         if self._timer is None:
             self._set_timer()
@@ -314,9 +315,9 @@ class Engine:
                 wanted = self._compactor.wanted_picture
                 if wanted is not None:
                     self._answers.append(self._compactor.take_picture(wanted, self.state, self._time.now_ms))
+                self._end_turn()
                 batch, answers = self._batch, self._answers
                 self._batch, self._answers = [], []
-                self._end_turn()
                 await self._commit(batch, answers)
         except BaseException as error:
             # Cancelled from outside, or the state cannot be read. Without a writer nobody would be answered again.

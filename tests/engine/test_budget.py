@@ -1,0 +1,83 @@
+"""A turn has a budget of 50 ms; one that takes longer is a line in the log that says what it did."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.core.answers import Acquired
+from holdfast.engine.budget import BUDGET_MS, SILENCE_MS
+from holdfast.journal.memory import MemoryJournal
+from tests.engine.driving import acquire, release, run, serving
+
+if TYPE_CHECKING:
+    import pytest
+
+    from holdfast.core.state import State
+    from holdfast.core.values import Moment
+    from holdfast.engine.engine import Engine
+    from holdfast.testing.clock import ManualClock
+
+
+async def _turn_of(engine: Engine, clock: ManualClock, took_ms: int) -> None:
+    """Let one turn claim a name and read the state, which takes so long."""
+
+    def view(state: State, _: Moment) -> tuple[str, ...]:
+        clock.advance(took_ms)
+        return tuple(state.slots)
+
+    got: list[object] = []
+    engine.submit(acquire("job"), lambda outcome, _: got.append(outcome))
+    await engine.look(view)
+    assert isinstance(got[0], Acquired)
+    await engine.ask(release("job"))
+
+
+def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "a turn took" in record.getMessage()]
+
+
+def test_a_slow_turn_is_told_with_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
+    """More than 50 ms is a warning: the records and answers of the turn by kind, and its largest record; no names."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await _turn_of(engine, clock, BUDGET_MS + 1)
+
+    with caplog.at_level(logging.WARNING, "holdfast.engine"):
+        run(test)
+    (line,) = _lines(caplog)
+    assert line.startswith("a turn took 51 ms, and 50 is the budget: 1 records (1 Granted); 2 answers")
+    assert "1 Acquired" in line
+    assert "1 Read" in line
+    assert "bytes of Granted" in line
+    assert "job" not in line
+
+
+def test_a_turn_within_its_budget_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Up to 50 ms nothing is said."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await _turn_of(engine, clock, BUDGET_MS)
+
+    with caplog.at_level(logging.WARNING, "holdfast.engine"):
+        run(test)
+    assert _lines(caplog) == []
+
+
+def test_slow_turns_are_told_once_in_ten_seconds_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """However many turns are slow, one line in 10 s tells of one, and the next tells how many were left out."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            for _ in range(5):
+                await _turn_of(engine, clock, BUDGET_MS + 1)
+            clock.advance(SILENCE_MS)
+            await _turn_of(engine, clock, BUDGET_MS + 1)
+
+    with caplog.at_level(logging.WARNING, "holdfast.engine"):
+        run(test)
+    first, second = _lines(caplog)
+    assert first.endswith("0 slow turns were not told of since the last line")
+    assert second.endswith("4 slow turns were not told of since the last line")
