@@ -72,7 +72,7 @@ class Index:
         remembered: dict[str, Remembered],
     ) -> None:
         """Make everything from what is durable."""
-        self.held.update(name for name, slot in slots.items() if slot.lease is not None)
+        self.held.build(name for name, slot in slots.items() if slot.lease is not None)
         for name, slot in slots.items():
             self.closed_until_ms = max(self.closed_until_ms, slot.closed_until_ms)
             if slot.lease is not None:

@@ -196,7 +196,7 @@ class Api:
             reply(*answered)
 
     def answer_later(self, call: Call, look: Callable[[], Coroutine[Any, Any, Answered]]) -> None:
-        """Answer with what a look at the journal finds, which takes its time."""
+        """Answer with what is found by a look that takes its time: at the journal, or at much, a slice at a time."""
 
         async def answer() -> None:
             try:

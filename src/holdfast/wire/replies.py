@@ -238,11 +238,11 @@ class LocksReply(msgspec.Struct, gc=False):
     """The held names, in order."""
 
     locks: list[LockReply]
-    total: int
-    """How many match, on all pages."""
+    total: int | None
+    """How many match, on all pages. Null if an owner, a session or labels are asked for and this page is not all."""
     prefix: str | None
     next_after: str | None
-    """Ask again with `after` set to this for the next page."""
+    """Ask again with `after` set to this for the next page. A page may have fewer than `limit`, or none."""
 
 
 class SessionOpenedReply(msgspec.Struct, gc=False):

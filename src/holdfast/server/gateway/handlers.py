@@ -27,6 +27,7 @@ from holdfast.core.values import Terms
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.gateway.reading import NOT_KNOWN
+from holdfast.server.handlers import paging
 from holdfast.server.render import encode
 from holdfast.wire.gateway import (
     GatewayAcquiredReply,
@@ -207,18 +208,25 @@ def list_(api: Api, call: Call) -> None:
 
 def status(api: Api, call: Call) -> None:
     """GET /locks/status: who has what, as far as the bearer token may see."""
+    found: list[GatewayLock] = []
 
-    def view(state: State, _now: Moment) -> Answered:
-        found: list[GatewayLock] = []
-        for name in islice(state.index.held.walk(call.caller.prefix or ""), STATUS_LOCKS_MAX):
+    def take_slice(state: State, _now: Moment) -> bool:
+        after = found[-1].resource_key if found else ""
+        for name in islice(state.index.held.walk(call.caller.prefix or "", after), paging.SLICE_ITEMS):
             lease = state.lease_of(name)
             if lease is not None:
                 holder = _shown_holder(api, state, lease)
                 agent = holder.rpartition("-")[0] or holder
                 found.append(GatewayLock(name, agent, holder, lease.granted_wall_ms))
+        is_last = not found or found[-1].resource_key == after
+        return is_last or len(found) >= STATUS_LOCKS_MAX
+
+    async def look() -> Answered:
+        await paging.put_in_order(api.engine)
+        await paging.in_slices(api.engine, take_slice)
         return _OK, encode(GatewayStatusReply(found)), ()
 
-    api.read(call, view)
+    api.answer_later(call, look)
 
 
 def _shown_holder(api: Api, state: State, lease: Lease) -> str:

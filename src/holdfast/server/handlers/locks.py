@@ -1,30 +1,26 @@
-"""What is asked of one name: keep it, give it back, hand it on, look at it, end it as an operator; and the list of all.
+"""What is asked of one name: keep it, give it back, hand it on, look at it, end it as an operator.
 
-Claiming is in `claims`.
+Claiming is in `claims`, the list of all in `listing`.
 """
 
 from __future__ import annotations
 
-import re
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.core.answers import Acquired, Extended, OpenAgain, Released
 from holdfast.core.commands import Release, Renew, Reopen, Revoke, Transfer
-from holdfast.core.values import has_labels
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
-from holdfast.server.operations.parts import LABEL, read_uuid
+from holdfast.server.operations.parts import read_uuid
 from holdfast.server.render import encode, no_content
 from holdfast.wire.problems import Problem
-from holdfast.wire.replies import CheckReply, LocksReply
+from holdfast.wire.replies import CheckReply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from holdfast.core.state import State
     from holdfast.core.values import Moment
-    from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api, Show
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
@@ -33,10 +29,7 @@ if TYPE_CHECKING:
 NULL = b"null"
 RENEW_TTL_SECONDS = 60
 """What a renewal without a ttl means, as OctoStore has it (L3)."""
-LIST_LIMIT = 1_000
-LIST_LIMIT_MAX = 10_000
 _OK = 200
-_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 # What is read and checked before the handlers are called.
@@ -51,16 +44,6 @@ def check_outcome(body: ReleaseBody) -> None:
     """Check that only finished work has a result."""
     if body.outcome != "done" and (body.result is not None or body.remember_seconds is not None):
         raise Problem("invalid_input", 'result and remember_seconds go with "outcome": "done".', status=422)
-
-
-def list_query(query: dict[str, Any]) -> dict[str, Any]:
-    """Check the query of a list and write the session's id in its usual form."""
-    limit = query.setdefault("limit", str(LIST_LIMIT))
-    if not _NUMBER.fullmatch(limit) or not 0 < int(limit) <= LIST_LIMIT_MAX:
-        raise Problem("invalid_input", f"limit is 1 to {LIST_LIMIT_MAX}.")
-    if "session" in query:
-        query["session"] = read_uuid(query["session"], "session", status=400)
-    return query
 
 
 # The lease.
@@ -182,47 +165,3 @@ def status(api: Api, call: Call) -> None:
         return _OK, encode(render.lock(call.item, state, now, api.auth.key)), ()
 
     api.read(call, view)
-
-
-def list_(api: Api, call: Call) -> None:
-    """GET /locks."""
-    query: dict[str, Any] = call.query
-    limit = int(query["limit"])
-    prefix = _effective_prefix(query.get("prefix"), call.caller)
-
-    def view(state: State, now: Moment) -> Answered:
-        names = list(_matching(state, prefix or "", query))
-        after = query.get("after", "")
-        page = list(islice((name for name in names if name > after), limit + 1))
-        more = len(page) > limit
-        locks = [render.lock(name, state, now, api.auth.key) for name in page[:limit]]
-        found = LocksReply(locks, len(names), prefix, page[limit - 1] if more else None)
-        return _OK, encode(found), ()
-
-    api.read(call, view)
-
-
-def _matching(state: State, prefix: str, query: dict[str, Any]) -> Iterator[str]:
-    owner, session, labels = query.get("owner"), query.get("session"), query.get(LABEL)
-    if owner is session is labels is None:
-        yield from state.index.held.walk(prefix)
-        return
-    for name in state.index.held.walk(prefix):
-        lease = state.lease_of(name)
-        if (
-            lease is not None
-            and (owner is None or lease.owner == owner)
-            and (session is None or lease.session == session)
-            and (labels is None or has_labels(lease.labels, labels))
-        ):
-            yield name
-
-
-def _effective_prefix(prefix: str | None, caller: Caller) -> str | None:
-    """Return the prefix to list: a confined token sees its own part, unasked; asking for another is refused."""
-    if caller.prefix is None:
-        return prefix
-    if prefix is None:
-        return caller.prefix
-    caller.require_within_prefix(prefix)
-    return prefix

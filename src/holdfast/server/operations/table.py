@@ -6,7 +6,7 @@ The routes, the reading of requests, `/openapi.json` and `/docs` are made of the
 from __future__ import annotations
 
 from holdfast.server.gateway.table import GATEWAY
-from holdfast.server.handlers import claims, health, history, locks, sessions, tokens, why
+from holdfast.server.handlers import claims, health, history, listing, locks, sessions, tokens, why
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.pages.documents import Documents
 from holdfast.server.streams import events, watch
@@ -87,7 +87,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET",
         "/locks",
-        locks.list_,
+        listing.list_,
         "The held names, in order",
         scope="read",
         query={
@@ -95,10 +95,10 @@ OPERATIONS: tuple[Operation, ...] = (
             "owner": "Only what this owner holds.",
             "session": "Only what this session holds.",
             "label": "Only what has this label, written as `key:value`; repeated, all of them.",
-            "limit": "At most so many; 1,000 unless told, 10,000 at most.",
+            "limit": "At most so many, and about 1 MiB; 1,000 unless told, 10,000 at most.",
             "after": "Only names after this one: the next page.",
         },
-        read_query=locks.list_query,
+        read_query=listing.read_query,
         replies={200: replies.LocksReply},
         problems=("invalid_input", "forbidden"),
     ),

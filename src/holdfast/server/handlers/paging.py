@@ -1,0 +1,88 @@
+"""Pages: a list is answered in pieces that are bounded in bytes, and a piece is made a slice at a time.
+
+How long a list is depends on what others keep. So nothing here is done for all of it: an item is put into bytes only
+when its page has room, and between two slices the loop serves everybody else. A list is not one picture: what changes
+while it is read may be in it or not. What was there all the time is in it, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw
+
+from holdfast.server.render import encode
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.core.state import State
+    from holdfast.core.values import Moment
+    from holdfast.engine.engine import Engine
+
+LIMIT = 1_000
+LIMIT_MAX = 10_000
+PAGE_BYTES = 1024 * 1024
+"""A page ends with the item that reaches this."""
+SLICE_ITEMS = 250
+SLICE_BYTES = 128 * 1024
+SLICE_NAMES = 1_000
+"""How many names a slice puts in order, or looks at to see whether they are wanted."""
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def read_limit(query: dict[str, Any]) -> dict[str, Any]:
+    """Check how many items are wanted; without a word about it, `LIMIT`."""
+    limit = query.setdefault("limit", str(LIMIT))
+    if not _NUMBER.fullmatch(limit) or not 0 < int(limit) <= LIMIT_MAX:
+        raise Problem("invalid_input", f"limit is 1 to {LIMIT_MAX}.")
+    return query
+
+
+class Page:
+    """The items of one answer, as bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.items: list[Any] = []
+        """Each is `Raw`, in the place of the reply that it says."""
+        self._limit = limit
+        self._bytes = 0
+        self._slice_items_max = 0
+        self._slice_bytes_max = 0
+
+    def begin_slice(self) -> None:
+        """Let a new slice begin."""
+        self._slice_items_max = len(self.items) + SLICE_ITEMS
+        self._slice_bytes_max = self._bytes + SLICE_BYTES
+
+    def add(self, reply: object) -> None:
+        """Put in one more."""
+        item = encode(reply)
+        self.items.append(Raw(item))
+        self._bytes += len(item)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more goes into it."""
+        return len(self.items) >= self._limit or self._bytes >= PAGE_BYTES
+
+    @property
+    def ends_slice(self) -> bool:
+        """Whether enough went into it for now."""
+        return len(self.items) >= self._slice_items_max or self._bytes >= self._slice_bytes_max
+
+
+async def in_slices(engine: Engine, take_slice: Callable[[State, Moment], bool]) -> None:
+    """Call this in turn after turn until it says that it is done; then all that it saw is durable."""
+    while not await engine.look(take_slice):
+        pass
+
+
+async def put_in_order(engine: Engine) -> None:
+    """Put the held names in order, as many as a slice may; what comes meanwhile is little."""
+    while engine.state.index.held.unordered > SLICE_NAMES:
+        engine.state.index.held.put_in_order(SLICE_NAMES)
+        await asyncio.sleep(0)

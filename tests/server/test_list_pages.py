@@ -1,0 +1,105 @@
+"""GET /locks: a page is bounded in bytes and in names looked at, whatever others hold; the pages are the whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.api import Api
+
+PAGE_BYTES = 1024 * 1024
+LARGEST_BYTES = 64 * 1024
+CROWD = 12_000
+
+
+@pytest.fixture(scope="module")
+def server_settings() -> dict[str, object]:
+    """One token may hold all of the crowd."""
+    return {"leases_per_principal_max": 100_000}
+
+
+@pytest.fixture(scope="module")
+def crowd(alice: Api) -> str:
+    """The prefix of many names of one owner."""
+    for start in range(0, CROWD, 1_000):
+        names = [f"crowd/{number:06}" for number in range(start, start + 1_000)]
+        assert alice.claims(all=names, owner="crowd", ttl_seconds=3_600).json()["status"] == "acquired"
+    return "crowd/"
+
+
+def _pages(api: Api, **query: object) -> list[dict[str, Any]]:
+    """Every page, one after the other."""
+    pages: list[dict[str, Any]] = []
+    after: dict[str, object] = {}
+    while True:
+        answer = api.locks(**query, **after)
+        assert answer.status == 200, answer
+        assert len(answer.body) < PAGE_BYTES + LARGEST_BYTES
+        pages.append(answer.json())
+        if pages[-1]["next_after"] is None:
+            return pages
+        after = {"after": pages[-1]["next_after"]}
+
+
+def _names(pages: list[dict[str, Any]]) -> list[str]:
+    return [lock["name"] for page in pages for lock in page["locks"]]
+
+
+def test_a_page_is_bounded_in_bytes(bob: Api, name: str) -> None:
+    """A thousand locks with much to say are several pages of about 1 MiB, and every lock is on one of them, once."""
+    metadata = "m" * 1_000
+    labels = {f"key-{number}": "v" * 100 for number in range(8)}
+    for start in range(0, 600, 100):
+        names = [f"{name}/{number:04}" for number in range(start, start + 100)]
+        assert bob.claims(all=names, metadata=metadata, labels=labels).json()["status"] == "acquired"
+    pages = _pages(bob, prefix=f"{name}/", limit=10_000)
+    assert _names(pages) == [f"{name}/{number:04}" for number in range(600)]
+    assert len(pages) > 1
+    assert {page["total"] for page in pages} == {600}
+
+
+def test_pages_by_name_show_everything_once(bob: Api, crowd: str) -> None:
+    """Without a filter every page is full, and `total` counts all pages."""
+    pages = _pages(bob, prefix=crowd, limit=1_000)
+    assert _names(pages) == [f"{crowd}{number:06}" for number in range(CROWD)]
+    assert {page["total"] for page in pages} == {CROWD}
+    assert [len(page["locks"]) for page in pages] == [1_000] * 12
+    one = bob.locks(prefix=crowd, limit=1).json()
+    assert (_names([one]), one["total"], one["next_after"]) == ([f"{crowd}000000"], CROWD, f"{crowd}000000")
+
+
+def test_a_filter_looks_at_a_bounded_number_of_names(bob: Api, crowd: str) -> None:
+    """An owner that is not there is searched for page by page: none of them has anything, the last has no next."""
+    pages = _pages(bob, owner="nobody at all")
+    assert len(pages) > 1
+    assert _names(pages) == []
+    assert {page["total"] for page in pages} == {None}
+    last = bob.acquired(f"{crowd}zz-last", owner="rare")
+    pages = _pages(bob, prefix=crowd, owner="rare")
+    assert _names(pages) == [f"{crowd}zz-last"]
+    assert len(pages) > 1
+    bob.release(f"{crowd}zz-last", last["lease_id"])
+
+
+def test_a_session_is_found_at_once(bob: Api, crowd: str) -> None:
+    """The names of a session are on one page, however many others come before them."""
+    session = bob.new_session()["session_id"]
+    names = [f"{crowd}zz-{number}" for number in range(3)]
+    bob.claims(all=names, session_id=session, ephemeral=True)
+    page = bob.locks(session=session).json()
+    assert (_names([page]), page["total"], page["next_after"]) == (names, 3, None)
+    assert _names(_pages(bob, session=session, limit=1)) == names
+    assert _names(_pages(bob, session=session, limit=2, prefix=f"{crowd}zz-1")) == names[1:2]
+    empty = bob.new_session()["session_id"]
+    assert bob.locks(session=empty).json() == {"locks": [], "total": 0, "prefix": None, "next_after": None}
+
+
+def test_total_is_said_where_one_page_has_all(bob: Api, name: str) -> None:
+    """With a filter `total` is a number only if the page is the whole."""
+    for letter in "abc":
+        bob.acquired(f"{name}/{letter}", owner="ana")
+    whole = bob.locks(prefix=f"{name}/", owner="ana").json()
+    assert (len(whole["locks"]), whole["total"]) == (3, 3)
+    part = bob.locks(prefix=f"{name}/", owner="ana", limit=2).json()
+    assert (part["total"], part["next_after"]) == (None, f"{name}/b")
