@@ -313,6 +313,30 @@ def test_followed_through_broken_connections() -> None:
     assert [headers.get("Last-Event-ID") for headers in line.headers] == [None, "6", "6", "6", "6"]
 
 
+def part(seq: int, name: str, number: int, parts: int) -> bytes:
+    """One part of a record; only the last has an id."""
+    whole = frame(seq, name).replace(b'"changes"', b'"part":%d,"parts":%d,"changes"' % (number, parts))
+    return whole if number == parts else whole.partition(b"\n")[2]
+
+
+def test_parts_of_a_record_are_told_together() -> None:
+    """I16: a record that comes in parts is told when all are there; one that is cut off between them is told once."""
+    line = Line(
+        Stream(200, frame(6, "a"), part(7, "b", 1, 3), part(7, "c", 2, 3)),
+        Stream(200, part(7, "b", 1, 3) + part(7, "c", 2, 3)[:40], Unreachable(URL, "broke")),
+        Stream(200, part(7, "b", 1, 3), part(7, "c", 2, 3) + part(7, "d", 3, 3) + frame(8, "e")),
+    )
+    follower = Follower(POLICY, None, 5)
+    told: list[list[str]] = []
+    while sum(map(len, told)) < 5:
+        told.append([event.job_id for event in line.run(follower.more())])
+    assert told == [["a"], ["b", "c", "d", "e"]]
+    assert [headers.get("Last-Event-ID") for headers in line.headers] == ["5", "6", "6"]
+    endless = Line(Stream(200, part(7, "b", 1, 1_000_000)))
+    with pytest.raises(ServerError, match="parts"):
+        endless.run(Follower(POLICY, None, 5).more())
+
+
 def test_cut_off_before_the_first_event() -> None:
     """A follower that is cut off before anything happened goes on from where the server said it begins."""
     line = Line(Stream(200, b": from 41\n\n"), Stream(200, frame(42, "a")))

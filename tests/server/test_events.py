@@ -60,7 +60,7 @@ def _all_until(stream: EventStream, last: str, timeout_seconds: float = 30.0) ->
     """Every frame up to the first that speaks of the name `last`."""
     frames: list[Frame] = []
     while not frames or last not in frames[-1].data:
-        frames.append(stream.next(timeout_seconds))
+        frames.append(stream.next_record(timeout_seconds))
     return frames
 
 
@@ -321,7 +321,7 @@ def test_a_reader_away_for_thousands_of_events(start: Start) -> None:
     made = sum(_churn(server, names) for _ in range(rounds))
     assert made >= 1_000 * rounds
     with alice.events(last_event_id=after) as stream:
-        frames = [stream.next(20) for _ in range(300 * rounds)]
+        frames = [stream.next_record(20) for _ in range(300 * rounds)]
     after = str(frames[-1].field("id"))
     server.kill()
     server = start(snapshot_records=300 * rounds)
@@ -417,8 +417,8 @@ def _stuck_reader(server: ServerProcess, path: str = "/events") -> socket.socket
     return sock
 
 
-def test_a_slow_reader_is_dropped_at_a_bound(start: Start) -> None:
-    """A reader that does not keep up is dropped, costs a bounded amount of memory, and finds the rest later."""
+def test_a_slow_reader_costs_little_and_finds_everything(start: Start) -> None:
+    """A reader that does not keep up costs a bounded amount of memory, and reads on from the journal when it can."""
     server = start(retry_keys_max=1_000, ended_names_max=1_000)
     alice = Api.of(server, callers.ALICE)
     names = [f"job-{number:04}" for number in range(1_000)]
@@ -439,21 +439,19 @@ def test_a_slow_reader_is_dropped_at_a_bound(start: Start) -> None:
     grown = _rss_kib(server.pid) - middle
     print(f"20 stuck readers: {middle} KiB at the bound, {grown} KiB more after as many events again")
     assert grown < 40_000
-    for sock in stuck:
-        # What was on its way, and then the end of the stream: its last chunk.
-        seen = b""
-        size = 0
-        while not seen.endswith(b"\r\n0\r\n\r\n"):
-            data = sock.recv(1 << 16)
-            assert data, "closed before its end"
-            size += len(data)
-            seen = seen[-16:] + data
-        assert size < 40_000_000
+    alice.acquired("the-last", ttl_seconds=600)
+    for sock in stuck[1:]:
         sock.close()
-    with Api.of(server, callers.BOB).events(after=after) as stream:
-        frames = [stream.next(20) for _ in range(240)]
-    # All 240 but the end of the mark, which may stand between them.
-    assert sum(len(_of(frame)) == 1_000 for frame in frames) >= 239
+    told = b""
+    while b"the-last" not in told:
+        data = stuck[0].recv(1 << 16)
+        assert data, "cut off"
+        told += data
+    stuck[0].close()
+    # A chunk may begin in the middle of a name or a number: a few names of so many may be missing here.
+    granted, ended = (told.count(b'"event":"%b"' % event) for event in (b"granted", b"session_ended"))
+    assert 119_000 < granted <= 120_001 and 119_000 < ended <= 120_000
+    assert told.count(b"id: ") in {240, 241, 242}
 
 
 def test_one_that_never_reads_is_hung_up_on(start: Start) -> None:

@@ -352,6 +352,18 @@ class EventStream:
                 raise AssertionError("the stream ended")
             return self._frames.pop(0)
 
+    def next_record(self, timeout_seconds: float = 5.0) -> Frame:
+        """The next frame, or the parts of a large record as the one frame that they would be."""
+        frame = self.next(timeout_seconds)
+        changes = []
+        while (body := frame.json()).get("part", 1) < body.get("parts", 1):
+            changes += body["changes"]
+            frame = self.next(timeout_seconds)
+        if not changes:
+            return frame
+        data = json.dumps({"seq": body["seq"], "changes": changes + body["changes"]})
+        return Frame((*frame.lines[:-1], f"data: {data}"), frame.received_at)
+
     def next_event(self, event: str, timeout_seconds: float = 5.0) -> Any:  # noqa: ANN401 - JSON is whatever the server sent
         """Skip to the next frame whose JSON has this `event`, and return that JSON."""
         deadline = time.monotonic() + timeout_seconds

@@ -22,6 +22,7 @@ from holdfast.server.access.auth import WrongTokenError
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusallog import LOGGED_STATUSES, RefusalLog
 from holdfast.server.access.wrongtokens import WrongTokens
+from holdfast.server.streams.frames import Frames
 from holdfast.server.streams.limit import OpenStreams
 from holdfast.wire.problems import Problem
 
@@ -77,6 +78,7 @@ class Api:
         self.settings = settings
         self.counters = Counters()
         self.streams = OpenStreams(settings.watches_per_principal_max)
+        self.frames = Frames()
         self.proxies = Proxies(settings.trusted_proxies)
         self._wrong_tokens = WrongTokens(settings.wrong_tokens_per_minute_max)
         self._refusal_log = RefusalLog()

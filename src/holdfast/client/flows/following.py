@@ -22,6 +22,8 @@ READ_SECONDS = 45.0
 AGAIN_SECONDS = 0.1
 AGAIN_SECONDS_MAX = 2.0
 LINE_BYTES_MAX = 16 * 1024 * 1024
+PARTS_MAX = 10_000
+"""How many parts the record may have that the server tells in parts: about 640 MB."""
 
 
 class _Frame(msgspec.Struct):
@@ -29,6 +31,9 @@ class _Frame(msgspec.Struct):
 
     seq: int
     changes: list[HappenedReply] = []
+    part: int = 1
+    parts: int = 1
+    """A large record comes in several events, and only the last of them has an id."""
 
 
 class Follower:
@@ -42,6 +47,8 @@ class Follower:
         self._after = after
         self._stream: Any = None
         self._rest = b""
+        self._parts: list[Happened] = []
+        """What came of a record that is not complete. It is not told before it is, so it is never told twice."""
         self._pause = AGAIN_SECONDS
         self._was_connected = False
 
@@ -72,7 +79,7 @@ class Follower:
 
     def close(self) -> Flow[None]:
         """Hang up; `more` begins again where this ended."""
-        stream, self._stream, self._rest = self._stream, None, b""
+        stream, self._stream, self._rest, self._parts = self._stream, None, b"", []
         if stream is not None:
             yield Close(stream)
 
@@ -114,7 +121,20 @@ class Follower:
             told = msgspec.json.decode(fields["data"], type=_Frame)
         except msgspec.MsgspecError as error:
             raise ServerError(f"{self._policy.url} sent an event that makes no sense: {error}") from None
-        self._after = told.seq
         if fields.get("event") == "resync":
+            self._after = told.seq
             return [Happened(told.seq, None, "resync", "", None, None, None, None)]
-        return [records.happened(each) for each in told.changes]
+        return self._whole(told)
+
+    def _whole(self, told: _Frame) -> list[Happened]:
+        """Return what a record says once its last part is there."""
+        if told.parts > PARTS_MAX:
+            raise ServerError(f"{self._policy.url} sends an event in {told.parts} parts; is it a Holdfast server?")
+        if told.part == 1:
+            self._parts = []
+        self._parts += map(records.happened, told.changes)
+        if told.part < told.parts:
+            return []
+        whole, self._parts = self._parts, []
+        self._after = told.seq
+        return whole

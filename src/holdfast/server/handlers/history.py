@@ -60,7 +60,7 @@ def _page(records: Sequence[Record], query: HistoryQuery) -> tuple[list[Happened
     """
     found: list[HappenedReply] = []
     for number, record in enumerate(records, 1):
-        said = [change for change in changes(record) if change.name == query.name]
+        said = list(changes(record, lambda name: name == query.name))
         found.extend(change for change in reversed(said) if query.owner in {None, change.owner})
         if len(found) >= query.limit or number == query.limit:
             return found, record.seq

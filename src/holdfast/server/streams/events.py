@@ -1,8 +1,16 @@
 """GET /events: everything that happens but renewals, in order, from any place on. Server-sent events.
 
-One frame is one record; its `id` is the record's number, so that a reader that comes back with `Last-Event-ID` misses
-nothing and sees nothing twice. What is no longer kept, or never was, is told as `resync`. A reader that does not keep
-up is dropped, and finds the rest in the journal when it comes back. One whose token is shut out hears nothing more.
+One frame is one record, or a part of a large one (`frames`); the last has the record's number as its `id`, so that a
+reader that comes back with `Last-Event-ID` misses nothing and sees nothing twice. What is no longer kept, or never was,
+is told as `resync`. One whose token is shut out hears nothing more.
+
+    catch up ──► listen ──► catch up to there ──► live
+       ▲                                            │
+       └──────────── it did not keep up ◄───────────┘
+
+A reader far behind reads the journal at its own pace, and nothing is kept for it meanwhile: while it only catches up it
+does not listen. A live one whose backlog is full goes back to the journal. So much news at once can slow a reader down,
+and can neither shut it out nor fill the memory.
 """
 
 from __future__ import annotations
@@ -11,27 +19,28 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from holdfast.core.values import has_labels
 from holdfast.engine.build import JournalError
 from holdfast.engine.feed import EVERYTHING
 from holdfast.server.operations.parts import LABEL
 from holdfast.server.render import encode
-from holdfast.server.streams.happenings import changes
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
-    from holdfast.core.events import Event, Record
+    from holdfast.core.events import Record
+    from holdfast.core.state import State
+    from holdfast.core.values import Moment
     from holdfast.engine.feed import Listener
     from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
     from holdfast.server.doors.request import Request
     from holdfast.server.operations.call import Call
 
-    Happening = tuple[Record, Event]
-
 PAGE = 500
+"""How many records are read from the journal at once, at most; the journal bounds their bytes."""
+NEAR = 100
+"""How many records behind a reader begins to listen."""
 WRITE_BYTES = 65_536
 """How much is gathered for one write, about."""
 KEEPALIVE_SECONDS = 15
@@ -84,76 +93,100 @@ class Events:
         self._prefix = prefix
         self._labels = labels
         self._after = after
-        self._listener: Listener = api.engine.feed.listen(EVERYTHING)
+        self._sent = 0
+        """The number of the last record that was told, or passed over."""
+        self._listener: Listener | None = None
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Yield what was missed, then what happens; listening began before, so there is no gap between the two."""
-        engine = self._api.engine
+        """Yield what was missed, then what happens, until the token is shut out or the server stops."""
         with contextlib.suppress(JournalError):
-            now_seq = await engine.look(lambda state, _: state.seq)
-            sent = now_seq if self._after is None else self._after
-            yield b": from %d\n\n" % sent
-            if sent > now_seq:
+            newest = await self._newest()
+            self._sent = newest if self._after is None else self._after
+            yield b": from %d\n\n" % self._sent
+            if self._sent > newest:
                 # A number of another journal, or of one that was put back from a backup.
-                sent = now_seq
-                yield _resync(sent)
-            while sent < now_seq and self._is_let_in():
-                records = await engine.follow(sent, PAGE)
-                if sent < engine.journal.history_begins_after:
-                    # Dropped before the reader came, or while it read.
-                    sent = engine.journal.history_begins_after
-                    yield _resync(sent)
-                    continue
-                if not records:
-                    break
-                sent = records[-1].seq
-                frames = b"".join(map(self._frame, records))
-                if frames:
+                self._sent = newest
+                yield _resync(newest)
+            while self._listener is None or self._listener.fell_behind:
+                while (newest := await self._newest()) - self._sent > NEAR and self._is_let_in():
+                    async for frames in self._missed(newest):
+                        yield frames
+                # From here on nothing is missed: what came before is in the journal, and what comes is in the backlog.
+                self._listener = self._api.engine.feed.listen(EVERYTHING)
+                async for frames in self._missed(await self._newest()):
                     yield frames
-            async for frame in self._live(sent):
-                yield frame
+                async for frames in self._live(self._listener):
+                    yield frames
 
-    async def _live(self, sent: int) -> AsyncIterator[bytes]:
+    async def _newest(self) -> int:
+        """Return the number of the newest record, once that is durable."""
+        return await self._api.engine.look(_number)
+
+    async def _missed(self, upto: int) -> AsyncIterator[bytes]:
+        """Yield what the journal has up to a record."""
+        engine = self._api.engine
+        while self._sent < upto and self._is_let_in():
+            records = await engine.follow(self._sent, PAGE)
+            if self._sent < engine.journal.history_begins_after:
+                # Dropped before the reader came, or while it read.
+                self._sent = engine.journal.history_begins_after
+                yield _resync(self._sent)
+                continue
+            if not records:
+                self._sent = upto
+            for frames in self._gathered(iter(records)):
+                yield frames
+
+    async def _live(self, listener: Listener) -> AsyncIterator[bytes]:
         while self._is_let_in():
             try:
-                happening = await asyncio.wait_for(self._listener.next(), KEEPALIVE_SECONDS)
+                happening = await asyncio.wait_for(listener.next(), KEEPALIVE_SECONDS)
             except TimeoutError:
                 yield KEEPALIVE
                 continue
             if happening is None or not self._is_let_in():
                 return
-            frames = self._gather(happening, sent)
-            if frames:
+            for frames in self._gathered(_at_hand(happening[0], listener)):
                 yield frames
 
-    def _gather(self, happening: Happening | None, sent: int) -> bytes:
-        """Return the frames of this and of what else is there already, up to a size: one write for many."""
-        frames: list[bytes] = []
+    def _gathered(self, records: Iterator[Record]) -> Iterator[bytes]:
+        """Yield the frames of records that were not told yet, many small ones together: one write for many."""
+        gathered: list[bytes] = []
         size = 0
-        while happening is not None:
-            record, _ = happening
-            if record.seq > sent:
-                frames.append(self._frame(record))
-                size += len(frames[-1])
-            happening = self._listener.at_hand() if size < WRITE_BYTES else None
-        return b"".join(frames)
+        for record in records:
+            if record.seq <= self._sent:
+                continue
+            for frame in self._api.frames.of(record, self._prefix, self._labels):
+                gathered.append(frame)
+                size += len(frame)
+                if size >= WRITE_BYTES:
+                    yield b"".join(gathered)
+                    gathered, size = [], 0
+            self._sent = record.seq
+        if gathered:
+            yield b"".join(gathered)
 
     def _is_let_in(self) -> bool:
         return self._api.is_still_let_in(self._authorization)
 
-    def _frame(self, record: Record) -> bytes:
-        """Return the frame of a record; nothing if it concerns no name that the reader may see."""
-        seen = [change for change in changes(record) if change.name.startswith(self._prefix)]
-        if self._labels:
-            seen = [change for change in seen if has_labels(change.labels or None, self._labels)]
-        if not seen:
-            return b""
-        return b"id: %d\nevent: change\ndata: %b\n\n" % (record.seq, encode({"seq": record.seq, "changes": seen}))
-
     def close(self) -> None:
         """Stop reading."""
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
         self._api.streams.count_out(self._principal)
+        if not self._api.engine.feed.is_listened_to(EVERYTHING):
+            self._api.frames.clear()
+
+
+def _number(state: State, _now: Moment) -> int:
+    return state.seq
+
+
+def _at_hand(first: Record, listener: Listener) -> Iterator[Record]:
+    """Yield a record and what else is there already."""
+    yield first
+    while (happening := listener.at_hand()) is not None:
+        yield happening[0]
 
 
 def _resync(seq: int) -> bytes:

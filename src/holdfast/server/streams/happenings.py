@@ -11,58 +11,63 @@ from holdfast.server.times import rfc3339
 from holdfast.wire.replies import HappenedReply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from holdfast.core.events import Record
     from holdfast.core.values import Labels
 
 
-def changes(record: Record) -> Iterator[HappenedReply]:
-    """Yield what a record means for each name it concerns; nothing for what concerns none."""
+def changes(record: Record, is_wanted: Callable[[str], bool]) -> Iterator[HappenedReply]:
+    """Yield what a record means for each wanted name that it concerns. What is said of others is not even made."""
     event = record.event
     match event:
-        case Granted():
-            yield _granted(record, event)
+        case Granted() | Ended() | Transferred() | Reopened():
+            if is_wanted(event.name):
+                yield _changed(record, event)
+            if isinstance(event, Ended):
+                yield from _left(record, event.left, is_wanted)
         case GrantedMany():
             for grant in event.grants:
-                yield _granted(record, grant)
-        case Ended():
-            yield _ended(record, event)
-            yield from _left(record, event.left)
+                if is_wanted(grant.name):
+                    yield _changed(record, grant)
         case SessionEnded():
             for ended in event.leases:
-                yield _ended(record, ended)
-            yield from _left(record, event.left)
-        case Transferred():
-            lease = event.lease
-            yield _said(record, "transferred", event.name, lease.owner, lease.token, by=event.by, labels=lease.labels)
-        case Reopened():
-            yield _said(record, "reopened", event.name, None, by=event.by, reason=event.reason)
+                if is_wanted(ended.name):
+                    yield _changed(record, ended)
+            yield from _left(record, event.left, is_wanted)
         case Joined():
             terms = event.ticket.terms
             for name in event.ticket.names:
-                yield _said(record, "waiting", name, terms.owner, by=terms.principal, labels=terms.labels)
+                if is_wanted(name):
+                    yield _said(record, "waiting", name, terms.owner, by=terms.principal, labels=terms.labels)
         case Left():
-            yield from _left(record, (event,))
+            yield from _left(record, (event,), is_wanted)
         case _:
             return
 
 
-def _left(record: Record, those: tuple[Left, ...]) -> Iterator[HappenedReply]:
+def _left(record: Record, those: tuple[Left, ...], is_wanted: Callable[[str], bool]) -> Iterator[HappenedReply]:
     for each in those:
         for name in each.names:
-            yield _said(record, "left", name, each.owner, reason=each.how, labels=each.labels)
+            if is_wanted(name):
+                yield _said(record, "left", name, each.owner, reason=each.how, labels=each.labels)
 
 
-def _granted(record: Record, event: Granted) -> HappenedReply:
-    lease = event.lease
-    return _said(record, "granted", event.name, lease.owner, lease.token, by=lease.principal, labels=lease.labels)
-
-
-def _ended(record: Record, event: Ended) -> HappenedReply:
-    how = "done" if event.done is not None else event.how
-    who = (event.owner, event.token)
-    return _said(record, how, event.name, *who, by=event.by, reason=event.reason, labels=event.labels)
+def _changed(record: Record, event: Granted | Ended | Transferred | Reopened) -> HappenedReply:
+    """Say what happened to the one name of an event."""
+    match event:
+        case Granted(lease=lease):
+            return _said(
+                record, "granted", event.name, lease.owner, lease.token, by=lease.principal, labels=lease.labels
+            )
+        case Ended():
+            how = "done" if event.done is not None else event.how
+            who = (event.owner, event.token)
+            return _said(record, how, event.name, *who, by=event.by, reason=event.reason, labels=event.labels)
+        case Transferred(lease=lease):
+            return _said(record, "transferred", event.name, lease.owner, lease.token, by=event.by, labels=lease.labels)
+        case Reopened():
+            return _said(record, "reopened", event.name, None, by=event.by, reason=event.reason)
 
 
 def _said(
