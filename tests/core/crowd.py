@@ -5,7 +5,7 @@ told, as the core is. Before a record takes effect it must be what the rules say
 left to do: nobody who is there and could be met waits (W1, I12), and no circle of waits stands (D1, I13).
 """
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
 from holdfast.core import answers, refusals
@@ -25,7 +25,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.state import State
-from holdfast.core.values import Lease, Limits, Moment, Ticket
+from holdfast.core.values import Lease, Limits, Moment, Ticket, holder_of_ticket
 from holdfast.testing.scenarios import durable
 
 WALL_MS = 7_000_000
@@ -119,7 +119,7 @@ class Crowd:
     def restart(self) -> None:
         self.state = State.thaw(self.shadow.freeze())
         self.away_since = dict.fromkeys(self.line, self.shadow.now_ms)
-        self.state.presence.absent_since = self.away_since.copy()
+        self.state.presence.absent_since = OrderedDict(self.away_since)
         self.check()
 
     def record(self, event: Event, told: dict[str, object] | None = None) -> None:
@@ -311,11 +311,24 @@ def check_lines(state: State) -> None:
     assert {name: state.waiting_at(name) for name in there} == there
     numbers = [index.join_number[i] for i in tickets]
     assert numbers == sorted(set(numbers)) and len(index.join_number) == len(tickets)
-    assert {name: [i for _, i in those] for name, those in presence.present_by_name.items()} == {
+    assert {name: [i for _, i in line] for name, line in presence.lines.items()} == {
         name: [i for i in index.lines[name] if i in presence.present] for name in there
     }
-    assert Counter(len(those) > 0 for those in index.tickets_by_holder.values())[False] == 0
-    assert {i: who for who, those in index.tickets_by_holder.items() for i in those}.keys() == tickets.keys()
+    for name, line in presence.lines.items():
+        assert line.is_open == state.is_open(name)
+        assert all(len(tickets[i].names) == 1 for _, i in line.singles)
+        assert all(len(tickets[i].names) > 1 for _, i in line.severals)
+    several = {i for i in presence.present if len(tickets[i].names) > 1}
+    assert presence.lacking == {i: sum(not state.is_open(name) for name in tickets[i].names) for i in several}
+    assert all(presence.tickets_by_holder.values())
+    assert {i: who for who, those in presence.tickets_by_holder.items() for i in those} == {
+        i: holder_of_ticket(tickets[i]) for i in presence.present
+    }
+    assert index.ticket_by_wish == {
+        (holder_of_ticket(ticket), ticket.names): i
+        for i, ticket in tickets.items()
+        if holder_of_ticket(ticket)[0] != "alone"
+    }
     principals = {ticket.terms.principal for ticket in tickets.values()}
     assert {who: list(those) for who, those in index.tickets_by_principal.items()} == {
         who: [i for i, ticket in tickets.items() if ticket.terms.principal == who] for who in principals
@@ -323,7 +336,7 @@ def check_lines(state: State) -> None:
     assert index.ticket_by_lease_id == {lease_id: i for i, ticket in tickets.items() for lease_id in ticket.lease_ids}
     bound = {i: t.terms.session for i, t in tickets.items() if t.terms.bound}
     assert {i: session for session, those in index.tickets_by_session.items() for i in those} == bound
-    assert not agenda.names_to_serve and not agenda.names_with_new_holder and not agenda.candidates
+    assert not agenda.names_with_new_holder and not agenda.candidates
     wanted = {(who, name) for who, names in presence.interests.items() for name in names}
     assert set(presence.interests_by_age) == wanted
     assert all(presence.interests.values())

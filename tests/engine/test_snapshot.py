@@ -64,7 +64,7 @@ def test_only_what_is_durable_is_part_of_the_picture() -> None:
     state.agenda.lease_alarms.clear()
     state.presence.absent_since.clear()
     state.presence.take_interest(("principal", "ana", "ana"), "job", 0, 60_000)
-    state.agenda.names_to_serve["job"] = None
+    state.agenda.names_with_new_holder.append("job")
     assert picture(state) == before
 
 

@@ -414,7 +414,7 @@ def test_going_away_twice_is_harmless() -> None:
             asking = Asking(engine, wait_for("job", "ben"))
             asking.go()
             asking.go()
-            assert engine.state.presence.present_by_name == {}
+            assert engine.state.presence.lines == {}
             await engine.ask(release("job"))
             assert asking.answers == []
             assert engine.state.lease_of("job") is None

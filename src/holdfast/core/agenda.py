@@ -1,6 +1,6 @@
-"""Where settling has to look: alarms for what may fall due, and the lines in which something may have changed.
+"""Where settling has to look: alarms for what may fall due, and the waiters who may have a turn.
 
-It never says what is so. An alarm that rings for nothing, or a name at which nobody has a turn, costs one look; only a
+It never says what is so. An alarm that rings for nothing, or a candidate that has no turn, costs one look; only a
 missing entry would be a bug, and the properties look for that. `evolve` and `arrive` add entries, `settle` takes them.
 
 Every live lease has an alarm at its deadline or before. A renewal that moves the deadline later leaves the alarm where
@@ -10,6 +10,7 @@ it is: when it rings it is set again. Only a deadline that moves earlier needs a
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ class Agenda:
         self.session_alarms: list[tuple[int, str]] = []
         self.opening_alarms: list[tuple[int, str]] = []
         """When a closed name opens (L6)."""
-        self.names_to_serve: dict[str, None] = {}
-        """Names at which somebody in line may have a turn now."""
+        self.opened_until_ms = 0
+        """Names whose delay was over by then are open: their alarms have rung."""
         self.candidates: list[tuple[int, str]] = []
-        """Tickets found to have a turn, the one that joined first on top. Empty when the lines are settled."""
-        self.names_with_new_holder: dict[str, None] = {}
-        """A circle of waits may be closed there (D1)."""
+        """Who may have a turn (join number, ticket), the one that joined first on top. Empty when all is settled."""
+        self.names_with_new_holder: deque[str] = deque()
+        """Somebody present waits there, so a circle of waits may be closed (D1)."""
         self.forget_at_ms = 0
         """When to look again at what of the retry memory is overdue."""
         self.cut_memory_at_ms = 0
@@ -65,7 +66,7 @@ class Agenda:
 
     def has_lines_to_settle(self) -> bool:
         """Tell whether somebody may have a turn, or close a circle."""
-        return bool(self.names_to_serve or self.names_with_new_holder)
+        return bool(self.candidates or self.names_with_new_holder)
 
     # A lease of a day that was released at once must not keep its alarm for a day.
 

@@ -17,7 +17,7 @@ wants. So:
   `line.circle_at_handover` looks after it. Ends and departures only take edges away.
 
 `find_circle` goes breadth first from the one who would wait, so the circle told is a shortest one. It goes in the order
-of joining, so it is always the same one. If the requester itself holds what it wants, that is a circle of one (D1a).
+of arriving, so it is always the same one. If the requester itself holds what it wants, that is a circle of one (D1a).
 
 An *interest* is an edge of somebody who asked without waiting, as `rlock` does. Interests fade, so they count only
 when one of those asks, and the answer says *possible deadlock* (D3).
@@ -78,9 +78,8 @@ def blockers_of(state: State, holder: Holder, now_ms: int) -> set[Holder]:
 
 
 def _wants(state: State, holder: Holder, now_ms: int, *, interests: bool) -> Iterator[str]:
-    for ticket_id in state.index.tickets_by_holder.get(holder, ()):
-        if ticket_id in state.presence.present:
-            yield from state.tickets[ticket_id].names
+    for ticket_id in state.presence.tickets_by_holder.get(holder, ()):
+        yield from state.tickets[ticket_id].names
     if interests:
         for name, until_ms in state.presence.interests.get(holder, {}).items():
             if until_ms > now_ms:

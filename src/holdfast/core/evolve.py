@@ -105,20 +105,21 @@ def _granted_many(state: State, event: GrantedMany) -> None:
 
 def _begin(state: State, name: str, lease: Lease) -> None:
     """Let the other parts of the state know of a new live lease."""
-    index, agenda = state.index, state.agenda
-    index.add_lease(name, lease, in_session=lease.session is not None and lease.session in state.sessions)
+    agenda, presence = state.agenda, state.presence
+    state.index.add_lease(name, lease, in_session=lease.session is not None and lease.session in state.sessions)
     heapq.heappush(agenda.lease_alarms, (lease.until_ms, lease.token, name))
-    if index.lines:
-        agenda.names_with_new_holder[name] = None
-    if state.presence.interests:
-        state.presence.lose_interest(holder_of_lease(lease), name)
+    if name in presence.lines:
+        agenda.names_with_new_holder.append(name)
+        state.look_again_at(name)
+    if presence.interests:
+        presence.lose_interest(holder_of_lease(lease), name)
 
 
 def _finish(state: State, name: str, lease: Lease) -> None:
     """Let the other parts of the state know of a lease that is over."""
     state.index.drop_lease(name, lease)
-    if name in state.index.lines:
-        state.agenda.names_to_serve[name] = None
+    if name in state.presence.lines:
+        state.look_again_at(name)
     if state.presence.interests:
         # Who gives anything back may be out of every circle, and asks again if it still wants something (D3).
         state.presence.lose_interest(holder_of_lease(lease))
@@ -145,9 +146,9 @@ def _leave(state: State, ticket_id: str) -> None:
     state.presence.leave(ticket, state.index.join_number[ticket_id])
     state.presence.absent_since.pop(ticket_id, None)
     state.index.drop_ticket(ticket)
-    for name in ticket.names:
-        if name in state.index.lines:
-            state.agenda.names_to_serve[name] = None
+    if len(ticket.names) == 1:
+        # The next one who wants this name alone is the first of them now.
+        state.offer(ticket.names[0])
     # A ticket that was granted has handed its key over to the lease; any other leaves nothing (C5).
     if terms.key is not None:
         lease = state.lease_of(ticket.names[0])
@@ -231,8 +232,6 @@ def _transferred(state: State, event: Transferred, record: Record) -> None:
         return
     end = LastEnd("transferred", old.token, old.owner, old.note, record.at_ms, record.wall_ms, event.by)
     _finish(state, event.name, old)
-    # The name is held all the while: nobody in line has a turn by this.
-    state.agenda.names_to_serve.pop(event.name, None)
     _remember(state, old.lease_id, EndedLease(event.name, old.principal, old.session, end, old.key))
     state.slots[event.name] = Slot(new, 0, end, slot.attempts)
     state.last_token = new.token

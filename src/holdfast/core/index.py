@@ -48,7 +48,8 @@ class Index:
         self.join_number: dict[str, int] = {}
         """A number for each ticket that rises with the order of joining, across all lines (I12)."""
         self.last_join_number = 0
-        self.tickets_by_holder: dict[Holder, dict[str, None]] = {}
+        self.ticket_by_wish: dict[tuple[Holder, tuple[str, ...]], str] = {}
+        """The one place of a holder for just these names (W3). A claim without an owner never has one already."""
         self.tickets_by_session: dict[str, dict[str, None]] = {}
         """Tickets that end with a session."""
         self.ticket_by_lease_id: dict[str, str] = {}
@@ -160,7 +161,9 @@ class Index:
             self.lines.setdefault(name, {})[ticket_id] = None
         for lease_id in ticket.lease_ids:
             self.ticket_by_lease_id[lease_id] = ticket_id
-        self.tickets_by_holder.setdefault(holder_of_ticket(ticket), {})[ticket_id] = None
+        holder = holder_of_ticket(ticket)
+        if holder[0] != "alone":
+            self.ticket_by_wish[holder, ticket.names] = ticket_id
         if terms.bound and terms.session is not None:
             self.tickets_by_session.setdefault(terms.session, {})[ticket_id] = None
         self.tickets_by_principal.setdefault(terms.principal, {})[ticket_id] = None
@@ -173,7 +176,7 @@ class Index:
             _take_out(self.lines, name, ticket_id)
         for lease_id in ticket.lease_ids:
             self.ticket_by_lease_id.pop(lease_id, None)
-        _take_out(self.tickets_by_holder, holder_of_ticket(ticket), ticket_id)
+        self.ticket_by_wish.pop((holder_of_ticket(ticket), ticket.names), None)
         if terms.bound and terms.session is not None:
             _take_out(self.tickets_by_session, terms.session, ticket_id)
         _take_out(self.tickets_by_principal, terms.principal, ticket_id)

@@ -23,12 +23,18 @@ every decision (T3) and after every decision that touched a line. So when `claim
 stands in its line is absent, or lacks another name. That is why a plain claim never overtakes (W1) although it does not
 look at the line. `test_no_free_name_has_a_waiter_that_could_be_served` holds it.
 
-**Whose turn it is.** Somebody can have a turn only where something changed: a name was freed or opened, a ticket
-arrived, or one left from in front of others. `evolve` and `arrive` put those names on the agenda (`names_to_serve`).
-`next_turn` takes them off. Of each line it looks for the first present ticket that finds all its names free: that one
-is a candidate. When all lines are looked at, the candidate that joined first has nobody before it who could take one of
-its names, and is served. A candidate that has lost a name meanwhile puts its names back on the agenda, because somebody
-behind it may have a turn now.
+**Whose turn it is.** The work is that of what changed, never that of all who wait times all that they want.
+
+- *A name opens* (it was given back, or its delay is over): of those who want it alone, the first becomes a candidate.
+  Each ticket of several names in its line lacks one name less, and becomes a candidate when it lacks none.
+- *A name closes* (it was granted): each ticket of several names in its line lacks one more.
+- *A ticket arrives*: its own names are looked at, and it becomes a candidate if it lacks none. Nobody else is changed.
+- *A ticket leaves*: if it wanted one name and that is open, the next who wants that name alone becomes a candidate. For
+  all others nothing has changed.
+
+So everybody who could be served is a candidate, but for those who stand behind another at a name they want alone. The
+candidates are a heap by the order of joining. `next_turn` takes the first, looks whether it still lacks nothing, and
+serves it. A candidate that lost a name meanwhile is dropped: it becomes one again when that name opens.
 
 **A circle at a handover.** A wait that would close a circle is refused when it joins or comes back. A grant or a
 transfer can close one too, when the new holder waits elsewhere: `circle_at_handover` finds the wait that closes it.
@@ -36,7 +42,7 @@ transfer can close one too, when the new holder waits elsewhere: `circle_at_hand
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heappop
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -87,17 +93,7 @@ def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits
 
 def own_ticket(state: State, ticket: Ticket) -> str | None:
     """Return the place that this holder has already for just these names."""
-    holder = holder_of_ticket(ticket)
-    if holder[0] == "alone":
-        return None
-    # Whichever is shorter: the places of this holder, or the line.
-    those = state.index.tickets_by_holder.get(holder, {})
-    line = state.index.lines.get(ticket.names[0], {})
-    for ticket_id in those if len(those) <= len(line) else line:
-        known = state.tickets[ticket_id]
-        if known.names == ticket.names and holder_of_ticket(known) == holder:
-            return ticket_id
-    return None
+    return state.index.ticket_by_wish.get((holder_of_ticket(ticket), ticket.names))
 
 
 def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decision:
@@ -152,47 +148,13 @@ def leave(state: State, command: Leave) -> Decision:
 
 
 def next_turn(state: State, now: Moment, limits: Limits) -> Due | None:
-    """Return the grant to whoever has its turn, if anybody has: of all who can be met, the one that joined first.
-
-    Only where something changed can somebody have a turn. The first of each such line that can be met is a candidate;
-    when all are known, the one on top has nobody before it that could take one of its names.
-    """
-    agenda = state.agenda
-    while agenda.names_to_serve or agenda.candidates:
-        while agenda.names_to_serve:
-            _find_candidate(state, agenda.names_to_serve.popitem()[0], now.ms)
-        if not agenda.candidates:
-            return None
-        ticket = state.tickets.get(heappop(agenda.candidates)[1])
-        if ticket is None:
-            continue
-        if ticket.ticket_id in state.presence.present and _can_be_met(state, ticket, now.ms):
+    """Return the grant to whoever has its turn, if anybody has: of all who can be met, the one that joined first."""
+    candidates = state.agenda.candidates
+    while candidates:
+        ticket = state.tickets.get(heappop(candidates)[1])
+        if ticket is not None and state.presence.can_be_met(ticket):
             return _grant(state, ticket, now, limits)
-        # Another took one of its names: whoever stands behind it at the others may be met instead.
-        agenda.names_to_serve.update(dict.fromkeys(ticket.names))
     return None
-
-
-def _find_candidate(state: State, name: str, now_ms: int) -> None:
-    """Note the first in a line that can be met. In the line of a name that somebody holds nobody is looked at."""
-    if _is_open(state, name, now_ms):
-        for place in state.presence.present_by_name.get(name, ()):
-            if _can_be_met(state, state.tickets[place[1]], now_ms):
-                heappush(state.agenda.candidates, place)
-                return
-
-
-def _is_open(state: State, name: str, now_ms: int) -> bool:
-    slot = state.slots.get(name, EMPTY)
-    return slot.lease is None and slot.closed_until_ms <= now_ms
-
-
-def _can_be_met(state: State, ticket: Ticket, now_ms: int) -> bool:
-    """Tell whether a ticket finds all it wants free.
-
-    Finished work needs no look: its record answered every ticket without `redo`, and none can join after it (L5).
-    """
-    return all(_is_open(state, name, now_ms) for name in ticket.names)
 
 
 def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
@@ -268,18 +230,18 @@ def grant_each(
 
 def circle_at_handover(state: State, now_ms: int) -> Due | None:
     """Return the end of the wait that a grant or a transfer closed a circle with, if there is one (D1)."""
-    handed_over, present = state.agenda.names_with_new_holder, state.presence.present_by_name
+    handed_over, lines = state.agenda.names_with_new_holder, state.presence.lines
     while handed_over:
-        name = next(iter(handed_over))
+        name = handed_over[0]
         lease = state.lease_of(name)
         holder = None if lease is None else holder_of_lease(lease)
-        if holder is not None and holder in state.index.tickets_by_holder and name in present:
+        if holder is not None and holder in state.presence.tickets_by_holder and name in lines:
             blockers = blockers_of(state, holder, now_ms)
-            for _, ticket_id in present[name]:
+            for _, ticket_id in lines[name]:
                 ticket = state.tickets[ticket_id]
                 waiter = holder_of_ticket(ticket)
                 path = find_circle(state, waiter, ticket.names, now_ms) if waiter in blockers else None
                 if path is not None:
                     return Due(left(ticket, "deadlock"), ((ticket_id, refusals.Deadlock(path)),))
-        del handed_over[name]
+        handed_over.popleft()
     return None

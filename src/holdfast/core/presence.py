@@ -4,18 +4,52 @@ A place in the line outlives the request that waits at it (W2). While one does, 
 counts in the graph of waits. While none does, it is absent: it keeps its order, blocks nobody, and is given up after a
 minute. No record may depend on who is present, or a replay would give another state.
 
+Each name that somebody present waits for has a `PresentLine`. It knows whether the name is open: nobody holds it and no
+delay keeps it closed. A ticket of several names has a count of those that are not open (`lacking`). Whoever opens or
+closes a name changes the counts in its line by one, so that nobody ever has to look at all the names of all tickets.
+
 An *interest* is what a refused `rlock` leaves: its holder is thought to want the name for a minute (D3).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import OrderedDict
+from heapq import merge
 from typing import TYPE_CHECKING
 
-from holdfast.core.values import INTERESTS_MAX
+from holdfast.core.values import INTERESTS_MAX, holder_of_ticket
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from holdfast.core.values import Holder, Ticket
+
+Place = tuple[int, str]
+"""A join number and the ticket that has it: places in the order of joining (I12)."""
+
+
+class PresentLine:
+    """Those present in the line for one name, in the order of joining, and whether the name is open."""
+
+    __slots__ = ("is_open", "severals", "singles")
+
+    def __init__(self, *, is_open: bool) -> None:
+        self.is_open = is_open
+        self.singles: list[Place] = []
+        """Tickets that want this name alone: of these only the first can have a turn."""
+        self.severals: list[Place] = []
+        """Tickets that want other names too, and may have to be passed over."""
+
+    def __len__(self) -> int:
+        return len(self.singles) + len(self.severals)
+
+    def __iter__(self) -> Iterator[Place]:
+        return merge(self.singles, self.severals)
+
+    def count_before(self, place: Place) -> int:
+        """Return how many joined before a place."""
+        return bisect_left(self.singles, place) + bisect_left(self.severals, place)
 
 
 class Presence:
@@ -24,32 +58,69 @@ class Presence:
     def __init__(self) -> None:
         self.present: set[str] = set()
         """Tickets at which a request waits."""
-        self.present_by_name: dict[str, list[tuple[int, str]]] = {}
-        """The same by name, in the order of joining: (join number, ticket)."""
-        self.absent_since: dict[str, int] = {}
-        """Tickets at which no request waits, since when, longest first."""
+        self.lines: dict[str, PresentLine] = {}
+        """The same by name."""
+        self.tickets_by_holder: dict[Holder, dict[str, None]] = {}
+        """The same by who waits, in the order of arriving."""
+        self.lacking: dict[str, int] = {}
+        """How many of its names are not open, for each present ticket of several names."""
+        self.absent_since: OrderedDict[str, int] = OrderedDict()
+        """Tickets at which no request waits, since when, longest first. Ordered: its first one is taken out often."""
         self.interests: dict[Holder, dict[str, int]] = {}
         """Until when a holder is thought to wait for a name, though it only asked (D3)."""
         self.interests_by_age: dict[tuple[Holder, str], int] = {}
         """The same, oldest first."""
 
-    def enter(self, ticket: Ticket, join_number: int) -> None:
-        """Count a place among the present."""
-        self.absent_since.pop(ticket.ticket_id, None)
-        if ticket.ticket_id not in self.present:
-            self.present.add(ticket.ticket_id)
-            for name in ticket.names:
-                insort(self.present_by_name.setdefault(name, []), (join_number, ticket.ticket_id))
+    def enter(self, ticket: Ticket, join_number: int, is_open: Callable[[str], bool]) -> bool:
+        """Count a place among the present. Tell whether it finds all that it wants open."""
+        ticket_id = ticket.ticket_id
+        self.absent_since.pop(ticket_id, None)
+        if ticket_id in self.present:
+            return False
+        self.present.add(ticket_id)
+        self.tickets_by_holder.setdefault(holder_of_ticket(ticket), {})[ticket_id] = None
+        place = (join_number, ticket_id)
+        lacking = 0
+        for name in ticket.names:
+            line = self.lines.get(name)
+            if line is None:
+                line = self.lines[name] = PresentLine(is_open=is_open(name))
+            insort(line.severals if len(ticket.names) > 1 else line.singles, place)
+            lacking += not line.is_open
+        if len(ticket.names) > 1:
+            self.lacking[ticket_id] = lacking
+        return not lacking
 
     def leave(self, ticket: Ticket, join_number: int) -> None:
         """Count a place no longer among the present."""
-        if ticket.ticket_id in self.present:
-            self.present.remove(ticket.ticket_id)
-            for name in ticket.names:
-                line = self.present_by_name[name]
-                del line[bisect_left(line, (join_number, ticket.ticket_id))]
-                if not line:
-                    del self.present_by_name[name]
+        ticket_id = ticket.ticket_id
+        if ticket_id not in self.present:
+            return
+        self.present.remove(ticket_id)
+        self.lacking.pop(ticket_id, None)
+        holder = holder_of_ticket(ticket)
+        those = self.tickets_by_holder[holder]
+        del those[ticket_id]
+        if not those:
+            del self.tickets_by_holder[holder]
+        place = (join_number, ticket_id)
+        for name in ticket.names:
+            line = self.lines[name]
+            places = line.severals if len(ticket.names) > 1 else line.singles
+            del places[bisect_left(places, place)]
+            if not line:
+                del self.lines[name]
+
+    def can_be_met(self, ticket: Ticket) -> bool:
+        """Tell whether a ticket is present and finds all that it wants open.
+
+        Finished work needs no look: its record answered every ticket without `redo`, and none can join after it (L5).
+        """
+        if ticket.ticket_id not in self.present:
+            return False
+        if len(ticket.names) > 1:
+            return not self.lacking[ticket.ticket_id]
+        return self.lines[ticket.names[0]].is_open
 
     def take_interest(self, holder: Holder, name: str, now_ms: int, until_ms: int) -> None:
         """Note that a holder wants a name. What was not refreshed in time is dropped, and of too many the oldest."""

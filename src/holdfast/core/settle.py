@@ -77,11 +77,10 @@ def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
 
 def _open_names(state: State, now_ms: int) -> None:
     """Look at the lines of names whose delay is over, so that whoever stands there gets its turn (L6)."""
-    alarms = state.agenda.opening_alarms
-    while alarms and alarms[0][0] <= now_ms:
-        _, name = heapq.heappop(alarms)
-        if name in state.index.lines:
-            state.agenda.names_to_serve[name] = None
+    agenda = state.agenda
+    agenda.opened_until_ms = now_ms
+    while agenda.opening_alarms and agenda.opening_alarms[0][0] <= now_ms:
+        state.look_again_at(heapq.heappop(agenda.opening_alarms)[1])
 
 
 def _expired_lease(state: State, now_ms: int) -> Due | None:

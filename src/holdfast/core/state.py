@@ -5,9 +5,11 @@
     State       what the journal says: slots, sessions,       `evolve` alone
                 tickets, tokens, the retry memory
     .index      look-ups over it: counts, lines, held names   `evolve` alone; a restart builds the same
-    .agenda     where to look next: alarms, lines to serve    `evolve` and `arrive` add, `settle` takes
-    .presence   which waiters have an open request, and who   the engine, by `arrive`, `depart` and interests;
-                asked without waiting. Empty after a restart  `evolve` takes out what has ended
+    .agenda     where to look next: alarms, who may have a    `evolve` and `arrive` add, `settle` takes
+                turn
+    .presence   which waiters have an open request, what      the engine, by `arrive`, `depart` and interests;
+                they lack, and who asked without waiting.     `evolve` takes out what has ended; `evolve` and
+                Empty after a restart                         `settle` note that a name has opened or closed
 
 `decide` and the views change none of them. `tests/core/test_state_parts.py` holds every line of this table.
 
@@ -17,7 +19,8 @@ encoded later, in slices (I15).
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections import OrderedDict
+from heapq import heappush
 
 import msgspec
 
@@ -105,21 +108,52 @@ class State:
 
     def waiting_at(self, name: str) -> int:
         """Return how many wait for a name and are present."""
-        return len(self.presence.present_by_name.get(name, ()))
+        return len(self.presence.lines.get(name, ()))
 
     def position_of(self, ticket_id: str) -> int:
         """Return the place in the longest of the lines that a ticket stands in, counting those who are present."""
         place = (self.index.join_number[ticket_id], ticket_id)
-        lines = (self.presence.present_by_name.get(name, ()) for name in self.tickets[ticket_id].names)
-        return 1 + max(bisect_left(line, place) for line in lines)
+        lines = (self.presence.lines.get(name) for name in self.tickets[ticket_id].names)
+        return 1 + max(0 if line is None else line.count_before(place) for line in lines)
+
+    def is_open(self, name: str) -> bool:
+        """Tell whether a name can be granted: nobody holds it, and settling has seen the end of its delay (L6)."""
+        slot = self.slots.get(name)
+        return slot is None or (slot.lease is None and slot.closed_until_ms <= self.agenda.opened_until_ms)
+
+    # Whose turn it may be (line.py says why this is enough).
+
+    def look_again_at(self, name: str) -> None:
+        """Note for those present in a line whether its name is open now. To say it twice changes nothing."""
+        line = self.presence.lines.get(name)
+        if line is None or line.is_open == (is_open := self.is_open(name)):
+            return
+        line.is_open = is_open
+        lacking = self.presence.lacking
+        if not is_open:
+            for _, ticket_id in line.severals:
+                lacking[ticket_id] += 1
+            return
+        for place in line.severals:
+            lacking[place[1]] -= 1
+            if not lacking[place[1]]:
+                heappush(self.agenda.candidates, place)
+        self.offer(name)
+
+    def offer(self, name: str) -> None:
+        """Let the first who wants an open name alone be a candidate for it."""
+        line = self.presence.lines.get(name)
+        if line is not None and line.is_open and line.singles:
+            heappush(self.agenda.candidates, line.singles[0])
 
     # Who is present: said by the engine, kept by no record (W2).
 
     def arrive(self, ticket_id: str) -> None:
         """A request waits at this place: it counts in the line and in the graph of waits."""
         ticket = self.tickets[ticket_id]
-        self.presence.enter(ticket, self.index.join_number[ticket_id])
-        self.agenda.names_to_serve.update(dict.fromkeys(ticket.names))
+        number = self.index.join_number[ticket_id]
+        if self.presence.enter(ticket, number, self.is_open):
+            heappush(self.agenda.candidates, (number, ticket_id))
 
     def depart(self, ticket_id: str, now_ms: int) -> None:
         """No request waits at this place for now: it keeps its order and blocks nobody."""
@@ -130,7 +164,7 @@ class State:
     def send_everybody_away(self) -> None:
         """After a restart nobody is present, and each in line has its full minute to come back from now on (W2)."""
         self.presence = Presence()
-        self.presence.absent_since = dict.fromkeys(self.tickets, self.now_ms)
+        self.presence.absent_since = OrderedDict.fromkeys(self.tickets, self.now_ms)
 
     # Pictures, for snapshots.
 

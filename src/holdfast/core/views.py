@@ -59,7 +59,6 @@ def waits_of(state: State, holder: Holder) -> tuple[str, ...]:
     """Return what a holder stands in line for, where it is present."""
     return tuple(
         name
-        for ticket_id in state.index.tickets_by_holder.get(holder, ())
-        if ticket_id in state.presence.present
+        for ticket_id in state.presence.tickets_by_holder.get(holder, ())
         for name in state.tickets[ticket_id].names
     )
