@@ -12,10 +12,12 @@ from itertools import combinations, combinations_with_replacement, islice, produ
 
 import pytest
 
-from holdfast.core.deadlock import blockers_of, find_circle
+from holdfast.core.agenda import Budget
+from holdfast.core.deadlock import closing_waits, find_circle
 from holdfast.core.decision import end_of
 from holdfast.core.events import Event, Granted, Joined, Left, Record, SessionEnded, SessionOpened
 from holdfast.core.evolve import evolve
+from holdfast.core.refusals import Deadlock, TooTangled
 from holdfast.core.sessions import ends_with, places_in
 from holdfast.core.state import State
 from holdfast.core.values import Holder, Lease, Session, Slot, Terms, Ticket, holder_of_lease, holder_of_ticket
@@ -101,12 +103,18 @@ def judge(owners: tuple[int | None, ...], waits: tuple[Waits, ...], requests: li
     for asked in requests:
         in_the_way = {owner for name in asked if (owner := owners[name]) is not None}
         closes = any(owner == 0 or ways[owner] & 1 for owner in in_the_way)
-        path = find_circle(state, REQUESTER, [NAMES[name] for name in asked], 0)
+        path = circle(find_circle(state, REQUESTER, [NAMES[name] for name in asked], 0))
         assert (path is not None) == closes, (owners, waits, asked, path)
         if path is not None:
             circles += 1
             assert is_circle(path, owners, waits, asked), (owners, waits, asked, path)
     return len(requests), circles
+
+
+def circle(found: Deadlock | TooTangled | None) -> tuple[str, ...] | None:
+    """The path that was found; these graphs are too small to be a tangle."""
+    assert not isinstance(found, TooTangled)
+    return None if found is None else found.path
 
 
 def subsets(count: int) -> list[tuple[int, ...]]:
@@ -301,7 +309,7 @@ class Drawn:
         reached: set[object] = set()
         for blocker in blockers:
             self.visit(graph, blocker, reached)
-        path = find_circle(self.state, holder_of_ticket(wish), wish.names, 0)
+        path = circle(find_circle(self.state, holder_of_ticket(wish), wish.names, 0))
         assert (path is not None) == (me in reached)
         if path is not None:
             self.follow(path, me, wish.names, graph)
@@ -310,8 +318,18 @@ class Drawn:
                 lease, who = self.held[name]
                 found: set[object] = set()
                 self.visit(graph, who, found)
-                assert len(blockers_of(self.state, holder_of_lease(lease), 0)) == len(found)
+                assert closing_waits(self.state, holder_of_lease(lease), Budget()) == self.closing(who, found)
         return path is not None
+
+    def closing(self, who: object, found: set[object]) -> dict[str, tuple[int, str]]:
+        """For each name of one holder the first who waits for it, is there, and is one of those `found`."""
+        closing: dict[str, tuple[int, str]] = {}
+        for ticket_id, (ticket, waiter) in self.line.items():
+            if ticket_id not in self.away and waiter in found:
+                for name in ticket.names:
+                    if name in self.held and self.held[name][1] is who:
+                        closing.setdefault(name, (self.state.index.join_number[ticket_id], ticket_id))
+        return closing
 
     def visit(self, graph: dict[object, set[object]], who: object, reached: set[object]) -> None:
         if who not in reached:

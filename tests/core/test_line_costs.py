@@ -3,61 +3,15 @@
 import pytest
 
 from holdfast.core import answers
-from holdfast.core.commands import ClaimAll, Command, EndSession, Leave, OpenSession, Release
-from holdfast.core.decide import decide, settle, settle_line
-from holdfast.core.events import Event, Record
-from holdfast.core.evolve import evolve
-from holdfast.core.state import State
-from holdfast.core.values import Limits, Moment
+from holdfast.core.commands import ClaimAll, EndSession, Leave, OpenSession, Release
+from holdfast.core.values import Limits
+from tests.core.bare import FAR_MS, Core
 from tests.core.crowd import Crowd, release_all
 from tests.core.test_line import STEPS, Walk
 from tests.support import proof
 from tests.support.asking import acquire, claim_all
-from tests.support.steps import count_steps
 
 WALKS = proof.count("line: walks")
-FAR_MS = 1_000_000
-
-
-class Core:
-    """The core as the engine drives it, without anything that would cost steps of its own."""
-
-    def __init__(self) -> None:
-        self.state, self.now, self.limits = State(), Moment(0, 0), Limits()
-        self.made = 0
-
-    def ask(self, command: Command) -> object:
-        while (due := settle(self.state, self.now, self.limits)) is not None:
-            self.record(due.event)
-        decision = decide(self.state, command, self.now, self.limits)
-        for event in decision.events:
-            self.record(event)
-        if isinstance(decision.answer, answers.MustWait):
-            self.state.arrive(decision.answer.ticket_id)
-        while (due := settle_line(self.state, self.now, self.limits)) is not None:
-            self.record(due.event)
-        return decision.answer
-
-    def record(self, event: Event) -> None:
-        evolve(self.state, Record(self.state.seq + 1, self.now.ms, self.now.wall_ms, event))
-
-    def steps(self, command: Command) -> int:
-        return count_steps(lambda: self.ask(command))
-
-    def hold(self, *names: str, session: str | None = None) -> None:
-        bound = session is not None
-        for name in names:
-            self.ask(
-                acquire(name=name, principal="p", lease_id=f"L-{name}", ttl_ms=FAR_MS, session=session, bound=bound)
-            )
-
-    def want_all(self, names: tuple[str, ...]) -> ClaimAll:
-        self.made += 1
-        lease_ids = tuple(f"{self.made}-{name}" for name in names)
-        ticket = f"t{self.made}"
-        return claim_all(
-            names=names, principal="p", lease_ids=lease_ids, ttl_ms=FAR_MS, wait_ms=50_000, new_ticket=ticket
-        )
 
 
 def crowded(waiters: int, names: int) -> tuple[Core, tuple[str, ...]]:

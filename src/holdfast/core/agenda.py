@@ -16,8 +16,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.core.values import Session, Slot
 
+EDGES_MAX = 10_000
+"""How many edges a search for a circle may look at; so may all searches of one settling together (D1)."""
+EDGES_FOR_A_NAME = 20
+"""How many each name that is handed over adds to that, so that small circles are found however much is settled."""
 ALARMS_SPARE = 1_000
 """How many alarms of what is over may stand in a heap before it is cleared of them."""
+
+
+class Budget:
+    """How many edges of the graph of waits may still be looked at."""
+
+    __slots__ = ("edges",)
+
+    def __init__(self, edges: int = EDGES_MAX) -> None:
+        self.edges = edges
+
+    def spend(self) -> bool:
+        """Count one edge; tell whether it may be looked at."""
+        self.edges -= 1
+        return self.edges >= 0
 
 
 class Agenda:
@@ -35,6 +53,8 @@ class Agenda:
         """Who may have a turn (join number, ticket), the one that joined first on top. Empty when all is settled."""
         self.names_with_new_holder: deque[str] = deque()
         """Somebody present waits there, so a circle of waits may be closed (D1)."""
+        self.handover_budget = Budget()
+        """What is left for those circles until all is settled."""
         self.forget_at_ms = 0
         """When to look again at what of the retry memory is overdue."""
         self.cut_memory_at_ms = 0

@@ -94,10 +94,11 @@ def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Decision
     if not command.interest:
         return refuse(held)
     holder = holder_of_ticket(line.ticket_for(command, state, now))
-    path = find_circle(state, holder, (command.name,), now.ms, interests=True)
+    circle = find_circle(state, holder, (command.name,), now.ms, interests=True)
     # Who has no name can hold nothing else, and closes no circle.
     interest = None if holder[0] == "alone" else (holder, command.name, now.ms, now.ms + INTEREST_MS)
-    return Decision((), held if path is None else refusals.Deadlock(path), interest=interest)
+    # In a tangle nothing is known of a circle, and it does not wait: it is told that the name is held.
+    return Decision((), circle if isinstance(circle, refusals.Deadlock) else held, interest=interest)
 
 
 def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:

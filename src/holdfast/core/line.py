@@ -10,7 +10,7 @@ A ticket is one place. It stands in the line of every name it wants:
 A ticket is served whole or passed over, and of all that can be served the one that joined first is served first (I12).
 
     join ──► present ──────────────► served: a lease for every name it wants
-               ▲  │                  refused: judged again at its turn, and not allowed any more (W5)
+               ▲  │                  refused: judged again at its turn, and not allowed any more (W5), or in a tangle
         arrive │  │ depart           told `done` or `deadlock`
                │  ▼
               absent ──── 60 s ────► gone
@@ -37,7 +37,9 @@ candidates are a heap by the order of joining. `next_turn` takes the first, look
 serves it. A candidate that lost a name meanwhile is dropped: it becomes one again when that name opens.
 
 **A circle at a handover.** A wait that would close a circle is refused when it joins or comes back. A grant or a
-transfer can close one too, when the new holder waits elsewhere: `circle_at_handover` finds the wait that closes it.
+transfer can close one too, when the new holder waits elsewhere: `circle_at_handover` finds the wait that closes it. All
+that is settled at once has one budget for these searches. When it is spent, a new holder's own waits are ended instead:
+nobody is held up through it then.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from holdfast.core import refusals
+from holdfast.core.agenda import EDGES_FOR_A_NAME, EDGES_MAX
 from holdfast.core.answers import Acquired, AcquiredMany, MustWait, Withdrawn
-from holdfast.core.deadlock import blockers_of, find_circle
+from holdfast.core.deadlock import closing_waits, find_circle
 from holdfast.core.decision import Decision, Due, left, refuse
 from holdfast.core.events import Granted, GrantedMany, Joined
 from holdfast.core.names import has_dot_segment, looks_blank
@@ -61,9 +64,10 @@ from holdfast.core.values import TOKEN_MAX, Ticket, holder_of_lease, holder_of_t
 if TYPE_CHECKING:
     from holdfast.core.answers import Answer
     from holdfast.core.commands import Acquire, ClaimAll, Leave
+    from holdfast.core.presence import Place
     from holdfast.core.refusals import Refusal
     from holdfast.core.state import State
-    from holdfast.core.values import AccessToken, Limits, Moment
+    from holdfast.core.values import AccessToken, Holder, Limits, Moment
 
 
 def ticket_for(command: Acquire | ClaimAll, state: State, now: Moment) -> Ticket:
@@ -85,9 +89,9 @@ def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits
         return refuse(refusals.TooManyTickets(limits.tickets_per_principal_max))
     if any(len(state.index.lines.get(name, ())) >= limits.line_max for name in ticket.names):
         return refuse(refusals.LineFull(limits.line_max))
-    path = find_circle(state, holder_of_ticket(ticket), ticket.names, now.ms)
-    if path is not None:
-        return refuse(refusals.Deadlock(path))
+    endless = find_circle(state, holder_of_ticket(ticket), ticket.names, now.ms)
+    if endless is not None:
+        return refuse(endless)
     return Decision((Joined(ticket),), MustWait(ticket.ticket_id, wait_ms))
 
 
@@ -103,11 +107,13 @@ def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decisio
     so that of two requests of one holder never both are told that they own what comes of it (C3).
     """
     ticket_id = asked.ticket_id
-    path = find_circle(state, holder_of_ticket(asked), asked.names, now.ms)
-    if path is None:
+    endless = find_circle(state, holder_of_ticket(asked), asked.names, now.ms)
+    if endless is None:
         return Decision(() if asked == state.tickets[ticket_id] else (Joined(asked),), MustWait(ticket_id, wait_ms))
-    deadlock = refusals.Deadlock(path)
-    return Decision((left(asked, "deadlock"),), deadlock, ((ticket_id, deadlock),))
+    if isinstance(endless, refusals.TooTangled):
+        # Nothing is wrong with the place itself: its holder may come back when fewer wait.
+        return refuse(endless)
+    return Decision((left(asked, "deadlock"),), endless, ((ticket_id, endless),))
 
 
 def return_to(state: State, command: Acquire | ClaimAll, now: Moment) -> Decision:
@@ -230,18 +236,30 @@ def grant_each(
 
 def circle_at_handover(state: State, now_ms: int) -> Due | None:
     """Return the end of the wait that a grant or a transfer closed a circle with, if there is one (D1)."""
-    handed_over, lines = state.agenda.names_with_new_holder, state.presence.lines
+    handed_over, budget = state.agenda.names_with_new_holder, state.agenda.handover_budget
+    searched: Holder | None = None
+    closing: dict[str, Place] | refusals.TooTangled = {}
     while handed_over:
         name = handed_over[0]
         lease = state.lease_of(name)
         holder = None if lease is None else holder_of_lease(lease)
-        if holder is not None and holder in state.presence.tickets_by_holder and name in lines:
-            blockers = blockers_of(state, holder, now_ms)
-            for _, ticket_id in lines[name]:
-                ticket = state.tickets[ticket_id]
-                waiter = holder_of_ticket(ticket)
-                path = find_circle(state, waiter, ticket.names, now_ms) if waiter in blockers else None
-                if path is not None:
-                    return Due(left(ticket, "deadlock"), ((ticket_id, refusals.Deadlock(path)),))
+        if holder is not None and holder in state.presence.tickets_by_holder:
+            if holder != searched:
+                searched, closing = holder, closing_waits(state, holder, budget)
+            if isinstance(closing, refusals.TooTangled):
+                return _untangle(state, holder, closing)
+            if name in closing:
+                ticket = state.tickets[closing[name][1]]
+                circle = find_circle(state, holder_of_ticket(ticket), ticket.names, now_ms, budget=budget)
+                if not isinstance(circle, refusals.Deadlock):
+                    return _untangle(state, holder, refusals.TooTangled(EDGES_MAX))
+                return Due(left(ticket, "deadlock"), ((ticket.ticket_id, circle),))
         handed_over.popleft()
+        budget.edges = max(0, budget.edges) + EDGES_FOR_A_NAME
     return None
+
+
+def _untangle(state: State, holder: Holder, refusal: refusals.TooTangled) -> Due:
+    """Return the end of one of a new holder's own waits. When none is left, no circle goes through what it holds."""
+    ticket = state.tickets[next(iter(state.presence.tickets_by_holder[holder]))]
+    return Due(left(ticket, "refused"), ((ticket.ticket_id, refusal),))

@@ -37,6 +37,13 @@ class Deadlock(msgspec.Struct, frozen=True, gc=False):
     """The wait would close a circle (D1). `path`: requester, what it wants, who holds that, what that one wants …."""
 
     path: tuple[str, ...]
+    """Of a long one the middle is left out: `…` stands for a holder there, and the next place says how many."""
+
+
+class TooTangled(msgspec.Struct, frozen=True, gc=False):
+    """Too many waits hang together to rule out a circle among them (D1). `limit`: how many may be looked at."""
+
+    limit: int
 
 
 class TicketGone(msgspec.Struct, frozen=True, gc=False):
@@ -146,6 +153,7 @@ Refusal = (
     | AllHeld
     | Finished
     | Deadlock
+    | TooTangled
     | TicketGone
     | TooManyTickets
     | LineFull

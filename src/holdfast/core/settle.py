@@ -9,6 +9,7 @@ import heapq
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from holdfast.core.agenda import EDGES_MAX
 from holdfast.core.decision import Due, end_of, left
 from holdfast.core.events import DoneFaded, Forgotten, SessionEnded, SharesForgotten
 from holdfast.core.evolve import may_go
@@ -47,7 +48,10 @@ def settle(state: State, now: Moment, limits: Limits) -> Due | None:
 def settle_line(state: State, now: Moment, limits: Limits) -> Due | None:
     """Return the next thing that is due in the lines since the last decision: a circle to break, a turn to give."""
     _open_names(state, now.ms)
-    return circle_at_handover(state, now.ms) or next_turn(state, now, limits)
+    due = circle_at_handover(state, now.ms) or next_turn(state, now, limits)
+    if due is None:
+        state.agenda.handover_budget.edges = EDGES_MAX
+    return due
 
 
 def _lapsed_session(state: State, now_ms: int) -> Due | None:

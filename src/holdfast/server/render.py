@@ -284,6 +284,12 @@ def problem(outcome: object) -> Problem:
             return Problem("not_found", "No such session of this token.", label="Session not found")
         case refusals.Deadlock(path=path):
             return Problem("deadlock", _circle(path), fields={"cycle": list(path)})
+        case refusals.TooTangled(limit=limit):
+            text = (
+                f"Too many waits hang together: more than {limit} would have to be looked at"
+                " to know that this one can end. Wait for fewer names, or try again later."
+            )
+            return Problem("quota_exceeded", text, retry_after_ms=RETRY_LATER_MS)
         case refusals.TooManyLeases(limit=limit):
             return Problem("lock_limit_exceeded", f"This token holds {limit} leases, the most it may: release some.")
         case refusals.TooManySessions(limit=limit):

@@ -1,0 +1,71 @@
+"""The core as the engine drives it, and nothing else: so that what a command costs is what the core costs."""
+
+from holdfast.core import answers
+from holdfast.core.commands import ClaimAll, Command
+from holdfast.core.decide import decide, settle, settle_line
+from holdfast.core.decision import Due
+from holdfast.core.events import Event, Record
+from holdfast.core.evolve import evolve
+from holdfast.core.state import State
+from holdfast.core.values import Limits, Moment
+from tests.support.asking import acquire, claim_all
+from tests.support.steps import count_steps
+
+FAR_MS = 1_000_000
+
+
+class Core:
+    def __init__(self) -> None:
+        self.state, self.now, self.limits = State(), Moment(0, 0), Limits()
+        self.told: dict[str, object] = {}
+        """What those in line were told, by ticket."""
+        self.made = 0
+
+    def ask(self, command: Command) -> object:
+        """Decide a command, with all that comes of it; return its answer."""
+        while (due := settle(self.state, self.now, self.limits)) is not None:
+            self.happen(due)
+        decision = decide(self.state, command, self.now, self.limits)
+        for event in decision.events:
+            self.record(event)
+        if isinstance(decision.answer, answers.MustWait):
+            self.state.arrive(decision.answer.ticket_id)
+        while (due := settle_line(self.state, self.now, self.limits)) is not None:
+            self.happen(due)
+        return decision.answer
+
+    def happen(self, due: Due) -> None:
+        self.record(due.event)
+        self.told.update(due.notices)
+
+    def record(self, event: Event) -> None:
+        evolve(self.state, Record(self.state.seq + 1, self.now.ms, self.now.wall_ms, event))
+
+    def steps(self, command: Command) -> int:
+        """Ask, and return how many lines of the core it took."""
+        return count_steps(lambda: self.ask(command))
+
+    # What is often asked, all by one principal.
+
+    def hold(self, *names: str, owner: str | None = None, session: str | None = None) -> None:
+        """Claim names, one by one; the lease of `a` has the id `L-a`."""
+        for name in names:
+            claim = acquire(name=name, principal="p", owner=owner, lease_id=f"L-{name}", ttl_ms=FAR_MS, session=session,
+                            bound=session is not None)  # fmt: skip
+            answer = self.ask(claim)
+            assert isinstance(answer, answers.Acquired), answer
+
+    def want(self, name: str, owner: str) -> object:
+        """Wait for a name; the ticket is called after both."""
+        ticket = f"t-{owner}-{name}"
+        return self.ask(
+            acquire(name=name, principal="p", owner=owner, lease_id=f"L-{owner}-{name}", ttl_ms=FAR_MS, wait_ms=50_000,
+                    new_ticket=ticket)
+        )  # fmt: skip
+
+    def want_all(self, names: tuple[str, ...], owner: str | None = None) -> ClaimAll:
+        """A claim of all of several names that waits, with a ticket `t1`, `t2`, …."""
+        self.made += 1
+        lease_ids = tuple(f"{self.made}-{name}" for name in names)
+        return claim_all(names=names, principal="p", owner=owner, lease_ids=lease_ids, ttl_ms=FAR_MS, wait_ms=50_000,
+                         new_ticket=f"t{self.made}")  # fmt: skip
