@@ -33,6 +33,8 @@ class GrantedMany(msgspec.Struct, frozen=True, array_like=True, tag="granted_man
 
     grants: tuple[Granted, ...]
     ticket_id: str | None = None
+    key_knows_all: bool = False
+    """Its key remembers the id of each lease (`Memo.lease_ids`); in records of 0.1.0 only that of the first."""
 
 
 class Transferred(msgspec.Struct, frozen=True, array_like=True, tag="transferred", gc=False):

@@ -97,7 +97,8 @@ def _granted_many(state: State, event: GrantedMany) -> None:
         _granted(state, grant)
     first = event.grants[0]
     if first.lease.key is not None:
-        memo = Memo("acquire", first.lease.lease_id, first.fingerprint, len(event.grants))
+        lease_ids = tuple(grant.lease.lease_id for grant in event.grants) if event.key_knows_all else ()
+        memo = Memo("acquire", first.lease.lease_id, first.fingerprint, len(event.grants), lease_ids)
         state.memos[first.lease.principal, first.lease.key] = memo
     if event.ticket_id is not None:
         _leave(state, event.ticket_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core import line, refusals
 from holdfast.core.answers import Acquired, AcquiredMany
-from holdfast.core.claims import bad_terms, held_by, not_current
+from holdfast.core.claims import bad_terms, held_by
 from holdfast.core.decision import Decision, accept, recall, refuse
 from holdfast.core.events import GrantedMany
 from holdfast.core.rights import may_touch
@@ -137,19 +138,19 @@ def _grant_all(state: State, ticket: Ticket, now: Moment) -> Decision:
     place = line.own_ticket(state, ticket) if ticket.names[0] in state.index.lines else None
     if len(grants) == 1:
         return Decision((replace(grants[0], ticket_id=place),), AcquiredMany(claims))
-    return Decision((GrantedMany(grants, place),), AcquiredMany(claims))
+    return Decision((GrantedMany(grants, place, key_knows_all=True),), AcquiredMany(claims))
 
 
 def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
+    """Answer a retry of a claim of any: the lease it made, or that it has ended."""
     for name in command.names:
         slot = state.slots.get(name, EMPTY)
         if slot.lease is not None and slot.lease.lease_id == memo.made:
             claim = Acquired(slot.lease, state.until_of(slot.lease), slot.last_end, slot.attempts)
             return accept(AcquiredMany(((name, claim),)))
-    for name in command.names:
-        refusal = not_current(state, name, memo.made, command.terms.principal)
-        if refusal.ended is not None:
-            return refuse(refusal)
+    ended = state.remembered.get(memo.made)
+    if isinstance(ended, EndedLease) and ended.principal == command.terms.principal:
+        return refuse(refusals.NotCurrent(state.lease_of(ended.name) is not None, ended))
     return refuse(refusals.NotCurrent(succeeded=False))
 
 
@@ -159,25 +160,15 @@ def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Dec
         ticket = state.tickets[state.index.ticket_by_lease_id[memo.made]]
         return line.come_back(state, ticket, command.wait_ms, now)
     claims: list[tuple[str, Acquired]] = []
-    for name in command.names:
+    # A memo of a record of 0.1.0, or of a claim of all of one name, knows the id of the first lease only.
+    for name, lease_id in zip_longest(command.names, memo.lease_ids or (memo.made,)):
         slot = state.slots.get(name, EMPTY)
         lease = slot.lease
         if lease is None or lease.key != command.terms.key or lease.principal != command.terms.principal:
-            return refuse(refusals.NotCurrent(lease is not None, _ended_of(state, name, command, memo)))
+            ended = state.remembered.get(lease_id)
+            return refuse(refusals.NotCurrent(lease is not None, ended if isinstance(ended, EndedLease) else None))
         claims.append((name, Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts)))
     return accept(AcquiredMany(tuple(claims)))
-
-
-def _ended_of(state: State, name: str, command: ClaimAll, memo: Memo) -> EndedLease | None:
-    """Return what is remembered of the lease that a claim of all had on a name: the key knows the id of the first."""
-    first = state.remembered.get(memo.made)
-    if isinstance(first, EndedLease) and first.name == name:
-        return first
-    wanted = (name, command.terms.principal, command.terms.key)
-    for ended in reversed(state.remembered.values()):
-        if isinstance(ended, EndedLease) and (ended.name, ended.principal, ended.key) == wanted:
-            return ended
-    return None
 
 
 def _retry_after(busy: list[tuple[str, refusals.Held | refusals.Delayed]], now_ms: int) -> int:

@@ -231,6 +231,8 @@ class Memo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     fingerprint: str
     leases: int = 1
     """How many leases it made that live or are remembered: a claim of all makes several (M2)."""
+    lease_ids: tuple[str, ...] = ()
+    """The leases that a claim of all made, in the order of its names; empty for a claim of one."""
 
 
 class AccessToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
