@@ -62,7 +62,7 @@ def test_sound_journal_has_no_problems(kind: str, request: pytest.FixtureRequest
     assert (FILE + "-wal" in before) == (kind == "crashed")
     found = inspect(directory)
     assert (found.integrity, found.problems) == ("ok", ())
-    assert (found.schema, found.epoch, found.snapshot_upto, found.last_seq) == (1, 1, 6, 10)
+    assert (found.schema, found.epoch, found.snapshot_upto, found.last_seq) == (2, 1, 6, 10)
     kept = [record for record in grants(1, 10) if record.seq > 6 or is_history(record.event)]
     assert found.records == len(kept)
     assert (found.first_wall_ms, found.last_wall_ms) == (WALL_MS + 1, WALL_MS + 10)
@@ -130,7 +130,7 @@ def test_database_of_another_is_a_problem(tmp_path: Path) -> None:
 
 
 PROBLEMS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "schema": (lambda d: change(d, "UPDATE meta SET value = 2 WHERE key = 'schema'"), "has schema 2"),
+    "schema": (lambda d: change(d, "UPDATE meta SET value = 3 WHERE key = 'schema'"), "has schema 3"),
     "gap": (lambda d: change(d, "UPDATE meta SET value = 5 WHERE key = 'upto'"), "snapshot is not the one"),
     "batch": (lambda d: change(d, "UPDATE batch SET body = x'0102'"), "records 7 to 10: a frame is cut short"),
     "number": (

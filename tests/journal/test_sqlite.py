@@ -252,9 +252,9 @@ def test_refusal_leaves_the_seat_free(tmp_path: Path) -> None:
 def test_other_schema_is_refused(tmp_path: Path) -> None:
     """A journal of a newer version is refused with both numbers and is not changed."""
     fill(tmp_path)
-    change(tmp_path, "UPDATE meta SET value = 2 WHERE key = 'schema'")
+    change(tmp_path, "UPDATE meta SET value = 3 WHERE key = 'schema'")
     before = bytes_of(tmp_path)
-    with pytest.raises(JournalError, match="has schema 2; this version knows 1"):
+    with pytest.raises(JournalError, match="has schema 3; this version knows 2"):
         found_in(tmp_path)
     assert bytes_of(tmp_path) == before
 
@@ -325,8 +325,8 @@ def test_compaction_goes_in_small_slices(tmp_path: Path) -> None:
 
     run(scene, tmp_path)
     assert len(seen) > 150
-    # Names and records are counted apart, and two rows of `meta` go with them.
-    assert max(rows for rows, _ in seen) <= 2 * archive.SLICE_ROWS + 2
+    # Names and records are counted apart; each record has a share, which changes two sums; three rows of `meta`.
+    assert max(rows for rows, _ in seen) <= 5 * archive.SLICE_ROWS + 3
     assert max(pages for _, pages in seen) <= 256
 
 

@@ -76,7 +76,8 @@ def recall(state: State, asked: Keyed, kind: str) -> Memo | refusals.KeyConflict
 
 def left(ticket: Ticket, how: str) -> Left:
     """Make the end of a place in the line."""
-    return Left(ticket.ticket_id, how, ticket.names, ticket.terms.owner, ticket.terms.labels)
+    terms = ticket.terms
+    return Left(ticket.ticket_id, how, ticket.names, terms.owner, terms.labels, principal=terms.principal)
 
 
 def end_of(name: str, lease: Lease, how: str, now_ms: int, *, by: str | None = None, well: bool = False) -> Ended:

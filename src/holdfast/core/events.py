@@ -72,6 +72,10 @@ class Left(msgspec.Struct, frozen=True, array_like=True, tag="left", gc=False):
     names: tuple[str, ...] = ()
     owner: str | None = None
     labels: Labels | None = None
+    is_remembered: bool = False
+    """Whether its key is remembered like that of a lease that ended (C5)."""
+    principal: str | None = None
+    """Whose place it was: the history is counted against whoever left it. None in records of before."""
 
 
 class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed", gc=False):
@@ -148,6 +152,8 @@ class SessionEnded(msgspec.Struct, frozen=True, array_like=True, tag="session_en
     fingerprint: str = ""
     left: tuple[Left, ...] = ()
     """The places in line that end with it."""
+    principal: str | None = None
+    """Whose session it was."""
 
 
 class TokenCreated(msgspec.Struct, frozen=True, array_like=True, tag="token_created", gc=False):
@@ -271,6 +277,27 @@ def owners_of(event: Event) -> set[str | None]:
             return {event.ticket.terms.owner}
         case _:
             return set()
+
+
+def principal_of(event: Event) -> str:
+    """Return whom the history of this event is counted against; nobody is the empty name."""
+    match event:
+        case Granted() | Transferred():
+            return event.lease.principal
+        case GrantedMany():
+            return event.grants[0].lease.principal
+        case Ended() | Left() | SessionEnded():
+            return event.principal or ""
+        case Joined():
+            return event.ticket.terms.principal
+        case SessionOpened():
+            return event.session.principal
+        case TokenCreated():
+            return event.token.made_by
+        case TokenRevoked() | Reopened():
+            return event.by
+        case _:
+            return ""
 
 
 def is_history(event: Event) -> bool:

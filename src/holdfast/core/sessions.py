@@ -103,7 +103,14 @@ def end(state: State, command: EndSession, now: Moment) -> Decision:
     leases = ends_with(state, command.session_id, now.ms, command.principal)
     places = places_in(state, command.session_id)
     event = SessionEnded(
-        command.session_id, "deleted", leases, command.principal, command.key, command.fingerprint, places
+        command.session_id,
+        "deleted",
+        leases,
+        command.principal,
+        command.key,
+        command.fingerprint,
+        places,
+        command.principal,
     )
     return Decision((event,), SessionOver(), tuple((each.ticket_id, refusals.SessionUnknown()) for each in places))
 

@@ -66,7 +66,8 @@ def _lapsed_session(state: State, now_ms: int) -> Due | None:
         else:
             heapq.heappop(alarms)
             places = places_in(state, session_id)
-            event = SessionEnded(session_id, "expired", ends_with(state, session_id, now_ms, None), left=places)
+            ends = ends_with(state, session_id, now_ms, None)
+            event = SessionEnded(session_id, "expired", ends, left=places, principal=session.principal)
             return Due(event, tuple((each.ticket_id, SessionLapsed()) for each in places))
     return None
 

@@ -23,6 +23,7 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.codec import decode_batch, encode_batch, seal, unseal
 from holdfast.journal.failpoints import failpoint
+from holdfast.journal.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -46,6 +47,7 @@ class Archive:
     def __init__(self, store: Store, keeping: Keeping) -> None:
         self._store = store
         self._keeping = keeping
+        self._shares = Shares(store)
         self.upto = store.meta("upto")
         """How far the snapshot that counts reaches."""
         self.pruned = store.meta("pruned")
@@ -124,6 +126,8 @@ class Archive:
 
         def write() -> None:
             self._store.do("write_history_name", names)
+            for record, (_, _, body) in zip(records, rows, strict=True):
+                self._shares.enter(record, body)
             new = self._store.do("write_history", rows)
             self._store.do("add_meta", [("history", new)])
 
@@ -158,26 +162,35 @@ class Archive:
             await asyncio.sleep(0)
 
     async def _prune(self, wall_ms: int) -> None:
-        while (excess := self._store.meta("history") - self._keeping.records_max) > 0:
-            await self._forget(list(self._store.run("read_oldest_history", (min(excess, SLICE_ROWS),))))
-        overdue_ms = wall_ms - self._keeping.wall_ms
+        """Drop what is too old; then, while there is too much, the eldest of whoever has left the most."""
+        shares, keeping = self._shares, self._keeping
+        while shares.has_uncounted():
+            self._store.slice(lambda: shares.count_some(SLICE_ROWS))
+            await asyncio.sleep(0)
+        overdue_ms = wall_ms - keeping.wall_ms
         while rows := list(self._store.run("read_overdue_history", (overdue_ms, SLICE_ROWS))):
-            await self._forget(rows)
+            await self._forget([seq for (seq,) in rows])
+        while seqs := shares.too_many(self._store.meta("history") - keeping.records_max, SLICE_ROWS):
+            await self._forget(seqs)
+        while seqs := shares.too_large(keeping.bytes_max, SLICE_ROWS):
+            await self._forget(seqs)
 
-    async def _forget(self, rows: list[tuple[int]]) -> None:
+    async def _forget(self, seqs: list[int]) -> None:
         """Drop as many of these as fit into a slice, at least one."""
         names: list[Row] = []
-        for count, (seq,) in enumerate(rows, 1):
+        for count, seq in enumerate(seqs, 1):
             names.extend((name, seq) for (name,) in self._store.run("read_history_names", (seq,)))
             if len(names) >= SLICE_ROWS:
-                rows = rows[:count]
+                seqs = seqs[:count]
                 break
         names = await self._all_but_one_slice("drop_history_name", names)
 
-        pruned = max(self.pruned, *(seq for (seq,) in rows))
+        pruned = max(self.pruned, *seqs)
+        rows = [(seq,) for seq in seqs]
 
         def drop() -> None:
             self._store.do("drop_history_name", names)
+            self._shares.drop(rows)
             gone = self._store.do("drop_history", rows)
             self._store.do("add_meta", [("history", -gone)])
             self._store.do("write_meta", [("pruned", pruned)])

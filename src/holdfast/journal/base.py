@@ -95,10 +95,11 @@ def matches(query: HistoryQuery, record: Record) -> bool:
 
 
 class Keeping(msgspec.Struct, frozen=True, kw_only=True):
-    """How much history is kept."""
+    """How much history is kept. Over the last two, the eldest of whoever has left the most goes first."""
 
     wall_ms: int = 30 * 86_400_000
     records_max: int = 10_000_000
+    bytes_max: int = 4 * 2**30
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +137,8 @@ class Journal(Protocol):
         One that was cut short leaves the snapshot before it counting, and is done over. A snapshot that reaches no
         further than the one that counts is not written. Cannot run twice at once.
 
-        What has history value is kept apart before, and dropped when it is older than is kept at `wall_ms`.
+        What has history value is kept apart before, and dropped when it is older than is kept at `wall_ms`, or when
+        there is too much of it: then the eldest of whoever has left the most (`principal_of`) goes first.
         """
         ...
 

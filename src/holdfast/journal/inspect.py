@@ -26,7 +26,7 @@ from holdfast.journal.base import (
     Keeping,
 )
 from holdfast.journal.codec import decode_batch, event_row
-from holdfast.journal.sqlite import APPLICATION_ID, FILE, NEWER_VERSION, OWN_DIRECTORY, SCHEMA, mark_of
+from holdfast.journal.sqlite import APPLICATION_ID, FILE, NEWER_VERSION, OWN_DIRECTORY, SCHEMA, SCHEMAS, mark_of
 from holdfast.journal.store import Store
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class _Look:
     def _contents(self, found: Inspection) -> Inspection:
         schema, epoch, upto = (self._store.meta(key) for key in ("schema", "epoch", "upto"))
         found = msgspec.structs.replace(found, schema=schema, epoch=epoch, snapshot_upto=upto)
-        if schema != SCHEMA:
+        if schema not in SCHEMAS:
             self._problem(f"the journal has schema {schema}; this version knows {SCHEMA}", (NEWER_VERSION,))
             return found
         with self._noting():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast.core.events import is_history
+from holdfast.core.events import is_history, principal_of
 from holdfast.journal.base import (
     Health,
     HistoryQuery,
@@ -21,9 +21,10 @@ from holdfast.journal.base import (
     matches,
 )
 from holdfast.journal.codec import decode_batch, encode_batch, seal, unseal
+from holdfast.journal.shares import eldest_of_the_largest, weight_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from holdfast.core.events import Record
 
@@ -49,6 +50,11 @@ class Shelf:
         other.snapshot, other.batches = list(self.snapshot), list(self.batches)
         other.history, other.pruned = list(self.history), self.pruned
         return other
+
+    def drop(self, seqs: set[int]) -> None:
+        """Drop records from the history."""
+        self.history = [record for record in self.history if record.seq not in seqs]
+        self.pruned = max(self.pruned, *seqs, 0)
 
     @property
     def last_seq(self) -> int:
@@ -105,10 +111,9 @@ class MemoryJournal:
             shelf.snapshot, shelf.upto = parts, upto
             shelf.batches = [(last, data) for last, data in shelf.batches if last > upto]
         oldest_ms = wall_ms - self._keeping.wall_ms
-        young = [record for record in shelf.history if record.wall_ms >= oldest_ms]
-        kept_now = young[max(0, len(young) - self._keeping.records_max) :]
-        dropped = {record.seq for record in shelf.history} - {record.seq for record in kept_now}
-        shelf.history, shelf.pruned = kept_now, max(dropped, default=shelf.pruned)
+        shelf.drop({record.seq for record in shelf.history if record.wall_ms < oldest_ms})
+        shelf.drop(_over(shelf.history, lambda _: 1, self._keeping.records_max))
+        shelf.drop(_over(shelf.history, _bytes_of, self._keeping.bytes_max))
 
     async def history(self, query: HistoryQuery) -> Sequence[Record]:
         """Look through everything, newest first."""
@@ -150,3 +155,17 @@ class MemoryJournal:
         if self._shelf.holder is not self:
             raise JournalUnavailableError(f"{operation}: the journal is not open; open it first")
         return self._shelf
+
+
+def _bytes_of(record: Record) -> int:
+    return weight_of(record, encode_batch([record]))
+
+
+def _over(history: Sequence[Record], weigh: Callable[[Record], int], most: int) -> set[int]:
+    """Return the numbers of the records that are too much, if all together may weigh so much."""
+    shares: dict[str, list[tuple[int, int]]] = {}
+    for record in history:
+        shares.setdefault(principal_of(record.event), []).append((record.seq, weigh(record)))
+    sums = [(who, sum(weight for _, weight in records)) for who, records in shares.items()]
+    excess = sum(total for _, total in sums) - most
+    return set(eldest_of_the_largest(sums, lambda who: iter(shares[who]), excess, len(history)))

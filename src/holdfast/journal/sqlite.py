@@ -37,6 +37,7 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
+from holdfast.journal.shares import UNCOUNTED
 from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store
 from holdfast.privatefiles import WRITE_FOR_OTHERS, NotOursError, check_file, check_folder, sync_folder
 
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
 
 FILE = "journal.sqlite3"
 BALLAST = "ballast"
-SCHEMA = 1
+SCHEMA = 2
+"""2 since history is counted against whoever left it; a file of schema 1 is brought up when it is opened."""
+SCHEMAS = (1, SCHEMA)
 APPLICATION_ID = 0x486F6C64
 """`Hold`: marks the file as ours, for us and for whoever asks what kind of file it is."""
 OWN_DIRECTORY = "Give the server its own directory"
@@ -289,7 +292,7 @@ class SqliteJournal:
             if db.execute("PRAGMA application_id").get != APPLICATION_ID:
                 raise JournalError(f"{self._path} is a database of another program", OWN_DIRECTORY)
             schema = db.execute(SQL["read_meta"], ("schema",)).get
-            if schema != SCHEMA:
+            if schema not in SCHEMAS:
                 raise JournalError(f"{self._path} has schema {schema}; this version knows {SCHEMA}", NEWER_VERSION)
         db.execute("ROLLBACK")
         return is_new
@@ -347,7 +350,12 @@ class SqliteJournal:
         epoch = store.meta("epoch") + 1
         self._identity = store.meta("identity") or self._identity
         scalars = [("epoch", epoch), ("identity", self._identity)]
-        store.commit("open", lambda: store.do("write_meta", scalars))
+
+        def write() -> None:
+            _bring_up(store)
+            store.do("write_meta", scalars)
+
+        store.commit("open", write)
         if is_unsynced:
             mark.unlink()
         self._epoch = epoch
@@ -391,6 +399,17 @@ def _create(db: apsw.Connection) -> None:
     for statement in _CREATE:
         db.execute(statement)
     db.execute(SQL["write_meta"], ("schema", SCHEMA))
+
+
+def _bring_up(store: Store) -> None:
+    """Let a file of schema 1 have what it lacks: its history is counted by the next compaction, in slices."""
+    if store.meta("schema") == SCHEMA:
+        return
+    for name, statement in SQL.items():
+        if name.startswith("create_share"):
+            store.db.execute(statement)
+    newest = next(store.run("read_newest_history"))[0] or 0
+    store.do("write_meta", [("schema", SCHEMA), (UNCOUNTED, newest)])
 
 
 def _write_again(db: apsw.Connection, path: str) -> None:

@@ -171,7 +171,11 @@ def _engine_for(settings: Settings) -> Engine:
         settings.data,
         limits,
         version=__version__,
-        keeping=Keeping(wall_ms=settings.history_days * 86_400_000, records_max=settings.history_records_max),
+        keeping=Keeping(
+            wall_ms=settings.history_days * 86_400_000,
+            records_max=settings.history_records_max,
+            bytes_max=settings.history_bytes_max,
+        ),
         witnesses=(KEY_FILE,),
         snapshot_records=settings.snapshot_records,
         ballast_bytes=settings.disk_reserve_mib * 2**20,

@@ -203,7 +203,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         About("What they may take: their texts and 64 bytes each. Beyond it as above.", "bytes", 1, 2**40),
     ] = 134_217_728
     history_days: Annotated[int, About("How long history is kept.", "days", 0, 36_500)] = 30
-    history_records_max: Annotated[int, About("The most records of history that are kept.", "records", 0)] = 10_000_000
+    history_records_max: Annotated[
+        int,
+        About(
+            "The most records of history that are kept; beyond it the oldest of whoever has left the most are dropped.",
+            "records",
+            0,
+        ),
+    ] = 10_000_000
+    history_bytes_max: Annotated[
+        int,
+        About(
+            "The most bytes of history that are kept; beyond it the oldest of whoever has left the most are dropped.",
+            "bytes",
+            0,
+            2**50,
+        ),
+    ] = 4_294_967_296
     snapshot_records: Annotated[int, About("Records after which a snapshot shortens the journal.", "records", 1)] = (
         100_000
     )

@@ -137,6 +137,43 @@ async def _history_is_kept_to_a_number(place: JournalPlace) -> None:
 
 
 @_check
+async def _a_flood_pushes_out_its_own(place: JournalPlace) -> None:
+    """Beyond the number that is kept, the eldest of whoever has left the most go first: nobody pushes out another's."""
+    keeping = Keeping(records_max=20)
+    mine = [grant(seq, f"mine/{seq}", principal="ana") for seq in range(1, 9)]
+    flood = [grant(seq, f"flood/{seq}", principal="mallory") for seq in range(9, 101)]
+    journal = await filled(place, [mine, flood], keeping)
+    await journal.compact(100, [b"x"], WALL_MS)
+    expect(await pages(journal, 9), newest_first([*mine, *flood[-12:]]), "what is left of a flood")
+    expect(await pages(journal, 9, name="mine/1"), [mine[0]], "the eldest of whoever left little")
+    expect(journal.history_begins_after, 88, "where history begins")
+    journal = await reopened(journal, place, keeping)
+    await journal.append([grant(seq, f"late/{seq}", principal="ana") for seq in range(101, 104)])
+    await journal.compact(103, [b"x"], WALL_MS)
+    left = [record.seq for record in await pages(journal, 9)]
+    expect(left, [*range(103, 90, -1), *range(8, 1, -1)], "what is left of both")
+    await journal.close()
+
+
+@_check
+async def _history_is_kept_to_a_size(place: JournalPlace) -> None:
+    """Beyond the bytes that are kept, the eldest of whoever has left the most bytes go first; none of 0 is kept."""
+    small = [grant(seq, f"small/{seq:03d}", principal="ana") for seq in range(1, 41)]
+    large = [grant(seq, f"large/{seq:03d}", principal="mallory", metadata="x" * 1_000) for seq in range(41, 61)]
+    keeping = Keeping(bytes_max=18_000)
+    journal = await filled(place, [small, large], keeping)
+    await journal.compact(60, [b"x"], WALL_MS)
+    found = await pages(journal, 9)
+    kept = len(found) - len(small)
+    expect(found, newest_first([*small, *large[-kept:]]), "what is left: all of the small, the newest of the large")
+    expect(kept in range(4, 17), True, f"that {kept} of the large ones are left is right")
+    journal = await reopened(journal, place, Keeping(bytes_max=0))
+    await journal.compact(60, [b"x"], WALL_MS)
+    expect(await pages(journal, 9), [], "what is left of a history without room")
+    await journal.close()
+
+
+@_check
 async def _followers_hear_everything_once(place: JournalPlace) -> None:
     """From any number on, all that has history value comes oldest first, before, during and after compaction (I16)."""
     records = [grant(seq, name) if seq % 3 else renewal(seq) for seq, name in enumerate(names(60), 1)]

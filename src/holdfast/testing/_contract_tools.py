@@ -90,10 +90,19 @@ async def expect_refusal(asked: Awaitable[object], error: type[Exception], what:
     raise BrokenPromiseError(f"{what} was not refused with {error.__name__}")
 
 
-def grant(seq: int, name: str = "job", wall_ms: int | None = None) -> Record:
+def grant(
+    seq: int,
+    name: str = "job",
+    wall_ms: int | None = None,
+    *,
+    principal: str = "ci",
+    metadata: str | None = None,
+) -> Record:
     """Make the record of a grant."""
     wall_ms = WALL_MS + seq if wall_ms is None else wall_ms
-    lease = Lease(f"lease-{seq}", seq, "ci", None, None, False, 1000, seq + 1000, 0, None, None, wall_ms, wall_ms)
+    lease = Lease(
+        f"lease-{seq}", seq, principal, None, None, False, 1000, seq + 1000, 0, metadata, None, wall_ms, wall_ms
+    )
     return Record(seq, seq, wall_ms, Granted(name, lease))
 
 

@@ -30,6 +30,43 @@ CREATE INDEX history_by_wall ON history (wall_ms)
 -- So that what is pruned by number takes its names along.
 CREATE INDEX history_name_by_seq ON history_name (seq)
 
+-- name: create_share
+-- Whom a record of the history is counted against, and for how many bytes.
+CREATE TABLE history_share (seq INTEGER PRIMARY KEY, who TEXT NOT NULL, bytes INTEGER NOT NULL) STRICT
+
+-- name: create_share_who
+-- So that the eldest of one are found without looking at the rest.
+CREATE INDEX history_share_by_who ON history_share (who, seq)
+
+-- name: create_share_sum
+-- How much of the history each has left.
+CREATE TABLE history_sum (who TEXT PRIMARY KEY, records INTEGER NOT NULL, bytes INTEGER NOT NULL) STRICT, WITHOUT ROWID
+
+-- name: create_share_sum_records
+-- So that whoever has left the most records is found without looking at the rest.
+CREATE INDEX history_sum_by_records ON history_sum (records)
+
+-- name: create_share_sum_bytes
+-- The same in bytes.
+CREATE INDEX history_sum_by_bytes ON history_sum (bytes)
+
+-- name: create_share_added
+-- The sums are in step with the shares, in the same transaction. How large all is together is a scalar.
+CREATE TRIGGER history_share_added AFTER INSERT ON history_share BEGIN
+    INSERT INTO history_sum (who, records, bytes) VALUES (new.who, 1, new.bytes)
+        ON CONFLICT (who) DO UPDATE SET records = records + 1, bytes = bytes + excluded.bytes;
+    INSERT INTO meta (key, value) VALUES ('history_bytes', new.bytes)
+        ON CONFLICT (key) DO UPDATE SET value = value + excluded.value;
+END
+
+-- name: create_share_dropped
+-- The same. Who has left nothing has no sum.
+CREATE TRIGGER history_share_dropped AFTER DELETE ON history_share BEGIN
+    UPDATE history_sum SET records = records - 1, bytes = bytes - old.bytes WHERE who = old.who;
+    DELETE FROM history_sum WHERE who = old.who AND records = 0;
+    UPDATE meta SET value = value - old.bytes WHERE key = 'history_bytes';
+END
+
 -- name: read_meta
 -- One scalar.
 SELECT value FROM meta WHERE key = ?
@@ -111,9 +148,33 @@ SELECT seq, wall_ms, body FROM history WHERE seq <= ? ORDER BY seq
 -- The names one record is listed under.
 SELECT name FROM history_name WHERE seq = ?
 
--- name: read_oldest_history
--- Some of the history, oldest first, because there is too much.
-SELECT seq FROM history ORDER BY seq LIMIT ?
+-- name: read_newest_history
+-- The newest number in the history.
+SELECT max(seq) FROM history
+
+-- name: read_uncounted_history
+-- Some of the history up to a number, newest first, and how large each record is.
+SELECT seq, length(body) FROM history WHERE seq <= ? ORDER BY seq DESC LIMIT ?
+
+-- name: write_share
+-- Count a record against somebody; a compaction that was cut short is done over, and finds it there.
+INSERT INTO history_share (seq, who, bytes) VALUES (?, ?, ?) ON CONFLICT (seq) DO NOTHING
+
+-- name: drop_share
+-- Count a record no more.
+DELETE FROM history_share WHERE seq = ?
+
+-- name: read_largest_by_records
+-- Who has left the most records.
+SELECT who, records FROM history_sum ORDER BY records DESC LIMIT ?
+
+-- name: read_largest_by_bytes
+-- Who has left the most bytes.
+SELECT who, bytes FROM history_sum ORDER BY bytes DESC LIMIT ?
+
+-- name: read_eldest_of
+-- Some of what somebody has left, eldest first.
+SELECT seq, bytes FROM history_share WHERE who = ? AND seq > ? ORDER BY seq LIMIT ?
 
 -- name: read_overdue_history
 -- Some of the history that is too old.
