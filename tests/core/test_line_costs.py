@@ -5,11 +5,13 @@ import pytest
 from holdfast.core import answers
 from holdfast.core.commands import ClaimAll, EndSession, Leave, OpenSession, Release
 from holdfast.core.values import Limits
+from holdfast.core.views import why
 from tests.core.bare import FAR_MS, Core
 from tests.core.crowd import Crowd, release_all
 from tests.core.test_line import STEPS, Walk
 from tests.support import proof
 from tests.support.asking import acquire, claim_all
+from tests.support.steps import count_steps
 
 WALKS = proof.count("line: walks")
 
@@ -92,6 +94,22 @@ def test_asking_again_costs_nothing_for_ones_other_places(others: int) -> None:
     assert core.steps(asked) < 500
     assert core.steps(asked) < 500
     assert core.state.tickets["t"].names == ("job",)
+
+
+@pytest.mark.parametrize("waits", [1, 6])
+def test_a_look_at_the_chain_costs_what_is_shown(waits: int) -> None:
+    """`why` at a name whose holder waits for thousands of others looks at the first of them."""
+    core = Core()
+    core.hold("job", owner="me")
+    wanted = tuple(f"n{number:04}" for number in range(1_000))
+    core.hold("n0000")
+    for number in range(waits):
+        core.ask(core.want_all(("n0000", *wanted[1 + number :]), owner="me"))
+    assert len(core.state.presence.tickets_by_holder["principal", "p", "me"]) == waits
+    links = why(core.state, "job").links
+    assert [len(link.waits_for) for link in links] == [100, 0]
+    assert count_steps(lambda: why(core.state, "job")) < 1_000
+    assert count_steps(lambda: why(core.state, "job", "elsewhere/")) < 5_000
 
 
 class Greedy(Walk):

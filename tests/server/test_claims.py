@@ -37,6 +37,22 @@ def _names(count: int) -> list[str]:
     return [f"{stem}/{number:04}" for number in range(count)]
 
 
+def test_a_refusal_has_a_bound_in_bytes(alice: Api, bob: Api) -> None:
+    """M1, M2: of a thousand names with long metadata the first are shown in full, and the others are counted."""
+    names = _names(1_000)
+    _claimed(bob, all=names, owner="ana", ttl_seconds=30, metadata="é" * 1_024)
+    for how in ("any", "all"):
+        answer = alice.claims(**{how: names})  # type: ignore[arg-type]
+        body = answer.json()
+        assert (answer.status, body["status"]) == (200, "held")
+        shown = [each["name"] for each in body["held"]]
+        assert 0 < len(shown) < 1_000 and shown == names[: len(shown)]
+        assert all(each["metadata"] == "é" * 1_024 for each in body["held"])
+        assert body["left_out"] == 1_000 - len(shown)
+        assert len(answer.body) < 300 * 1_024
+    assert "left_out" not in alice.claims(any=names[:10]).json()
+
+
 # Any.
 
 

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.agenda import EDGES_MAX, Budget
 from holdfast.core.refusals import Deadlock, TooTangled
 from holdfast.core.values import holder_of_lease
+from holdfast.core.views import waits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -104,8 +105,7 @@ def closing_waits(state: State, holder: Holder, budget: Budget) -> dict[str, Pla
 
 
 def _wants(state: State, holder: Holder, now_ms: int, *, interests: bool) -> Iterator[str]:
-    for ticket_id in state.presence.tickets_by_holder.get(holder, ()):
-        yield from state.tickets[ticket_id].names
+    yield from waits_of(state, holder)
     if interests:
         for name, until_ms in state.presence.interests.get(holder, {}).items():
             if until_ms > now_ms:

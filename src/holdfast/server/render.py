@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _NOT_CURRENT_LIVE = 400
 _OWN_CIRCLE = 2
 RETRY_LATER_MS = 1_000
+_HELD_BYTES_MAX = 256 * 1024
+"""How much is said of those who are in the way of a claim of several names, as JSON: metadata may make it megabytes."""
 
 Answered: TypeAlias = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
 """A reply: status, body, and the headers that not every reply has."""
@@ -140,8 +142,9 @@ def claims(answer: AcquiredMany, now: Moment, waited_ms: int) -> ClaimsReply:
 
 
 def held_many(answer: refusals.AllHeld, now: Moment, key: AuthorityKey) -> HeldManyReply:
-    """Say who is in the way."""
+    """Say who is in the way: the first of them, as many as there is room for, and at least one."""
     held: list[HeldName] = []
+    room = _HELD_BYTES_MAX
     for name, obstacle in answer.names:
         left_ms = obstacle.until_ms - now.ms
         if isinstance(obstacle, refusals.Held):
@@ -157,9 +160,13 @@ def held_many(answer: refusals.AllHeld, now: Moment, key: AuthorityKey) -> HeldM
                 rfc3339(lease.beat_wall_ms),
                 rfc3339(now.wall_ms + left_ms),
             )
-            held.append(_with_carried(reply, lease))
+            reply = _with_carried(reply, lease)
         else:
-            held.append(HeldName(name, None, None, left_ms, None, None, None, None, None))
+            reply = HeldName(name, None, None, left_ms, None, None, None, None, None)
+        room -= len(encode(reply))
+        if room < 0 and held:
+            return HeldManyReply(held, answer.retry_after_ms, len(answer.names) - len(held))
+        held.append(reply)
     return HeldManyReply(held, answer.retry_after_ms)
 
 

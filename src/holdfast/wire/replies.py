@@ -133,7 +133,10 @@ class HeldManyReply(msgspec.Struct, gc=False, tag_field="status", tag="held"):
     """None of the names, or not all of them, can be had now."""
 
     held: list[HeldName]
+    """The first of them in the order asked for, as far as there is room for them in a reply."""
     retry_after_ms: Millis
+    left_out: int | UnsetType = UNSET
+    """How many more are in the way and not shown; only if there are any."""
 
 
 class CheckReply(msgspec.Struct, gc=False):

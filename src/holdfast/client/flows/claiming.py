@@ -144,7 +144,8 @@ def _many_held(reply: HeldManyReply, kind: type[JobHeld]) -> JobHeld:
     if not others:
         raise ServerError("the server refused, and named nobody who has the jobs; try again")
     first = others[0]
-    text = str(first) if len(others) == 1 else f"{first}, and {len(others) - 1} more are not free"
+    more = len(others) - 1 + (reply.left_out or 0)
+    text = f"{first}, and {more} more are not free" if more else str(first)
     return kind(
         text,
         job_id=first.job_id,
