@@ -229,7 +229,7 @@ async def history(journal: MemoryJournal) -> list[Event]:
     """Return every event with history value, oldest first, as a crash now would leave them."""
     fork = journal.fork()
     await fork.open()
-    return [record.event for record in reversed(await fork.history(HistoryQuery(limit=1_000_000)))]
+    return [record.event for record in reversed((await fork.history(HistoryQuery(limit=1_000_000))).records)]
 
 
 async def tail(journal: MemoryJournal) -> list[Record]:

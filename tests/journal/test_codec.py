@@ -189,7 +189,7 @@ def test_golden_journal_opens(number: int, tmp_path: Path) -> None:
         journal = SqliteJournal(tmp_path, ballast_bytes=0)
         recovered = await journal.open()
         tail = list(recovered.records)
-        history = await journal.history(HistoryQuery())
+        history = (await journal.history(HistoryQuery())).records
         await journal.close()
         return list(recovered.snapshot), [as_json(record) for record in tail], [as_json(record) for record in history]
 

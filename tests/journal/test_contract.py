@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.events import Record
-from holdfast.journal.base import HistoryQuery, Journal, JournalLockedError, Keeping, Recovered
+from holdfast.journal.base import HistoryPage, HistoryQuery, Journal, JournalLockedError, Keeping, Recovered
 from holdfast.journal.memory import MemoryJournal, Shelf
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.contract import CHECKS, BrokenPromiseError, Check, Place, check_journal, run_check
@@ -105,8 +105,9 @@ class ForgetsHistory(MemoryJournal):
 
 
 class TellsTwice(MemoryJournal):
-    async def history(self, query: HistoryQuery) -> list[Record]:
-        return [record for record in await super().history(query) for _ in range(2)][: query.limit]
+    async def history(self, query: HistoryQuery) -> HistoryPage:
+        page = await super().history(query)
+        return HistoryPage([record for record in page.records for _ in range(2)][: query.limit], page.next_before)
 
 
 @pytest.mark.parametrize(

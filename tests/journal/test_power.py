@@ -164,7 +164,7 @@ class Workload:
             raise Lost(f"{cut.acknowledged} records were acknowledged and {there} are there")
         if there > cut.sent:
             raise Lost(f"{cut.sent} records were sent and {there} are there")
-        found = list(await journal.history(HistoryQuery(limit=10_000)))
+        found = (await journal.history(HistoryQuery(limit=10_000))).records
         truth = [record for record in reversed(self.records[:there]) if is_history(record.event)]
         begins_after = journal.history_begins_after
         # What was dropped is the eldest of whoever left the most: up to where history begins, some of it is there.

@@ -321,7 +321,7 @@ def test_compaction_goes_in_small_slices(tmp_path: Path) -> None:
         for upto, wall_ms in ((seq, WALL_MS), (seq + 1, WALL_MS + 10**12)):
             rows_per_transaction(journal._seated("test").db, seen)
             await journal.compact(upto, snapshot.encode(frozen), wall_ms)
-        assert await journal.history(HistoryQuery()) == []
+        assert (await journal.history(HistoryQuery())).records == []
 
     run(scene, tmp_path)
     assert len(seen) > 150
@@ -394,7 +394,7 @@ def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
 
     async def scene(journal: SqliteJournal) -> None:
         expected = [r.seq for r in reversed(grants(1, 10)) if r.seq % 3]
-        assert [record.seq for record in await journal.history(HistoryQuery())] == expected
+        assert [record.seq for record in (await journal.history(HistoryQuery())).records] == expected
         await journal.compact(6, [b"not written"], WALL_MS)
         db = journal._seated("test").db
         assert db.execute("SELECT count(*) FROM batch").get == 2

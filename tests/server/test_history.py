@@ -247,6 +247,25 @@ def test_history_equals_journal(tmp_path: Path) -> None:
     assert sum(len(told) for told in shown.values()) > 500
 
 
+@pytest.mark.parametrize("fast_lane", [True, False], ids=["lane", "asgi"])
+def test_a_page_costs_a_bounded_search(tmp_path: Path, fast_lane: bool) -> None:
+    """Where each record has 1,000 names, a page ends early and says where to go on; each record shows one change."""
+    settings = {"fast_lane": str(fast_lane).lower(), "snapshot_records": 20}
+    names = ["wanted", *(f"job-{number:04}" for number in range(999))]
+    with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
+        alice = Api.of(server, callers.ALICE)
+        for _ in range(15):
+            session = alice.new_session()["session_id"]
+            assert alice.claims(all=names, session_id=session, ephemeral=True).json()["status"] == "acquired"
+            alice.end_session(session)
+        page = alice.history("wanted", limit=1_000).json()
+        assert page["next_before"] is not None and len(page["history"]) < 30
+        whole = _all(alice, "wanted", limit=1_000)
+        assert [each["event"] for each in whole] == ["session_ended", "granted"] * 15
+        assert {each["name"] for each in whole} == {"wanted"}
+        assert _all(alice, "wanted", owner="nobody") == []
+
+
 def test_history_is_bounded(tmp_path: Path) -> None:
     """History beyond its limit is dropped with the next snapshot, oldest first, and pages end where it ends."""
     settings = {"snapshot_records": 20, "history_records_max": 30}

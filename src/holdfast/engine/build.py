@@ -9,7 +9,14 @@ from holdfast.engine.compaction import Compaction
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_secret
 from holdfast.engine.watchdog import Watchdog
-from holdfast.journal.base import HistoryQuery, JournalDamagedError, JournalError, JournalLockedError, Keeping
+from holdfast.journal.base import (
+    HistoryPage,
+    HistoryQuery,
+    JournalDamagedError,
+    JournalError,
+    JournalLockedError,
+    Keeping,
+)
 from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite import SqliteJournal
 
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Limits
 
 __all__ = [
+    "HistoryPage",
     "HistoryQuery",
     "JournalDamagedError",
     "JournalError",

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.decision import Notice
     from holdfast.engine.replies import OwedAnswer, Reply
-    from holdfast.journal.base import HistoryQuery
+    from holdfast.journal.base import HistoryPage, HistoryQuery
 
 log = logging.getLogger("holdfast.engine")
 T = TypeVar("T")
@@ -214,7 +214,7 @@ class Engine:
         self.read(view, lambda outcome, _: settle_future(answered, outcome))
         return outcome_or_raise(await answered)  # type: ignore[no-any-return]
 
-    async def history(self, query: HistoryQuery) -> Sequence[Record]:
+    async def history(self, query: HistoryQuery) -> HistoryPage:
         """Return what happened, newest first; all that is decided by now is durable and part of it."""
         await self.look(lambda _state, _now: None)
         return await self.journal.history(query)

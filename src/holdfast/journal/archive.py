@@ -14,6 +14,7 @@ from zlib import crc32
 
 from holdfast.core.events import is_history, names_of
 from holdfast.journal.base import (
+    HistoryPage,
     HistoryQuery,
     JournalDamagedError,
     JournalTooNewError,
@@ -38,6 +39,10 @@ SLICE_BYTES = 256 * 1024
 SEARCH_BYTES = 1024 * 1024
 """How many bytes of the tail one slice of a search looks at."""
 SEARCH_ROWS = 512
+SEARCHED_BYTES_MAX = 16 * 1024 * 1024
+"""How many bytes one search looks at before it answers with what it found and where to go on."""
+DECODED_BYTES_MAX = 1024 * 1024
+"""How many of them it makes records of: that costs most."""
 FOREVER = 2**62
 
 
@@ -201,36 +206,42 @@ class Archive:
 
     # History.
 
-    async def history(self, query: HistoryQuery) -> Sequence[Record]:
+    async def history(self, query: HistoryQuery) -> HistoryPage:
         """Search the tail, then the history, newest first. Numbers lead on, so a compaction meanwhile loses nothing."""
+        spent = _Spent()
         found: list[Record] = []
         before = FOREVER if query.before_seq is None else query.before_seq
         for search in (self._search_tail, self._search_history):
-            while len(found) < query.limit:
-                records, reached = search(query, before)
+            while True:
+                records, reached = search(query, before, spent)
                 found.extend(records)
+                if len(found) >= query.limit:
+                    return HistoryPage(found[: query.limit], found[query.limit - 1].seq)
                 if reached == before:
                     break
                 before = reached
+                if spent.is_over:
+                    return HistoryPage(found, before)
                 await asyncio.sleep(0)
-        return found[: query.limit]
+        return HistoryPage(found, None)
 
-    def _search_tail(self, query: HistoryQuery, before: int) -> tuple[list[Record], int]:
+    def _search_tail(self, query: HistoryQuery, before: int, spent: _Spent) -> tuple[list[Record], int]:
         """Search a slice as bytes, and decode only what may match; return the number it reached down to."""
         found: list[Record] = []
         wanted = b"" if query.name is None else query.name.encode()
-        looked_at = 0
+        spent.begin_slice()
         for first, body in self._store.run("read_batches_backwards", (self.upto, before)):
             before = first
-            if wanted in body:
-                records = [record for record in decode_batch(body) if is_history(record.event)]
+            is_decoded = wanted in body
+            if is_decoded:
+                records = [record for record in decode_batch(body, wanted) if is_history(record.event)]
                 found.extend(record for record in reversed(records) if matches(query, record))
-            looked_at += len(body)
-            if looked_at >= SEARCH_BYTES or len(found) >= query.limit:
+            spent.add(len(body), is_decoded=is_decoded)
+            if spent.ends_slice or len(found) >= query.limit:
                 break
         return found, before
 
-    def _search_history(self, query: HistoryQuery, before: int) -> tuple[list[Record], int]:
+    def _search_history(self, query: HistoryQuery, before: int, spent: _Spent) -> tuple[list[Record], int]:
         """Search a slice; return the number it reached down to."""
         since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
         until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
@@ -239,13 +250,14 @@ class Archive:
         else:
             rows = self._store.run("read_history_of_name", (query.name, self.upto, before, SEARCH_ROWS))
         found: list[Record] = []
-        looked_at = 0
+        spent.begin_slice()
         for seq, wall_ms, body in rows:
             before = seq
-            looked_at += len(body)
-            if since <= wall_ms <= until:
+            is_decoded = since <= wall_ms <= until
+            if is_decoded:
                 found.extend(record for record in decode_batch(body) if matches(query, record))
-            if looked_at >= SLICE_BYTES or len(found) >= query.limit:
+            spent.add(len(body), is_decoded=is_decoded)
+            if spent.ends_slice or len(found) >= query.limit:
                 break
         return found, before
 
@@ -283,6 +295,35 @@ class Archive:
             after_seq = last
             looked_at += len(body)
         return found[:limit], after_seq
+
+
+class _Spent:
+    """What a search has cost: in all, and in this slice."""
+
+    def __init__(self) -> None:
+        self._searched = self._decoded = 0
+        self._slice_searched_max = self._slice_decoded_max = 0
+
+    def begin_slice(self) -> None:
+        """Let a new slice begin."""
+        self._slice_searched_max = self._searched + SEARCH_BYTES
+        self._slice_decoded_max = self._decoded + SLICE_BYTES
+
+    def add(self, size_bytes: int, *, is_decoded: bool) -> None:
+        """Count what was looked at."""
+        self._searched += size_bytes
+        if is_decoded:
+            self._decoded += size_bytes
+
+    @property
+    def ends_slice(self) -> bool:
+        """Whether it is time for others."""
+        return self._searched >= self._slice_searched_max or self._decoded >= self._slice_decoded_max
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the search has cost as much as it may."""
+        return self._searched >= SEARCHED_BYTES_MAX or self._decoded >= DECODED_BYTES_MAX
 
 
 def _first_rows(rows: list[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:

@@ -81,6 +81,14 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
+class HistoryPage(msgspec.Struct, frozen=True):
+    """What one look at the history found, newest first. A look has a budget: it may find nothing and have a next."""
+
+    records: list[Record]
+    next_before: int | None
+    """Everything from this number on was looked at. None: everything at all."""
+
+
 def matches(query: HistoryQuery, record: Record) -> bool:
     """Tell whether a record is one of those asked for."""
     if query.before_seq is not None and record.seq >= query.before_seq:
@@ -142,8 +150,11 @@ class Journal(Protocol):
         """
         ...
 
-    async def history(self, query: HistoryQuery) -> Sequence[Record]:
-        """Return the records asked for, newest first."""
+    async def history(self, query: HistoryQuery) -> HistoryPage:
+        """Return records asked for, newest first, and where to go on: with `before_seq` set to `next_before`.
+
+        Pages together have each record once. A journal may end a page early, so that no search takes long.
+        """
         ...
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:

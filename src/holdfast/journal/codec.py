@@ -118,9 +118,11 @@ def encode_batch(batch: Iterable[Record]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(data: bytes) -> Iterator[Record]:
-    """Read the records of a batch."""
+def decode_batch(data: bytes, holding: bytes = b"") -> Iterator[Record]:
+    """Read the records of a batch; only those in whose bytes this stands. The others are checked, and not made."""
     for body in _frames(data):
+        if holding not in body:
+            continue
         try:
             row = _decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.events import is_history, principal_of
 from holdfast.journal.base import (
     Health,
+    HistoryPage,
     HistoryQuery,
     JournalLockedError,
     JournalUnavailableError,
@@ -115,7 +116,7 @@ class MemoryJournal:
         shelf.drop(_over(shelf.history, lambda _: 1, self._keeping.records_max))
         shelf.drop(_over(shelf.history, _bytes_of, self._keeping.bytes_max))
 
-    async def history(self, query: HistoryQuery) -> Sequence[Record]:
+    async def history(self, query: HistoryQuery) -> HistoryPage:
         """Look through everything, newest first."""
         shelf = self._seated("history")
         found: list[Record] = []
@@ -124,7 +125,7 @@ class MemoryJournal:
                 break
             if matches(query, record):
                 found.append(record)
-        return found
+        return HistoryPage(found, found[-1].seq if len(found) >= query.limit else None)
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
         """Look through everything, oldest first."""

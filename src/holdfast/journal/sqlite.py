@@ -26,6 +26,7 @@ from holdfast.journal.ballast import Ballast
 from holdfast.journal.base import (
     RESTORE,
     Health,
+    HistoryPage,
     HistoryQuery,
     JournalDamagedError,
     JournalError,
@@ -138,7 +139,7 @@ class SqliteJournal:
         await self._archived("compact").compact(upto, snapshot, wall_ms)
         self._leave_mark()
 
-    async def history(self, query: HistoryQuery) -> Sequence[Record]:
+    async def history(self, query: HistoryQuery) -> HistoryPage:
         """Look in the tail first, then in the history."""
         return await self._archived("history").history(query)
 

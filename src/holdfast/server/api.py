@@ -197,7 +197,7 @@ class Api:
         else:
             reply(*answered)
 
-    def answer_later(self, call: Call, look: Callable[[], Coroutine[Any, Any, Answered]]) -> None:
+    def answer_later(self, call: Call, look: Callable[[], Coroutine[Any, Any, Answered]]) -> asyncio.Task[None]:
         """Answer with what is found by a look that takes its time: at the journal, or at much, a slice at a time."""
 
         async def answer() -> None:
@@ -214,6 +214,7 @@ class Api:
         task = asyncio.get_running_loop().create_task(answer())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _read(
         self, view: Callable[[State, Moment], Answered], refusal: Envelope, request: Request, reply: Reply

@@ -75,7 +75,7 @@ async def _session_end_is_history_of_each_name(place: JournalPlace) -> None:
     for upto in (0, 1):
         await journal.compact(upto, [b"x"], WALL_MS)
         for name, expected in (("job/ä", [end]), ("job/b", [end]), ("job/c", []), (None, [end])):
-            expect(list(await journal.history(HistoryQuery(name=name))), expected, f"history of {name} at {upto}")
+            expect((await journal.history(HistoryQuery(name=name))).records, expected, f"history of {name} at {upto}")
     await journal.close()
 
 

@@ -138,15 +138,19 @@ async def reopened(journal: Journal, place: JournalPlace, keeping: Keeping | Non
 
 
 async def pages(journal: Journal, limit: int, **query: object) -> list[Record]:
-    """Page through history as a caller would: each page goes on before the last number of the one before."""
+    """Page through history as a caller would: each page goes on where the one before says."""
     found: list[Record] = []
     before: int | None = None
-    while page := await journal.history(HistoryQuery(**{"limit": limit, "before_seq": before, **query})):  # type: ignore[arg-type]
-        if len(page) > limit:
-            raise BrokenPromiseError(f"history gave {len(page)} records for a limit of {limit}")
-        found.extend(page)
-        before = page[-1].seq
-    return found
+    while True:
+        page = await journal.history(HistoryQuery(**{"limit": limit, "before_seq": before, **query}))  # type: ignore[arg-type]
+        if len(page.records) > limit:
+            raise BrokenPromiseError(f"history gave {len(page.records)} records for a limit of {limit}")
+        found.extend(page.records)
+        if page.next_before is None:
+            return found
+        if before is not None and page.next_before >= before:
+            raise BrokenPromiseError(f"history was asked for what is before {before}, and leads to {page.next_before}")
+        before = page.next_before
 
 
 async def followed(journal: Journal, limit: int, after_seq: int = 0) -> list[Record]:

@@ -6,7 +6,15 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.journal.base import Health, HistoryQuery, Journal, JournalUnavailableError, OutcomeUnknownError, Recovered
+from holdfast.journal.base import (
+    Health,
+    HistoryPage,
+    HistoryQuery,
+    Journal,
+    JournalUnavailableError,
+    OutcomeUnknownError,
+    Recovered,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -82,7 +90,7 @@ class FlakyJournal:
         """Compact the journal inside."""
         await self.journal.compact(upto, snapshot, wall_ms)
 
-    async def history(self, query: HistoryQuery) -> Sequence[Record]:
+    async def history(self, query: HistoryQuery) -> HistoryPage:
         """Ask the journal inside."""
         return await self.journal.history(query)
 

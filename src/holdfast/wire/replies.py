@@ -165,7 +165,7 @@ class HistoryReply(msgspec.Struct, gc=False):
 
     history: list[HappenedReply]
     next_before: int | None
-    """Ask again with `before` set to this for the next page."""
+    """Ask again with `before` set to this for the next page. A page may have fewer than `limit`, or none."""
 
 
 class WhyLink(msgspec.Struct, gc=False):

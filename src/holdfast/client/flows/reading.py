@@ -10,10 +10,13 @@ from holdfast.client.values import records
 from holdfast.client.values.arguments import check_limit, session_name
 from holdfast.client.values.paths import job_path, with_query
 from holdfast.client.values.records import Happened, JobOwner, JobStatus
+from holdfast.errors import ServerError
 from holdfast.wire.replies import CheckReply, HistoryReply, LockReply, LocksReply, StatusReply, WhyReply
 from holdfast.wire.requests import CheckBody
 
 PAGE = 1_000
+PAGES_MAX = 1_000
+"""How many pages of a history are asked for in one call: each may have cost the server a search of some megabytes."""
 
 
 def status(job: str, policy: Policy) -> Flow[JobStatus]:
@@ -58,11 +61,14 @@ def history(
     since: str | None = None,
     until: str | None = None,
 ) -> Flow[list[Happened]]:
-    """Return what happened to a job, newest first."""
+    """Return what happened to a job, newest first, page by page. Raises `ServerError` if there is no end to them."""
     check_limit(limit)
     found: list[Happened] = []
     before: int | None = None
+    pages = 0
     while len(found) < limit:
+        if (pages := pages + 1) > PAGES_MAX:
+            raise ServerError(f"{policy.url} has more history than {PAGES_MAX} pages; narrow it with since and until")
         page_limit = min(limit - len(found), PAGE)
         path = with_query(
             job_path(job, "history"), limit=page_limit, before=before, owner=owner, since=since, until=until

@@ -1,25 +1,28 @@
-"""GET /locks/{name}/history: who owned it, when, and how that ended. Newest first, bounded and paged."""
+"""GET /locks/{name}/history: who owned it, when, and how that ended. Newest first, bounded and paged.
+
+A search has a budget, and a page a size. Over either it answers with what it found and where to go on.
+"""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw
 
 from holdfast.engine.build import HistoryQuery
+from holdfast.server.handlers.paging import PAGE_BYTES
 from holdfast.server.render import encode
 from holdfast.server.streams.happenings import changes
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import HistoryReply
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.core.events import Record
+    from holdfast.engine.build import HistoryPage
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
-    from holdfast.wire.replies import HappenedReply
 
 LIMIT = 100
 LIMIT_MAX = 1_000
@@ -46,25 +49,34 @@ def history(api: Api, call: Call) -> None:
     )
 
     async def look() -> Answered:
-        records = await api.engine.history(wanted)
-        found, more = _page(records, wanted)
-        return 200, encode(HistoryReply(found, more)), ()
+        page = await api.engine.history(wanted)
+        found, next_before = _shown(page, wanted)
+        return 200, encode(HistoryReply(found, next_before)), ()
 
-    api.answer_later(call, look)
+    task = api.answer_later(call, look)
+
+    def stop() -> None:
+        task.cancel()
+
+    # A search may take a while, and whoever hung up does not want it.
+    call.request.on_disconnect = stop
 
 
-def _page(records: Sequence[Record], query: HistoryQuery) -> tuple[list[HappenedReply], int | None]:
-    """Return what the records say of the name, newest first, and where the next page begins.
+def _shown(page: HistoryPage, query: HistoryQuery) -> tuple[list[Any], int | None]:
+    """Return what the records say of the name, newest first and as JSON, and where the next page begins.
 
     A record is never cut in two; one that says much, as of all in a line, ends the page.
     """
-    found: list[HappenedReply] = []
-    for number, record in enumerate(records, 1):
+    found: list[Any] = []
+    size = 0
+    for number, record in enumerate(page.records, 1):
         said = list(changes(record, lambda name: name == query.name))
-        found.extend(change for change in reversed(said) if query.owner in {None, change.owner})
-        if len(found) >= query.limit or number == query.limit:
+        items = [Raw(encode(change)) for change in reversed(said) if query.owner in {None, change.owner}]
+        found += items
+        size += sum(map(len, items))
+        if len(found) >= query.limit or number == query.limit or size >= PAGE_BYTES:
             return found, record.seq
-    return found, None
+    return found, page.next_before
 
 
 def _number(text: str | None, field: str) -> int | None:
