@@ -1,8 +1,12 @@
-"""A user with a token, while others attack: `python -m tests.load.bystander HOST PORT TOKEN`, results as JSON.
+"""A user with a token, while others attack: `python -m tests.load.bystander HOST PORT TOKEN [keys]`, results as JSON.
 
 It claims, renews and releases on one kept connection, a request every 20 ms, until its standard input ends. A latency
 counts from when the request was *due*: a stall of the server is felt by every request that it held up, and not only by
 the one that was on its way.
+
+With `keys` every claim and every release has an idempotency key, and is retried: at once, when it must be the same
+again; and once more at any time within the retry memory, when a claim that is over must be told as that and never be
+granted anew (C5).
 
 Between two requests it asks a process of its own that only echoes. That *echo* goes the same way through the scheduler
 and without the server. So where the echo is slow, too, the machine was. With it goes how long the machine was kept
@@ -13,11 +17,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import select
 import socket
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +34,10 @@ ANSWER_SECONDS_MAX = 30
 ROUNDS_MAX = 100_000
 """More than an hour and a half of them."""
 NAMES = 100
+RETRY_SECONDS_MAX = 500
+"""How old a claim may be that is retried: the server promises ten minutes."""
 
+CHANCE = random.Random(7)
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
@@ -76,30 +85,52 @@ class Kept:
 class Bystander:
     """The user: what it holds, and what it has seen."""
 
-    def __init__(self, host: str, port: int, token: str) -> None:
+    def __init__(self, host: str, port: int, token: str, *, has_keys: bool = False) -> None:
         self.kept = Kept(host, port)
+        self._has_keys = has_keys
+        self._over: deque[tuple[float, str, str]] = deque()
+        """When a claim ended, its name and its key."""
         self.samples: list[Sample] = []
         self._token = token
         self._number = 0
+        self._lease_id: object = ""
         self._fence = 0
 
     def claim_renew_release(self, due: float) -> None:
         """Three requests, each when it is due."""
         name = f"bystander/{self._number % NAMES}"
         self._number += 1
-        claim = self._ask("claim", f"/locks/{name}/acquire", {"ttl_seconds": 60}, due)
+        key = f"claim-{self._number}" if self._has_keys else None
+        claim = self._ask("claim", f"/locks/{name}/acquire", {"ttl_seconds": 60}, due, key)
         lease = {"lease_id": claim.get("lease_id", "")}
         self._ask("renew", f"/locks/{name}/renew", lease, due + EVERY_SECONDS)
-        self._ask("release", f"/locks/{name}/release", lease, due + 2 * EVERY_SECONDS)
+        if key is None:
+            self._ask("release", f"/locks/{name}/release", lease, due + 2 * EVERY_SECONDS)
+            return
+        self._lease_id = lease["lease_id"]
+        self._ask("retry", f"/locks/{name}/acquire", {"ttl_seconds": 60}, time.monotonic(), key)
+        self._ask("release", f"/locks/{name}/release", lease, due + 2 * EVERY_SECONDS, f"{key}-release")
+        self._ask("release", f"/locks/{name}/release", lease, time.monotonic(), f"{key}-release")
+        self._over.append((time.monotonic(), name, key))
+        self._retry_one_that_is_over()
 
-    def _ask(self, verb: str, path: str, fields: dict[str, object], due: float) -> dict[str, object]:
+    def _retry_one_that_is_over(self) -> None:
+        """Retry the eldest claim whose retry is promised, and any one."""
+        while self._over[0][0] < time.monotonic() - RETRY_SECONDS_MAX:
+            self._over.popleft()
+        for _, name, key in (self._over[0], CHANCE.choice(self._over)):
+            self._ask("late retry", f"/locks/{name}/acquire", {"ttl_seconds": 60}, time.monotonic(), key)
+
+    def _ask(
+        self, verb: str, path: str, fields: dict[str, object], due: float, key: str | None = None
+    ) -> dict[str, object]:
         body: dict[str, object] = {}
-        request = payload(path, self._token, fields)
+        request = payload(path, self._token, fields, key=key)
         time.sleep(max(0.0, due - time.monotonic()))
         try:
             status, content = self.kept.ask(request)
             latency_ms = 1000 * (time.monotonic() - due)
-            body = json.loads(content)
+            body = json.loads(content) or {}
             wrong = self._judge(verb, status, body)
         except (OSError, ValueError) as error:
             latency_ms = 1000 * (time.monotonic() - due)
@@ -108,6 +139,9 @@ class Bystander:
         return body
 
     def _judge(self, verb: str, status: int, body: dict[str, object]) -> str:
+        if verb == "late retry":
+            is_told = status == 404 and body.get("code") == "lease_not_current" and body.get("ended") == "released"
+            return "" if is_told else f"a claim that is over was not told as that: {status} {body}"
         if status != 200:
             return f"{status} {body}"
         if verb == "claim":
@@ -115,6 +149,8 @@ class Bystander:
             if body.get("status") != "acquired" or not isinstance(fence, int) or fence <= self._fence:
                 return f"not acquired with a fencing token above {self._fence}: {body}"
             self._fence = fence
+        if verb == "retry" and body.get("lease_id") != self._lease_id:
+            return f"a retry got another lease: {body}"
         return ""
 
 
@@ -135,10 +171,10 @@ def stolen_seconds() -> float:
     return int(Path("/proc/stat").read_text(encoding="ascii").split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
-def main(host: str, port: str, token: str) -> None:
+def main(host: str, port: str, token: str, keys: str = "") -> None:
     """Be a user until told to stop, and tell what it was like."""
     echoing = echo()
-    bystander = Bystander(host, int(port), token)
+    bystander = Bystander(host, int(port), token, has_keys=bool(keys))
     echoes: list[tuple[float, float, float]] = []
     told_to_stop = select.poll()
     told_to_stop.register(sys.stdin, select.POLLIN | select.POLLHUP)

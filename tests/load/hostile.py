@@ -1,9 +1,10 @@
-"""The hostile mix: a server under attack by strangers without a token, and what its user and its machine feel of it.
+"""The hostile mix: a server under attack by strangers or by one user, and what another user feels of it.
 
     python -m tests.load.hostile --seconds 600            all attacks at once, against this project's server
     python -m tests.load.hostile --only "held bodies"     one of them; several are separated by commas
     python -m tests.load.hostile --each                   one after the other, a line for each
     python -m tests.load.hostile --first                  on a machine that others use too; needs root
+    python -m tests.load.hostile --user --seconds 600     the attacks of one user with a token, all at once
 
 | who | is | does |
 |---|---|---|
@@ -38,7 +39,9 @@ from typing import Any
 from tests.load.attacks import ATTACKS
 from tests.load.bystander import Sample
 from tests.load.crowd import raise_file_limit, rss_bytes
+from tests.load.journal_judge import granted_twice
 from tests.load.mob import STARTING_SECONDS_MAX, give_way
+from tests.load.user_attacks import USER_ATTACKS
 from tests.support import callers
 from tests.support.http import Connection
 from tests.support.server import PROJECT, ServerProcess
@@ -53,6 +56,9 @@ RECOVERY_SECONDS = 0.25
 """What the host took between two looks that counts as a disturbance, and how long its effects are felt."""
 NICER = 10
 """By how much the mob is nicer than the server and its user."""
+
+WRONG_MAX = 100
+VERBS = ("claim", "renew", "release", "retry", "late retry")
 
 TARGETS = {"claims p99": "50 ms", "memory": "512 MiB", "log": "1 MiB"}
 MIB = 1 << 20
@@ -83,6 +89,8 @@ class Report:
     """How long a virtual machine, all its processors together, was kept waiting by its host."""
     log_bytes: int = 0
     tracebacks: int = 0
+    granted_twice: list[str] = field(default_factory=list)
+    """Grants in the journal of a name that was held, or with a fencing token that did not rise."""
     attacks: dict[str, dict[str, float]] = field(default_factory=dict)
     log: str = field(default="", repr=False)
 
@@ -110,6 +118,7 @@ class Report:
             f"wrong answers to the user: {len(self.wrong)} of {self.asked}, on {self.user_connections} connections",
             f"new connections without 200 of /readyz: {len(self.not_ready)}",
             f"memory: {self.memory_bytes / MIB:.0f} MiB at most, {self.memory_bytes_after / MIB:.0f} MiB at the end",
+            f"granted twice, as the journal tells: {len(self.granted_twice)}",
             f"log: {self.log_bytes} bytes, {self.tracebacks} tracebacks",
             f"processor: the server had {self.server_processor_seconds:.1f} s",
             f"it stood in the queue for the processor for {self.server_queued_seconds:.1f} s",
@@ -131,7 +140,9 @@ def run(data: Path, seconds: float, names: list[str], *, first: bool = False) ->
     raise_file_limit()
     report = Report(seconds)
     with ServerProcess.start(data, tokens=callers.TOKENS) as server:
-        user = _start("bystander", server, callers.ALICE)
+        # Where strangers attack, the user is as it ever was; where a user does, it counts on its retries too.
+        by_user = bool(set(names) & set(USER_ATTACKS))
+        user = _start("bystander", server, callers.ALICE, *(["keys"] if by_user else []))
         if first:
             for pid in (server.pid, user.pid):
                 give_way(pid, -NICER)
@@ -154,6 +165,8 @@ def run(data: Path, seconds: float, names: list[str], *, first: bool = False) ->
         report.memory_bytes_after = rss_bytes(server.pid)
         report.server_processor_seconds, report.server_queued_seconds = _scheduled_seconds(server.pid)
         report.log = server.log
+    if by_user:
+        report.granted_twice = list(itertools.islice(granted_twice(data), WRONG_MAX))
     report.attacks, began = done["attacks"], done["began"]
     samples = [Sample(*each) for each in seen["samples"]]
     report.asked = len(samples)
@@ -169,9 +182,12 @@ def run(data: Path, seconds: float, names: list[str], *, first: bool = False) ->
         "claim, before the attack": [
             each.latency_ms for each in samples if each.verb == "claim" and each.due < samples[0].due + QUIET_SECONDS
         ],
-        **{verb: [each.latency_ms for each in attacked if each.verb == verb] for verb in ("claim", "renew", "release")},
+        **{verb: [each.latency_ms for each in attacked if each.verb == verb] for verb in VERBS},
         "claim, host at rest": [
             each.latency_ms for each in attacked if each.verb == "claim" and _is_undisturbed(each, disturbances)
+        ],
+        "renew, host at rest": [
+            each.latency_ms for each in attacked if each.verb == "renew" and _is_undisturbed(each, disturbances)
         ],
         "/readyz, new connection": ready_ms,
         "echo, without the server": [latency_ms for sent, latency_ms, _ in seen["echoes"] if began <= sent < until],
@@ -241,13 +257,15 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(description="Attack a server of its own, and show what its user feels of it.")
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--only", help="names of attacks, separated by commas", default=",".join(ATTACKS))
+    parser.add_argument("--only", help="names of attacks, separated by commas")
+    parser.add_argument("--user", help="the attacks of one user with a token", action="store_true")
     parser.add_argument(
         "--first", help="server and user before all else on this machine; needs root", action="store_true"
     )
     parser.add_argument("--each", help="each attack alone, a line for each", action="store_true")
     arguments = parser.parse_args()
-    names = [name.strip() for name in arguments.only.split(",")]
+    every = USER_ATTACKS if arguments.user else tuple(ATTACKS)
+    names = list(every) if arguments.only is None else [name.strip() for name in arguments.only.split(",")]
     for together in [[name] for name in names] if arguments.each else [names]:
         with tempfile.TemporaryDirectory() as directory:
             report = run(Path(directory) / "data", arguments.seconds, together, first=arguments.first)
@@ -256,7 +274,7 @@ def main() -> None:
         else:
             print(report.as_table())
             print(report.as_json())
-        for what in [*report.wrong[:3], *report.not_ready[:3]]:
+        for what in [*report.wrong[:3], *report.not_ready[:3], *report.granted_twice[:3]]:
             print(what[:300], flush=True)
 
 

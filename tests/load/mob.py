@@ -13,13 +13,14 @@ import multiprocessing
 import os
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from tests.load.attacks import ATTACKS
-from tests.load.swarm import Swarm
+from tests.load.swarm import Counts, Swarm
+from tests.load.user_attacks import SCHEMES, SWARMS, Schemer
 
 STARTING_SECONDS_MAX = 60
 
@@ -33,8 +34,22 @@ def give_way(pid: int, nice: int) -> None:
 
 def _attack(name: str, place: tuple[str, int], seconds: float, all_are_here: Barrier, told: Connection) -> None:
     all_are_here.wait(STARTING_SECONDS_MAX)
-    counts = Swarm(place, ATTACKS[name]).run(time.monotonic() + seconds)
+    until = time.monotonic() + seconds
+    counts = _scheme(name, place, until) if name in SCHEMES else Swarm(place, (ATTACKS | SWARMS)[name]).run(until)
     told.send({**asdict(counts), "processor_seconds": round(time.process_time(), 1)})
+
+
+def _scheme(name: str, place: tuple[str, int], until: float) -> Counts:
+    """Let one who looks at the answers do step after step, on a new connection if the server has closed the last."""
+    counts = Counts()
+    schemer = Schemer(*place)
+    while time.monotonic() < until:
+        try:
+            SCHEMES[name](schemer)
+        except OSError:
+            counts.closed_by_server += 1
+            time.sleep(0.1)
+    return replace(counts, opened=1 + counts.closed_by_server, sends=schemer.asked)
 
 
 def main(host: str, port: str, seconds: str, nice: str, *names: str) -> None:

@@ -61,6 +61,7 @@ COUNTS = {
     "events: thousands missed by a reader": Counts(3, 10, 10),
     "clocks: steps of the wall": Counts(40, 500, 10_000),
     "hostile mix: seconds": Counts(4, 30, 600),
+    "hostile mix by a user: seconds": Counts(4, 30, 600),
     # With nginx and HAProxy in front; 0 leaves these tests out.
     "proxies: ways to cut a request": Counts(0, 2, 10),
     "proxies: seconds of a wait": Counts(0, 3, 50),
