@@ -417,9 +417,13 @@ def test_operators(open_client: Open, operator: Api, job: str) -> None:
     made = boss.create_token(unique("t"), scopes=["read"], prefix="p/", expires_in_seconds=60)
     assert made.name in {token.name for token in boss.list_tokens()}
     assert open_client(made.token).list_claimed_jobs("p/") == []
-    boss.revoke_token(made.name)
-    with pytest.raises(NotAllowed):
-        open_client(made.token).list_claimed_jobs("p/")
+    other = boss.rotate_token(made.name, keep_sessions=True, expires_in_seconds=60)
+    assert (other.name, other.scopes, other.prefix) == (made.name, made.scopes, made.prefix)
+    assert open_client(other.token).list_claimed_jobs("p/") == []
+    boss.revoke_token(made.name, keep_sessions=True)
+    for token in (made.token, other.token):
+        with pytest.raises(NotAllowed):
+            open_client(token).list_claimed_jobs("p/")
 
 
 @pytest.mark.parametrize("name", ["a/b", "github://x/y", "ü/é", "a.b_c-d", "."])

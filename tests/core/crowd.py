@@ -23,7 +23,8 @@ from holdfast.core.events import (
     SessionOpened,
     Transferred,
 )
-from holdfast.core.evolve import event_fits, evolve
+from holdfast.core.evolve import evolve
+from holdfast.core.fits import event_fits
 from holdfast.core.state import State
 from holdfast.core.values import Lease, Limits, Moment, Ticket, holder_of_ticket
 from holdfast.testing.scenarios import durable

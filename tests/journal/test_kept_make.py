@@ -20,6 +20,8 @@ from tests.journal.kept.scene import Plain
 
 NEVER_WRITTEN = frozenset({"Slot.unused"})
 """Places in an array that are kept free: nothing is written there any more, and nothing else ever will be."""
+NO_LONGER_WRITTEN = frozenset({"TokenRevoked"})
+"""Kinds of records that are only read: earlier releases wrote them, and their directories are kept."""
 
 
 def test_next_release_can_make_its_own(tmp_path: Path) -> None:
@@ -39,7 +41,7 @@ def test_next_release_can_make_its_own(tmp_path: Path) -> None:
             known.update(f"{kind}.{field}" for field in each.__struct_fields__)
             used.update(f"{kind}.{field}" for field in each.__struct_fields__ if getattr(each, field))
         assert list(differences(expected_of(path)["state"], replayed(path / "data"), "state")) == []
-    assert kinds == set(), "kinds of records that nothing in kept/scene.py asks for"
+    assert kinds == NO_LONGER_WRITTEN, "kinds of records that nothing in kept/scene.py asks for"
     assert known - used - NEVER_WRITTEN == set(), "fields that nothing in kept/scene.py uses"
 
 

@@ -97,15 +97,16 @@ def test_what_is_held_under_such_a_name_is_reached(tmp_path: Path) -> None:
 def test_a_run_keeps_and_gives_back_such_a_key(tmp_path: Path) -> None:
     """N3: the gateway's heartbeat, release, and acquire of what the run has already go on under such a key."""
     session_id, key = f"{LEASE}5", f"test://old/{FILLER}"
+    session = Session(session_id, "alice", "run-1", None, HOUR_MS, HOUR_MS, WALL_MS)
     _kept(
         tmp_path / "data",
-        SessionOpened(Session(session_id, "alice", "run-1", None, HOUR_MS, HOUR_MS, WALL_MS)),
+        SessionOpened(session),
         Granted(key, _lease(1, owner="run-1", session=session_id, bound=True)),
     )
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         api = Api.of(server, callers.ALICE)
         # The one who opened it is gone, so the secret is made as the server makes it.
-        asked = {"secret": AuthorityKey.load(server.data).session_secret(session_id), "resourceKey": key}
+        asked = {"secret": AuthorityKey.load(server.data).session_secret(session, ""), "resourceKey": key}
 
         def ask(verb: str) -> Answer:
             return api.post(f"/locks/{verb}", asked, token=None)

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from holdfast.core.state import State
+from holdfast.core.values import Session
 from holdfast.engine.ids import new_uuid
 from holdfast.server.access.auth import Auth, BadTokenError, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey, is_placeholder, new_token
+from holdfast.server.access.secrets import AuthorityKey, digest, is_placeholder, new_token
 from holdfast.wire.problems import Problem
 from tests.support import callers
 from tests.support.server import PROJECT
@@ -115,4 +116,5 @@ def test_what_we_make_is_never_one() -> None:
     key = AuthorityKey(b"k" * 32)
     for _ in range(1_000):
         assert not is_placeholder(new_token())
-        assert not is_placeholder(key.session_secret(new_uuid()))
+        session = Session(new_uuid(), "ana", None, None, 1, 1, 1, salt=new_uuid())
+        assert not is_placeholder(key.session_secret(session, digest(new_token())))

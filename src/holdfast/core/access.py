@@ -1,4 +1,16 @@
-"""Bearer tokens: let in and shut out by records like everything else, known only by their digests."""
+"""Bearer tokens: let in and shut out by records like everything else, known only by their digests.
+
+A principal is the name of a token, and outlives it. What becomes of what it has when the token ends (S5):
+
+    what it has                      revoke, rotate     with `keep_sessions`
+    ------------------------------   ----------------   -------------------------------------------
+    plain leases                     live on            live on
+    sessions, and what is bound      end                live on, for the next token of that name
+    places in line, not bound        end                end
+    its waiters                      answered           answered; bound places stay, and are absent
+
+Either way the secrets of its sessions are dead: they are derived from the digest of the token, among others.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +18,17 @@ from typing import TYPE_CHECKING
 
 from holdfast.core import refusals
 from holdfast.core.answers import TokenGone, TokenMade
-from holdfast.core.decision import Decision, accept, recall, refuse
-from holdfast.core.events import TokenCreated, TokenRevoked
+from holdfast.core.decision import Decision, accept, left, recall, refuse
+from holdfast.core.events import SessionEnded, TokenCreated, TokenEnded
+from holdfast.core.sessions import ends_with, places_in
 from holdfast.core.values import AccessToken, Memo
 
 if TYPE_CHECKING:
-    from holdfast.core.commands import CreateToken, RevokeToken
+    from collections.abc import Iterator
+
+    from holdfast.core.answers import Answer
+    from holdfast.core.commands import CreateToken, RevokeToken, RotateToken
+    from holdfast.core.events import Left
     from holdfast.core.state import State
     from holdfast.core.values import Limits, Moment
 
@@ -20,7 +37,7 @@ def create(state: State, command: CreateToken, now: Moment, limits: Limits) -> D
     """Let a token in."""
     memo = recall(state, command, "token")
     if memo is not None:
-        return _created_before(state, memo) if isinstance(memo, Memo) else refuse(memo)
+        return _made_before(state, memo) if isinstance(memo, Memo) else refuse(memo)
     if command.name in state.tokens:
         return refuse(refusals.TokenExists())
     if len(state.tokens) >= limits.tokens_max:
@@ -33,21 +50,75 @@ def create(state: State, command: CreateToken, now: Moment, limits: Limits) -> D
         command.expires_wall_ms,
         now.wall_ms,
         command.principal,
+        command.salt,
     )
     return Decision((TokenCreated(token, command.key, command.fingerprint),), TokenMade(token))
 
 
-def _created_before(state: State, memo: Memo) -> Decision:
+def _made_before(state: State, memo: Memo) -> Decision:
+    """Repeat what a key made. Whether the token of that name is still that one can be told by its digest alone."""
     token = state.tokens.get(memo.made)
     return refuse(refusals.TokenUnknown()) if token is None else accept(TokenMade(token))
 
 
-def revoke(state: State, command: RevokeToken) -> Decision:
-    """Shut a token out. Its leases live on: they belong to the principal and end in their own time."""
+def revoke(state: State, command: RevokeToken, now: Moment) -> Decision:
+    """Shut a token out."""
     memo = recall(state, command, "revoke_token")
     if memo is not None:
         return accept(TokenGone()) if isinstance(memo, Memo) else refuse(memo)
     if command.name not in state.tokens:
         return refuse(refusals.TokenUnknown())
-    event = TokenRevoked(command.name, command.principal, command.key, command.fingerprint)
-    return Decision((event,), TokenGone())
+    return _end(state, command, now, None, TokenGone())
+
+
+def rotate(state: State, command: RotateToken, now: Moment) -> Decision:
+    """Let another token take the place of one, with the same rights."""
+    memo = recall(state, command, "rotate_token")
+    if memo is not None:
+        return _made_before(state, memo) if isinstance(memo, Memo) else refuse(memo)
+    before = state.tokens.get(command.name)
+    if before is None:
+        return refuse(refusals.TokenUnknown())
+    token = AccessToken(
+        command.name,
+        command.digest,
+        before.scopes,
+        before.prefix,
+        command.expires_wall_ms,
+        now.wall_ms,
+        command.principal,
+        command.salt,
+    )
+    return _end(state, command, now, token, TokenMade(token))
+
+
+def _end(
+    state: State, command: RevokeToken | RotateToken, now: Moment, successor: AccessToken | None, answer: Answer
+) -> Decision:
+    """End a token with what is its own, in one record. Everybody who waits with it is answered."""
+    name, keeps = command.name, command.keep_sessions
+    waiting = tuple(state.index.tickets_by_principal.get(name, ()))
+    event = TokenEnded(
+        name,
+        command.principal,
+        () if keeps else tuple(_ends_of_sessions(state, name, now.ms, command.principal)),
+        tuple(_ends_of_plain_places(state, waiting)),
+        keeps,
+        successor,
+        command.key,
+        command.fingerprint,
+    )
+    return Decision((event,), answer, tuple((each, refusals.NotAllowedAnyMore()) for each in waiting))
+
+
+def _ends_of_sessions(state: State, principal: str, now_ms: int, by: str) -> Iterator[SessionEnded]:
+    for session_id in state.index.sessions_by_principal.get(principal, ()):
+        leases = ends_with(state, session_id, now_ms, by)
+        yield SessionEnded(session_id, "revoked", leases, by, left=places_in(state, session_id))
+
+
+def _ends_of_plain_places(state: State, tickets: tuple[str, ...]) -> Iterator[Left]:
+    for ticket_id in tickets:
+        ticket = state.tickets[ticket_id]
+        if not ticket.terms.bound:
+            yield left(ticket, "token_ended")

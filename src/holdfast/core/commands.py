@@ -142,6 +142,8 @@ class OpenSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     metadata: str | None = None
     key: str | None = None
     fingerprint: str = ""
+    salt: str = ""
+    """Random, for its secret (S5)."""
 
 
 class KeepSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -176,15 +178,30 @@ class CreateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     scopes: tuple[str, ...]
     prefix: str | None = None
     expires_wall_ms: int | None = None
+    salt: str = ""
     key: str | None = None
     fingerprint: str = ""
 
 
 class RevokeToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Shut a bearer token out."""
+    """Shut a bearer token out, with its sessions and places in line. `keep_sessions` leaves the sessions (S5)."""
 
     principal: str
     name: str
+    keep_sessions: bool = False
+    key: str | None = None
+    fingerprint: str = ""
+
+
+class RotateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Shut a bearer token out and let another of the same name and rights in, in one step."""
+
+    principal: str
+    name: str
+    digest: str
+    expires_wall_ms: int | None = None
+    salt: str = ""
+    keep_sessions: bool = False
     key: str | None = None
     fingerprint: str = ""
 
@@ -205,6 +222,7 @@ Command = (
     | EndSession
     | CreateToken
     | RevokeToken
+    | RotateToken
 )
 
 NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken)

@@ -25,6 +25,7 @@ from holdfast.core.commands import (
     Reopen,
     Revoke,
     RevokeToken,
+    RotateToken,
     Transfer,
 )
 from holdfast.core.settle import settle, settle_line
@@ -69,4 +70,6 @@ def decide(state: State, command: Command, now: Moment, limits: Limits) -> Decis
         case CreateToken():
             return access.create(state, command, now, limits)
         case RevokeToken():
-            return access.revoke(state, command)
+            return access.revoke(state, command, now)
+        case RotateToken():
+            return access.rotate(state, command, now)

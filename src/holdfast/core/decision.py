@@ -21,12 +21,24 @@ if TYPE_CHECKING:
         Reopen,
         Revoke,
         RevokeToken,
+        RotateToken,
         Transfer,
     )
     from holdfast.core.state import State
     from holdfast.core.values import Lease, Memo, Terms, Ticket
 
-    Keyed = Terms | CreateToken | EndSession | OpenSession | Release | Reopen | Revoke | RevokeToken | Transfer
+    Keyed = (
+        Terms
+        | CreateToken
+        | EndSession
+        | OpenSession
+        | Release
+        | Reopen
+        | Revoke
+        | RevokeToken
+        | RotateToken
+        | Transfer
+    )
 
 
 Notice = tuple[str, Answer | Refusal]

@@ -65,7 +65,10 @@ class Joined(msgspec.Struct, frozen=True, array_like=True, tag="joined", gc=Fals
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag="left", gc=False):
-    """Somebody stands in line no more: `gone`, `withdrawn`, `deadlock`, `refused`, `done` or `session_ended`."""
+    """Somebody stands in line no more.
+
+    `how` is `gone`, `withdrawn`, `deadlock`, `refused`, `done`, `session_ended` or `token_ended`.
+    """
 
     ticket_id: str
     how: str
@@ -142,7 +145,7 @@ class SessionRenewed(msgspec.Struct, frozen=True, array_like=True, tag="session_
 
 
 class SessionEnded(msgspec.Struct, frozen=True, array_like=True, tag="session_ended"):
-    """A session is over, with all that was bound to it (I10). `how` is `expired` or `deleted`."""
+    """A session is over, with all that was bound to it (I10). `how` is `expired`, `deleted` or `revoked`."""
 
     session_id: str
     how: str
@@ -165,10 +168,28 @@ class TokenCreated(msgspec.Struct, frozen=True, array_like=True, tag="token_crea
 
 
 class TokenRevoked(msgspec.Struct, frozen=True, array_like=True, tag="token_revoked", gc=False):
-    """A bearer token was shut out."""
+    """A bearer token was shut out, and nothing of its principal ended. Written by 0.2 and before."""
 
     name: str
     by: str
+    key: str | None = None
+    fingerprint: str = ""
+
+
+class TokenEnded(msgspec.Struct, frozen=True, array_like=True, tag="token_ended"):
+    """A bearer token was shut out, with its sessions and places in line, all in this one record (S5).
+
+    With `keeps_sessions` its sessions live on, with all that is bound to them, for the next token of that name.
+    `successor` is that next token, if there is one at once.
+    """
+
+    name: str
+    by: str
+    sessions: tuple[SessionEnded, ...] = ()
+    left: tuple[Left, ...] = ()
+    """The places in line that are not bound to a session."""
+    keeps_sessions: bool = False
+    successor: AccessToken | None = None
     key: str | None = None
     fingerprint: str = ""
 
@@ -217,6 +238,7 @@ Event = (
     | SessionEnded
     | TokenCreated
     | TokenRevoked
+    | TokenEnded
     | Forgotten
     | SharesForgotten
     | DoneFaded
@@ -248,6 +270,8 @@ def names_of(event: Event) -> tuple[str, ...]:
             return event.names
         case SessionEnded():
             return _names(tuple(ended.name for ended in event.leases), event.left)
+        case TokenEnded():
+            return _names(tuple(name for each in event.sessions for name in names_of(each)), event.left)
         case _:
             return ()
 
@@ -273,6 +297,8 @@ def owners_of(event: Event) -> set[str | None]:
             return {event.owner, *(each.owner for each in event.left)}
         case SessionEnded():
             return {each.owner for each in event.leases} | {each.owner for each in event.left}
+        case TokenEnded():
+            return {each.owner for each in event.left}.union(*map(owners_of, event.sessions))
         case Joined():
             return {event.ticket.terms.owner}
         case _:

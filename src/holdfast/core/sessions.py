@@ -53,6 +53,7 @@ def open_(state: State, command: OpenSession, now: Moment, limits: Limits) -> De
         now.ms + ttl_ms,
         now.wall_ms,
         command.key,
+        command.salt,
     )
     return Decision((SessionOpened(session, command.fingerprint),), SessionOpen(session))
 

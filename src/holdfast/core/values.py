@@ -159,6 +159,8 @@ class Session(msgspec.Struct, frozen=True, array_like=True, gc=False):
     until_ms: int
     opened_wall_ms: int
     key: str | None = None
+    salt: str = ""
+    """Makes its secret another than that of any other time (S5). Empty in sessions of 0.2 and before."""
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False):
@@ -199,7 +201,7 @@ class EndedLease(msgspec.Struct, frozen=True, array_like=True, tag="lease", gc=F
 
 
 class EndedSession(msgspec.Struct, frozen=True, array_like=True, tag="session", gc=False):
-    """A session that is no more. `how` is `expired` or `deleted`."""
+    """A session that is no more. `how` is `expired`, `deleted` or `revoked`, which is the end of its token."""
 
     principal: str
     how: str
@@ -245,6 +247,8 @@ class AccessToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expires_wall_ms: int | None
     made_wall_ms: int
     made_by: str
+    salt: str = ""
+    """What a token made with an idempotency key is derived from, beside the key. Empty without one, and in old ones."""
 
 
 def holder_of_lease(lease: Lease) -> Holder:

@@ -293,6 +293,8 @@ class Engine:
             waiter = self._waiters.take(ticket_id)
             if waiter is not None:
                 self._tell(waiter, outcome, now)
+                # Most have no place any more. Who has is answered, and so not present.
+                self.state.depart(ticket_id, now.ms)
 
     def _send_away(self, waiters: Iterable[Waiter], now: Moment) -> None:
         """Answer those who stop waiting, most often because their time is over; they keep their places (W2)."""

@@ -1,6 +1,7 @@
 """What happened, counted and told to those who listen: only records that are durable, in their order (I16).
 
 A listener has a bounded backlog. One that does not keep up is dropped and told so; it never slows anybody else.
+Who listens in the name of a token or a session stops when that has ended: the record that ends it says whose it was.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from holdfast.core.events import (
     Renewed,
     SessionEnded,
     SessionRenewed,
+    TokenEnded,
+    TokenRevoked,
     Transferred,
     is_history,
 )
@@ -37,11 +40,13 @@ EVERYTHING = ""
 
 
 class Listener:
-    """One who listens to one name, or to everything. Ends when closed, or when it fell behind."""
+    """One who listens to one name, or to everything. Ends when closed, when it fell behind, or with its token."""
 
-    def __init__(self, feed: Feed, name: str) -> None:
+    def __init__(self, feed: Feed, name: str, whose: tuple[str, ...]) -> None:
         self._feed = feed
         self._name = name
+        self.whose = whose
+        """The token and the session that it came with, see `_of_token` and `_of_session`."""
         self._backlog_max = ALL_BACKLOG_MAX if name == EVERYTHING else BACKLOG_MAX
         self._backlog: deque[tuple[Record, Event]] = deque()
         self._backlog_names = 0
@@ -95,12 +100,33 @@ def _size_of(event: Event) -> int:
             return 1 + len(event.left)
         case SessionEnded():
             return len(event.leases) + len(event.left)
+        case TokenEnded():
+            return sum(map(_size_of, event.sessions)) + len(event.left)
         case Joined():
             return len(event.ticket.names)
         case Left():
             return len(event.names)
         case _:
             return 1
+
+
+def _of_token(principal: str) -> str:
+    return f"token {principal}"
+
+
+def _of_session(session_id: str) -> str:
+    return f"session {session_id}"
+
+
+def _take_out(groups: dict[str, list[Listener]], key: str, listener: Listener) -> bool:
+    """Take a listener out of a group, and the group away with its last; False if it is not in it."""
+    those = groups.get(key, [])
+    if listener not in those:
+        return False
+    those.remove(listener)
+    if not those:
+        del groups[key]
+    return True
 
 
 class Tally:
@@ -132,6 +158,7 @@ class Feed:
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Listener]] = {}
+        self._by_whose: dict[str, list[Listener]] = {}
         self.count = 0
         self.tally = Tally()
 
@@ -144,21 +171,22 @@ class Feed:
         """Tell whether anybody listens to a name."""
         return name in self._listeners
 
-    def listen(self, name: str) -> Listener:
-        """Listen to a name from now on."""
-        listener = Listener(self, name)
+    def listen(self, name: str, principal: str | None = None, session: str | None = None) -> Listener:
+        """Listen to a name from now on: until it is closed, or until this token or this session has ended."""
+        whose = () if principal is None else (_of_token(principal),)
+        listener = Listener(self, name, whose if session is None else (*whose, _of_session(session)))
         self._listeners.setdefault(name, []).append(listener)
+        for each in listener.whose:
+            self._by_whose.setdefault(each, []).append(listener)
         self.count += 1
         return listener
 
     def forget(self, name: str, listener: Listener) -> None:
         """Take a listener out; harmless if it is out already."""
-        those = self._listeners.get(name, [])
-        if listener in those:
-            those.remove(listener)
+        if _take_out(self._listeners, name, listener):
+            for whose in listener.whose:
+                _take_out(self._by_whose, whose, listener)
             self.count -= 1
-            if not those:
-                del self._listeners[name]
 
     def publish(self, records: Sequence[Record]) -> None:
         """Count what happened, and tell everybody concerned. While nobody listens, that is all."""
@@ -176,10 +204,28 @@ class Feed:
                 case SessionEnded() | SessionRenewed():
                     for each in event.leases:
                         self._tell(each.name, record, each)
+                case TokenEnded():
+                    for session in event.sessions:
+                        for ended in session.leases:
+                            self._tell(ended.name, record, ended)
                 case _:
                     pass
             if EVERYTHING in self._listeners and is_history(event):
                 self._tell(EVERYTHING, record, event)
+            self._end_those_of(event)
+
+    def _end_those_of(self, event: Event) -> None:
+        """End those who listen in the name of what this event ended."""
+        match event:
+            case TokenEnded(name=principal) | TokenRevoked(name=principal):
+                # Those of its sessions too: their secrets are dead, even if the sessions live on (S5).
+                whose = _of_token(principal)
+            case SessionEnded(session_id=session_id):
+                whose = _of_session(session_id)
+            case _:
+                return
+        for listener in list(self._by_whose.get(whose, ())):
+            listener.close()
 
     def close(self) -> None:
         """End every listener: the server stops."""

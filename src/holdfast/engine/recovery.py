@@ -15,7 +15,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Opened, Record
-from holdfast.core.evolve import event_fits, evolve
+from holdfast.core.evolve import evolve
+from holdfast.core.fits import event_fits
 from holdfast.core.state import State
 from holdfast.engine import snapshot
 from holdfast.journal.base import RESTORE, JournalDamagedError

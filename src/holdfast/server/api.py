@@ -171,7 +171,7 @@ class Api:
                 show = shows.get(type(outcome))
             count(outcome)
             if show is None:
-                problem = render.problem(outcome)
+                problem = render.problem(outcome, call.caller.prefix)
                 if problem.status in LOGGED_STATUSES:
                     self._log_refusal(problem, call.request)
                 call.reply(*call.refusal(problem, call.request))

@@ -38,6 +38,8 @@ _OWN_CIRCLE = 2
 RETRY_LATER_MS = 1_000
 _HELD_BYTES_MAX = 256 * 1024
 """How much is said of those who are in the way of a claim of several names, as JSON: metadata may make it megabytes."""
+HIDDEN = "(hidden)"
+"""Stands for a name, or for an owner, outside of the caller's prefix. No name has brackets like these."""
 
 Answered: TypeAlias = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
 """A reply: status, body, and the headers that not every reply has."""
@@ -265,17 +267,17 @@ _PLAIN: dict[type[object], tuple[str, str]] = {
     refusals.NotDone: ("not_found", "This name is not done: there is nothing to reopen."),
     refusals.NotAllowedAnyMore: (
         "authentication_failed",
-        "The token that stood in line was revoked or has expired.",
+        "The token that stood in line was revoked, replaced or has expired: come back with the one there is now.",
     ),
-    refusals.TokenExists: ("conflict", "A token of that name exists: revoke it first, or take another name."),
+    refusals.TokenExists: ("conflict", "A token of that name exists: rotate it to replace it, or take another name."),
     refusals.TokenUnknown: ("not_found", "No token has that name."),
     refusals.TokensExhausted: ("capacity_exceeded", "The fencing counter is at its end."),
 }
 """Refusals that always say the same: code and details."""
 
 
-def problem(outcome: object) -> Problem:
-    """Put a refusal into the words of the wire."""
+def problem(outcome: object, prefix: str | None = None) -> Problem:
+    """Put a refusal into the words of the wire, for a caller that is confined to a prefix or not."""
     if type(outcome) in _PLAIN:
         return Problem(*_PLAIN[type(outcome)])
     match outcome:
@@ -290,7 +292,8 @@ def problem(outcome: object) -> Problem:
         case refusals.SessionUnknown():
             return Problem("not_found", "No such session of this token.", label="Session not found")
         case refusals.Deadlock(path=path):
-            return Problem("deadlock", _circle(path), fields={"cycle": list(path)})
+            shown = masked(path, prefix)
+            return Problem("deadlock", _circle(shown), fields={"cycle": list(shown)})
         case refusals.TooTangled(limit=limit):
             text = (
                 f"Too many waits hang together: more than {limit} would have to be looked at"
@@ -320,6 +323,20 @@ def problem(outcome: object) -> Problem:
             )
         case _:
             raise TypeError(f"no words for {type(outcome).__name__}")
+
+
+def masked(path: tuple[str, ...], prefix: str | None) -> tuple[str, ...]:
+    """Return the path of a circle as a caller that is confined to a prefix may see it.
+
+    The path is who asks, what it wants, who holds that, what that one wants, and so on. Who asks is shown. So is a name
+    within the prefix, and whoever holds such a name.
+    """
+    if prefix is None:
+        return path
+    shown = [path[0]]
+    for name, holder in zip(path[1::2], [*path[2::2], ""], strict=True):
+        shown += [name, holder] if name.startswith(prefix) else [HIDDEN, HIDDEN]
+    return tuple(shown[: len(path)])
 
 
 def _circle(path: tuple[str, ...]) -> str:

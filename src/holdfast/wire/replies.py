@@ -261,6 +261,13 @@ class SessionOpenedReply(msgspec.Struct, gc=False):
     metadata: str | None
 
 
+class SessionSecretReply(msgspec.Struct, gc=False):
+    """The secret that a session has under the caller's token."""
+
+    session_id: Uuid
+    session_secret: str
+
+
 class SessionKeptReply(msgspec.Struct, gc=False):
     """The session lives on."""
 

@@ -140,6 +140,15 @@ class TokenBody(_Body):
     expires_in_seconds: U32 | None = None
 
 
+class RotateBody(_Body):
+    """Replace a bearer token by another of the same name and rights."""
+
+    expires_in_seconds: U32 | None = None
+    """Of the new one, from now on. It never expires if absent."""
+    keep_sessions: bool = False
+    """Let the sessions of the old token live on, under new secrets."""
+
+
 def field_names(body: type[msgspec.Struct]) -> tuple[str, ...]:
     """Return the fields of a body in the order in which they are shown and in which a fingerprint counts them.
 

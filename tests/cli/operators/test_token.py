@@ -118,3 +118,29 @@ def test_first_start_makes_the_next_command_just_work(
         done = holdfast("token", "list", XDG_CONFIG_HOME=str(server.config_home))
         assert done.returncode == 0, done.stderr
         assert "local" in done.stdout
+
+
+def test_rotate_prints_the_new_token(server: ServerProcess, as_operator: Callable[..., str]) -> None:
+    """`rotate` prints a token of the same rights alone on standard output; the old one is out, and sessions with it."""
+    name = unique("turned")
+    old = Api.of(server, as_operator("create", name).strip())
+    session = old.new_session(ttl_seconds=600)
+    new = as_operator("rotate", name, "--keep-sessions").strip()
+    assert TOKEN.fullmatch(new)
+    assert old.locks().status == 401
+    api = Api.of(server, new)
+    assert [each["session_id"] for each in api.sessions().json()["sessions"]] == [session["session_id"]]
+    made = json.loads(as_operator("rotate", name, "--expires", "1h", "--json"))
+    assert made["name"] == name and made["expires_at"]
+    assert Api.of(server, made["token"]).sessions().json()["sessions"] == []
+
+
+def test_revoke_can_keep_sessions(server: ServerProcess, as_operator: Callable[..., str]) -> None:
+    """`revoke --keep-sessions` leaves the sessions to the next token of that name."""
+    name = unique("kept")
+    old = Api.of(server, as_operator("create", name).strip())
+    session = old.new_session(ttl_seconds=600)
+    as_operator("revoke", name, "--keep-sessions")
+    assert old.locks().status == 401
+    api = Api.of(server, as_operator("create", name).strip())
+    assert [each["session_id"] for each in api.sessions().json()["sessions"]] == [session["session_id"]]

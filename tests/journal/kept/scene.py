@@ -188,22 +188,28 @@ async def _lines(world: World, p: str, worker: str, other: str) -> None:
     await both
     place = await world.acquire(f"{p}/one", token=other, owner="dora", ttl_seconds=60, wait_seconds=0.5)
     await world.told("DELETE", f"/tickets/{place['ticket']}", token=other)
-    await _refused_in_line(world, p, worker)
+    await _ended_with_its_token(world, p, worker)
     await _done_in_line(world, p, worker, other)
     await _circle(world, p, worker)
 
 
-async def _refused_in_line(world: World, p: str, worker: str) -> None:
-    """Let a token be revoked while its holder waits: when its turn comes, it is refused."""
+async def _ended_with_its_token(world: World, p: str, worker: str) -> None:
+    """Let a token be revoked, and one be replaced, while they have sessions and wait in line."""
     held = await world.acquire(f"{p}/refused", token=worker, ttl_seconds=60)
     token = (await world.told("POST", "/tokens", {"name": f"{p}-late"}))["token"]
+    session = await world.told("POST", "/sessions", {"ttl_seconds": 600}, token=token)
+    await world.acquire(f"{p}/late", token=session["session_secret"], ttl_seconds=600)
     waits = asyncio.create_task(
         world.ask("POST", f"/locks/{p}%2Frefused/acquire", {"ttl_seconds": 60, "wait_seconds": 20}, token=token)
     )
     await asyncio.sleep(0.1)
     await world.told("DELETE", f"/tokens/{p}-late")
-    await world.verb("release", f"{p}/refused", token=worker, lease_id=held["lease_id"])
     await waits
+    await world.verb("release", f"{p}/refused", token=worker, lease_id=held["lease_id"])
+    token = (await world.told("POST", "/tokens", {"name": f"{p}-turned", "prefix": f"{p}/"}))["token"]
+    await world.told("POST", "/sessions", {"ttl_seconds": 86_400, "name": "turned"}, token=token)
+    body = {"keep_sessions": True, "expires_in_seconds": 86_400}
+    await world.told("POST", f"/tokens/{p}-turned/rotate", body, key=f"{p}-token-turned")
 
 
 async def _done_in_line(world: World, p: str, worker: str, other: str) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast token`: make, list and revoke the tokens that callers show. Over HTTP, with a token of the scope admin."""
+"""`holdfast token`: make, list, revoke and rotate the tokens that callers show. Over HTTP, as an operator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCOPES = ("read", "claim", "admin")
 
 @click.group(cls=InOrder)
 def token() -> None:
-    """Make, list and revoke tokens.
+    """Make, list, revoke and rotate tokens.
 
     Your own token needs the scope admin for this.
     """
@@ -25,6 +25,12 @@ EXAMPLES = """\
 \b
 holdfast token create ci --scope read --expires 30d
 (umask 077; holdfast token create agents --prefix agents/ > agents.token)
+"""
+
+
+ROTATE_EXAMPLES = """\
+\b
+(umask 077; holdfast token rotate ci > ci.new && mv ci.new ci.token)
 """
 
 
@@ -56,11 +62,16 @@ def create(
     if json:
         output.say_json(made)
         return
-    output.say(output.plain(made.token))
-    until = f" until {_clock(made.expires_at)}" if made.expires_at else ""
+    _show(made.name, made.token, made.scopes, made.expires_at)
+
+
+def _show(name: str, made: str, scopes: list[str], expires_at: str | None) -> None:
+    """Print the token, and nothing else, to standard output."""
+    output.say(output.plain(made))
+    until = f" until {_clock(expires_at)}" if expires_at else ""
     output.hint(
         output.plain(
-            f"{made.name} may {'+'.join(made.scopes)}{until}. This is the only time the token is shown:"
+            f"{name} may {'+'.join(scopes)}{until}. This is the only time the token is shown:"
             " keep it in a file of mode 600 and name that file in HOLDFAST_TOKEN_FILE."
         )
     )
@@ -70,7 +81,10 @@ def create(
 @as_json
 @asks_server
 def list_tokens(*, json: bool, url: str | None, token_file: Path | None) -> None:
-    """List all tokens, without the tokens themselves."""
+    """List the tokens, without the tokens themselves.
+
+    Those whose rights are wider than your own are not shown.
+    """
     with client(url, token_file) as server:
         known = server.list_tokens()
     if json:
@@ -90,21 +104,50 @@ def list_tokens(*, json: bool, url: str | None, token_file: Path | None) -> None
     output.say_table(["NAME", "SCOPES", "PREFIX", "EXPIRES", "CREATED", "SOURCE"], rows, folded=("NAME", "PREFIX"))
 
 
+keeps_sessions = click.option(
+    "--keep-sessions", is_flag=True, help="Leave its sessions to the next token of that name. Their secrets are dead."
+)
+
+
 @token.command()
 @click.argument("name")
+@keeps_sessions
 @as_json
 @asks_server
-def revoke(*, name: str, json: bool, url: str | None, token_file: Path | None) -> None:
+def revoke(*, name: str, keep_sessions: bool, json: bool, url: str | None, token_file: Path | None) -> None:
     """Shut the token NAME out at once.
 
-    What it holds lives on until its time is over.
+    Its sessions end, with all that is bound to them, and its places in lines. Its other claims live on until their time
+    is over.
     """
     with client(url, token_file) as server:
-        server.revoke_token(name)
+        server.revoke_token(name, keep_sessions=keep_sessions)
     if json:
         output.say_json({"status": "revoked", "name": name})
         return
     output.say(output.plain(f"{name} is revoked"))
+
+
+@token.command(epilog=ROTATE_EXAMPLES)
+@click.argument("name")
+@keeps_sessions
+@click.option("--expires", metavar="TIME", type=Duration(), help="Let the new one end after 90s, 15m, 12h, 30d or 2w.")
+@as_json
+@asks_server
+def rotate(
+    *, name: str, keep_sessions: bool, expires: int | None, json: bool, url: str | None, token_file: Path | None
+) -> None:
+    """Replace the token NAME and print the new one, once.
+
+    It has the same scopes and prefix. The old one is out at once, as if it were revoked. Only the token
+    goes to standard output.
+    """
+    with client(url, token_file) as server:
+        made = server.rotate_token(name, keep_sessions=keep_sessions, expires_in_seconds=expires)
+    if json:
+        output.say_json(made)
+        return
+    _show(made.name, made.token, made.scopes, made.expires_at)
 
 
 def _clock(at: str | None) -> str | None:

@@ -1,17 +1,19 @@
 """What every way to a server has in common: its headers, its limits, and the proxy in between.
 
-The token leaves the client in one header only, made here.
+The token leaves the client in one header only, made here. If it came from a file and the server does not know it, the
+file is read once more: somebody may have rotated the token, and written the new one there.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from holdfast import __version__
+from holdfast import __version__, clientconfig
 from holdfast.client.flows.effects import Send
 from holdfast.client.values.config import Target, is_loopback
 from holdfast.errors import SettingsError
@@ -20,6 +22,10 @@ CONNECT_SECONDS = 5.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 STREAM_BYTES = 65_536
 """What is read at once of a response that goes on and on."""
+_TOKEN_NOT_KNOWN = frozenset({401, 429})
+"""429 is also what too many wrong tokens get."""
+
+log = logging.getLogger("holdfast.client")
 
 
 class Proxy(msgspec.Struct, frozen=True):
@@ -30,11 +36,31 @@ class Proxy(msgspec.Struct, frozen=True):
     password: str | None = None
 
 
-def headers_for(target: Target, request: Send | None) -> dict[str, str]:
+class Bearer:
+    """The token, as of when its file was last read."""
+
+    def __init__(self, target: Target) -> None:
+        self.token = target.token
+        self._file = target.token_file
+
+    def is_another_after(self, status: int, sent: str | None) -> bool:
+        """Tell whether to ask again: the server did not know the token that was sent, and there is another by now."""
+        if status not in _TOKEN_NOT_KNOWN or self._file is None:
+            return False
+        try:
+            # A few bytes, and only after a refusal: an event loop can wait for that.
+            self.token = clientconfig.read_token(self._file)
+        except SettingsError as error:
+            # Whoever replaces it may be at it right now. The next refusal looks again.
+            log.info("%s", error)
+        return self.token != sent
+
+
+def headers_for(token: str | None, request: Send | None) -> dict[str, str]:
     """Return the headers of a request; the one place that the token goes into."""
     headers = {"Accept": "application/json", "User-Agent": f"holdfast/{__version__}"}
-    if target.token is not None:
-        headers["Authorization"] = f"Bearer {target.token}"
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
     if request is not None and request.body is not None:
         headers["Content-Type"] = "application/json"
     if request is not None and request.key is not None:

@@ -366,9 +366,21 @@ class AsyncHoldfast(Client):
         """List the tokens, without the tokens. Needs the scope admin."""
         return await self._run(operators.list_tokens(self._policy))
 
-    async def revoke_token(self, name: str) -> None:
-        """Shut a token out. Needs the scope admin."""
-        await self._run(operators.revoke_token(name, self._policy))
+    async def revoke_token(self, name: str, *, keep_sessions: bool = False) -> None:
+        """Shut a token out, with its sessions unless they are kept for the next one. Needs the scope admin."""
+        await self._run(operators.revoke_token(name, self._policy, keep_sessions=keep_sessions))
+
+    async def rotate_token(
+        self, name: str, *, keep_sessions: bool = False, expires_in_seconds: int | None = None
+    ) -> TokenMadeReply:
+        """Let another token of the same name and rights take the place of one. Needs the scope admin.
+
+        This is the only time it is shown.
+        """
+        flow = operators.rotate_token(
+            name, self._policy, keep_sessions=keep_sessions, expires_in_seconds=expires_in_seconds
+        )
+        return await self._run(flow)
 
 
 def claim_alone(**options: Unpack[ClaimOptions]) -> Callable[[str], AbstractAsyncContextManager[AsyncClaim]]:

@@ -1,4 +1,7 @@
-"""The transport over aiohttp: one JSON request, one JSON answer. Nothing is retried and no redirect is followed."""
+"""The transport over aiohttp: one JSON request, one JSON answer. It follows no redirect.
+
+Nothing is retried but what was refused for a token that is another by now.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from holdfast.client.common.http import (
     ANSWER_BYTES_MAX,
     CONNECT_SECONDS,
     STREAM_BYTES,
+    Bearer,
     headers_for,
     payload_of,
     proxy_for,
@@ -38,6 +42,7 @@ class AsyncHttpTransport:
 
     def __init__(self, target: Target, *, environment: Mapping[str, str]) -> None:
         self.target = target
+        self._bearer = Bearer(target)
         self._proxy = proxy_for(target.url, environment)
         self._session: aiohttp.ClientSession | None = None
         self.finishing: set[asyncio.Task[Any]] = set()
@@ -57,6 +62,13 @@ class AsyncHttpTransport:
 
     async def send(self, request: Send) -> Answer:
         """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
+        token = self._bearer.token
+        answer = await self._send(request, token)
+        if self._bearer.is_another_after(answer.status, token):
+            answer = await self._send(request, self._bearer.token)
+        return answer
+
+    async def _send(self, request: Send, token: str | None) -> Answer:
         payload = payload_of(request)
         timeout = aiohttp.ClientTimeout(
             total=request.answer_seconds, sock_connect=min(CONNECT_SECONDS, request.answer_seconds)
@@ -66,7 +78,7 @@ class AsyncHttpTransport:
                 request.method,
                 self._url(request.path),
                 data=payload,
-                headers=headers_for(self.target, request),
+                headers=headers_for(token, request),
                 allow_redirects=False,
                 timeout=timeout,
                 proxy=self._proxy_url,
@@ -78,12 +90,20 @@ class AsyncHttpTransport:
 
     async def stream(self, opening: Open) -> AsyncHttpStream:
         """Open a response that goes on and on. Raises `Unreachable`."""
+        token = self._bearer.token
+        stream = await self._stream(opening, token)
+        if self._bearer.is_another_after(stream.status, token):
+            stream.close()
+            stream = await self._stream(opening, self._bearer.token)
+        return stream
+
+    async def _stream(self, opening: Open, token: str | None) -> AsyncHttpStream:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=opening.read_seconds)
         try:
             response = await self._opened().request(
                 "GET",
                 self._url(opening.path),
-                headers={**headers_for(self.target, None), **opening.headers},
+                headers={**headers_for(token, None), **opening.headers},
                 allow_redirects=False,
                 timeout=timeout,
                 proxy=self._proxy_url,

@@ -8,7 +8,7 @@ from holdfast.client.flows.effects import NEW_KEY, Flow, Policy, Send
 from holdfast.client.flows.exchange import ask, get
 from holdfast.client.values.paths import job_path, token_path
 from holdfast.wire.replies import TokenMadeReply, TokenReply, TokensReply
-from holdfast.wire.requests import ReopenBody, RevokeBody, TokenBody
+from holdfast.wire.requests import ReopenBody, RevokeBody, RotateBody, TokenBody
 
 
 def revoke(job: str, reason: str, policy: Policy) -> Flow[None]:
@@ -46,9 +46,19 @@ def list_tokens(policy: Policy) -> Flow[list[TokenReply]]:
     return reply.tokens
 
 
-def revoke_token(name: str, policy: Policy) -> Flow[None]:
+def revoke_token(name: str, policy: Policy, *, keep_sessions: bool = False) -> Flow[None]:
     """Shut a token out."""
-    yield from _change("DELETE", token_path(name), None, policy)
+    query = "?keep_sessions=true" if keep_sessions else ""
+    yield from _change("DELETE", token_path(name) + query, None, policy)
+
+
+def rotate_token(
+    name: str, policy: Policy, *, keep_sessions: bool = False, expires_in_seconds: int | None = None
+) -> Flow[TokenMadeReply]:
+    """Let another token take the place of one; the answer is the only one that ever shows it."""
+    body = RotateBody(keep_sessions=keep_sessions, expires_in_seconds=expires_in_seconds)
+    request = Send("POST", f"{token_path(name)}/rotate", body, (yield NEW_KEY), policy.answer_seconds)
+    return (yield from ask(request, policy, TokenMadeReply))
 
 
 def _change(method: str, path: str, body: object, policy: Policy) -> Flow[None]:

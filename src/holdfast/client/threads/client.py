@@ -338,6 +338,18 @@ class Holdfast(Client):
         """List the tokens, without the tokens. Needs the scope admin."""
         return self._run(operators.list_tokens(self._policy))
 
-    def revoke_token(self, name: str) -> None:
-        """Shut a token out. Needs the scope admin."""
-        self._run(operators.revoke_token(name, self._policy))
+    def revoke_token(self, name: str, *, keep_sessions: bool = False) -> None:
+        """Shut a token out, with its sessions unless they are kept for the next one. Needs the scope admin."""
+        self._run(operators.revoke_token(name, self._policy, keep_sessions=keep_sessions))
+
+    def rotate_token(
+        self, name: str, *, keep_sessions: bool = False, expires_in_seconds: int | None = None
+    ) -> TokenMadeReply:
+        """Let another token of the same name and rights take the place of one. Needs the scope admin.
+
+        This is the only time it is shown.
+        """
+        flow = operators.rotate_token(
+            name, self._policy, keep_sessions=keep_sessions, expires_in_seconds=expires_in_seconds
+        )
+        return self._run(flow)

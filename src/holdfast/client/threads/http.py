@@ -1,6 +1,7 @@
-"""The transport over urllib3: one JSON request, one JSON answer. Nothing is retried and no redirect is followed.
+"""The transport over urllib3: one JSON request, one JSON answer. It follows no redirect.
 
-Connections are made as they are needed: a claim that waits never keeps a renewal from being sent.
+Nothing is retried but what was refused for a token that is another by now. Connections are made as they are needed: a
+claim that waits never keeps a renewal from being sent.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from holdfast.client.common.http import (
     ANSWER_BYTES_MAX,
     CONNECT_SECONDS,
     STREAM_BYTES,
+    Bearer,
     headers_for,
     payload_of,
     proxy_for,
@@ -43,6 +45,7 @@ class HttpTransport:
     ) -> None:
         """Prepare; nothing is sent yet. `environment` may name a proxy, which is never asked for a loopback address."""
         self.target = target
+        self._bearer = Bearer(target)
         self._environment = environment
         self._pool = _pool_for(target.url, environment)
         self._pid = os.getpid()
@@ -66,7 +69,14 @@ class HttpTransport:
 
     def send(self, request: Send) -> Answer:
         """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
-        headers = headers_for(self.target, request)
+        token = self._bearer.token
+        answer = self._send(request, token)
+        if self._bearer.is_another_after(answer.status, token):
+            answer = self._send(request, self._bearer.token)
+        return answer
+
+    def _send(self, request: Send, token: str | None) -> Answer:
+        headers = headers_for(token, request)
         payload = payload_of(request)
         try:
             response = self._open(request.method, request.path, headers, request.answer_seconds, payload)
@@ -84,7 +94,15 @@ class HttpTransport:
 
     def stream(self, opening: Open) -> HttpStream:
         """Open a response that goes on and on. Raises `Unreachable`."""
-        headers = {**headers_for(self.target, None), **opening.headers}
+        token = self._bearer.token
+        stream = self._stream(opening, token)
+        if self._bearer.is_another_after(stream.status, token):
+            stream.close()
+            stream = self._stream(opening, self._bearer.token)
+        return stream
+
+    def _stream(self, opening: Open, token: str | None) -> HttpStream:
+        headers = {**headers_for(token, None), **opening.headers}
         try:
             response = self._open("GET", opening.path, headers, opening.read_seconds)
         except urllib3.exceptions.HTTPError as error:

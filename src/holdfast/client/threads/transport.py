@@ -4,7 +4,8 @@ Only `client.py` says which transport it is. Whatever takes its place keeps thes
 
 - Any number of threads may use it at once, and one that waits for an answer delays no other.
 - A forked process opens connections of its own: on inherited ones it would hear the answers of its parent.
-- It sends a request once. It retries nothing, follows no redirect, and raises `Unreachable` if no answer came.
+- It sends a request once, and once more if the server did not know the token and `Bearer` has another by now. It
+  retries nothing else, follows no redirect, and raises `Unreachable` if no answer came.
 - It takes headers, limits and the proxy from `common/http.py`; there alone the token is written.
 """
 

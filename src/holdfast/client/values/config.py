@@ -25,6 +25,8 @@ class Target(msgspec.Struct, frozen=True):
     url_origin: str
     token: str | None
     token_origin: str
+    token_file: Path | None = None
+    """Where the token was read, and will be read again when the server refuses it: it may have been rotated."""
 
     def __repr__(self) -> str:
         """Show everything but the token."""
@@ -43,10 +45,12 @@ def find(
             break
     else:
         found, url_origin = DEFAULT_URL, "the default"
-    token, token_origin = _find_token(token, token_file, environment)
-    if token is None and kept.token_file is not None and (kept.url is None or _same_server(kept.url, found)):
-        token, token_origin = clientconfig.read_token(kept.token_file), place
-    return _guarded(Target(found, url_origin, token, token_origin))
+    token, token_origin, file = _find_token(token, token_file, environment)
+    if token is None and file is None and (kept.url is None or _same_server(kept.url, found)):
+        token_origin, file = (token_origin, None) if kept.token_file is None else (place, kept.token_file)
+    if file is not None:
+        token = clientconfig.read_token(file)
+    return _guarded(Target(found, url_origin, token, token_origin, file))
 
 
 def is_loopback(url: str) -> bool:
@@ -58,16 +62,19 @@ def is_loopback(url: str) -> bool:
         return host == "localhost"
 
 
-def _find_token(token: str | None, token_file: Path | None, environment: Mapping[str, str]) -> tuple[str | None, str]:
+def _find_token(
+    token: str | None, token_file: Path | None, environment: Mapping[str, str]
+) -> tuple[str | None, str, Path | None]:
+    """Return the token, where it is from, and the file to read it from if it is in one."""
     if token is not None:
-        return _checked_token(token, "the given token"), "the given token"
+        return _checked_token(token, "the given token"), "the given token", None
     if token_file is not None:
-        return clientconfig.read_token(token_file), "the given token file"
+        return None, "the given token file", token_file
     if text := environment.get("HOLDFAST_TOKEN", "").strip():
-        return _checked_token(text, "HOLDFAST_TOKEN"), "HOLDFAST_TOKEN"
+        return _checked_token(text, "HOLDFAST_TOKEN"), "HOLDFAST_TOKEN", None
     if named := environment.get("HOLDFAST_TOKEN_FILE"):
-        return clientconfig.read_token(Path(named).expanduser()), "HOLDFAST_TOKEN_FILE"
-    return None, "nowhere"
+        return None, "HOLDFAST_TOKEN_FILE", Path(named).expanduser()
+    return None, "nowhere", None
 
 
 def _checked_token(text: str, origin: str) -> str:

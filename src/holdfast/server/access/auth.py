@@ -19,6 +19,7 @@ from holdfast.server.access.secrets import (
     digest,
     is_mistyped,
     is_placeholder,
+    same,
 )
 from holdfast.wire.problems import Problem
 
@@ -51,6 +52,14 @@ class Caller(msgspec.Struct, frozen=True):
     prefix: str | None = None
     session: str | None = None
     """The session whose secret was used; None if a bearer token was."""
+    digest: str = ""
+    """Of the token that the principal has now: the secrets of its sessions depend on it (S5)."""
+
+    def may_give(self, scopes: Iterable[str], prefix: str | None) -> bool:
+        """Tell whether these rights lie within the caller's: nobody gives, sees or takes what is wider than its own."""
+        if not self.scopes.issuperset(scopes):
+            return False
+        return self.prefix is None or (prefix is not None and prefix.startswith(self.prefix))
 
     def require_scope(self, scope: str) -> None:
         """Raise unless the caller has the scope."""
@@ -83,18 +92,18 @@ class StaticTokens:
     def __init__(self, entries: Iterable[str]) -> None:
         """Read entries of the form `name:token` or `name:token:scope+scope`."""
         self.callers: dict[str, Caller] = {}
+        """By digest."""
+        self._by_name: dict[str, Caller] = {}
         self.chars_max = 0
         """The length of the longest."""
-        names: set[str] = set()
         for number, entry in enumerate(entries, 1):
-            name, caller, token = _read_static(entry, number)
+            name, scopes, token = _read_static(entry, number)
             kept = digest(token)
-            if name in names:
+            if name in self._by_name:
                 raise BadTokenError(f"static token {number}: the name {name!r} stands twice")
             if kept in self.callers:
                 raise BadTokenError(f"static token {number} ({name!r}): the same token stands twice")
-            names.add(name)
-            self.callers[kept] = caller
+            self.callers[kept] = self._by_name[name] = Caller(name, scopes, digest=kept)
             self.chars_max = max(self.chars_max, len(token))
 
     @classmethod
@@ -104,7 +113,7 @@ class StaticTokens:
 
     def of(self, principal: str) -> Caller | None:
         """Return the static token of a name."""
-        return next((caller for caller in self.callers.values() if caller.principal == principal), None)
+        return self._by_name.get(principal)
 
 
 def entries_of(text: str) -> list[str]:
@@ -113,7 +122,8 @@ def entries_of(text: str) -> list[str]:
     return [entry.strip() for line in lines for entry in line.split(",") if entry.strip()]
 
 
-def _read_static(entry: str, number: int) -> tuple[str, Caller, str]:
+def _read_static(entry: str, number: int) -> tuple[str, frozenset[str], str]:
+    """Return the name, the scopes and the token."""
     name, colon, rest = entry.partition(":")
     token, _, scope_text = rest.partition(":")
     if not colon or not NAME.fullmatch(name):
@@ -132,7 +142,16 @@ def _read_static(entry: str, number: int) -> tuple[str, Caller, str]:
         raise BadTokenError(
             f"static token {number} ({name!r}): the scopes after the second ':' are some of {'+'.join(SCOPES)}"
         )
-    return name, Caller(name, scopes), token
+    return name, scopes, token
+
+
+class _Run(msgspec.Struct, frozen=True):
+    """What made a session's secret right: the session, and the token that its principal had."""
+
+    session_id: str
+    salt: str
+    owner: Caller
+    caller: Caller
 
 
 class Auth:
@@ -144,12 +163,19 @@ class Auth:
         self._header_bytes_max = len(_BEARER) + max(SECRET_CHARS_MAX, static.chars_max)
         self._digests: dict[bytes, str] = {}
         self._callers: dict[str, tuple[AccessToken, Caller]] = {}
+        self._runs: dict[bytes, _Run] = {}
+        """Secrets of sessions that were right before."""
 
     def identify(self, authorization: bytes | None, state: State, wall_ms: int) -> Caller:
         """Return the caller, or raise why there is none."""
         kept = self._digests.get(authorization) if authorization is not None else None
         if kept is not None:
             caller = self.by_digest(kept, state, wall_ms)
+            if caller is not None:
+                return caller
+        run = self._runs.get(authorization) if authorization is not None else None
+        if run is not None:
+            caller = self._seen_before(run, state, wall_ms)
             if caller is not None:
                 return caller
         if authorization is None or not authorization.startswith(_BEARER):
@@ -159,7 +185,7 @@ class Auth:
             raise WrongTokenError("The token is not known: it is longer than any of ours.")
         token = authorization[len(_BEARER) :].decode("latin-1")
         if token.startswith(SESSION_PREFIX):
-            return self._by_session(token, state, wall_ms)
+            return self._by_session(authorization, token, state, wall_ms)
         if is_mistyped(token):
             raise WrongTokenError("The token is mistyped: its checksum does not match.")
         kept = digest(token)
@@ -183,21 +209,39 @@ class Auth:
         if cached is None or cached[0] is not token:
             if len(self._callers) >= CACHED_MAX:
                 self._callers.clear()
-            cached = (token, Caller(token.name, frozenset(token.scopes), token.prefix))
+            cached = (token, Caller(token.name, frozenset(token.scopes), token.prefix, digest=kept))
             self._callers[kept] = cached
         return cached[1]
 
-    def _by_session(self, secret: str, state: State, wall_ms: int) -> Caller:
-        session_id = self.key.session_of(secret)
-        if session_id is None:
-            raise WrongTokenError("The session secret is not one of ours.")
-        session = state.sessions.get(session_id)
-        if session is None:
+    def _by_session(self, authorization: bytes, secret: str, state: State, wall_ms: int) -> Caller:
+        session_id = self.key.id_in(secret)
+        session = None if session_id is None else state.sessions.get(session_id)
+        if session_id is None or session is None:
+            if session_id is None or not self.key.is_ours(secret, session_id):
+                raise WrongTokenError("The session secret is not one of ours.")
             raise Problem("session_expired", "The session of this secret is over: open a new one with POST /sessions.")
-        caller = self._by_principal(session.principal, state, wall_ms)
-        if caller is None:
-            raise Problem("authentication_failed", "The token that opened this session was revoked or has expired.")
-        return Caller(caller.principal, caller.scopes & {"read", "claim"}, caller.prefix, session_id)
+        owner = self._by_principal(session.principal, state, wall_ms)
+        digest_now = "" if owner is None else owner.digest
+        if owner is None or not same(self.key.session_secret(session, digest_now), secret):
+            if not self.key.is_ours(secret, session_id):
+                raise WrongTokenError("The session secret is not one of ours.")
+            raise Problem(
+                "authentication_failed",
+                "The token of this session was revoked, replaced or has expired, and the secret with it."
+                " With the new token of that name, POST /sessions/{id}/secret gives the new secret.",
+            )
+        caller = Caller(owner.principal, owner.scopes & {"read", "claim"}, owner.prefix, session_id, owner.digest)
+        if len(self._runs) >= CACHED_MAX:
+            self._runs.clear()
+        self._runs[authorization] = _Run(session_id, session.salt, owner, caller)
+        return caller
+
+    def _seen_before(self, run: _Run, state: State, wall_ms: int) -> Caller | None:
+        """Return the caller of a secret that was right before, if session and token are still the same ones."""
+        session = state.sessions.get(run.session_id)
+        if session is None or session.salt != run.salt:
+            return None
+        return run.caller if self._by_principal(session.principal, state, wall_ms) is run.owner else None
 
     def _by_principal(self, principal: str, state: State, wall_ms: int) -> Caller | None:
         caller = self.static.of(principal)

@@ -2,8 +2,10 @@
 
 - A bearer token is `hold_`, 30 random base62 characters and a 6-character checksum: leaked ones can be found by their
   shape, and a typo is refused without a look-up. Kept as SHA-256: 178 random bits need no salt.
-- A session's secret is derived from its id under the authority's key (S5): it can be said again to a retry and is
-  stored nowhere. So is a token made with an idempotency key.
+- A session's secret is derived under the authority's key (S5) from its id, its salt and the digest of the token that
+  its principal has now. It can be said again to a retry, is stored nowhere, and dies with the token. Its last 8 bytes
+  are derived from the id alone: so a secret whose session or token is over is told from a guess.
+- A token made with an idempotency key is derived from its maker, the key and a salt, so that a retry gets it again.
 - A holder is shown as a pseudonym under the same key: the same for all its claims, and nobody can guess whose.
 """
 
@@ -23,6 +25,8 @@ from holdfast.privatefiles import read_ours, replace, sync_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.core.values import Session
+
 TOKEN_PREFIX = "hold_"  # noqa: S105 - a shape, not a token
 SESSION_PREFIX = "holds_"
 SECRET_CHARS_MAX = 82
@@ -36,6 +40,8 @@ _CHECK_CHARS = 6
 _STANDING_IN = ("yourtoken", "yoursecret", "changeme", "replaceme", "replacewith", "placeholder", "exampletoken")
 _UNFILLED = re.compile(r"\$\w+|\$\{.*\}|\$\(.*\)|<.*>|\{.*\}|%\w+%|.*(?:…|\.\.\.).*")
 _DIFFERENT_CHARS_MIN = 5
+_OWN_BYTES, _MARK_BYTES = 24, 8
+"""Of a session's secret. Both are whole groups of base64, so that the characters of the two do not mix."""
 
 
 def new_token() -> str:
@@ -77,6 +83,15 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+def same(one: str, other: str) -> bool:
+    """Tell whether two secrets are equal, in a time that says nothing of where they differ."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def _secret(session_id: str, mac: bytes) -> str:
+    return f"{SESSION_PREFIX}{session_id.replace('-', '')}_{urlsafe_b64encode(mac).rstrip(b'=').decode()}"
+
+
 class AuthorityKey:
     """The authority's own key, and everything derived from it."""
 
@@ -101,24 +116,32 @@ class AuthorityKey:
             raise ValueError(f"{path} is not a key of {KEY_BYTES} bytes: restore it from a backup")
         return cls(key)
 
-    def session_secret(self, session_id: str) -> str:
-        """Return the secret of a session (S5)."""
-        mac = self._mac("session", session_id)
-        return f"{SESSION_PREFIX}{session_id.replace('-', '')}_{urlsafe_b64encode(mac).rstrip(b'=').decode()}"
+    def session_secret(self, session: Session, token_digest: str) -> str:
+        """Return the secret that a session has under a token (S5). Sessions of old have no salt, and one secret."""
+        session_id = session.session_id
+        if not session.salt:
+            return _secret(session_id, self._mac("session", session_id))
+        own = self._mac("run", f"{session_id} {session.salt} {token_digest}")[:_OWN_BYTES]
+        return _secret(session_id, own + self._mark(session_id))
 
-    def session_of(self, secret: str) -> str | None:
-        """Return the session whose secret this is, or None."""
+    def id_in(self, secret: str) -> str | None:
+        """Return the session that something of the shape of a secret speaks of, or None."""
         digits = secret[len(SESSION_PREFIX) :].partition("_")[0]
         try:
-            session_id = str(UUID(hex=digits))
+            return str(UUID(hex=digits))
         except ValueError:
             return None
-        same = hmac.compare_digest(self.session_secret(session_id).encode(), secret.encode())
-        return session_id if same else None
 
-    def token_for(self, principal: str, key: str) -> str:
-        """Return the token that an idempotency key makes: the same one for a retry."""
-        return token_from(self._mac("token", f"{principal} {key}"))
+    def is_ours(self, secret: str, session_id: str) -> bool:
+        """Tell whether this was a secret of this session once: nobody else can make such."""
+        mark = urlsafe_b64encode(self._mark(session_id)).rstrip(b"=").decode()
+        is_marked = len(secret) == SECRET_CHARS_MAX and same(mark, secret[-len(mark) :])
+        return is_marked or same(_secret(session_id, self._mac("session", session_id)), secret)
+
+    def token_for(self, principal: str, key: str, salt: str) -> str:
+        """Return the token that an idempotency key makes: the same one for a retry. Tokens of old have no salt."""
+        made_of = f"{principal} {key}"
+        return token_from(self._mac("token", made_of) if not salt else self._mac("salted token", f"{salt} {made_of}"))
 
     def holder(self, kind: str, who: str) -> str:
         """Return the pseudonym of a holder: a UUID (version 8) that says nothing."""
@@ -132,6 +155,9 @@ class AuthorityKey:
                 self._holders.clear()
             self._holders[place] = known
         return known
+
+    def _mark(self, session_id: str) -> bytes:
+        return self._mac("mark", session_id)[:_MARK_BYTES]
 
     def _mac(self, purpose: str, text: str) -> bytes:
         return hmac.digest(self._key, f"{purpose}:{text}".encode(), "sha256")

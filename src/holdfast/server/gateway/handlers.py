@@ -97,8 +97,8 @@ def _held(api: Api, _call: Call, outcome: Held, _now: Moment) -> Answered:
     return _CONFLICT, encode(refused), ()
 
 
-def _deadlock(_api: Api, _call: Call, outcome: Deadlock, _now: Moment) -> Answered:
-    path = outcome.path
+def _deadlock(_api: Api, call: Call, outcome: Deadlock, _now: Moment) -> Answered:
+    path = render.masked(outcome.path, call.caller.prefix)
     around = " → ".join([*path, path[0]])
     refused = GatewayRefusedReply(reason=f"possible deadlock: {around}", deadlock=True, cycle=list(path))
     return _CONFLICT, encode(refused), ()

@@ -8,7 +8,7 @@ from holdfast.core.answers import SessionOpen, SessionOver
 from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
 from holdfast.core.refusals import SessionUnknown
 from holdfast.core.values import EndedSession
-from holdfast.engine.ids import new_uuid
+from holdfast.engine.ids import new_secret, new_uuid
 from holdfast.server import render
 from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339
@@ -18,6 +18,7 @@ from holdfast.wire.replies import (
     SessionOpenedReply,
     SessionRenewedReply,
     SessionReply,
+    SessionSecretReply,
     SessionsReply,
 )
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.wire.requests import SessionBody
 
 SESSION_TTL_SECONDS = 60
+SALT_BYTES = 12
 _OK, _CREATED = 200, 201
 
 
@@ -37,8 +39,8 @@ _OK, _CREATED = 200, 201
 
 
 def check_is_token(_call: Call) -> None:
-    """Let no session's secret open another session."""
-    raise Problem("forbidden", "A session's secret cannot open sessions: use the token.")
+    """Let no session's secret open another session, or have the next secret of its own."""
+    raise Problem("forbidden", "A session's secret cannot ask for sessions or secrets: use the token.")
 
 
 def check_is_own(call: Call) -> None:
@@ -62,23 +64,38 @@ def open_(api: Api, call: Call) -> None:
         metadata=body.metadata,
         key=call.key,
         fingerprint=call.fingerprint,
+        salt=new_secret(SALT_BYTES).hex(),
     )
     api.submit(call, command, {SessionOpen: _opened})
 
 
-def _opened(api: Api, _call: Call, outcome: SessionOpen, now: Moment) -> Answered:
+def _opened(api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered:
     session = outcome.session
     left_ms = session.until_ms - now.ms
     opened = SessionOpenedReply(
         session.session_id,
         rfc3339(now.wall_ms + left_ms),
         session.ttl_ms // 2000,
-        api.auth.key.session_secret(session.session_id),
+        api.auth.key.session_secret(session, call.caller.digest),
         left_ms,
         session.name,
         session.metadata,
     )
     return _CREATED, encode(opened), ()
+
+
+def secret(api: Api, call: Call) -> None:
+    """POST /sessions/{id}/secret: the secret that a session has under this token (S5)."""
+    caller = call.caller
+
+    def view(state: State, _now: Moment) -> Answered:
+        session = state.sessions.get(call.item)
+        if session is None or session.principal != caller.principal:
+            return call.refusal(render.problem(SessionUnknown()), call.request)
+        shown = SessionSecretReply(session.session_id, api.auth.key.session_secret(session, caller.digest))
+        return _OK, encode(shown), ()
+
+    api.read(call, view)
 
 
 def keep(api: Api, call: Call) -> None:

@@ -1,11 +1,18 @@
-"""The token routes, for operators: make, list, revoke. A token is shown once, when it is made."""
+"""The token routes, for operators: make, list, revoke, rotate. A token is shown once, when it is made.
+
+Rights are never wider than their giver's. What an operator makes lies within its own scopes and prefix, and so does
+what it sees, revokes and rotates: any other token is unknown to it.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from holdfast.core.answers import TokenGone, TokenMade
-from holdfast.core.commands import CreateToken, RevokeToken
+from holdfast.core.commands import CreateToken, RevokeToken, RotateToken
+from holdfast.core.refusals import TokenUnknown
+from holdfast.engine.ids import new_secret
+from holdfast.server import render
 from holdfast.server.access.auth import SCOPES, check_token_name
 from holdfast.server.access.secrets import digest, new_token
 from holdfast.server.render import encode, no_content
@@ -16,72 +23,43 @@ from holdfast.wire.replies import TokenMadeReply, TokenReply, TokensReply
 if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import AccessToken, Moment
-    from holdfast.server.api import Api
+    from holdfast.server.access.auth import Caller
+    from holdfast.server.api import Api, Show
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
-    from holdfast.wire.requests import TokenBody
+    from holdfast.wire.requests import RotateBody, TokenBody
 
 PREFIX_BYTES_MAX = 256
-_OK, _CREATED, _NO_CONTENT = 200, 201, 204
+SALT_BYTES = 12
+_OK, _CREATED = 200, 201
+_YES_OR_NO = {"true": True, "false": False}
+
+
+# Making.
 
 
 def create(api: Api, call: Call) -> None:
     """POST /tokens."""
     body: TokenBody = call.body
     _check(api, body)
-    principal = call.caller.principal
-    token = new_token() if call.key is None else api.auth.key.token_for(principal, call.key)
-    lives_ms = None if body.expires_in_seconds is None else body.expires_in_seconds * 1000
+    caller = call.caller
     scopes = frozenset(body.scopes or ("read", "claim"))
+    prefix = caller.prefix if body.prefix is None else body.prefix
+    _check_giver(caller, scopes, prefix)
+    _check_heir(api.engine.state, caller, body.name)
+    salt, token = _new_token(api, call)
     command = CreateToken(
-        principal=principal,
+        principal=caller.principal,
         name=body.name,
         digest=digest(token),
         scopes=tuple(scope for scope in SCOPES if scope in scopes),
-        prefix=body.prefix,
-        expires_wall_ms=None if lives_ms is None else api.engine.clock.wall_ms() + lives_ms,
+        prefix=prefix,
+        expires_wall_ms=_expires_wall_ms(api, body.expires_in_seconds),
+        salt=salt,
         key=call.key,
         fingerprint=call.fingerprint,
     )
-
-    def made(_api: Api, _call: Call, outcome: TokenMade, _now: Moment) -> Answered:
-        made = outcome.token
-        shown = TokenMadeReply(
-            made.name, token, list(made.scopes), made.prefix, _expiry(made), rfc3339(made.made_wall_ms)
-        )
-        return _CREATED, encode(shown), ()
-
-    api.submit(call, command, {TokenMade: made})
-
-
-def list_(api: Api, call: Call) -> None:
-    """GET /tokens."""
-    static = [
-        TokenReply(caller.principal, sorted(caller.scopes), caller.prefix, None, None, "static")
-        for caller in api.auth.static.callers.values()
-    ]
-
-    def view(state: State, _: Moment) -> Answered:
-        made = [
-            TokenReply(
-                token.name, list(token.scopes), token.prefix, _expiry(token), rfc3339(token.made_wall_ms), "made"
-            )
-            for token in state.tokens.values()
-        ]
-        tokens = sorted(made + static, key=lambda token: token.name)
-        return _OK, encode(TokensReply(tokens)), ()
-
-    api.read(call, view)
-
-
-def revoke(api: Api, call: Call) -> None:
-    """DELETE /tokens/{name}."""
-    name = call.item
-    if api.auth.static.of(name) is not None:
-        raise Problem("conflict", f"{name!r} is a static token: take it out of the server's settings and restart.")
-    principal = call.caller.principal
-    command = RevokeToken(principal=principal, name=name, key=call.key, fingerprint=call.fingerprint)
-    api.submit(call, command, {TokenGone: no_content})
+    api.submit(call, command, {TokenMade: _shows_made(token, _CREATED)})
 
 
 def _check(api: Api, body: TokenBody) -> None:
@@ -92,9 +70,169 @@ def _check(api: Api, body: TokenBody) -> None:
         raise Problem("invalid_input", f"scopes is a list of some of {', '.join(SCOPES)}.")
     if body.prefix is not None and not 0 < len(body.prefix.encode()) <= PREFIX_BYTES_MAX:
         raise Problem("invalid_input", f"prefix has 1 to {PREFIX_BYTES_MAX} bytes.")
-    if body.expires_in_seconds == 0:
+    _check_expiry(body.expires_in_seconds)
+
+
+def _check_expiry(seconds: int | None) -> None:
+    if seconds == 0:
         raise Problem("invalid_input", "expires_in_seconds is 1 or more.")
+
+
+def _check_giver(caller: Caller, scopes: frozenset[str], prefix: str | None) -> None:
+    """Raise unless these rights are the caller's to give, with what it may give."""
+    if not caller.may_give(scopes, prefix):
+        allowed = "+".join(scope for scope in SCOPES if scope in caller.scopes)
+        names = "" if caller.prefix is None else f", and a prefix that starts with {caller.prefix!r}"
+        text = f"A token has no more rights than its maker: you may give {allowed}{names}."
+        raise Problem("forbidden", text)
+
+
+def _check_heir(state: State, caller: Caller, name: str) -> None:
+    """Raise if a maker that is confined to a prefix would inherit by a name what may lie outside of it."""
+    index = state.index
+    if caller.prefix is None or name in state.tokens:
+        return
+    if name in index.lease_count or name in index.sessions_by_principal or name in index.tickets_by_principal:
+        raise Problem(
+            "conflict",
+            f"An earlier token called {name!r} has left claims, sessions or places in line, and a new one would have"
+            " them. Take another name, or let an operator without a prefix make it. To replace a token, rotate it.",
+        )
+
+
+def _new_token(api: Api, call: Call) -> tuple[str, str]:
+    """Return a salt and a new token. With a key it is derived, so that a retry can be told the same one (C5)."""
+    if call.key is None:
+        return "", new_token()
+    salt = new_secret(SALT_BYTES).hex()
+    return salt, api.auth.key.token_for(call.caller.principal, call.key, salt)
+
+
+def _expires_wall_ms(api: Api, seconds: int | None) -> int | None:
+    return None if seconds is None else api.engine.clock.wall_ms() + seconds * 1000
+
+
+def _shows_made(token: str, status: int) -> Show:
+    """Return what shows a token that was made just now, or by an earlier try with the same key."""
+
+    def made(api: Api, call: Call, outcome: TokenMade, _now: Moment) -> Answered:
+        made, shown = outcome.token, token
+        if digest(shown) != made.digest and call.key is not None:
+            shown = api.auth.key.token_for(call.caller.principal, call.key, made.salt)
+        if digest(shown) != made.digest:
+            # What the key made is no more, and another has its name: that one is not the caller's to see.
+            return call.refusal(render.problem(TokenUnknown()), call.request)
+        reply = TokenMadeReply(
+            made.name, shown, list(made.scopes), made.prefix, _expiry(made), rfc3339(made.made_wall_ms)
+        )
+        return status, encode(reply), ()
+
+    return made
+
+
+# Looking.
+
+
+def list_(api: Api, call: Call) -> None:
+    """GET /tokens: those whose rights lie within the caller's."""
+    may_give = call.caller.may_give
+    static = [
+        TokenReply(caller.principal, sorted(caller.scopes), caller.prefix, None, None, "static")
+        for caller in api.auth.static.callers.values()
+        if may_give(caller.scopes, caller.prefix)
+    ]
+
+    def view(state: State, _: Moment) -> Answered:
+        made = [
+            TokenReply(
+                token.name, list(token.scopes), token.prefix, _expiry(token), rfc3339(token.made_wall_ms), "made"
+            )
+            for token in state.tokens.values()
+            if may_give(token.scopes, token.prefix)
+        ]
+        tokens = sorted(made + static, key=lambda token: token.name)
+        return _OK, encode(TokensReply(tokens)), ()
+
+    api.read(call, view)
 
 
 def _expiry(token: AccessToken) -> str | None:
     return None if token.expires_wall_ms is None else rfc3339(token.expires_wall_ms)
+
+
+# Ending.
+
+
+def read_keep_sessions(fields: dict[str, str]) -> bool:
+    """Return whether the query of a revocation asks to keep the sessions."""
+    text = fields.get("keep_sessions", "false")
+    if text not in _YES_OR_NO:
+        raise Problem("invalid_input", "keep_sessions is true or false.")
+    return _YES_OR_NO[text]
+
+
+def revoke(api: Api, call: Call) -> None:
+    """DELETE /tokens/{name}."""
+    _check_reach(api, call.caller, call.item)
+    command = RevokeToken(
+        principal=call.caller.principal,
+        name=call.item,
+        keep_sessions=call.query,
+        key=call.key,
+        fingerprint=call.fingerprint,
+    )
+    api.submit(call, command, {TokenGone: no_content})
+
+
+def rotate(api: Api, call: Call) -> None:
+    """POST /tokens/{name}/rotate."""
+    body: RotateBody = call.body
+    _check_expiry(body.expires_in_seconds)
+    _check_reach(api, call.caller, call.item)
+    salt, token = _new_token(api, call)
+    command = RotateToken(
+        principal=call.caller.principal,
+        name=call.item,
+        digest=digest(token),
+        expires_wall_ms=_expires_wall_ms(api, body.expires_in_seconds),
+        salt=salt,
+        keep_sessions=body.keep_sessions,
+        key=call.key,
+        fingerprint=call.fingerprint,
+    )
+    api.submit(call, command, {TokenMade: _shows_made(token, _OK)})
+
+
+def _check_reach(api: Api, caller: Caller, name: str) -> None:
+    """Raise unless this token is the caller's to end. One that is not known any more may be a retry's: that is decided.
+
+    Nothing is awaited between this look at the state and the decision, so it holds for it.
+    """
+    static = api.auth.static.of(name)
+    state = api.engine.state
+    token = state.tokens.get(name)
+    rights = token if static is None else static
+    if rights is not None and not caller.may_give(rights.scopes, rights.prefix):
+        raise render.problem(TokenUnknown())
+    if static is not None:
+        raise Problem("conflict", f"{name!r} is a static token: take it out of the server's settings and restart.")
+    if caller.prefix is not None and _has_outside(state, name, caller.prefix):
+        raise Problem(
+            "conflict",
+            f"Sessions or places in line of {name!r} reach beyond {caller.prefix!r}:"
+            " an operator without a prefix must do this.",
+        )
+
+
+def _has_outside(state: State, principal: str, prefix: str) -> bool:
+    """Tell whether something that ends with a token, or goes over to the next one, lies outside a prefix."""
+    index = state.index
+    claimed = (
+        name
+        for session_id in index.sessions_by_principal.get(principal, ())
+        for name in index.names_by_session.get(session_id, ())
+    )
+    awaited = (
+        name for ticket_id in index.tickets_by_principal.get(principal, ()) for name in state.tickets[ticket_id].names
+    )
+    return any(not name.startswith(prefix) for names in (claimed, awaited) for name in names)

@@ -39,6 +39,8 @@ class Operation(msgspec.Struct, frozen=True):
     scope: str | None = None
     """What a bearer token needs for it. None: no bearer token is asked for."""
     body: type[Any] | None = None
+    body_may_be_empty: bool = False
+    """Whether no body at all stands for one in which every field is absent."""
     replies: dict[int, Any] = {}
     """By status: a message, a media type, or None for an empty or `null` body."""
     problems: tuple[str, ...] = ()

@@ -120,7 +120,11 @@ def _body_reader(api: Api, operation: Operation) -> Callable[[Request], Any] | N
         return None
     settings = api.settings
     size = size_of(operation, settings)
-    return BodyReader(operation.body, size, ignore_unknown=settings.unknown_fields == "ignore").read
+    read = BodyReader(operation.body, size, ignore_unknown=settings.unknown_fields == "ignore").read
+    if not operation.body_may_be_empty:
+        return read
+    empty = operation.body()
+    return lambda request: read(request) if request.body else empty
 
 
 def _key_reader(operation: Operation) -> Callable[[Request, str, Any], tuple[str | None, str]]:

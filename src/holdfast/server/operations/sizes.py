@@ -118,6 +118,7 @@ def _fields(settings: Settings) -> dict[str, Size]:
         "ephemeral": plain,
         "expires_in_seconds": plain,
         "fencing_token": plain,
+        "keep_sessions": plain,
         "keep_ttl": plain,
         "labels": _times(LABELS_MAX, label),
         "lease_id": uuid,

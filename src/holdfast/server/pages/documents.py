@@ -111,7 +111,7 @@ def _describe(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any]
     }
     if operation.body is not None:
         content = {"application/json": {"schema": schema_of[repr(operation.body)]}}
-        described["requestBody"] = {"required": True, "content": content}
+        described["requestBody"] = {"required": not operation.body_may_be_empty, "content": content}
     if operation.scope is not None:
         described["security"] = [{"bearer": []}]
         described["description"] = f"Needs the scope `{operation.scope}`."

@@ -89,7 +89,7 @@ class Events:
     ) -> None:
         self._api = api
         self._authorization = call.request.authorization
-        self._principal = call.caller.principal
+        self._caller = call.caller
         self._prefix = prefix
         self._labels = labels
         self._after = after
@@ -112,11 +112,14 @@ class Events:
                     async for frames in self._missed(newest):
                         yield frames
                 # From here on nothing is missed: what came before is in the journal, and what comes is in the backlog.
-                self._listener = self._api.engine.feed.listen(EVERYTHING)
+                self._listener = self._listen()
                 async for frames in self._missed(await self._newest()):
                     yield frames
                 async for frames in self._live(self._listener):
                     yield frames
+
+    def _listen(self) -> Listener:
+        return self._api.engine.feed.listen(EVERYTHING, self._caller.principal, self._caller.session)
 
     async def _newest(self) -> int:
         """Return the number of the newest record, once that is durable."""
@@ -173,7 +176,7 @@ class Events:
         """Stop reading."""
         if self._listener is not None:
             self._listener.close()
-        self._api.streams.count_out(self._principal)
+        self._api.streams.count_out(self._caller.principal)
         if not self._api.engine.feed.is_listened_to(EVERYTHING):
             self._api.frames.clear()
 

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from holdfast.core.events import Ended, Granted, GrantedMany, Joined, Left, Reopened, SessionEnded, Transferred
+from holdfast.core.events import (
+    Ended,
+    Granted,
+    GrantedMany,
+    Joined,
+    Left,
+    Reopened,
+    SessionEnded,
+    TokenEnded,
+    Transferred,
+)
 from holdfast.server.times import rfc3339
 from holdfast.wire.replies import HappenedReply
 
@@ -34,6 +44,13 @@ def changes(record: Record, is_wanted: Callable[[str], bool]) -> Iterator[Happen
             for ended in event.leases:
                 if is_wanted(ended.name):
                     yield _changed(record, ended)
+            yield from _left(record, event.left, is_wanted)
+        case TokenEnded():
+            for session in event.sessions:
+                for ended in session.leases:
+                    if is_wanted(ended.name):
+                        yield _changed(record, ended)
+                yield from _left(record, session.left, is_wanted)
             yield from _left(record, event.left, is_wanted)
         case Joined():
             terms = event.ticket.terms

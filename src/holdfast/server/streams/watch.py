@@ -45,17 +45,22 @@ class Watch:
         self._authorization = call.request.authorization
         self._name = call.item
         self._principal = call.caller.principal
-        self._listener = api.engine.feed.listen(self._name)
+        self._listener = api.engine.feed.listen(self._name, call.caller.principal, call.caller.session)
         self._token = 0
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Yield frames until the watcher falls behind or the server stops; a comment keeps the line open."""
+        """Yield frames until the watcher falls behind, its token ends or the server stops; a comment keeps the line.
+
+        A token that is revoked ends the listener. One that expires is found out at the next frame or comment.
+        """
         self._token, frame = await self._api.engine.look(self._first)
         yield frame
         while True:
             try:
                 happening = await asyncio.wait_for(self._listener.next(), KEEPALIVE_SECONDS)
             except TimeoutError:
+                if not self._api.is_still_let_in(self._authorization):
+                    return
                 yield KEEPALIVE
                 continue
             if happening is None or not self._api.is_still_let_in(self._authorization):

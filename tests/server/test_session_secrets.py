@@ -1,0 +1,100 @@
+"""Secrets of sessions: what they are derived from, and what it costs to know one (S5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.events import Record, SessionKept, SessionOpened, TokenCreated, TokenEnded
+from holdfast.core.evolve import evolve
+from holdfast.core.state import State
+from holdfast.core.values import AccessToken, Session
+from holdfast.engine.ids import new_uuid
+from holdfast.server.access.auth import Auth, Caller, StaticTokens, WrongTokenError
+from holdfast.server.access.secrets import SECRET_CHARS_MAX, AuthorityKey
+from holdfast.wire.problems import Problem
+
+WALL_MS = 1_700_000_000_000
+
+
+class CountingKey(AuthorityKey):
+    """Counts how often something is derived."""
+
+    derived = 0
+
+    def _mac(self, purpose: str, text: str) -> bytes:
+        self.derived += 1
+        return super()._mac(purpose, text)
+
+
+class World:
+    """A state with one token and one session, and what finds out who asks."""
+
+    def __init__(self, salt: str = "salt") -> None:
+        self.state = State()
+        self.key = CountingKey(b"k" * 32)
+        self.auth = Auth(StaticTokens(()), self.key)
+        self.session_id = new_uuid()
+        self.happens(TokenCreated(token("digest")))
+        self.happens(SessionOpened(Session(self.session_id, "ana", None, None, 1_000, 1_000, WALL_MS, None, salt)))
+
+    def happens(self, event: SessionKept | SessionOpened | TokenCreated | TokenEnded) -> None:
+        evolve(self.state, Record(self.state.seq + 1, 1, WALL_MS, event))
+
+    def secret(self, digest: str = "digest") -> str:
+        return self.key.session_secret(self.state.sessions[self.session_id], digest)
+
+    def identify(self, secret: str) -> Caller:
+        return self.auth.identify(f"Bearer {secret}".encode(), self.state, WALL_MS)
+
+
+def token(digest: str) -> AccessToken:
+    return AccessToken("ana", digest, ("read", "claim"), None, None, WALL_MS, "root")
+
+
+def test_secret_seen_before_costs_nothing() -> None:
+    """A secret that was right before is known again without deriving anything, also after the session was kept."""
+    world = World()
+    secret = world.secret()
+    first = world.identify(secret)
+    derived = world.key.derived
+    world.happens(SessionKept(world.session_id, 2_000))
+    assert world.identify(secret) is first
+    assert world.key.derived == derived
+    assert (first.principal, first.session) == ("ana", world.session_id)
+
+
+def test_what_was_seen_before_does_not_outlive_the_token() -> None:
+    """A secret that was right before is wrong as soon as the token is another one, or the session is over."""
+    world = World()
+    secret = world.secret()
+    world.identify(secret)
+    world.happens(TokenEnded("ana", "root", keeps_sessions=True, successor=token("other")))
+    with pytest.raises(Problem) as caught:
+        world.identify(secret)
+    assert caught.value.code == "authentication_failed" and not isinstance(caught.value, WrongTokenError)
+    assert world.identify(world.secret("other")).session == world.session_id
+
+
+def test_old_session_keeps_its_secret_until_its_token_ends() -> None:
+    """A session without a salt has the secret of before, whatever the token; `keep_sessions` makes it another."""
+    world = World(salt="")
+    old = world.secret()
+    assert old == world.secret("any other") and world.identify(old).session == world.session_id
+    world.happens(TokenEnded("ana", "root", keeps_sessions=True, successor=token("other")))
+    with pytest.raises(Problem) as caught:
+        world.identify(old)
+    assert not isinstance(caught.value, WrongTokenError)
+    assert world.identify(world.secret("other")).session == world.session_id
+
+
+def test_shape_is_that_of_before() -> None:
+    """Secrets of both kinds look alike, and a changed character anywhere in the own part makes it a wrong one."""
+    world = World()
+    secret = world.secret()
+    assert len(secret) == len(World(salt="").secret()) == SECRET_CHARS_MAX
+    for place in (40, 55, 69, 75, 81):
+        wrong = secret[:place] + ("A" if secret[place] != "A" else "Q") + secret[place + 1 :]
+        with pytest.raises(Problem):
+            world.identify(wrong)
+    with pytest.raises(WrongTokenError):
+        world.identify(secret[:-11] + "A" * 11)
