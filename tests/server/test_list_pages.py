@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from tests.support.api import Api
+from tests.support.checks import refused
 
 PAGE_BYTES = 1024 * 1024
 LARGEST_BYTES = 64 * 1024
@@ -103,3 +105,30 @@ def test_total_is_said_where_one_page_has_all(bob: Api, name: str) -> None:
     assert (len(whole["locks"]), whole["total"]) == (3, 3)
     part = bob.locks(prefix=f"{name}/", owner="ana", limit=2).json()
     assert (part["total"], part["next_after"]) == (None, f"{name}/b")
+
+
+def test_sessions_are_pages(carol: Api, bob: Api) -> None:
+    """S1: the sessions of a token come in pages, bounded in bytes and in number; together they are all of them."""
+    made = sorted(
+        carol.new_session(name=f"run-{number}", metadata="\U0001f512" * 1_000, ttl_seconds=600)["session_id"]
+        for number in range(400)
+    )
+    bob.new_session()
+    for query in ({}, {"limit": 7}, {"limit": 10_000}):
+        found: list[str] = []
+        after: dict[str, str] = {}
+        pages = 0
+        while True:
+            answer = carol.get("/sessions?" + urlencode({**query, **after}))
+            assert len(answer.body) < PAGE_BYTES + LARGEST_BYTES
+            body = answer.json()
+            assert body["total"] == 400
+            found += [each["session_id"] for each in body["sessions"]]
+            pages += 1
+            if "next_after" not in body:
+                break
+            after = {"after": body["next_after"]}
+        assert found == made
+        assert pages == 58 if query == {"limit": 7} else pages == 2
+    refused(carol.get("/sessions?limit=0"), 400, "invalid_input")
+    refused(carol.get("/sessions?colour=red"), 400, "invalid_input")

@@ -349,8 +349,10 @@ def test_sessions_are_listed(carol: Api, dave: Api) -> None:
     answer = carol.sessions()
     body = answer.json()
     assert body["total"] == 3
-    assert [each["name"] for each in body["sessions"]] == ["run-0", "run-1", "run-2"]
-    assert [each["lock_count"] for each in body["sessions"]] == [1, 0, 0]
+    assert "next_after" not in body
+    assert [each["session_id"] for each in body["sessions"]] == sorted(each["session_id"] for each in made)
+    shown = {each["name"]: each["lock_count"] for each in body["sessions"]}
+    assert shown == {"run-0": 1, "run-1": 0, "run-2": 0}
     assert all(each["active"] and each["metadata"] == "m" for each in body["sessions"])
     assert not any(session["session_secret"] in answer.text for session in made)
     run = Api(carol.host, carol.port, made[1]["session_secret"])

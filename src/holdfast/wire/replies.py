@@ -291,6 +291,9 @@ class SessionsReply(msgspec.Struct, gc=False):
 
     sessions: list[SessionReply]
     total: int
+    """How many there are, on all pages."""
+    next_after: str | UnsetType = UNSET
+    """Ask again with `after` set to this for the next page. Left out on the last."""
 
 
 class SessionReply(msgspec.Struct, gc=False):

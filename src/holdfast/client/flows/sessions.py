@@ -8,7 +8,7 @@ from holdfast.client.clock import Instant
 from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Send
 from holdfast.client.flows.exchange import HASTE_SECONDS, ask, get, insist, reply_in
 from holdfast.client.values import records
-from holdfast.client.values.paths import session_path
+from holdfast.client.values.paths import session_path, with_query
 from holdfast.client.values.records import Metadata, SessionInfo, packed
 from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
@@ -45,9 +45,15 @@ def end_session(session_id: str, policy: Policy) -> Flow[None]:
 
 
 def sessions(policy: Policy) -> Flow[list[SessionInfo]]:
-    """List the caller's sessions."""
-    reply = yield from ask(get("/sessions", policy), policy, SessionsReply)
-    return [records.session(each) for each in reply.sessions]
+    """List the caller's sessions, page by page."""
+    found: list[SessionInfo] = []
+    after: str | None = None
+    while True:
+        reply = yield from ask(get(with_query("/sessions", after=after), policy), policy, SessionsReply)
+        found += map(records.session, reply.sessions)
+        if reply.next_after is msgspec.UNSET:
+            return found
+        after = reply.next_after
 
 
 def _abandon_session(request: Send, policy: Policy) -> Flow[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
@@ -17,7 +18,7 @@ from holdfast.server.render import encode
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from holdfast.core.state import State
     from holdfast.core.values import Moment
@@ -73,6 +74,48 @@ class Page:
     def ends_slice(self) -> bool:
         """Whether enough went into it for now."""
         return len(self.items) >= self._slice_items_max or self._bytes >= self._slice_bytes_max
+
+
+class Picked:
+    """A page of what can be picked by its name: of a list that nobody else makes longer."""
+
+    def __init__(
+        self,
+        query: dict[str, Any],
+        names: Callable[[State], Iterable[str]],
+        show: Callable[[str, State, Moment], object | None],
+    ) -> None:
+        """`names` is asked once, in any order; `show` has nothing to say of what has ended meanwhile."""
+        self.page = Page(int(query["limit"]))
+        self.next_after: str | None = None
+        self.total = 0
+        """How many there are, on all pages."""
+        self._limit = int(query["limit"])
+        self._after: str = query.get("after", "")
+        self._names = names
+        self._show = show
+        self._left: list[str] | None = None
+        """What may go on this page, in order, and one more: it says whether there is a next page."""
+
+    def take_slice(self, state: State, now: Moment) -> bool:
+        """Show some, and tell whether the page is done."""
+        if self._left is None:
+            names = list(self._names(state))
+            self.total = len(names)
+            self._left = nsmallest(self._limit + 1, (name for name in names if name > self._after))
+        self.page.begin_slice()
+        for number, name in enumerate(self._left):
+            if self.page.is_full:
+                self.next_after = self._after
+                return True
+            if self.page.ends_slice:
+                del self._left[:number]
+                return False
+            shown = self._show(name, state, now)
+            if shown is not None:
+                self.page.add(shown)
+            self._after = name
+        return True
 
 
 async def in_slices(engine: Engine, take_slice: Callable[[State, Moment], bool]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from holdfast.core.answers import SessionOpen, SessionOver
 from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
 from holdfast.core.refusals import SessionUnknown
 from holdfast.core.values import EndedSession
 from holdfast.engine.ids import new_secret, new_uuid
 from holdfast.server import render
+from holdfast.server.handlers import paging
 from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
@@ -23,6 +26,8 @@ from holdfast.wire.replies import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.core.state import State
     from holdfast.core.values import Moment, Session
     from holdfast.server.api import Api
@@ -132,15 +137,21 @@ def list_(api: Api, call: Call) -> None:
     caller = call.caller
     user_id = api.auth.key.holder("user", caller.principal)
 
-    def view(state: State, now: Moment) -> Answered:
-        found = [
-            _shown(session, state, now, user_id)
-            for session in state.sessions.values()
-            if session.principal == caller.principal and caller.session in {None, session.session_id}
-        ]
-        return _OK, encode(SessionsReply(found, len(found))), ()
+    def names(state: State) -> Iterable[str]:
+        own = state.index.sessions_by_principal.get(caller.principal, {})
+        return own if caller.session is None else own.keys() & {caller.session}
 
-    api.read(call, view)
+    def show(session_id: str, state: State, now: Moment) -> SessionReply | None:
+        session = state.sessions.get(session_id)
+        return None if session is None else _shown(session, state, now, user_id)
+
+    picked = paging.Picked(call.query, names, show)
+
+    async def find() -> Answered:
+        await paging.in_slices(api.engine, picked.take_slice)
+        return _OK, encode(SessionsReply(picked.page.items, picked.total, picked.next_after or UNSET)), ()
+
+    api.answer_later(call, find)
 
 
 def look(api: Api, call: Call) -> None:

@@ -6,7 +6,7 @@ The routes, the reading of requests, `/openapi.json` and `/docs` are made of the
 from __future__ import annotations
 
 from holdfast.server.gateway.table import GATEWAY
-from holdfast.server.handlers import claims, health, history, listing, locks, sessions, tokens, why
+from holdfast.server.handlers import claims, health, history, listing, locks, paging, sessions, tokens, why
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.pages.documents import Documents
 from holdfast.server.streams import events, watch
@@ -249,10 +249,15 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET",
         "/sessions",
         sessions.list_,
-        "The caller's sessions",
+        "The caller's sessions, in order of their ids",
         scope="read",
+        query={
+            "limit": "At most so many, and about 1 MiB; 1,000 unless told, 10,000 at most.",
+            "after": "Only sessions after this one: the next page.",
+        },
+        read_query=paging.read_limit,
         replies={200: replies.SessionsReply},
-        problems=("forbidden",),
+        problems=("invalid_input", "forbidden"),
     ),
     Operation(
         "POST",
