@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.events import Ended, Event, Record, is_history
 from holdfast.journal.base import HistoryQuery, JournalDamagedError
-from holdfast.journal.codec import count_records, decode_batch, encode_batch, seal, unseal
+from holdfast.journal.codec import FORMAT, count_records, decode_batch, encode_batch, seal, unseal
 from holdfast.journal.inspect import as_json, dump, inspect
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from holdfast.testing.contract import sample_events
@@ -32,6 +32,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 — a type o
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = get_type_hints(kind)
         return st.builds(kind, **{field: values_of(hints[field]) for field in kind.__struct_fields__})
+    if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
+        return st.tuples(*(values_of(item) for item in get_args(kind)))
     if get_origin(kind) is tuple:
         return st.lists(values_of(get_args(kind)[0]), max_size=3).map(tuple)
     if get_origin(kind) is dict:
@@ -140,9 +142,9 @@ def test_part_of_snapshot_is_sealed(body: bytes, data: st.DataObject) -> None:
 def test_newer_format_is_refused() -> None:
     """A frame of a format this version does not know is refused, and the text says both numbers."""
     body = msgspec.msgpack.encode(sample_records()[0])
-    for version in (0, 3, 255):
+    for version in (0, FORMAT + 1, 255):
         frame = struct.pack("<BII", version, len(body), zlib.crc32(body)) + body
-        with pytest.raises(JournalDamagedError, match=f"format {version}; this version reads formats 1 to 2"):
+        with pytest.raises(JournalDamagedError, match=f"format {version}; this version reads formats 1 to {FORMAT}"):
             list(decode_batch(frame))
 
 

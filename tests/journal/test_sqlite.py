@@ -308,7 +308,7 @@ def rows_per_transaction(db: apsw.Connection, seen: list[tuple[int, int]]) -> No
 def test_compaction_goes_in_small_slices(tmp_path: Path) -> None:
     """However large state and tail are, no transaction of a compaction touches more than a slice of rows or pages."""
     slots = {f"job/{number}": Slot(grant(1).event.lease) for number in range(20_000)}  # type: ignore[union-attr]
-    frozen = Frozen(head=Head(), slots=slots, sessions={}, remembered={}, memos={}, tokens={}, tickets={})
+    frozen = Frozen(head=Head(), slots=slots, sessions={}, remembered={}, memos={}, tokens={}, tickets={}, last_used={})
     freed = tuple(Ended(f"job/{number}", f"lease-{number}", 1, "session_ended", False) for number in range(3_000))
     seen: list[tuple[int, int]] = []
 

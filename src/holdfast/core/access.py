@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.core import refusals
-from holdfast.core.answers import TokenGone, TokenMade
+from holdfast.core.answers import TokenGone, TokenMade, UsesNoted
 from holdfast.core.decision import Decision, accept, left, recall, refuse
-from holdfast.core.events import SessionEnded, TokenCreated, TokenEnded
+from holdfast.core.events import SessionEnded, TokenCreated, TokenEnded, TokensUsed
 from holdfast.core.sessions import ends_with, places_in
 from holdfast.core.values import AccessToken, Memo
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.core.answers import Answer
-    from holdfast.core.commands import CreateToken, RevokeToken, RotateToken
+    from holdfast.core.commands import CreateToken, NoteUses, RevokeToken, RotateToken
     from holdfast.core.events import Left
     from holdfast.core.state import State
     from holdfast.core.values import Limits, Moment
@@ -122,3 +122,9 @@ def _ends_of_plain_places(state: State, tickets: tuple[str, ...]) -> Iterator[Le
         ticket = state.tickets[ticket_id]
         if not ticket.terms.bound:
             yield left(ticket, "token_ended")
+
+
+def note_uses(state: State, command: NoteUses) -> Decision:
+    """Remember when tokens were last used, where that is news."""
+    news = tuple((name, wall_ms) for name, wall_ms in command.uses if state.last_used.get(name, 0) != wall_ms)
+    return Decision((TokensUsed(news),) if news else (), UsesNoted())

@@ -77,6 +77,10 @@ class TokenGone(msgspec.Struct, frozen=True, gc=False):
     """The token is shut out."""
 
 
+class UsesNoted(msgspec.Struct, frozen=True, gc=False):
+    """It is known when the tokens were last used."""
+
+
 Answer = (
     Acquired
     | AcquiredMany
@@ -90,4 +94,5 @@ Answer = (
     | SessionOver
     | TokenMade
     | TokenGone
+    | UsesNoted
 )

@@ -206,6 +206,12 @@ class RotateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fingerprint: str = ""
 
 
+class NoteUses(msgspec.Struct, frozen=True, kw_only=True):
+    """Remember when tokens were last used: names with the minute as wall time, 0 to forget one."""
+
+    uses: tuple[tuple[str, int], ...]
+
+
 Command = (
     Acquire
     | ClaimAny
@@ -222,8 +228,9 @@ Command = (
     | EndSession
     | CreateToken
     | RevokeToken
+    | NoteUses
     | RotateToken
 )
 
-NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken)
+NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken, NoteUses)
 """What is refused when the disk is full; all else ends or keeps what is there."""

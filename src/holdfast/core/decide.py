@@ -18,6 +18,7 @@ from holdfast.core.commands import (
     EndSession,
     KeepSession,
     Leave,
+    NoteUses,
     OpenSession,
     Release,
     Renew,
@@ -73,3 +74,5 @@ def decide(state: State, command: Command, now: Moment, limits: Limits) -> Decis
             return access.revoke(state, command, now)
         case RotateToken():
             return access.rotate(state, command, now)
+        case NoteUses():
+            return access.note_uses(state, command)

@@ -194,6 +194,12 @@ class TokenEnded(msgspec.Struct, frozen=True, array_like=True, tag="token_ended"
     fingerprint: str = ""
 
 
+class TokensUsed(msgspec.Struct, frozen=True, array_like=True, tag="tokens_used"):
+    """Tokens were used: each name with the minute of its last use, as wall time. 0: nothing is known of it any more."""
+
+    uses: tuple[tuple[str, int], ...]
+
+
 class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten", gc=False):
     """The oldest so many of what is only remembered were dropped: of the retry memory, and of the free names."""
 
@@ -239,6 +245,7 @@ Event = (
     | TokenCreated
     | TokenRevoked
     | TokenEnded
+    | TokensUsed
     | Forgotten
     | SharesForgotten
     | DoneFaded
@@ -329,5 +336,6 @@ def principal_of(event: Event) -> str:
 def is_history(event: Event) -> bool:
     """Tell whether the event outlives the next snapshot. Renewals and ticks are most of the traffic and do not."""
     return not isinstance(
-        event, Renewed | SessionKept | SessionRenewed | Forgotten | SharesForgotten | DoneFaded | TimePassed
+        event,
+        Renewed | SessionKept | SessionRenewed | TokensUsed | Forgotten | SharesForgotten | DoneFaded | TimePassed,
     )

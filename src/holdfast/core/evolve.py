@@ -28,6 +28,7 @@ from holdfast.core.events import (
     TokenCreated,
     TokenEnded,
     TokenRevoked,
+    TokensUsed,
     Transferred,
 )
 from holdfast.core.state import EMPTY, State
@@ -73,6 +74,8 @@ def evolve(state: State, record: Record) -> None:
             _token_revoked(state, event, record)
         case TokenEnded():
             _token_ended(state, event, record)
+        case TokensUsed():
+            _tokens_used(state, event)
         case Forgotten() | SharesForgotten() | DoneFaded():
             _forgotten(state, event)
         case Opened():
@@ -289,6 +292,7 @@ def _let_in(state: State, token: AccessToken) -> None:
 def _shut_out(state: State, name: str) -> None:
     token = state.tokens.pop(name)
     state.index.token_by_digest.pop(token.digest, None)
+    state.last_used.pop(name, None)
 
 
 def _token_created(state: State, event: TokenCreated, record: Record) -> None:
@@ -321,6 +325,14 @@ def _token_ended(state: State, event: TokenEnded, record: Record) -> None:
     if event.key is not None:
         kind = "revoke_token" if event.successor is None else "rotate_token"
         _spend_key(state, event.by, event.key, Memo(kind, event.name, event.fingerprint), record.at_ms)
+
+
+def _tokens_used(state: State, event: TokensUsed) -> None:
+    for name, wall_ms in event.uses:
+        if wall_ms:
+            state.last_used[name] = wall_ms
+        else:
+            state.last_used.pop(name, None)
 
 
 def _spend_key(state: State, principal: str, key: str, memo: Memo, at_ms: int, *, session: str | None = None) -> None:

@@ -3,7 +3,8 @@
     part        holds                                         changed by
     ---------   -------------------------------------------   -------------------------------------------------
     State       what the journal says: slots, sessions,       `evolve` alone
-                tickets, tokens, the retry memory
+                tickets, tokens, their last uses,
+                the retry memory
     .index      look-ups over it: counts, lines, held names   `evolve` alone; a restart builds the same
     .agenda     where to look next: alarms, who may have a    `evolve` and `arrive` add, `settle` takes
                 turn
@@ -60,6 +61,7 @@ class Frozen(msgspec.Struct, frozen=True):
     memos: dict[tuple[str, str], Memo]
     tokens: dict[str, AccessToken]
     tickets: dict[str, Ticket]
+    last_used: dict[str, int]
 
 
 class State:
@@ -76,6 +78,8 @@ class State:
         self.tokens: dict[str, AccessToken] = {}
         self.tickets: dict[str, Ticket] = {}
         """Who stands in line, in the order of joining (W2)."""
+        self.last_used: dict[str, int] = {}
+        """By a token's name, made or static: the minute of its last use, as wall time."""
         self.index = Index()
         self.agenda = Agenda()
         self.presence = Presence()
@@ -178,6 +182,7 @@ class State:
             self.memos.copy(),
             self.tokens.copy(),
             self.tickets.copy(),
+            self.last_used.copy(),
         )
 
     @classmethod
@@ -192,6 +197,7 @@ class State:
         state.memos = frozen.memos
         state.tokens = frozen.tokens
         state.tickets = frozen.tickets
+        state.last_used = frozen.last_used
         state.index.build(state.slots, state.sessions, state.tickets, state.tokens, state.remembered)
         state.agenda.build(state.slots, state.sessions)
         state.send_everybody_away()

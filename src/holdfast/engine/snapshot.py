@@ -40,6 +40,7 @@ _row_types: dict[str, Any] = {
     "memos": list[tuple[tuple[str, str], Memo]],
     "tokens": list[tuple[str, AccessToken]],
     "tickets": list[tuple[str, TicketRow]],
+    "last_used": list[tuple[str, int]],
     "end": list[tuple[str, int]],
 }
 _decoders = {kind: msgspec.msgpack.Decoder(type_).decode for kind, type_ in _row_types.items()}
@@ -81,6 +82,7 @@ def _tables(frozen: Frozen) -> Iterator[bytes]:
     yield from _parts("memos", frozen.memos.items())
     yield from _parts("tokens", frozen.tokens.items())
     yield from _parts("tickets", ((ticket_id, ticket_row(ticket)) for ticket_id, ticket in frozen.tickets.items()))
+    yield from _parts("last_used", frozen.last_used.items())
 
 
 def _parts(kind: str, rows: Iterable[tuple[Any, Any]]) -> Iterator[bytes]:

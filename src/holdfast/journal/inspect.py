@@ -94,13 +94,13 @@ def as_json(record: Record) -> dict[str, Any]:
 
 def _by_name(struct: msgspec.Struct) -> dict[str, Any]:
     """Return the fields of a struct, and of those in it, by name: the journal keeps them by place."""
-    plain: dict[str, Any] = {}
-    for field in struct.__struct_fields__:
-        value = getattr(struct, field)
-        items = value if isinstance(value, tuple) else (value,)
-        named = [_by_name(item) if isinstance(item, msgspec.Struct) else item for item in items]
-        plain[field] = named if isinstance(value, tuple) else named[0]
-    return plain
+    return {field: _plain(getattr(struct, field)) for field in struct.__struct_fields__}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, msgspec.Struct):
+        return _by_name(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _records(store: Store) -> Iterator[Record]:

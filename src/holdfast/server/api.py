@@ -19,6 +19,7 @@ from holdfast.engine.build import JournalError
 from holdfast.engine.waiters import after_wait
 from holdfast.server import render
 from holdfast.server.access.auth import WrongTokenError
+from holdfast.server.access.lastused import TokenUses
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusallog import LOGGED_STATUSES, RefusalLog
 from holdfast.server.access.wrongtokens import WrongTokens
@@ -82,6 +83,8 @@ class Api:
         self.proxies = Proxies(settings.trusted_proxies)
         self._wrong_tokens = WrongTokens(settings.wrong_tokens_per_minute_max)
         self._refusal_log = RefusalLog()
+        self.token_uses = TokenUses(engine, auth.static)
+        self._seen = self.token_uses.seen
         self.started_ms = engine.clock.monotonic_ms()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -102,6 +105,7 @@ class Api:
         if request.on_known is not None:
             request.on_known(caller.principal)
         request.is_known = True
+        self._seen[caller.principal] = now.wall_ms
         if scope not in caller.scopes:
             caller.require_scope(scope)
         if caller.session is not None:
@@ -130,11 +134,14 @@ class Api:
 
     def tick(self) -> None:
         """Do what is done now and then. Called every second."""
-        self._refusal_log.look(self.engine.clock.monotonic_ms())
+        now_ms = self.engine.clock.monotonic_ms()
+        self._refusal_log.look(now_ms)
+        self.token_uses.look(now_ms)
 
     def end(self) -> None:
-        """Say what was not said yet: the server stops."""
+        """Say and write what was not yet: the server stops."""
         self._refusal_log.end()
+        self.token_uses.write()
 
     def is_still_let_in(self, authorization: bytes | None) -> bool:
         """Tell whether one who was let in before would be again: a stream outlives the token that opened it."""

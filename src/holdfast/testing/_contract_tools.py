@@ -51,6 +51,8 @@ def _sample(kind: Any, number: int) -> Any:  # noqa: ANN401
         )
     if get_origin(kind) is dict:
         return {f"kéy/{number}": f"té/{number}"}
+    if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
+        return tuple(_sample(item, place) for place, item in enumerate(get_args(kind), number))
     match get_args(kind):
         case (item, rest) if rest is Ellipsis:
             return (_sample(item, number), _sample(item, number + 1))

@@ -317,6 +317,8 @@ class TokenReply(msgspec.Struct, gc=False):
     expires_at: Time | None
     created_at: Time | None
     source: Literal["made", "static"]
+    last_used: Time | None = None
+    """Right to the minute; None if it never was."""
 
 
 class TokenMadeReply(msgspec.Struct, gc=False):

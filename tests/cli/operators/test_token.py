@@ -51,7 +51,7 @@ def test_scopes_prefix_and_expiry_arrive(as_operator: Callable[..., str]) -> Non
     assert TOKEN.fullmatch(made["token"])
     assert made["expires_at"] > made["created_at"]
     (row,) = [row for row in json.loads(as_operator("list", "--json"))["tokens"] if row["name"] == name]
-    assert row == {key: value for key, value in made.items() if key != "token"} | {"source": "made"}
+    assert row == {key: value for key, value in made.items() if key != "token"} | {"source": "made", "last_used": None}
 
 
 def test_scopes_in_one_word(as_operator: Callable[..., str]) -> None:
@@ -68,11 +68,12 @@ def test_list_is_a_table(as_operator: Callable[..., str]) -> None:
     token = as_operator("create", name, "--prefix", prefix).strip()
     shown = as_operator("list")
     head, *rows = shown.splitlines()
-    assert head.split() == ["NAME", "SCOPES", "PREFIX", "EXPIRES", "CREATED", "SOURCE"]
+    assert head.split() == ["NAME", "SCOPES", "PREFIX", "EXPIRES", "CREATED", "LAST", "USED", "SOURCE"]
     (row,) = [re.split(r" {2,}", row) for row in rows if row.split()[0] == name]
-    assert (row[1], row[2], row[3], row[5]) == ("read+claim", prefix, "never", "made")
+    assert (row[1], row[2], row[3], row[5], row[6]) == ("read+claim", prefix, "never", "never", "made")
     assert re.fullmatch(CLOCK, row[4]), "times are written as everywhere"
-    assert any(row.split()[0] == "operator" and row.split()[-1] == "static" for row in rows)
+    (own,) = [re.split(r" {2,}", row) for row in rows if row.split()[0] == "operator"]
+    assert own[-1] == "static" and re.fullmatch(CLOCK, own[-2]), "it was used for this very list"
     assert token not in shown and callers.OPERATOR not in shown and "\x1b" not in shown
 
 

@@ -60,9 +60,20 @@ async def _serving(directory: Path, clock: ManualClock, limits: Limits = LIMITS)
     await engine.start()
     try:
         auth = Auth(StaticTokens.parse(TOKENS), AuthorityKey.load(directory))
-        yield World(Door(Routes(Api(engine, auth, Settings(data=directory)), OPERATIONS))), engine
+        api = Api(engine, auth, Settings(data=directory))
+        ticking = asyncio.create_task(_tick(api))
+        yield World(Door(Routes(api, OPERATIONS))), engine
+        ticking.cancel()
+        api.end()
     finally:
         await engine.stop()
+
+
+async def _tick(api: Api) -> None:
+    """Let the server do what it does now and then."""
+    while True:
+        await asyncio.sleep(1)
+        api.tick()
 
 
 # Making the directories.

@@ -19,6 +19,7 @@ VOLATILE = frozenset(
         "available_at",
         "expires_at",
         "expires_in_ms",
+        "last_used",
         "remembered_for_ms",
         "renew_after_ms",
         "request_id",

@@ -97,11 +97,13 @@ def list_tokens(*, json: bool, url: str | None, token_file: Path | None) -> None
             each.prefix or "-",
             _clock(each.expires_at) or "never",
             _clock(each.created_at) or "-",
+            _clock(each.last_used) or "never",
             each.source,
         ]
         for each in known
     ]
-    output.say_table(["NAME", "SCOPES", "PREFIX", "EXPIRES", "CREATED", "SOURCE"], rows, folded=("NAME", "PREFIX"))
+    heads = ["NAME", "SCOPES", "PREFIX", "EXPIRES", "CREATED", "LAST USED", "SOURCE"]
+    output.say_table(heads, rows, folded=("NAME", "PREFIX"))
 
 
 keeps_sessions = click.option(

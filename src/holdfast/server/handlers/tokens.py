@@ -150,6 +150,9 @@ def list_(api: Api, call: Call) -> None:
             for token in state.tokens.values()
             if may_give(token.scopes, token.prefix)
         ]
+        for each in (*made, *static):
+            used_wall_ms = api.token_uses.last_of(each.name, state)
+            each.last_used = None if used_wall_ms is None else rfc3339(used_wall_ms)
         tokens = sorted(made + static, key=lambda token: token.name)
         return _OK, encode(TokensReply(tokens)), ()
 
