@@ -71,6 +71,7 @@ LARGEST = {
     for path, body in {
         "/locks/{name}/acquire": TERMS | {"resume": False},
         "/claims": TERMS | {"all": [f"{PATH}/{'a' * 57}{index:04}" for index in range(1_000)]},
+        "/claims/secret": {"lock_name": NAME, "lease_id": ID},
         "/locks/{name}/renew": {"lease_id": ID, "ttl_seconds": 2**32 - 1, "keep_ttl": False}
         | {"note": WORDS, "metadata": WORDS},
         "/locks/{name}/release": {"lease_id": ID, "outcome": "done", "remember_seconds": 2**32 - 1, "result": WORDS},

@@ -18,7 +18,8 @@ from holdfast.core.refusals import Refusal
 from holdfast.engine.build import JournalError
 from holdfast.engine.waiters import after_wait
 from holdfast.server import render
-from holdfast.server.access.auth import WrongTokenError
+from holdfast.server.access.auth import OWN_CLAIM_ONLY, WrongTokenError
+from holdfast.server.access.claimsecrets import is_own, was_own
 from holdfast.server.access.lastused import TokenUses
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusallog import LOGGED_STATUSES, RefusalLog
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
     from holdfast.server.access.auth import Auth, Caller
+    from holdfast.server.access.claimsecrets import ClaimId
     from holdfast.server.doors.request import Request
     from holdfast.server.operations.call import Call, Envelope, Reply
     from holdfast.server.render import Answered
@@ -90,8 +92,11 @@ class Api:
 
     # Who asks.
 
-    def admit(self, request: Request, scope: str) -> Caller:
-        """Return who asks, as of this turn, if it may. A call made with a session's secret keeps that alive (S1)."""
+    def admit(self, request: Request, scope: str, own_scope: str = "") -> Caller:
+        """Return who asks, as of this turn, if it may. A call made with a session's secret keeps that alive (S1).
+
+        `own_scope` is what a claim's secret needs for it; without, no such secret may ask.
+        """
         engine = self.engine
         now = engine.turn()
         if now is None:
@@ -106,7 +111,7 @@ class Api:
             request.on_known(caller.principal)
         request.is_known = True
         self._seen[caller.principal] = now.wall_ms
-        if scope not in caller.scopes:
+        if scope not in caller.scopes and own_scope not in caller.scopes:
             caller.require_scope(scope)
         if caller.session is not None:
             engine.submit(KeepSession(principal=caller.principal, session_id=caller.session), _ignore)
@@ -151,8 +156,8 @@ class Api:
             return False
         return True
 
-    def name_for(self, text: str, caller: Caller) -> str:
-        """Return the name if it is one and the caller may touch it."""
+    def name_for(self, text: str, caller: Caller, body: object = None) -> str:
+        """Return the name if it is one and the caller may touch it, with what it asks in the body."""
         try:
             name = parse_name(text)
         except BadNameError as error:
@@ -160,8 +165,17 @@ class Api:
         if name.startswith(RESERVED_PREFIX):
             raise Problem("forbidden", f"Names that start with {RESERVED_PREFIX!r} are reserved.")
         if caller.prefix is not None:
-            caller.require_touch(name)
+            if caller.prefix:
+                caller.require_touch(name)
+            if caller.claim is not None:
+                self._require_own(name, caller.claim, body)
         return name
+
+    def _require_own(self, name: str, claim: ClaimId, body: object) -> None:
+        """Raise unless the claim holds the name now, or asks what became of a lease that it had (L7)."""
+        state = self.engine.state
+        if not is_own(claim, state.lease_of(name)) and not was_own(claim, getattr(body, "lease_id", None), state):
+            raise Problem("forbidden", OWN_CLAIM_ONLY)
 
     # Answers.
 

@@ -308,6 +308,12 @@ class SessionReply(msgspec.Struct, gc=False):
     metadata: str | None
 
 
+class ClaimSecretReply(msgspec.Struct, gc=False):
+    """The secret of a claim: a bearer token that can only look at, renew and release what the claim holds."""
+
+    claim_secret: str
+
+
 class TokenReply(msgspec.Struct, gc=False):
     """What is known of a token."""
 

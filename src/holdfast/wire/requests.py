@@ -101,6 +101,14 @@ class TransferBody(_Body):
     """The new lease's ttl; the old one's if absent."""
 
 
+class ClaimSecretBody(_Body):
+    """Ask for the secret of a claim."""
+
+    lock_name: str
+    """A name that the claim holds."""
+    lease_id: str
+
+
 class CheckBody(_Body):
     """Ask whether a fencing token is the current one."""
 

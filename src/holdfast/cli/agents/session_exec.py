@@ -11,7 +11,14 @@ from holdfast.cli.shared import output
 from holdfast.cli.shared.interrupts import orderly_end
 from holdfast.cli.shared.options import Duration, asks_server, attaches, metadata_of
 from holdfast.cli.shared.suggestions import COMMAND
-from holdfast.cli.shared.with_command import GRACE_SECONDS, RETRY_SECONDS, TTL_SECONDS, WithCommand
+from holdfast.cli.shared.with_command import (
+    GRACE_SECONDS,
+    RETRY_SECONDS,
+    TTL_SECONDS,
+    WithCommand,
+    environment_with,
+    keeps_token,
+)
 from holdfast.errors import HoldfastError, LeaseLost
 
 EXAMPLES = """\
@@ -19,8 +26,9 @@ EXAMPLES = """\
 holdfast session exec triage-7f3a -- ./agent.sh
 holdfast session exec review -- sh -c 'rlock github://acme/app && ./review.sh'
 
-The command finds GATEWAY_URL, SHUTDOWN_SECRET and HOLDFAST_SESSION in its environment. It ends with the command's own
-exit code, 128 + n for signal n, or with 20 if the session was lost.
+The command finds GATEWAY_URL, SHUTDOWN_SECRET and HOLDFAST_SESSION in its environment, and in place of your token the
+secret of the session: all that it claims is the session's. --keep-token leaves it your token. It ends with the
+command's own exit code, 128 + n for signal n, or with 20 if the session was lost.
 """
 
 
@@ -34,6 +42,7 @@ exit code, 128 + n for signal n, or with 20 if the session was lost.
     help="How long it outlives us if we are killed [60s].",
 )
 @click.option("--grace", type=Duration(), metavar="TIME", default=GRACE_SECONDS, help="From TERM to KILL [10s].")
+@keeps_token
 @attaches
 @asks_server
 @click.pass_context
@@ -44,6 +53,7 @@ def exec_(
     name: str,
     ttl: int,
     grace: int,
+    keep_token: bool,
     metadata: str | None,
     pairs: tuple[str, ...],
     url: str | None,
@@ -60,11 +70,12 @@ def exec_(
     attached = metadata_of(metadata, pairs)
     with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS) as server:
         session = server.session(name, ttl=ttl, metadata=attached)
+        base = os.environ if keep_token else environment_with(session.secret, server.url)
         lost = False
         try:
             ended = run_child(
                 context.meta[COMMAND],
-                environment={**os.environ, **session.environment, "HOLDFAST_SESSION": session.session_id},
+                environment={**base, **session.environment, "HOLDFAST_SESSION": session.session_id},
                 held=session,
                 grace_seconds=grace,
                 say=output.complain,

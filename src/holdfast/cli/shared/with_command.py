@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 from click.shell_completion import CompletionItem
 
 from holdfast.cli.shared.suggestions import COMMAND
 
+OWN_TOKENS = ("HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE")
+"""The variables by which a command would find the token of whoever runs it."""
 GRACE_SECONDS = 10
 TTL_SECONDS = 60
 RETRY_SECONDS = 10.0
 """Nobody sits in front of it: a server that restarts is waited for."""
+
+
+keeps_token = click.option(
+    "--keep-token", is_flag=True, help="Leave your own token to the command, instead of a secret for this alone."
+)
+
+
+def environment_with(secret: str, url: str) -> dict[str, str]:
+    """Return our environment for a command that shall have this secret, for this server, in place of our token."""
+    ours = {name: value for name, value in os.environ.items() if name not in OWN_TOKENS}
+    return {**ours, "HOLDFAST_URL": url, "HOLDFAST_TOKEN": secret}
 
 
 class WithCommand(click.Command):

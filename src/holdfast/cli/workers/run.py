@@ -26,9 +26,16 @@ from holdfast.cli.shared.options import (
     metadata_of,
 )
 from holdfast.cli.shared.refusals import sentence
-from holdfast.cli.shared.with_command import GRACE_SECONDS, RETRY_SECONDS, TTL_SECONDS, WithCommand
+from holdfast.cli.shared.with_command import (
+    GRACE_SECONDS,
+    RETRY_SECONDS,
+    TTL_SECONDS,
+    WithCommand,
+    environment_with,
+    keeps_token,
+)
 from holdfast.cli.workers.claim import describe
-from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost
+from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost, Refused, ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +51,8 @@ holdfast run --any task-1 task-2 -- sh -c './work "$HOLDFAST_JOB"'
 
 The command finds HOLDFAST_JOB, HOLDFAST_FENCING_TOKEN and HOLDFAST_LEASE in its environment, HOLDFAST_JOBS (JSON) for
 one job or several, and HOLDFAST_PREVIOUS_OWNER, HOLDFAST_PREVIOUS_ENDED and HOLDFAST_PREVIOUS_NOTE if somebody was
-there before.
+there before. In place of your token it has a secret that can only look at, renew and release what this run holds, so
+that `holdfast note "$HOLDFAST_JOB" "half way"` works in it; --keep-token leaves it your token.
 
 It ends with the command's own exit code, 128 + n for signal n. Otherwise: 1 held by another (-n), 11 not acquired in
 time (-w), both replaced by -E; 12 already done, 13 deadlock, 20 lost, 126 and 127 as a shell has them.
@@ -71,6 +79,7 @@ class RunOptions(NamedTuple):
     metadata: Metadata
     labels: dict[str, str] | None
     quiet: bool
+    keep_token: bool
 
 
 @click.command(cls=WithCommand, epilog=EPILOG, short_help="Run a command while a job is yours.")
@@ -91,6 +100,7 @@ class RunOptions(NamedTuple):
 @click.option("--redo", is_flag=True, help="Run it although the job is done.")
 @click.option("--owner", metavar="NAME", help="In whose name; else HOLDFAST_OWNER, else host:pid:random.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@keeps_token
 @attaches
 @labels("Mark it, to be found by. Can be repeated.")
 @asks_server
@@ -110,6 +120,7 @@ def run(
     redo: bool,
     owner: str | None,
     quiet: bool,
+    keep_token: bool,
     metadata: str | None,
     pairs: tuple[str, ...],
     labels: tuple[str, ...],
@@ -135,6 +146,7 @@ def run(
         metadata=metadata_of(metadata, pairs),
         labels=labels_of(labels),
         quiet=quiet,
+        keep_token=keep_token,
     )
     with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS) as server:
         try:
@@ -146,7 +158,7 @@ def run(
                 raise
             output.complain(sentence(error))
             return conflict
-        return run_held(held, context.meta[suggestions.COMMAND], options)
+        return run_held(server, held, context.meta[suggestions.COMMAND], options)
 
 
 def refuse_jobs_of_outer_run(server: Holdfast, jobs: Sequence[str]) -> None:
@@ -191,18 +203,24 @@ def claim(server: Holdfast, jobs: Sequence[str], options: RunOptions) -> Claim |
         return server.claim(jobs[0], on_wait=on_wait, **terms)
 
 
-def run_held(held: Claim | Claims, command: Sequence[str], options: RunOptions) -> int:
+def run_held(server: Holdfast, held: Claim | Claims, command: Sequence[str], options: RunOptions) -> int:
     """Run the command, and give back what is held, whatever happens."""
     from holdfast import Claims
     from holdfast.supervision.supervisor import run_child
 
     claims = tuple(held) if isinstance(held, Claims) else (held,)
     try:
+        base = os.environ if options.keep_token else _restricted_environment(server, claims[0])
+    except BaseException:
+        # Nothing of it ran: the job did not fail.
+        give_back(held, None)
+        raise
+    try:
         if not options.quiet:
             _announce(claims)
         ended = run_child(
             command,
-            environment={**os.environ, **environment_of(claims)},
+            environment={**base, **environment_of(claims)},
             held=held,
             grace_seconds=options.grace,
             say=output.complain,
@@ -217,6 +235,20 @@ def run_held(held: Claim | Claims, command: Sequence[str], options: RunOptions) 
     else:
         lost = give_back(held, None)
     return output.LOST if lost or ended.lost else ended.returncode
+
+
+def _restricted_environment(server: Holdfast, claim: Claim) -> dict[str, str]:
+    """Return our environment with a secret for what we hold in place of the token. All of one claim have the same."""
+    try:
+        secret = server.claim_secret(claim.job_id, claim.lease_id)
+    except Refused as error:
+        if error.code != "not_found":
+            raise
+        raise ServerError(
+            f"the server at {server.url} is older than this command and has no secrets for claims: update it, or let"
+            " the command have your own token with --keep-token"
+        ) from None
+    return environment_with(secret, server.url)
 
 
 def _announce(claims: Sequence[Claim]) -> None:

@@ -253,6 +253,13 @@ class AsyncHoldfast(Client):
         """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
         return await self._run(leases.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
 
+    async def claim_secret(self, job_id: str, lease_id: str) -> str:
+        """Return a token for a command that works on a claim: it can only look at, renew and release what that holds.
+
+        It dies with the claim, and with the token of this client. Raises `LeaseLost`.
+        """
+        return await self._run(leases.claim_secret(job_id, lease_id, self._policy))
+
     async def open_session(
         self, name: str | None = None, *, ttl: float = TTL_SECONDS, metadata: Metadata = None
     ) -> OpenedSession:

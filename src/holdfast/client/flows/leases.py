@@ -11,8 +11,8 @@ from holdfast.client.values.arguments import whole_seconds
 from holdfast.client.values.paths import job_path
 from holdfast.client.values.records import JobClaim, Metadata
 from holdfast.client.values.term import Loss, lost_error
-from holdfast.wire.replies import AcquiredReply, RenewedReply
-from holdfast.wire.requests import ReleaseBody, RenewBody, TransferBody
+from holdfast.wire.replies import AcquiredReply, ClaimSecretReply, RenewedReply
+from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody
 
 
 def renew(
@@ -93,6 +93,17 @@ def transfer(job: str, lease_id: str, to_owner: str, policy: Policy, *, ttl: flo
     if loss is not None:
         raise lost_error(f"the claim on {job}", loss, job_id=job)
     return records.claimed(job, reply_in(heard.answer, policy, request, AcquiredReply))
+
+
+def claim_secret(job: str, lease_id: str, policy: Policy) -> Flow[str]:
+    """Ask for the secret of a claim: what a command needs that works on it."""
+    body = ClaimSecretBody(lock_name=job, lease_id=lease_id)
+    request = Send("POST", "/claims/secret", body, answer_seconds=policy.answer_seconds)
+    heard = yield from exchange(request, policy)
+    loss = told_loss(heard.answer)
+    if loss is not None:
+        raise lost_error(f"the claim on {job}", loss, job_id=job)
+    return reply_in(heard.answer, policy, request, ClaimSecretReply).claim_secret
 
 
 def told_loss(answer: Answer) -> Loss | None:

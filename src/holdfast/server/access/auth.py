@@ -12,6 +12,14 @@ import msgspec
 
 from holdfast.core.names import has_dot_segment
 from holdfast.core.values import SESSION_NAME_CHARS_MAX
+from holdfast.server.access.claimsecrets import (
+    CLAIM_PREFIX,
+    CLAIM_SECRET_CHARS_MAX,
+    ClaimId,
+    claim_in,
+    claim_secret,
+    was_ours,
+)
 from holdfast.server.access.secrets import (
     SECRET_CHARS_MAX,
     SESSION_PREFIX,
@@ -37,6 +45,17 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _BEARER = b"Bearer "
 
 
+OWN_CLAIM_ONLY = (
+    "This is the secret of a claim: it can only look at, renew and release what that claim holds."
+    " A command that needs more gets its caller's token by `holdfast run --keep-token`."
+)
+
+
+def own_scope(scope: str) -> str:
+    """Return the scope that a claim's secret has where its token has this one: for names of the claim alone."""
+    return f"own {scope}"
+
+
 class WrongTokenError(Problem):
     """What was sent as a token is none: a guess, or one that is out of use. Such are counted, see `wrongtokens`."""
 
@@ -54,6 +73,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The session whose secret was used; None if a bearer token was."""
     digest: str = ""
     """Of the token that the principal has now: the secrets of its sessions depend on it (S5)."""
+    claim: ClaimId | None = None
+    """The claim whose secret was used. Its scopes are those of `own_scope`, and it always has a prefix."""
 
     def may_give(self, scopes: Iterable[str], prefix: str | None) -> bool:
         """Tell whether these rights lie within the caller's: nobody gives, sees or takes what is wider than its own."""
@@ -63,9 +84,12 @@ class Caller(msgspec.Struct, frozen=True):
 
     def require_scope(self, scope: str) -> None:
         """Raise unless the caller has the scope."""
-        if scope not in self.scopes:
-            have = "+".join(sorted(self.scopes))
-            raise Problem("forbidden", f"This needs a token with the scope {scope!r}; this one has {have}.")
+        if scope in self.scopes:
+            return
+        if self.claim is not None:
+            raise Problem("forbidden", OWN_CLAIM_ONLY)
+        have = "+".join(sorted(self.scopes))
+        raise Problem("forbidden", f"This needs a token with the scope {scope!r}; this one has {have}.")
 
     def require_within_prefix(self, name: str) -> None:
         """Raise unless the name lies within the caller's prefix."""
@@ -160,7 +184,7 @@ class Auth:
     def __init__(self, static: StaticTokens, key: AuthorityKey) -> None:
         self.static = static
         self.key = key
-        self._header_bytes_max = len(_BEARER) + max(SECRET_CHARS_MAX, static.chars_max)
+        self._header_bytes_max = len(_BEARER) + max(SECRET_CHARS_MAX, CLAIM_SECRET_CHARS_MAX, static.chars_max)
         self._digests: dict[bytes, str] = {}
         self._callers: dict[str, tuple[AccessToken, Caller]] = {}
         self._runs: dict[bytes, _Run] = {}
@@ -184,6 +208,8 @@ class Auth:
             # Longer than any token: it need not be hashed to know that.
             raise WrongTokenError("The token is not known: it is longer than any of ours.")
         token = authorization[len(_BEARER) :].decode("latin-1")
+        if token.startswith(CLAIM_PREFIX):
+            return self._by_claim(token, state, wall_ms)
         if token.startswith(SESSION_PREFIX):
             return self._by_session(authorization, token, state, wall_ms)
         if is_mistyped(token):
@@ -242,6 +268,19 @@ class Auth:
         if session is None or session.salt != run.salt:
             return None
         return run.caller if self._by_principal(session.principal, state, wall_ms) is run.owner else None
+
+    def _by_claim(self, secret: str, state: State, wall_ms: int) -> Caller:
+        claim = claim_in(secret)
+        owner = None if claim is None else self._by_principal(claim.principal, state, wall_ms)
+        if claim is None:
+            raise WrongTokenError("The claim's secret is not one of ours.")
+        if owner is None or not same(claim_secret(self.key, claim, owner.digest), secret):
+            if not was_ours(self.key, secret, claim):
+                raise WrongTokenError("The claim's secret is not one of ours.")
+            raise Problem("authentication_failed", "The token of this claim was revoked, replaced or has expired.")
+        scopes = frozenset(own_scope(scope) for scope in owner.scopes)
+        # The prefix makes `Api.name_for` look closer at each name: no other caller pays for that.
+        return Caller(owner.principal, scopes, owner.prefix or "", digest=owner.digest, claim=claim)
 
     def _by_principal(self, principal: str, state: State, wall_ms: int) -> Caller | None:
         caller = self.static.of(principal)

@@ -120,8 +120,8 @@ class AuthorityKey:
         """Return the secret that a session has under a token (S5). Sessions of old have no salt, and one secret."""
         session_id = session.session_id
         if not session.salt:
-            return _secret(session_id, self._mac("session", session_id))
-        own = self._mac("run", f"{session_id} {session.salt} {token_digest}")[:_OWN_BYTES]
+            return _secret(session_id, self.mac("session", session_id))
+        own = self.mac("run", f"{session_id} {session.salt} {token_digest}")[:_OWN_BYTES]
         return _secret(session_id, own + self._mark(session_id))
 
     def id_in(self, secret: str) -> str | None:
@@ -136,19 +136,19 @@ class AuthorityKey:
         """Tell whether this was a secret of this session once: nobody else can make such."""
         mark = urlsafe_b64encode(self._mark(session_id)).rstrip(b"=").decode()
         is_marked = len(secret) == SECRET_CHARS_MAX and same(mark, secret[-len(mark) :])
-        return is_marked or same(_secret(session_id, self._mac("session", session_id)), secret)
+        return is_marked or same(_secret(session_id, self.mac("session", session_id)), secret)
 
     def token_for(self, principal: str, key: str, salt: str) -> str:
         """Return the token that an idempotency key makes: the same one for a retry. Tokens of old have no salt."""
         made_of = f"{principal} {key}"
-        return token_from(self._mac("token", made_of) if not salt else self._mac("salted token", f"{salt} {made_of}"))
+        return token_from(self.mac("token", made_of) if not salt else self.mac("salted token", f"{salt} {made_of}"))
 
     def holder(self, kind: str, who: str) -> str:
         """Return the pseudonym of a holder: a UUID (version 8) that says nothing."""
         place = f"{kind} {who}"
         known = self._holders.get(place)
         if known is None:
-            digits = self._mac("holder", place).hex()[:32]
+            digits = self.mac("holder", place).hex()[:32]
             variant = "89ab"[int(digits[16], 16) & 3]
             known = f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
             if len(self._holders) >= 10_000:  # noqa: PLR2004 - a cache, emptied now and then
@@ -157,9 +157,10 @@ class AuthorityKey:
         return known
 
     def _mark(self, session_id: str) -> bytes:
-        return self._mac("mark", session_id)[:_MARK_BYTES]
+        return self.mac("mark", session_id)[:_MARK_BYTES]
 
-    def _mac(self, purpose: str, text: str) -> bytes:
+    def mac(self, purpose: str, text: str) -> bytes:
+        """Return 32 bytes that only this authority can make, for one purpose."""
         return hmac.digest(self._key, f"{purpose}:{text}".encode(), "sha256")
 
 

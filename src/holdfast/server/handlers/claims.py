@@ -1,6 +1,6 @@
-"""Claiming one name or several, and giving up a place in a line.
+"""Claiming one name or several, giving up a place in a line, and a secret for whoever works on a claim.
 
-POST /locks/{name}/acquire, POST /claims, DELETE /tickets/{id}.
+POST /locks/{name}/acquire, POST /claims, DELETE /tickets/{id}, POST /claims/secret.
 """
 
 from __future__ import annotations
@@ -11,23 +11,28 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
+from holdfast.core.claims import not_current
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Leave
 from holdfast.core.refusals import AllHeld, Delayed, Finished, Held
+from holdfast.core.rights import may_touch
 from holdfast.core.values import Terms
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
+from holdfast.server.access.claimsecrets import ClaimId, claim_secret
 from holdfast.server.operations.parts import read_uuid
 from holdfast.server.render import encode, no_content
 from holdfast.wire.problems import Problem
+from holdfast.wire.replies import ClaimSecretReply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.server.api import Api, Show
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
-    from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody
+    from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ClaimSecretBody
 
 SECONDS_MAX = 1e9
 """More than any limit, and still a number after it is multiplied."""
@@ -208,3 +213,27 @@ def _retry_after(status: int, retry_after_ms: int) -> tuple[tuple[bytes, bytes],
     if status == _OK:
         return ()
     return ((b"retry-after", str(max(1, -(-retry_after_ms // 1000))).encode()),)
+
+
+# Letting somebody work on a claim.
+
+
+def secret(api: Api, call: Call) -> None:
+    """POST /claims/secret: what a command gets in place of the token. It needs what a renewal needs."""
+    body: ClaimSecretBody = call.body
+    caller = call.caller
+    name = api.name_for(body.lock_name, caller)
+
+    def view(state: State, _now: Moment) -> Answered:
+        lease = state.lease_of(name)
+        own = lease is not None and may_touch(lease, caller.principal, caller.session)
+        if lease is None or not own or lease.lease_id != body.lease_id:
+            ended = not_current(state, name, body.lease_id, caller.principal)
+            return call.refusal(render.problem(ended, caller.prefix), call.request)
+        if lease.key is None:
+            text = "A claim's secret is made of its Idempotency-Key, and this one has none: claim it with such a key."
+            return call.refusal(Problem("invalid_input", text, status=422), call.request)
+        made = claim_secret(api.auth.key, ClaimId(lease.principal, lease.key), caller.digest)
+        return _OK, encode(ClaimSecretReply(made)), ()
+
+    api.read(call, view)

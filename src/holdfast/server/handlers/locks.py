@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from holdfast.server.api import Api, Show
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
-    from holdfast.wire.requests import CheckBody, ReleaseBody, RenewBody, ReopenBody, RevokeBody, TransferBody
+    from holdfast.wire.requests import (
+        CheckBody,
+        ClaimSecretBody,
+        ReleaseBody,
+        RenewBody,
+        ReopenBody,
+        RevokeBody,
+        TransferBody,
+    )
 
 NULL = b"null"
 RENEW_TTL_SECONDS = 60
@@ -35,7 +43,7 @@ _OK = 200
 # What is read and checked before the handlers are called.
 
 
-def check_lease_id(body: RenewBody | ReleaseBody | TransferBody) -> None:
+def check_lease_id(body: RenewBody | ReleaseBody | TransferBody | ClaimSecretBody) -> None:
     """Check the lease id in a body and write it in its usual form."""
     body.lease_id = read_uuid(body.lease_id, "lease_id")
 

@@ -38,6 +38,8 @@ class Operation(msgspec.Struct, frozen=True):
     summary: str
     scope: str | None = None
     """What a bearer token needs for it. None: no bearer token is asked for."""
+    own_scope: str = ""
+    """What a claim's secret needs for it, of names of that claim alone. Empty: no such secret may ask."""
     body: type[Any] | None = None
     body_may_be_empty: bool = False
     """Whether no body at all stands for one in which every field is absent."""

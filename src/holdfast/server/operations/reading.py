@@ -72,13 +72,14 @@ def by_token(api: Api, operation: Operation) -> Reader:
     )
     key_and_content = _key_reader(operation)
     scope, refusal = operation.scope or "", operation.refusal
+    own_scope = operation.own_scope
     admit, name_for = api.admit, api.name_for
 
     def read(request: Request, segment: bytes, reply: Reply) -> Call:
         item = read_item(segment)
         body = caller = None
         if len(request.query) > SMALL_QUERY_BYTES or len(request.body) > SMALL_BODY_BYTES:
-            caller = admit(request, scope)
+            caller = admit(request, scope, own_scope)
         query = read_fields(request.query) if request.query else no_fields
         if read_body is not None:
             body = read_body(request)
@@ -88,12 +89,12 @@ def by_token(api: Api, operation: Operation) -> Reader:
         if check_after_key is not None:
             check_after_key(body)
         if caller is None:
-            caller = admit(request, scope)
+            caller = admit(request, scope, own_scope)
         call = Call(refusal, request, reply, item, query, body, caller, key, fingerprint)
         if caller.session is not None and check_session is not None:
             check_session(call)
         if is_name:
-            call.item = name_for(item, caller)
+            call.item = name_for(item, caller, body)
         return call
 
     return read

@@ -119,7 +119,7 @@ class Routes:
         self.check_host(request)
         route, _ = self.find(request.method, request.path)
         if route.body_bytes_max > SMALL_BODY_BYTES:
-            self.api.admit(request, route.operation.scope or "")
+            self.api.admit(request, route.operation.scope or "", route.operation.own_scope)
         return route.body_bytes_max
 
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:

@@ -123,6 +123,7 @@ def _fields(settings: Settings) -> dict[str, Size]:
         "labels": _times(LABELS_MAX, label),
         "lease_id": uuid,
         "lock_delay_seconds": plain,
+        "lock_name": name,
         "metadata": words,
         "name": _text(SESSION_NAME_CHARS_MAX),
         "note": words,

@@ -5,6 +5,7 @@ The routes, the reading of requests, `/openapi.json` and `/docs` are made of the
 
 from __future__ import annotations
 
+from holdfast.server.access.auth import own_scope
 from holdfast.server.gateway.table import GATEWAY
 from holdfast.server.handlers import claims, health, history, listing, locks, paging, sessions, tokens, why
 from holdfast.server.operations.operation import Key, Operation
@@ -52,6 +53,17 @@ OPERATIONS: tuple[Operation, ...] = (
             409: replies.HeldManyReply | replies.WaitingReply | replies.DoneReply,
         },
         problems=(*_NAME, *_CLAIM),
+    ),
+    Operation(
+        "POST",
+        "/claims/secret",
+        claims.secret,
+        "A secret for a command that works on a claim: it can only look at, renew and release what the claim holds",
+        scope="claim",
+        body=requests.ClaimSecretBody,
+        check_body=locks.check_lease_id,
+        replies={200: replies.ClaimSecretReply},
+        problems=(*_NAME, *_LEASE, "invalid_input", "forbidden"),
     ),
     Operation(
         "GET",
@@ -109,6 +121,7 @@ OPERATIONS: tuple[Operation, ...] = (
         locks.status,
         "Who owns a name",
         scope="read",
+        own_scope=own_scope("read"),
         replies={200: replies.LockReply},
         problems=(*_NAME, "forbidden"),
     ),
@@ -136,6 +149,7 @@ OPERATIONS: tuple[Operation, ...] = (
         locks.check,
         "Whether a fencing token is the current one",
         scope="read",
+        own_scope=own_scope("read"),
         body=requests.CheckBody,
         replies={200: replies.CheckReply},
         problems=(*_NAME, "invalid_input", "forbidden"),
@@ -180,6 +194,7 @@ OPERATIONS: tuple[Operation, ...] = (
         history.history,
         "Who owned a name, when, and how that ended; newest first",
         scope="read",
+        own_scope=own_scope("read"),
         query={
             "before": "Only records before this number: the next page.",
             "limit": "At most so many records; 100 unless told, 1,000 at most.",
@@ -206,6 +221,7 @@ OPERATIONS: tuple[Operation, ...] = (
         locks.release,
         "Give a name back",
         scope="claim",
+        own_scope=own_scope("claim"),
         body=requests.ReleaseBody,
         check_body=locks.check_lease_id,
         key=Key.WITH_CONTENT,
@@ -219,6 +235,7 @@ OPERATIONS: tuple[Operation, ...] = (
         locks.renew,
         "Heartbeat: keep a lease alive",
         scope="claim",
+        own_scope=own_scope("claim"),
         body=requests.RenewBody,
         check_body=locks.check_lease_id,
         key=Key.ALONE,
@@ -231,6 +248,7 @@ OPERATIONS: tuple[Operation, ...] = (
         watch.watch,
         "What happens to a name, live",
         scope="read",
+        own_scope=own_scope("read"),
         is_stream=True,
         replies={200: "text/event-stream"},
         problems=(*_NAME, "forbidden", "quota_exceeded", "capacity_exceeded"),

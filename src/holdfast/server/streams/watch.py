@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.events import Ended, Granted, Renewed, Transferred
+from holdfast.server.access.claimsecrets import is_own
 from holdfast.server.render import encode
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
@@ -46,6 +47,7 @@ class Watch:
         self._name = call.item
         self._principal = call.caller.principal
         self._listener = api.engine.feed.listen(self._name, call.caller.principal, call.caller.session)
+        self._claim = call.caller.claim
         self._token = 0
 
     async def frames(self) -> AsyncIterator[bytes]:
@@ -66,6 +68,8 @@ class Watch:
             if happening is None or not self._api.is_still_let_in(self._authorization):
                 return
             yield self._describe(*happening)
+            if self._claim is not None and not is_own(self._claim, self._api.engine.state.lease_of(self._name)):
+                return  # A claim's secret sees no more of a name than its own time.
 
     def close(self) -> None:
         """Stop watching."""
