@@ -86,6 +86,8 @@ class Key(NamedTuple):
     """The other leases that it made (M2)."""
     session: str | None = None
     """The session that it counts against, if what it was spent for is bound to one."""
+    left: bool = False
+    """It made a place in the line that was given up."""
 
 
 Account = tuple[str, str | None]
@@ -325,6 +327,8 @@ class Naive(Waiting):
         return None
 
     def again(self, command: Keyed, key: Key) -> tuple[object, ...]:
+        if key.left:
+            return ("ticket-gone",)
         place = next((place for place in self.line.places if key.made in place.lease_ids), None)
         if place is not None:
             return self.come_back(place, place)
@@ -433,9 +437,17 @@ class Naive(Waiting):
                 self.drop_key(taken)
 
     def drop_key(self, place: Place) -> None:
-        """A place that is given up or taken over leaves no memory of its key (C5)."""
+        """A place that was refused or taken over leaves no memory of its key (C5)."""
         gone = (place.principal, place.key)
         self.keys = [key for key in self.keys if (key.principal, key.key) != gone or place.key is None]
+
+    def remember_key(self, place: Place) -> None:
+        """A place that was given up, or lapsed, is remembered like one that ended (C5)."""
+        for number, key in enumerate(self.keys):
+            if (key.principal, key.key) == (place.principal, place.key):
+                self.ends += 1
+                session = place.session if place.bound else None
+                self.keys[number] = key._replace(place=self.ends, at=self.now, session=session, left=True)
 
     def keep_key(self, place: Place) -> None:
         if place.key is not None:

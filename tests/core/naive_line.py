@@ -150,6 +150,9 @@ class Waiting(ABC):
     def drop_key(self, place: Place) -> None: ...
 
     @abstractmethod
+    def remember_key(self, place: Place) -> None: ...
+
+    @abstractmethod
     def keep_key(self, place: Place) -> None: ...
 
     # Several names at once.
@@ -273,7 +276,10 @@ class Waiting(ABC):
 
     def leave_line(self, place: Place, answer: Answer) -> None:
         self.line.places.remove(place)
-        self.drop_key(place)
+        if answer == ("ticket-gone",):
+            self.remember_key(place)
+        else:
+            self.drop_key(place)
         self.notices.append((place.ticket_id, answer))
 
     def settle_line(self) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from holdfast.core.commands import Command, OpenSession, Release, Renew
 from holdfast.core.decide import decide, settle
-from holdfast.core.events import Event, Forgotten, Record, SharesForgotten
+from holdfast.core.events import Event, Forgotten, Joined, Left, Record, SharesForgotten
 from holdfast.core.evolve import evolve
 from holdfast.core.shares import Shares, givers, weight_of_remembered
 from holdfast.core.state import State
-from holdfast.core.values import EndedLease, LastEnd, Limits, Moment, Slot, SpentKey
+from holdfast.core.values import EndedLease, LastEnd, Limits, Moment, Slot, SpentKey, Terms, Ticket
 from holdfast.testing.scenarios import durable
 from tests.support.asking import acquire, altered
 
@@ -211,3 +211,14 @@ def test_bytes_are_given_by_who_has_most() -> None:
         shares.enter("eve", "s", f"e{number}")
         shares.count("eve", "s", 1, 8_000)
     assert {(who, session) for who, session, _ in givers(shares, 60_000, 2_000, in_bytes=True)} == {("eve", "s")}
+
+
+def test_an_old_record_of_a_place_that_was_left_leaves_nothing() -> None:
+    """Records of format 2 say nothing of a key that is remembered: it is free again, as it was then (C5)."""
+    for event, known in ((Left("T", "withdrawn"), False), (Left("T", "withdrawn", is_remembered=True), True)):
+        world = World(Limits())
+        terms = Terms(principal="ana", ttl_ms=1_000, key="k", session="s", bound=True)
+        world.apply(Joined(Ticket("T", ("job",), ("L",), terms)))
+        world.apply(event)
+        assert (("ana", "k") in world.state.memos) == known
+        assert (kept(world.state.index.memory) == {("ana", "s"): ["ana k"]}) == known

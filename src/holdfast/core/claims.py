@@ -13,6 +13,7 @@ from holdfast.core.decision import Decision, accept, end_of, left, recall, refus
 from holdfast.core.events import Granted, Renewed, Reopened, Transferred
 from holdfast.core.rights import is_of_run, may_touch
 from holdfast.core.sessions import why_unusable
+from holdfast.core.shares import exceeded, weight_of_done
 from holdfast.core.state import EMPTY
 from holdfast.core.values import (
     INTEREST_MS,
@@ -122,6 +123,8 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
 
 def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) -> Decision:
     """Answer a retry: the same lease, the same place in line, or that it has ended. Never a new grant (C5)."""
+    if memo.kind == "left":
+        return refuse(refusals.TicketGone())
     slot = state.slots.get(command.name, EMPTY)
     lease = slot.lease
     if lease is not None and lease.lease_id == memo.made:
@@ -214,6 +217,9 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
     notices: tuple[Notice, ...] = ()
     if command.done and command.remember_ms:
         done = Done(lease.owner, lease.token, command.result, now.wall_ms, now.ms + command.remember_ms)
+        too_much = _too_much_done(state, command.name, lease, done, limits)
+        if too_much is not None:
+            return refuse(too_much)
         finished = refusals.Finished(command.name, done)
         those = (state.tickets[each] for each in state.index.lines.get(command.name, ()))
         answered = tuple(left(ticket, "done") for ticket in those if not ticket.terms.redo)
@@ -227,6 +233,27 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
         left=answered,
     )
     return Decision((event,), Released(), notices)
+
+
+def _too_much_done(state: State, name: str, lease: Lease, done: Done, limits: Limits) -> refusals.QuotaExceeded | None:
+    """Return why no more finished work is remembered for whoever holds the lease. What is remembered stays (L5)."""
+    purse = state.index.done.purse(lease.principal)
+    account = state.index.done.account(lease.principal, lease.session) if lease.bound else None
+    number, weight = (None, None) if account is None else (account.number, account.weight)
+    names_max, bytes_max = limits.done_names_per_principal_max, limits.done_bytes_per_principal_max
+    names = exceeded(names_max, 1, purse.number, number)
+    bytes_ = exceeded(bytes_max, weight_of_done(name, done), purse.weight, weight)
+    if names is None and bytes_ is None:
+        return None
+    least = (
+        f"done_names_per_principal_max: {names} names"
+        if bytes_ is None
+        else f"done_bytes_per_principal_max: {bytes_} bytes"
+    )
+    return refusals.QuotaExceeded(
+        f"As much finished work as this token or session may have is remembered ({least}), and the lease is still held:"
+        " release it without remember_seconds, with a shorter result, or when some of it is no longer remembered"
+    )
 
 
 def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> Decision:

@@ -83,13 +83,17 @@ def recall(state: State, asked: Keyed, kind: str) -> Memo | refusals.KeyConflict
     memo = state.memos.get((asked.principal, asked.key))
     if memo is None or (memo.kind == kind and memo.fingerprint == asked.fingerprint):
         return memo
+    if memo.kind == "left" and kind == "acquire" and memo.fingerprint == asked.fingerprint:
+        # It made a place in the line that was given up.
+        return memo
     return refusals.KeyConflict()
 
 
 def left(ticket: Ticket, how: str) -> Left:
-    """Make the end of a place in the line."""
+    """Make the end of a place in the line. The key of one that was given up is remembered; refusals leave nothing."""
     terms = ticket.terms
-    return Left(ticket.ticket_id, how, ticket.names, terms.owner, terms.labels, principal=terms.principal)
+    is_remembered = terms.key is not None and how in {"withdrawn", "gone"}
+    return Left(ticket.ticket_id, how, ticket.names, terms.owner, terms.labels, is_remembered, terms.principal)
 
 
 def end_of(name: str, lease: Lease, how: str, now_ms: int, *, by: str | None = None, well: bool = False) -> Ended:

@@ -57,7 +57,7 @@ def evolve(state: State, record: Record) -> None:
         case Joined():
             _joined(state, event)
         case Left():
-            _leave(state, event.ticket_id)
+            _left(state, event, record)
         case Transferred():
             _transferred(state, event, record)
         case Reopened():
@@ -144,6 +144,15 @@ def _joined(state: State, event: Joined) -> None:
         state.memos.pop((known.terms.principal, known.terms.key), None)
     if terms.key is not None:
         state.memos[terms.principal, terms.key] = Memo("acquire", ticket.lease_ids[0], terms.fingerprint)
+
+
+def _left(state: State, event: Left, record: Record) -> None:
+    terms = state.tickets[event.ticket_id].terms
+    _leave(state, event.ticket_id)
+    if event.is_remembered and terms.key is not None:
+        session = terms.session if terms.bound else None
+        memo = Memo("left", event.ticket_id, terms.fingerprint)
+        _spend_key(state, terms.principal, terms.key, memo, record.at_ms, session=session)
 
 
 def _leave(state: State, ticket_id: str) -> None:

@@ -108,6 +108,12 @@ class TooManySessions(msgspec.Struct, frozen=True, gc=False):
     limit: int
 
 
+class QuotaExceeded(msgspec.Struct, frozen=True, gc=False):
+    """A principal, or one of its sessions, has as much of something as it may; the text names the setting."""
+
+    text: str
+
+
 class TooManyTokens(msgspec.Struct, frozen=True, gc=False):
     """There are as many tokens as there may be."""
 
@@ -166,6 +172,7 @@ Refusal = (
     | SessionLapsed
     | TooManyLeases
     | TooManySessions
+    | QuotaExceeded
     | TooManyTokens
     | BadTtl
     | BadField

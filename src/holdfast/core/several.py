@@ -156,6 +156,8 @@ def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
 
 def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Decision:
     """Answer a retry of a claim of all: every lease it made, its place in line, or the one that has ended."""
+    if memo.kind == "left":
+        return refuse(refusals.TicketGone())
     if memo.made in state.index.ticket_by_lease_id:
         ticket = state.tickets[state.index.ticket_by_lease_id[memo.made]]
         return line.come_back(state, ticket, command.wait_ms, now)

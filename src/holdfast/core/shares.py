@@ -76,6 +76,7 @@ class Purse(msgspec.Struct):
 
 
 NOTHING = Account()
+EMPTY_PURSE = Purse()
 
 
 class Shares(msgspec.Struct):
@@ -114,6 +115,10 @@ class Shares(msgspec.Struct):
         _rank(self, principal, purse, by, weight)
         self.number += by
         self.weight += weight
+
+    def purse(self, principal: str) -> Purse:
+        """Return the accounts of a principal; none if it has nothing."""
+        return self.purses.get(principal, EMPTY_PURSE)
 
     def account(self, principal: str, session: str | None) -> Account:
         """Return an account; an empty one if it has nothing."""
@@ -180,6 +185,18 @@ def givers(shares: Shares, limit: int, most: int, *, in_bytes: bool) -> Iterator
 def half_of(limit: int) -> int:
     """Return what one session may use of its principal's limit: half of it, so that no run can spend its siblings'."""
     return (limit + 1) // 2
+
+
+def exceeded(limit: int, wanted: int, of_principal: int, of_session: int | None) -> int | None:
+    """Return the limit that so many more would pass, or None.
+
+    A principal may have `limit`, and each of its sessions half of that. `of_session` is None for what is bound to none.
+    """
+    if of_principal + wanted > limit:
+        return limit
+    if of_session is not None and of_session + wanted > half_of(limit):
+        return half_of(limit)
+    return None
 
 
 # What things weigh: their texts, one byte for a character of ASCII and four for any other, as they may be in memory.

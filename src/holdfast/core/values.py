@@ -54,6 +54,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     retry_bytes_max: int = 64 * 2**20
     ended_names_max: int = 1_000_000
     ended_bytes_max: int = 128 * 2**20
+    done_names_per_principal_max: int = 10_000
+    done_bytes_per_principal_max: int = 16 * 2**20
     tokens_max: int = 10_000
     tickets_per_principal_max: int = 10_000
     line_max: int = 10_000
@@ -226,7 +228,10 @@ Remembered = EndedLease | EndedSession | SpentKey
 
 
 class Memo(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an idempotency key made: `kind` is the operation, `made` the lease, session or token it made or ended."""
+    """What an idempotency key made: `kind` is the operation, `made` the lease, session or token it made or ended.
+
+    The kind `left` is a claim whose place in the line was given up before it got anything.
+    """
 
     kind: str
     made: str

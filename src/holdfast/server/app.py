@@ -161,6 +161,8 @@ def _engine_for(settings: Settings) -> Engine:
         retry_bytes_max=settings.retry_bytes_max,
         ended_names_max=settings.ended_names_max,
         ended_bytes_max=settings.ended_bytes_max,
+        done_names_per_principal_max=settings.done_names_per_principal_max,
+        done_bytes_per_principal_max=settings.done_bytes_per_principal_max,
         tokens_max=settings.tokens_max,
         tickets_per_principal_max=settings.tickets_per_principal_max,
         line_max=settings.line_max,

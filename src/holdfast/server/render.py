@@ -276,10 +276,34 @@ _PLAIN: dict[type[object], tuple[str, str]] = {
 """Refusals that always say the same: code and details."""
 
 
+_TOO_MANY: dict[type, tuple[str, str]] = {
+    refusals.TooManyLeases: (
+        "lock_limit_exceeded",
+        "This token holds {limit} leases, the most it may: release some (leases_per_principal_max).",
+    ),
+    refusals.TooManySessions: (
+        "quota_exceeded",
+        "This token has {limit} sessions, the most it may: end some (sessions_per_principal_max).",
+    ),
+    refusals.TooManyTokens: (
+        "quota_exceeded",
+        "There are {limit} tokens, the most there may be: revoke some (tokens_max).",
+    ),
+    refusals.TooManyTickets: (
+        "quota_exceeded",
+        "This token stands in {limit} lines, the most it may: leave some (tickets_per_principal_max).",
+    ),
+}
+"""Refusals by a limit: code and details, with the setting that somebody who runs the server can change."""
+
+
 def problem(outcome: object, prefix: str | None = None) -> Problem:
     """Put a refusal into the words of the wire, for a caller that is confined to a prefix or not."""
     if type(outcome) in _PLAIN:
         return Problem(*_PLAIN[type(outcome)])
+    if type(outcome) in _TOO_MANY:
+        code, details = _TOO_MANY[type(outcome)]
+        return Problem(code, details.format(limit=getattr(outcome, "limit", 0)))
     match outcome:
         case refusals.NotCurrent():
             return _not_current(outcome)
@@ -300,14 +324,8 @@ def problem(outcome: object, prefix: str | None = None) -> Problem:
                 " to know that this one can end. Wait for fewer names, or try again later."
             )
             return Problem("quota_exceeded", text, retry_after_ms=RETRY_LATER_MS)
-        case refusals.TooManyLeases(limit=limit):
-            return Problem("lock_limit_exceeded", f"This token holds {limit} leases, the most it may: release some.")
-        case refusals.TooManySessions(limit=limit):
-            return Problem("quota_exceeded", f"This token has {limit} sessions, the most it may: end some.")
-        case refusals.TooManyTokens(limit=limit):
-            return Problem("quota_exceeded", f"There are {limit} tokens, the most there may be: revoke some.")
-        case refusals.TooManyTickets(limit=limit):
-            return Problem("quota_exceeded", f"This token stands in {limit} lines, the most it may: leave some.")
+        case refusals.QuotaExceeded(text=text):
+            return Problem("quota_exceeded", f"{text}.")
         case refusals.LineFull(limit=limit):
             text = f"{limit} stand in this line, the most there may be: try again."
             return Problem("quota_exceeded", text, retry_after_ms=RETRY_LATER_MS)

@@ -141,6 +141,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     line_max: Annotated[int, About("The longest line for one name.", "tickets", 1)] = 10_000
     names_per_call_max: Annotated[int, About("The most names one call may claim.", "names", 1)] = 1_000
     sessions_per_principal_max: Annotated[int, About("Open sessions one token may have.", "sessions", 1)] = 10_000
+    done_names_per_principal_max: Annotated[
+        int, About("Names that one token may have remembered as done.", "names", 1)
+    ] = 10_000
+    done_bytes_per_principal_max: Annotated[
+        int, About("What they may take: names, owners and results, and 64 bytes each.", "bytes", 1, 2**40)
+    ] = 16_777_216
     watches_per_principal_max: Annotated[int, About("Watches one token may have open.", "watches", 1)] = 100
     watched_names_max: Annotated[int, About("Names that may be watched at the same time.", "names", 1)] = 16_384
     metadata_chars_max: Annotated[int, About("The longest metadata, note or result.", "characters", 1)] = 1_024

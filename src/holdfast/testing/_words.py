@@ -106,7 +106,7 @@ def _refusal(said: Answer | Refusal) -> str:
             return words(kebab(said), {"limit": said.limit})
         case refusals.BadTtl(max_ms=max_ms):
             return f"bad-ttl max={time(max_ms)}"
-        case refusals.BadField(text=text) | refusals.BadName(text=text):
+        case refusals.BadField(text=text) | refusals.BadName(text=text) | refusals.QuotaExceeded(text=text):
             return f"{kebab(said)} {text}"
         case _:
             return kebab(said)
