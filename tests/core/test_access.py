@@ -8,7 +8,7 @@ from holdfast.core.answers import MustWait, TokenGone, TokenMade
 from holdfast.core.commands import Acquire, Command, CreateToken, OpenSession, RevokeToken, RotateToken
 from holdfast.core.decide import decide
 from holdfast.core.decision import Decision
-from holdfast.core.events import Record, TokenCreated, TokenEnded, TokenRevoked, names_of, owners_of
+from holdfast.core.events import Record, TokenCreated, TokenEnded, TokenRevoked, names_of, owners_of, principal_of
 from holdfast.core.evolve import evolve
 from holdfast.core.fits import event_fits
 from holdfast.core.refusals import NotAllowedAnyMore, TokenUnknown
@@ -75,6 +75,8 @@ def test_revoking_ends_sessions_and_places_in_one_record() -> None:
     assert "ana" not in state.index.sessions_by_principal and "ana" not in state.index.tickets_by_principal
     assert set(names_of(event)) == {"bound", "bens"}
     assert owners_of(event) == {"ana-bound", "ana-bens"}
+    assert principal_of(event) == "ana", "the history is counted against whose sessions they were, not the operator"
+    assert [each.principal for each in event.sessions] == ["ana"]
     refused = [outcome for _, outcome in decision.notices]
     assert refused == [NotAllowedAnyMore()] * 2
 

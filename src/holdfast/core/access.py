@@ -114,7 +114,7 @@ def _end(
 def _ends_of_sessions(state: State, principal: str, now_ms: int, by: str) -> Iterator[SessionEnded]:
     for session_id in state.index.sessions_by_principal.get(principal, ()):
         leases = ends_with(state, session_id, now_ms, by)
-        yield SessionEnded(session_id, "revoked", leases, by, left=places_in(state, session_id))
+        yield SessionEnded(session_id, "revoked", leases, by, left=places_in(state, session_id), principal=principal)
 
 
 def _ends_of_plain_places(state: State, tickets: tuple[str, ...]) -> Iterator[Left]:

@@ -329,6 +329,9 @@ def principal_of(event: Event) -> str:
             return event.token.made_by
         case TokenRevoked() | Reopened():
             return event.by
+        case TokenEnded():
+            # Most of it are the ends of what that principal had, and not the operator's doing.
+            return event.name
         case _:
             return ""
 
