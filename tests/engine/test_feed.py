@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.core.commands import EndSession, OpenSession
-from holdfast.core.events import Ended, Granted, Left, Record, Renewed, SessionEnded, TimePassed
+from holdfast.core.events import Ended, Granted, GrantedMany, Left, Record, Renewed, SessionEnded, TimePassed
+from holdfast.core.values import Lease
 from holdfast.engine.feed import BACKLOG_MAX, EVERYTHING, NAMES_BACKLOG_MAX, Feed
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from holdfast.core.events import Event
     from holdfast.testing.clock import ManualClock
 
@@ -195,3 +199,35 @@ def test_a_closed_feed_ends_every_listener() -> None:
         assert not feed.is_listened_to("job")
 
     run(test)
+
+
+def test_a_watcher_pays_for_its_own_name_alone() -> None:
+    """A record of 1,000 names costs each of 100 watchers of one name a few steps, not a thousand."""
+    feed = Feed()
+    lease = Lease("id", 1, "ci", None, None, False, 1, 1, 0, None, None, 1, 1)
+    grants = tuple(Granted(f"job/{number:04}", lease) for number in range(1_000))
+    ends = tuple(Ended(grant.name, "id", 1, "session_ended", False) for grant in grants)
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    def steps(watchers: int) -> int:
+        nonlocal calls
+        listeners = [feed.listen("job/0500") for _ in range(watchers)]
+        calls = 0
+        sys.setprofile(count)
+        try:
+            feed.publish([Record(1, 1, 1, GrantedMany(grants)), Record(2, 2, 2, SessionEnded("s", "expired", ends))])
+            heard = [(listener.at_hand(), listener.at_hand(), listener.at_hand()) for listener in listeners]
+        finally:
+            sys.setprofile(None)
+        assert all(each[0] == (Record(1, 1, 1, GrantedMany(grants)), grants[500]) for each in heard[:1])
+        assert all(each[1] is not None and each[1][1] is ends[500] and each[2] is None for each in heard)
+        for listener in listeners:
+            listener.close()
+        return calls
+
+    few, many = steps(1), steps(101)
+    assert (many - few) / 100 < 40

@@ -132,3 +132,21 @@ def test_sessions_are_pages(carol: Api, bob: Api) -> None:
         assert pages == 58 if query == {"limit": 7} else pages == 2
     refused(carol.get("/sessions?limit=0"), 400, "invalid_input")
     refused(carol.get("/sessions?colour=red"), 400, "invalid_input")
+
+
+def test_tokens_are_pages(operator: Api) -> None:
+    """The tokens come in order of name, in pages; the static ones are among them."""
+    for number in range(20):
+        assert operator.post("/tokens", {"name": f"page-{number:02}"}).status == 201
+    whole = operator.get("/tokens").json()
+    assert set(whole) == {"tokens"}
+    names = [each["name"] for each in whole["tokens"]]
+    assert names == sorted(names) and {"alice", "page-00", "page-19"} <= set(names)
+    found: list[dict[str, Any]] = []
+    page = operator.get("/tokens?limit=7").json()
+    while "next_after" in page:
+        assert len(page["tokens"]) == 7
+        found += page["tokens"]
+        page = operator.get("/tokens?" + urlencode({"limit": 7, "after": page["next_after"]})).json()
+    assert found + page["tokens"] == whole["tokens"]
+    refused(operator.get("/tokens?limit=x"), 400, "invalid_input")

@@ -342,6 +342,8 @@ class TokensReply(msgspec.Struct, gc=False):
     """All tokens, without the tokens."""
 
     tokens: list[TokenReply]
+    next_after: str | UnsetType = UNSET
+    """Ask again with `after` set to this for the next page. Left out on the last."""
 
 
 class HealthReply(msgspec.Struct, gc=False):

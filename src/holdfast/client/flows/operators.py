@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 from holdfast.client.flows.effects import NEW_KEY, Flow, Policy, Send
 from holdfast.client.flows.exchange import ask, get
-from holdfast.client.values.paths import job_path, token_path
+from holdfast.client.values.paths import job_path, token_path, with_query
 from holdfast.wire.replies import TokenMadeReply, TokenReply, TokensReply
 from holdfast.wire.requests import ReopenBody, RevokeBody, RotateBody, TokenBody
 
@@ -41,9 +43,15 @@ def create_token(
 
 
 def list_tokens(policy: Policy) -> Flow[list[TokenReply]]:
-    """List the tokens, without the tokens."""
-    reply = yield from ask(get("/tokens", policy), policy, TokensReply)
-    return reply.tokens
+    """List the tokens, without the tokens, page by page."""
+    found: list[TokenReply] = []
+    after: str | None = None
+    while True:
+        reply = yield from ask(get(with_query("/tokens", after=after), policy), policy, TokensReply)
+        found += reply.tokens
+        if reply.next_after is UNSET:
+            return found
+        after = reply.next_after
 
 
 def revoke_token(name: str, policy: Policy, *, keep_sessions: bool = False) -> Flow[None]:

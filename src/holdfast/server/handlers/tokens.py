@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from holdfast.core.answers import TokenGone, TokenMade
 from holdfast.core.commands import CreateToken, RevokeToken, RotateToken
 from holdfast.core.refusals import TokenUnknown
@@ -15,12 +17,15 @@ from holdfast.engine.ids import new_secret
 from holdfast.server import render
 from holdfast.server.access.auth import SCOPES, check_token_name
 from holdfast.server.access.secrets import digest, new_token
+from holdfast.server.handlers import paging
 from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import TokenMadeReply, TokenReply, TokensReply
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.core.state import State
     from holdfast.core.values import AccessToken, Moment
     from holdfast.server.access.auth import Caller
@@ -136,27 +141,38 @@ def _shows_made(token: str, status: int) -> Show:
 def list_(api: Api, call: Call) -> None:
     """GET /tokens: those whose rights lie within the caller's."""
     may_give = call.caller.may_give
-    static = [
-        TokenReply(caller.principal, sorted(caller.scopes), caller.prefix, None, None, "static")
+    static = {
+        caller.principal: caller
         for caller in api.auth.static.callers.values()
         if may_give(caller.scopes, caller.prefix)
-    ]
+    }
 
-    def view(state: State, _: Moment) -> Answered:
-        made = [
-            TokenReply(
-                token.name, list(token.scopes), token.prefix, _expiry(token), rfc3339(token.made_wall_ms), "made"
-            )
-            for token in state.tokens.values()
-            if may_give(token.scopes, token.prefix)
-        ]
-        for each in (*made, *static):
-            used_wall_ms = api.token_uses.last_of(each.name, state)
-            each.last_used = None if used_wall_ms is None else rfc3339(used_wall_ms)
-        tokens = sorted(made + static, key=lambda token: token.name)
-        return _OK, encode(TokensReply(tokens)), ()
+    def names(state: State) -> Iterator[str]:
+        yield from static
+        for token in state.tokens.values():
+            if token.name not in static and may_give(token.scopes, token.prefix):
+                yield token.name
 
-    api.read(call, view)
+    def show(name: str, state: State, _now: Moment) -> TokenReply | None:
+        token = state.tokens.get(name)
+        if name in static:
+            shown = TokenReply(name, sorted(static[name].scopes), static[name].prefix, None, None, "static")
+        elif token is not None and may_give(token.scopes, token.prefix):
+            made_at = rfc3339(token.made_wall_ms)
+            shown = TokenReply(name, list(token.scopes), token.prefix, _expiry(token), made_at, "made")
+        else:
+            return None
+        used_wall_ms = api.token_uses.last_of(name, state)
+        shown.last_used = None if used_wall_ms is None else rfc3339(used_wall_ms)
+        return shown
+
+    picked = paging.Picked(call.query, names, show)
+
+    async def find() -> Answered:
+        await paging.in_slices(api.engine, picked.take_slice)
+        return _OK, encode(TokensReply(picked.page.items, picked.next_after or UNSET)), ()
+
+    api.answer_later(call, find)
 
 
 def _expiry(token: AccessToken) -> str | None:

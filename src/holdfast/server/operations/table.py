@@ -363,6 +363,11 @@ OPERATIONS: tuple[Operation, ...] = (
         tokens.list_,
         "The tokens within one's own rights, without the tokens",
         scope="admin",
+        query={
+            "limit": "At most so many, and about 1 MiB; 1,000 unless told, 10,000 at most.",
+            "after": "Only names after this one: the next page.",
+        },
+        read_query=paging.read_limit,
         replies={200: replies.TokensReply},
         problems=("invalid_input", "forbidden"),
     ),
