@@ -146,6 +146,8 @@ PROBLEMS: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda d: change(d, "UPDATE history SET body = x'02' WHERE seq = 2"),
         "history record 2: a frame is cut",
     ),
+    "share": (lambda d: change(d, "DELETE FROM history_share WHERE seq = 2"), "is not counted against"),
+    "sum": (lambda d: change(d, "UPDATE history_sum SET bytes = bytes + 1"), "is not counted against"),
     "moved": (
         lambda d: change(d, "UPDATE history SET body = ? WHERE seq = 2", encode_batch(grants(1, 1))),
         "history record 2 says that it is record 1",

@@ -26,6 +26,7 @@ from holdfast.journal.base import (
     Keeping,
 )
 from holdfast.journal.codec import decode_batch, event_row
+from holdfast.journal.shares import UNCOUNTED
 from holdfast.journal.sqlite import APPLICATION_ID, FILE, NEWER_VERSION, OWN_DIRECTORY, SCHEMA, SCHEMAS, mark_of
 from holdfast.journal.store import Store
 
@@ -184,7 +185,16 @@ class _Look:
                     self._saw(record)
         if counted != self._store.meta("history"):
             self._problem(f"the history has {counted} records and should have {self._store.meta('history')}")
+        self._shares(counted)
         self._last = upto
+
+    def _shares(self, counted: int) -> None:
+        """Compare what is counted against each with what is there, unless a file of before is still being counted."""
+        if self._store.meta("schema") < SCHEMA or self._store.meta(UNCOUNTED):
+            return
+        records, bytes_, right = next(self._store.run("read_share_totals"))
+        if (records, bytes_) != (counted, self._store.meta("history_bytes")) or not right:
+            self._problem("the history is not counted against those who left it")
 
     def _names(self, record: Record) -> None:
         listed = {name for (name,) in self._store.run("read_history_names", (record.seq,))}

@@ -164,6 +164,12 @@ INSERT INTO history_share (seq, who, bytes) VALUES (?, ?, ?) ON CONFLICT (seq) D
 -- Count a record no more.
 DELETE FROM history_share WHERE seq = ?
 
+-- name: read_share_totals
+-- How many records are counted and for how many bytes, and whether the sums say the same.
+SELECT count(*), coalesce(sum(bytes), 0), NOT EXISTS (
+    SELECT who, count(*), sum(bytes) FROM history_share GROUP BY who EXCEPT SELECT who, records, bytes FROM history_sum
+) FROM history_share
+
 -- name: read_largest_by_records
 -- Who has left the most records.
 SELECT who, records FROM history_sum ORDER BY records DESC LIMIT ?
