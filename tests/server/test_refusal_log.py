@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -82,6 +83,20 @@ def test_a_refused_decision_is_logged(tmp_path: Path) -> None:
         answer = alice.acquire("one-more")
         line = _line_of(server, answer)
         assert "403 lock_limit_exceeded: alice from 127.0.0.1, POST /locks/one-more/acquire," in line
+
+
+def test_a_wait_that_ends_with_its_token_is_logged_with_its_name(server: ServerProcess) -> None:
+    """Whose token was revoked while it waited is known by name, although the token is not any more."""
+    operator = Api.of(server, callers.OPERATOR)
+    worker = Api.of(server, operator.post("/tokens", {"name": "worker"}).json()["token"])
+    operator.acquired("deploy")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(worker.acquire, "deploy", wait_seconds=30)
+        wait_until(lambda: operator.status("deploy").json()["waiting"] == 1)
+        assert operator.delete("/tokens/worker").status == 204
+        answer = waiting.result(30)
+    assert answer.status == 401
+    assert "401 authentication_failed: worker from 127.0.0.1, POST /locks/deploy/acquire," in _line_of(server, answer)
 
 
 def test_a_wrong_secret_at_the_gateway_is_logged(server: ServerProcess) -> None:

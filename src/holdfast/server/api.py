@@ -127,10 +127,12 @@ class Api:
             )
             raise Problem("too_many_wrong_tokens", text, retry_after_ms=retry_ms)
 
-    def _log_refusal(self, problem: Problem, request: Request) -> None:
-        """Log that somebody was not let in. Who it was is found out once more: nobody who is let in pays for it."""
-        principal = None
-        if request.is_known:
+    def _log_refusal(self, problem: Problem, request: Request, principal: str | None = None) -> None:
+        """Log that somebody was not let in. Who it was is found out once more: nobody who is let in pays for it.
+
+        `principal` is who it was when it asked, where that is at hand: a token may end while its request waits.
+        """
+        if principal is None and request.is_known:
             with contextlib.suppress(Problem):
                 state, wall_ms = self.engine.state, self.engine.clock.wall_ms()
                 principal = self.auth.identify(request.authorization, state, wall_ms).principal
@@ -194,7 +196,7 @@ class Api:
             if show is None:
                 problem = render.problem(outcome, call.caller.prefix)
                 if problem.status in LOGGED_STATUSES:
-                    self._log_refusal(problem, call.request)
+                    self._log_refusal(problem, call.request, call.caller.principal)
                 call.reply(*call.refusal(problem, call.request))
             else:
                 call.reply(*show(self, call, outcome, now))
