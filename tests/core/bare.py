@@ -23,8 +23,7 @@ class Core:
 
     def ask(self, command: Command) -> object:
         """Decide a command, with all that comes of it; return its answer."""
-        while (due := settle(self.state, self.now, self.limits)) is not None:
-            self.happen(due)
+        self.settle()
         decision = decide(self.state, command, self.now, self.limits)
         for event in decision.events:
             self.record(event)
@@ -33,6 +32,10 @@ class Core:
         while (due := settle_line(self.state, self.now, self.limits)) is not None:
             self.happen(due)
         return decision.answer
+
+    def settle(self) -> None:
+        while (due := settle(self.state, self.now, self.limits)) is not None:
+            self.happen(due)
 
     def happen(self, due: Due) -> None:
         self.record(due.event)

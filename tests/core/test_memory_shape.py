@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core import answers, refusals
-from holdfast.core.agenda import ALARMS_SPARE
+from holdfast.core.alarms import ALARMS_SPARE
 from holdfast.core.commands import Command, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
 from holdfast.core.decide import decide, settle
 from holdfast.core.events import Record

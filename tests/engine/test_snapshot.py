@@ -62,7 +62,7 @@ def test_only_what_is_durable_is_part_of_the_picture() -> None:
     """Where settling looks next and who is present are in no snapshot: states that differ in these have one (I15)."""
     state = State.thaw(snapshot.decode(_filled_parts()))
     before = picture(state)
-    state.agenda.lease_alarms.clear()
+    state.agenda.lease_alarms.heap.clear()
     state.presence.absent_since.clear()
     state.presence.take_interest(("principal", "ana", "ana"), "job", 0, 60_000)
     state.agenda.names_with_new_holder.append("job")

@@ -13,6 +13,8 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING
 
+from holdfast.core.alarms import ALARMS_SPARE, Alarms
+
 if TYPE_CHECKING:
     from holdfast.core.values import Session, Slot
 
@@ -20,8 +22,6 @@ EDGES_MAX = 10_000
 """How many edges a search for a circle may look at; so may all searches of one settling together (D1)."""
 EDGES_FOR_A_NAME = 20
 """How many each name that is handed over adds to that, so that small circles are found however much is settled."""
-ALARMS_SPARE = 1_000
-"""How many alarms of what is over may stand in a heap before it is cleared of them."""
 
 
 class Budget:
@@ -42,9 +42,9 @@ class Agenda:
     """What to look at next."""
 
     def __init__(self) -> None:
-        self.lease_alarms: list[tuple[int, int, str]] = []
+        self.lease_alarms: Alarms[tuple[int, int, str]] = Alarms()
         """When a lease may end, its token, its name."""
-        self.session_alarms: list[tuple[int, str]] = []
+        self.session_alarms: Alarms[tuple[int, str]] = Alarms()
         self.opening_alarms: list[tuple[int, str]] = []
         """When a closed name opens (L6)."""
         self.opened_until_ms = 0
@@ -60,62 +60,61 @@ class Agenda:
         self.cut_memory_at_ms = 0
         """When the next slice of what is over a limit may go: of the retry memory, and of the free names."""
         self.cut_names_at_ms = 0
-        self.done_alarms: list[tuple[int, str]] = []
+        self.done_alarms: Alarms[tuple[int, str]] = Alarms()
         """When finished work is no longer remembered (L5)."""
         self.fade_at_ms = 0
 
     def build(self, slots: dict[str, Slot], sessions: dict[str, Session]) -> None:
         """Set an alarm for everything that has a deadline."""
+        leases: list[tuple[int, int, str]] = []
+        dones: list[tuple[int, str]] = []
         for name, slot in slots.items():
             if slot.closed_until_ms:
                 self.opening_alarms.append((slot.closed_until_ms, name))
             if slot.done is not None:
-                self.done_alarms.append((slot.done.until_ms, name))
+                dones.append((slot.done.until_ms, name))
             if slot.lease is not None:
-                self.lease_alarms.append((slot.lease.until_ms, slot.lease.token, name))
-        self.session_alarms = [(session.until_ms, session.session_id) for session in sessions.values()]
-        heapq.heapify(self.lease_alarms)
+                leases.append((slot.lease.until_ms, slot.lease.token, name))
         heapq.heapify(self.opening_alarms)
-        heapq.heapify(self.session_alarms)
-        heapq.heapify(self.done_alarms)
+        self.lease_alarms.fill(leases)
+        self.done_alarms.fill(dones)
+        self.session_alarms.fill([(session.until_ms, session.session_id) for session in sessions.values()])
 
     def next_alarms_ms(self) -> list[int]:
         """Return the earliest alarm of each kind."""
-        heaps = (self.lease_alarms, self.session_alarms, self.opening_alarms)
+        heaps = (self.lease_alarms.earlier(), self.session_alarms.earlier(), self.opening_alarms)
         return [alarms[0][0] for alarms in heaps if alarms]
 
     def has_lines_to_settle(self) -> bool:
         """Tell whether somebody may have a turn, or close a circle."""
         return bool(self.candidates or self.names_with_new_holder)
 
-    # A lease of a day that was released at once must not keep its alarm for a day.
+    # What is over needs no alarm (alarms.py).
 
     def tidy_lease_alarms(self, slots: dict[str, Slot], live: int) -> None:
-        """Keep the first alarm of each live lease and no other, once too many are for nothing."""
-        if len(self.lease_alarms) <= 2 * live + ALARMS_SPARE:
-            return
-        first: dict[int, tuple[int, int, str]] = {}
-        for alarm in self.lease_alarms:
-            slot = slots.get(alarm[2])
-            if slot is not None and slot.lease is not None and slot.lease.token == alarm[1]:
-                first[alarm[1]] = min(alarm, first.get(alarm[1], alarm))
-        self.lease_alarms = list(first.values())
-        heapq.heapify(self.lease_alarms)
+        """Drop some alarms of leases that are over, if there are too many."""
+        alarms = self.lease_alarms
+        if alarms.aside or len(alarms.heap) > 2 * live + ALARMS_SPARE:
+            alarms.sift(live, lambda alarm: _alarm_of_lease(slots, alarm))
 
     def tidy_done_alarms(self, slots: dict[str, Slot], done: int) -> None:
-        """Keep the alarms of work that is remembered as done, once too many are for nothing."""
-        if len(self.done_alarms) <= 2 * done + ALARMS_SPARE:
-            return
-        alarms = {
-            alarm
-            for alarm in self.done_alarms
-            if (slot := slots.get(alarm[1])) is not None and slot.done is not None and slot.done.until_ms == alarm[0]
-        }
-        self.done_alarms = list(alarms)
-        heapq.heapify(self.done_alarms)
+        """Drop some alarms of work that is no longer remembered as done, if there are too many."""
+        self.done_alarms.sift(done, lambda alarm: _alarm_of_done(slots, alarm))
 
     def tidy_session_alarms(self, sessions: dict[str, Session]) -> None:
-        """Keep the alarms of live sessions, once too many are for nothing."""
-        if len(self.session_alarms) > 2 * len(sessions) + ALARMS_SPARE:
-            self.session_alarms = [alarm for alarm in self.session_alarms if alarm[1] in sessions]
-            heapq.heapify(self.session_alarms)
+        """Drop some alarms of sessions that are over, if there are too many."""
+        self.session_alarms.sift(len(sessions), lambda alarm: alarm if alarm[1] in sessions else None)
+
+
+def _alarm_of_lease(slots: dict[str, Slot], alarm: tuple[int, int, str]) -> tuple[int, int, str] | None:
+    """Return the alarm that a lease needs: at its deadline, however often that has moved."""
+    _, token, name = alarm
+    slot = slots.get(name)
+    if slot is None or slot.lease is None or slot.lease.token != token:
+        return None
+    return (slot.lease.until_ms, token, name)
+
+
+def _alarm_of_done(slots: dict[str, Slot], alarm: tuple[int, str]) -> tuple[int, str] | None:
+    slot = slots.get(alarm[1])
+    return alarm if slot is not None and slot.done is not None and slot.done.until_ms == alarm[0] else None

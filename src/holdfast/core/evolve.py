@@ -113,7 +113,7 @@ def _begin(state: State, name: str, lease: Lease) -> None:
     """Let the other parts of the state know of a new live lease."""
     agenda, presence = state.agenda, state.presence
     state.index.add_lease(name, lease, in_session=lease.session is not None and lease.session in state.sessions)
-    heapq.heappush(agenda.lease_alarms, (lease.until_ms, lease.token, name))
+    heapq.heappush(agenda.lease_alarms.heap, (lease.until_ms, lease.token, name))
     if name in presence.lines:
         agenda.names_with_new_holder.append(name)
         state.look_again_at(name)
@@ -187,7 +187,7 @@ def _renewed(state: State, event: Renewed, record: Record) -> None:
     )
     if event.until_ms < before.until_ms:
         # A later deadline keeps its alarm, which looks again when it rings; only an earlier one needs its own.
-        heapq.heappush(state.agenda.lease_alarms, (event.until_ms, lease.token, event.name))
+        heapq.heappush(state.agenda.lease_alarms.heap, (event.until_ms, lease.token, event.name))
         state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
     state.slots[event.name] = Slot(lease, slot.closed_until_ms, slot.last_end, slot.attempts, slot.done)
     if event.claim_key is not None:
@@ -221,7 +221,7 @@ def _ended(state: State, event: Ended, record: Record) -> None:
     state.slots[event.name] = free
     state.index.add_free(event.name, free)
     if event.done is not None:
-        heapq.heappush(state.agenda.done_alarms, (event.done.until_ms, event.name))
+        heapq.heappush(state.agenda.done_alarms.heap, (event.done.until_ms, event.name))
         state.agenda.tidy_done_alarms(state.slots, state.index.done.number)
     if event.closed_until_ms:
         state.index.closed_until_ms = max(state.index.closed_until_ms, event.closed_until_ms)
@@ -266,7 +266,7 @@ def _session_opened(state: State, event: SessionOpened) -> None:
     session = event.session
     state.sessions[session.session_id] = session
     state.index.add_session(session)
-    heapq.heappush(state.agenda.session_alarms, (session.until_ms, session.session_id))
+    heapq.heappush(state.agenda.session_alarms.heap, (session.until_ms, session.session_id))
     if session.key is not None:
         state.memos[session.principal, session.key] = Memo("session", session.session_id, event.fingerprint)
 

@@ -55,8 +55,8 @@ def settle_line(state: State, now: Moment, limits: Limits) -> Due | None:
 
 
 def _lapsed_session(state: State, now_ms: int) -> Due | None:
-    alarms = state.agenda.session_alarms
-    while alarms and alarms[0][0] <= now_ms:
+    of_sessions = state.agenda.session_alarms
+    while (alarms := of_sessions.earlier() if of_sessions.aside else of_sessions.heap) and alarms[0][0] <= now_ms:
         due_ms, session_id = alarms[0]
         session = state.sessions.get(session_id)
         if session is None:
@@ -89,8 +89,8 @@ def _open_names(state: State, now_ms: int) -> None:
 
 
 def _expired_lease(state: State, now_ms: int) -> Due | None:
-    alarms = state.agenda.lease_alarms
-    while alarms and alarms[0][0] <= now_ms:
+    of_leases = state.agenda.lease_alarms
+    while (alarms := of_leases.earlier() if of_leases.aside else of_leases.heap) and alarms[0][0] <= now_ms:
         due_ms, token, name = alarms[0]
         lease = state.lease_of(name)
         if lease is None or lease.token != token:
@@ -106,10 +106,9 @@ def _expired_lease(state: State, now_ms: int) -> Due | None:
 def _faded_work(state: State, now_ms: int) -> Due | None:
     """Return that finished work is no longer remembered, so that it counts for nobody any more (L5)."""
     agenda, faded = state.agenda, dict[str, None]()
-    alarms = agenda.done_alarms
     if now_ms < agenda.fade_at_ms:
         return None
-    while alarms and alarms[0][0] <= now_ms and len(faded) < FADE_MAX:
+    while (alarms := agenda.done_alarms.earlier()) and alarms[0][0] <= now_ms and len(faded) < FADE_MAX:
         _, name = heapq.heappop(alarms)
         slot = state.slots.get(name)
         if slot is not None and slot.done is not None and slot.done.until_ms <= now_ms:

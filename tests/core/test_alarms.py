@@ -1,0 +1,72 @@
+"""Alarms that are for nothing are cleared away a few at a time, and none that is needed is lost (L2)."""
+
+import random
+
+from holdfast.core import answers
+from holdfast.core.alarms import ALARMS_SPARE, SIFTED_AT_ONCE, Alarms
+from holdfast.core.commands import Release, Renew
+from holdfast.core.values import Moment
+from tests.core.bare import Core
+from tests.support.asking import acquire
+
+OTHERS = 2_000
+TTL_MS = 60_000
+
+
+def crowded() -> Core:
+    """Many hold something, and as many alarms are for nothing as there may be before they are sifted."""
+    core = Core()
+    for number in range(OTHERS):
+        core.ask(acquire(name=f"n{number}", principal="p", lease_id=f"L{number}", ttl_ms=TTL_MS + number))
+    for number in range(OTHERS + ALARMS_SPARE - 5):
+        come_and_go(core, number)
+    return core
+
+
+def come_and_go(core: Core, number: int) -> int:
+    """Claim a name and give it back; return the steps of the dearer of the two."""
+    claim = acquire(name="x", principal="q", lease_id=f"X{number}", ttl_ms=TTL_MS)
+    return max(core.steps(claim), core.steps(Release(name="x", principal="q", lease_id=f"X{number}")))
+
+
+def test_no_release_pays_for_the_alarms_of_others() -> None:
+    """Of all who come and go none looks at more than a few alarms, however many others hold something."""
+    core = crowded()
+    assert not core.state.agenda.lease_alarms.aside
+    steps = [come_and_go(core, 10_000 + number) for number in range(20)]
+    assert core.state.agenda.lease_alarms.aside, "nothing was sifted"
+    assert max(steps) < 1_500
+
+
+def test_while_alarms_are_sifted_every_lease_ends_at_its_time() -> None:
+    """Some are renewed for longer and some for less, before and while alarms are sifted: none ends late or early."""
+    core = crowded()
+    chance = random.Random(7)
+    untils = {f"n{number}": TTL_MS + number for number in range(OTHERS)}
+    for number in range(200):
+        come_and_go(core, 20_000 + number)
+        name = f"n{chance.randrange(OTHERS)}"
+        ttl_ms = chance.choice([TTL_MS // 2, TTL_MS, 2 * TTL_MS])
+        asked = Renew(name=name, principal="p", lease_id=f"L{name[1:]}", ttl_ms=ttl_ms)
+        assert isinstance(core.ask(asked), answers.Extended)
+        untils[name] = ttl_ms
+    assert core.state.agenda.lease_alarms.aside
+    for now_ms in sorted({until_ms + late for until_ms in untils.values() for late in (-1, 0)}):
+        core.now = Moment(now_ms, now_ms)
+        core.settle()
+        assert len(core.state.index.held) == sum(until_ms > now_ms for until_ms in untils.values())
+    assert not untils.keys() & {name for name, slot in core.state.slots.items() if slot.lease is not None}
+
+
+def test_sifting_keeps_one_alarm_for_each() -> None:
+    """Alarms that stand twice are kept once, those for nothing go, and the first is always known."""
+    alarms: Alarms[tuple[int, int]] = Alarms()
+    chance = random.Random(3)
+    alarms.fill([(chance.randrange(100), number % 700) for number in range(3_000)])
+    needed = set(range(300))
+    while alarms.aside or len(alarms.heap) > 2 * len(needed) + ALARMS_SPARE:
+        before = len(alarms.aside)
+        alarms.sift(len(needed), lambda alarm: alarm if alarm[1] in needed else None)
+        assert not before or before - len(alarms.aside) <= SIFTED_AT_ONCE
+        assert alarms.earlier()[0] == min(alarms)
+    assert sorted(number for _, number in alarms) == sorted(needed)
