@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -91,6 +92,18 @@ def test_given_token_is_not_looked_for_elsewhere(server: ServerProcess, operator
         written(file, rotated(operator, file))
         with pytest.raises(NotAllowed):
             client.list_claimed_jobs()
+
+
+def test_release_waits_for_the_new_file(server: ServerProcess, operator: Api, file: Path) -> None:
+    """Work that is finished between the rotation and the new file is given back as done, once that is there."""
+    with Holdfast(server.url, token_file=file, retry_seconds=10) as client:
+        claim = client.claim(f"{file.stem}-finished", ttl=60)
+        token = rotated(operator, file)
+        late = threading.Timer(GAP_SECONDS, written, (file, token))
+        late.start()
+        claim.done(remember=60)
+        late.join()
+    assert operator.status(claim.job_id).json()["status"] == "done"
 
 
 @pytest.mark.parametrize("keep_sessions", [False, True])

@@ -21,6 +21,7 @@ HASTE_SECONDS = 3.0
 """How long cleaning up may take after an interrupt."""
 AGAIN = frozenset({502, 503, 504})
 """What may be gone when asked again: the server restarts, or what stands in between does."""
+_NOT_KNOWN = frozenset({401})
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -30,8 +31,8 @@ class Heard(msgspec.Struct, frozen=True):
     sent: Instant
 
 
-def exchange(request: Send | Callable[[Instant], Send], policy: Policy) -> Flow[Heard]:
-    """Send a request until there is an answer, for `retry_seconds` after the first failure.
+def exchange(request: Send | Callable[[Instant], Send], policy: Policy, again: frozenset[int] = AGAIN) -> Flow[Heard]:
+    """Send a request until there is an answer with another status than `again`, for `retry_seconds` after the first.
 
     Only for requests that can be sent twice: reads, and those with an idempotency key (C5). One that waits is made
     anew for each try, because less of the wait is left.
@@ -48,7 +49,7 @@ def exchange(request: Send | Callable[[Instant], Send], policy: Policy) -> Flow[
         except Unreachable as error:
             problem = error
         else:
-            if heard.answer.status not in AGAIN:
+            if heard.answer.status not in again:
                 return heard
         now: Instant = yield NOW
         waited = asked.answer_seconds > policy.answer_seconds and elapsed_ms(sent, now) > policy.retry_seconds * 1_000
@@ -65,9 +66,13 @@ def exchange(request: Send | Callable[[Instant], Send], policy: Policy) -> Flow[
 
 
 def insist(request: Send, policy: Policy) -> Flow[Heard]:
-    """Exchange, and see it through even if interrupted or cancelled: then the request is sent once more, in haste."""
+    """Exchange, and see it through even if interrupted or cancelled: then the request is sent once more, in haste.
+
+    What gives something back must not fail because the token was rotated and the new one is not in its file yet.
+    """
+    again = AGAIN | _NOT_KNOWN if policy.rereads_token else AGAIN
     try:
-        return (yield from exchange(request, policy))
+        return (yield from exchange(request, policy, again))
     except (Exception, GeneratorExit):
         raise
     except BaseException:
