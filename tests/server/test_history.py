@@ -280,6 +280,7 @@ def test_history_is_bounded(tmp_path: Path) -> None:
         wait_until(some_more)
         whole = _all(alice, "job", limit=9)
         seqs = [each["seq"] for each in whole]
-        assert 30 <= len(whole) <= 200
+        # One of the thirty is the record of the start: it is nobody's, and whoever left the most gives first.
+        assert 29 <= len(whole) <= 200
         assert seqs == sorted(set(seqs), reverse=True)
         assert seqs[0] - seqs[-1] == len(seqs) - 1, "a gap inside what is kept"
