@@ -110,13 +110,15 @@ class Naive(Waiting):
         """What those in line were told, whether they were there or not."""
         self.forgotten: frozenset[int] = frozenset()
         """The places of those that ended and are out of the retry memory."""
+        self.within_names_at = 0
+        """When there were last not too many free names, or some that had to stay."""
         self.behind: dict[int, int] = {}
         """The ends of names that were put behind later ones, because they could not be forgotten."""
 
     def clone(self) -> "Naive":
         twin = Naive(self.limits)
         twin.now, twin.ends, twin.forgotten = self.now, self.ends, self.forgotten
-        twin.behind = self.behind.copy()
+        twin.behind, twin.within_names_at = self.behind.copy(), self.within_names_at
         twin.claims, twin.runs, twin.keys = self.claims[:], self.runs[:], self.keys[:]
         twin.line = self.line.clone()
         return twin
@@ -280,7 +282,9 @@ class Naive(Waiting):
         old = any(at + self.limits.retry_memory_ms + FORGET_LATE_MS < self.now for _, at, _ in memory)
         free = [name for name in self.free_names() if not self.done(name)]
         # Those who have most may have only names that must stay, for a while.
-        too_many = len(free) > self.limits.ended_names_max and all(self.is_idle(name) for name in free)
+        if len(free) <= self.limits.ended_names_max or not all(self.is_idle(name) for name in free):
+            self.within_names_at = self.now
+        too_many = self.within_names_at + FORGET_LATE_MS < self.now
         return old or too_many or len(memory) > self.limits.retry_keys_max
 
     # Commands.
@@ -395,9 +399,8 @@ class Naive(Waiting):
             self.claims[self.claims.index(claim)] = kept
             self.spend(command, "acquire", claim.lease_id, own=True)
             return self.granted(kept, reacquired=True)
-        held = [other for other in self.claims if not other.how and other.principal == command.terms.principal]
-        if len(held) >= self.limits.leases_per_principal_max:
-            return ("too-many-leases", self.limits.leases_per_principal_max)
+        if full := self.no_room(command.terms.principal, command.terms.session if command.terms.bound else None, 1):
+            return full
         if command.wait_ms and (claim is not None or closed):
             return self.join(command)
         if claim is not None:

@@ -108,6 +108,10 @@ class Line:
         return None
 
 
+def half(limit: int) -> int:
+    return -(-limit // 2)
+
+
 class Waiting(ABC):
     """The part of the naive core that speaks of several names at once and of the line. `Naive` is made of it."""
 
@@ -203,12 +207,38 @@ class Waiting(ABC):
             lacking := self.lives(command.terms.session, command.terms.principal)
         ):
             return (lacking,)
-        return self.no_room(command.terms.principal, count)
+        return self.no_room(command.terms.principal, command.terms.session if command.terms.bound else None, count)
 
-    def no_room(self, principal: str, count: int) -> Answer | None:
-        held = [claim for claim in self.claims if not claim.how and claim.principal == principal]
-        if len(held) + count > self.limits.leases_per_principal_max:
-            return ("too-many-leases", self.limits.leases_per_principal_max)
+    def no_room(self, principal: str, session: str | None, count: int) -> Answer | None:
+        """Every limit is for a principal, and half of it for one of its sessions."""
+        most = self.limits.leases_per_principal_max
+        living = [claim for claim in self.claims if not claim.how]
+        if sum(claim.principal == principal for claim in living) + count > most:
+            return ("too-many-leases", most)
+        if session is not None and sum(claim.session == session for claim in living) + count > half(most):
+            return ("too-many-leases", half(most))
+        return None
+
+    def no_place(self, wanted: Place) -> Answer | None:
+        """The same for places in lines: how many, for how many names, and how many in one line."""
+        limits = self.limits
+        mine = [place for place in self.line.places if place.principal == wanted.principal]
+        run = [place for place in mine if place.bound and place.session == wanted.session]
+        parts = [(1, mine), (2, run)] if wanted.bound else [(1, mine)]
+        for share, those in parts:
+            most = -(-limits.tickets_per_principal_max // share)
+            if len(those) >= most:
+                return ("too-many-tickets", most)
+        for share, those in parts:
+            names = sum(len(place.names) for place in those) + len(wanted.names)
+            if names > -(-limits.waiting_names_per_principal_max // share):
+                return ("quota-exceeded",)
+        for name in wanted.names:
+            if len(self.line.at(name)) >= limits.line_max:
+                return ("line-full", limits.line_max)
+            for share, those in parts:
+                if sum(name in place.names for place in those) >= -(-half(limits.line_max) // share):
+                    return ("quota-exceeded",)
         return None
 
     def obstacle(self, name: str, command: ClaimAny | ClaimAll) -> Answer | None:
@@ -233,11 +263,8 @@ class Waiting(ABC):
         if known is not None:
             taken = wanted._replace(ticket_id=known.ticket_id, lease_ids=known.lease_ids, away=known.away)
             return self.come_back(known, taken)
-        mine = [place for place in self.line.places if place.principal == command.terms.principal]
-        if len(mine) >= self.limits.tickets_per_principal_max:
-            return ("too-many-tickets", self.limits.tickets_per_principal_max)
-        if any(len(self.line.at(name)) >= self.limits.line_max for name in wanted.names):
-            return ("line-full", self.limits.line_max)
+        if full := self.no_place(wanted):
+            return full
         if circle := self.line.shortest_circle(wanted, self.holders()):
             return ("deadlock", circle)
         self.line.places.append(wanted)
@@ -311,7 +338,8 @@ class Waiting(ABC):
         if place is None:
             return False
         lacking = self.lives(place.session, place.principal) if place.session is not None else None
-        refusal = (lacking,) if lacking else self.no_room(place.principal, len(place.names))
+        run = place.session if place.bound else None
+        refusal = (lacking,) if lacking else self.no_room(place.principal, run, len(place.names))
         if refusal is not None:
             self.leave_line(place, refusal)
             return True

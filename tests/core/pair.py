@@ -283,6 +283,8 @@ def refused(answer: Any) -> tuple[object, ...]:  # noqa: ANN401 - whatever the c
             return ("done", name, done.owner, done.token, done.wall_ms - WALL_MS, done.until_ms, done.result)
         case refusals.Deadlock(path=path):
             return ("deadlock", len(path))
+        case refusals.QuotaExceeded():
+            return ("quota-exceeded",)
         case refusals.Held(lease=lease, until_ms=until_ms, same_owner=same_owner):
             since, beat = lease.granted_wall_ms - WALL_MS, lease.beat_wall_ms - WALL_MS
             return ("held", lease.owner, until_ms, since, beat, lease.note, lease.metadata, same_owner)

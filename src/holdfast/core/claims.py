@@ -11,6 +11,7 @@ from holdfast.core.answers import Acquired, Extended, OpenAgain, Released
 from holdfast.core.deadlock import find_circle, name_of_holder
 from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse
 from holdfast.core.events import Granted, Renewed, Reopened, Transferred
+from holdfast.core.quotas import too_many_leases
 from holdfast.core.rights import is_of_run, may_touch
 from holdfast.core.sessions import why_unusable
 from holdfast.core.shares import exceeded, weight_of_done
@@ -72,8 +73,10 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     unreadable = None if command.name.isascii() else line.unreadable_name(command.names)
     if unreadable is not None:
         return refuse(unreadable)
-    if state.index.lease_count.get(terms.principal, 0) >= limits.leases_per_principal_max:
-        return refuse(refusals.TooManyLeases(limits.leases_per_principal_max))
+    if terms.bound or state.index.lease_count.get(terms.principal, 0) >= limits.leases_per_principal_max:
+        full = too_many_leases(state, terms, 1, limits)
+        if full is not None:
+            return refuse(full)
     if command.wait_ms and (lease is not None or closed):
         return line.join(state, line.ticket_for(command, state, now), command.wait_ms, now, limits)
     if lease is not None:

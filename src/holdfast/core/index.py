@@ -57,6 +57,10 @@ class Index:
         self.token_by_digest: dict[str, AccessToken] = {}
         self.closed_until_ms = 0
         """When the last of the closed names opens (L6)."""
+        self.waiting_names: dict[tuple[str, str | None], int] = {}
+        """How many names a principal waits for, with each of its places; and one of its sessions."""
+        self.places: dict[tuple[str, str, str | None], int] = {}
+        """How many places in the line for a name a principal has, and one of its sessions."""
         self.memory = Shares()
         """The retry memory, by whose it is."""
         self.free = Shares()
@@ -152,8 +156,16 @@ class Index:
         self.memory.count(principal, session, -1, -weight_of_remembered(place, thing))
         self.memory.leave(principal, session, place)
 
+    def _count_waiting(self, ticket: Ticket, by: int) -> None:
+        who = ticket.terms.principal
+        for session in (None, ticket.terms.session) if ticket.terms.bound else (None,):
+            _count(self.waiting_names, (who, session), by * len(ticket.names))
+            for name in ticket.names:
+                _count(self.places, (name, who, session), by)
+
     def add_ticket(self, ticket: Ticket) -> None:
         """Enter a ticket into the lines, behind all others."""
+        self._count_waiting(ticket, 1)
         ticket_id, terms = ticket.ticket_id, ticket.terms
         self.last_join_number += 1
         self.join_number[ticket_id] = self.last_join_number
@@ -170,6 +182,7 @@ class Index:
 
     def drop_ticket(self, ticket: Ticket) -> None:
         """Take a ticket out of the lines."""
+        self._count_waiting(ticket, -1)
         ticket_id, terms = ticket.ticket_id, ticket.terms
         del self.join_number[ticket_id]
         for name in ticket.names:
@@ -182,7 +195,7 @@ class Index:
         _take_out(self.tickets_by_principal, terms.principal, ticket_id)
 
 
-def _count(counts: dict[str, int], who: str, by: int) -> None:
+def _count(counts: dict[K, int], who: K, by: int) -> None:
     """Change a count; what nobody has is not kept."""
     left = counts.get(who, 0) + by
     if left:

@@ -56,6 +56,7 @@ from holdfast.core.deadlock import closing_waits, find_circle
 from holdfast.core.decision import Decision, Due, left, refuse
 from holdfast.core.events import Granted, GrantedMany, Joined
 from holdfast.core.names import has_dot_segment, looks_blank
+from holdfast.core.quotas import no_place, too_many_leases
 from holdfast.core.rights import may_touch
 from holdfast.core.sessions import why_unusable
 from holdfast.core.state import EMPTY
@@ -85,10 +86,9 @@ def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits
         place = state.tickets[known]
         asked = replace(ticket, ticket_id=known, lease_ids=place.lease_ids, joined_wall_ms=place.joined_wall_ms)
         return come_back(state, asked, wait_ms, now)
-    if len(state.index.tickets_by_principal.get(ticket.terms.principal, ())) >= limits.tickets_per_principal_max:
-        return refuse(refusals.TooManyTickets(limits.tickets_per_principal_max))
-    if any(len(state.index.lines.get(name, ())) >= limits.line_max for name in ticket.names):
-        return refuse(refusals.LineFull(limits.line_max))
+    full = no_place(state, ticket, limits)
+    if full is not None:
+        return refuse(full)
     endless = find_circle(state, holder_of_ticket(ticket), ticket.names, now.ms)
     if endless is not None:
         return refuse(endless)
@@ -188,8 +188,9 @@ def _lacking(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Refus
         lacking = why_unusable(state, terms.session, terms.principal)
         if lacking is not None:
             return lacking
-    if state.index.lease_count.get(terms.principal, 0) + len(ticket.names) > limits.leases_per_principal_max:
-        return refusals.TooManyLeases(limits.leases_per_principal_max)
+    full = too_many_leases(state, terms, len(ticket.names), limits)
+    if full is not None:
+        return full
     if ticket.token_in_journal and not _may_claim(state.tokens.get(terms.principal), ticket.names, now.wall_ms):
         return refusals.NotAllowedAnyMore()
     if state.last_token + len(ticket.names) > TOKEN_MAX:

@@ -13,6 +13,7 @@ from holdfast.core.answers import Acquired, AcquiredMany
 from holdfast.core.claims import bad_terms, held_by
 from holdfast.core.decision import Decision, accept, recall, refuse
 from holdfast.core.events import GrantedMany
+from holdfast.core.quotas import too_many_leases
 from holdfast.core.rights import may_touch
 from holdfast.core.sessions import why_unusable
 from holdfast.core.state import EMPTY
@@ -113,8 +114,9 @@ def _lacking(state: State, command: ClaimAny | ClaimAll, limits: Limits, wanted:
         lacking = why_unusable(state, terms.session, terms.principal)
         if lacking is not None:
             return lacking
-    if state.index.lease_count.get(terms.principal, 0) + wanted > limits.leases_per_principal_max:
-        return refusals.TooManyLeases(limits.leases_per_principal_max)
+    full = too_many_leases(state, terms, wanted, limits)
+    if full is not None:
+        return full
     if state.last_token + wanted > TOKEN_MAX:
         return refusals.TokensExhausted()
     return None

@@ -165,6 +165,7 @@ def _engine_for(settings: Settings) -> Engine:
         done_bytes_per_principal_max=settings.done_bytes_per_principal_max,
         tokens_max=settings.tokens_max,
         tickets_per_principal_max=settings.tickets_per_principal_max,
+        waiting_names_per_principal_max=settings.waiting_names_per_principal_max,
         line_max=settings.line_max,
         names_per_call_max=settings.names_per_call_max,
         reentrant=settings.reentrant,

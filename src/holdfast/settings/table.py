@@ -138,7 +138,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tickets_per_principal_max: Annotated[int, About("The most places in lines one token may have.", "tickets", 1)] = (
         10_000
     )
-    line_max: Annotated[int, About("The longest line for one name.", "tickets", 1)] = 10_000
+    waiting_names_per_principal_max: Annotated[
+        int, About("The names one token may wait for, counted with each of its places.", "names", 1)
+    ] = 10_000
+    line_max: Annotated[
+        int, About("The longest line for one name. One token has at most half of the places.", "tickets", 1)
+    ] = 20_000
     names_per_call_max: Annotated[int, About("The most names one call may claim.", "names", 1)] = 1_000
     sessions_per_principal_max: Annotated[int, About("Open sessions one token may have.", "sessions", 1)] = 10_000
     done_names_per_principal_max: Annotated[

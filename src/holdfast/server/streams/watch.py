@@ -34,7 +34,7 @@ def watch(api: Api, call: Call) -> Watch:
     feed, settings = api.engine.feed, api.settings
     if feed.names >= settings.watched_names_max and not feed.is_listened_to(call.item):
         raise Problem("capacity_exceeded", "Too many names are watched: try again.", retry_after_ms=RETRY_MS)
-    api.streams.count_in(call.caller.principal)
+    api.streams.count_in(call.caller.principal, call.caller.session)
     return Watch(api, call)
 
 
@@ -45,7 +45,7 @@ class Watch:
         self._api = api
         self._authorization = call.request.authorization
         self._name = call.item
-        self._principal = call.caller.principal
+        self._principal, self._session = call.caller.principal, call.caller.session
         self._listener = api.engine.feed.listen(self._name, call.caller.principal, call.caller.session)
         self._claim = call.caller.claim
         self._token = 0
@@ -74,7 +74,7 @@ class Watch:
     def close(self) -> None:
         """Stop watching."""
         self._listener.close()
-        self._api.streams.count_out(self._principal)
+        self._api.streams.count_out(self._principal, self._session)
 
     def _first(self, state: State, now: Moment) -> tuple[int, bytes]:
         """Return the token of the live lease, 0 if there is none, and the first frame: how things are."""

@@ -1,0 +1,26 @@
+"""How many streams may be open at the same time, and for whom."""
+
+import pytest
+
+from holdfast.server.streams.limit import OpenStreams
+from holdfast.wire.problems import Problem
+
+
+def test_a_session_has_half_of_the_streams_of_its_token() -> None:
+    """One run's secret cannot take the streams of its siblings, and a token has no more than its limit."""
+    streams = OpenStreams(4)
+    streams.count_in("ana", "s1")
+    streams.count_in("ana", "s1")
+    with pytest.raises(Problem, match=r"has 2 watches open.*watches_per_principal_max"):
+        streams.count_in("ana", "s1")
+    streams.count_in("ana", None)
+    streams.count_in("ana", "s2")
+    with pytest.raises(Problem, match="has 4 watches open"):
+        streams.count_in("ana", None)
+    streams.count_in("ben", None)
+    streams.count_out("ana", "s1")
+    streams.count_in("ana", "s1")
+    for session in ("s1", "s1", "s2", None):
+        streams.count_out("ana", session)
+    for _ in range(4):
+        streams.count_in("ana", None)
