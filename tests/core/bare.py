@@ -48,13 +48,13 @@ class Core:
         """Ask, and return how many lines of the core it took."""
         return count_steps(lambda: self.ask(command))
 
-    # What is often asked, all by one principal.
+    # What is often asked.
 
-    def hold(self, *names: str, owner: str | None = None, session: str | None = None) -> None:
+    def hold(self, *names: str, owner: str | None = None, session: str | None = None, principal: str = "p") -> None:
         """Claim names, one by one; the lease of `a` has the id `L-a`."""
         for name in names:
-            claim = acquire(name=name, principal="p", owner=owner, lease_id=f"L-{name}", ttl_ms=FAR_MS, session=session,
-                            bound=session is not None)  # fmt: skip
+            claim = acquire(name=name, principal=principal, owner=owner, lease_id=f"L-{name}", ttl_ms=FAR_MS,
+                            session=session, bound=session is not None)  # fmt: skip
             answer = self.ask(claim)
             assert isinstance(answer, answers.Acquired), answer
 
@@ -66,9 +66,9 @@ class Core:
                     new_ticket=ticket)
         )  # fmt: skip
 
-    def want_all(self, names: tuple[str, ...], owner: str | None = None) -> ClaimAll:
+    def want_all(self, names: tuple[str, ...], owner: str | None = None, principal: str = "p") -> ClaimAll:
         """A claim of all of several names that waits, with a ticket `t1`, `t2`, …."""
         self.made += 1
         lease_ids = tuple(f"{self.made}-{name}" for name in names)
-        return claim_all(names=names, principal="p", owner=owner, lease_ids=lease_ids, ttl_ms=FAR_MS, wait_ms=50_000,
-                         new_ticket=f"t{self.made}")  # fmt: skip
+        return claim_all(names=names, principal=principal, owner=owner, lease_ids=lease_ids, ttl_ms=FAR_MS,
+                         wait_ms=50_000, new_ticket=f"t{self.made}")  # fmt: skip

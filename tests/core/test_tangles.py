@@ -12,13 +12,13 @@ FAR = tuple(f"far{number:04}" for number in range(1_000))
 
 
 def tangled(holders: int) -> tuple[Core, tuple[str, ...]]:
-    """So many hold a name each and wait for a thousand others. Return those names as well."""
+    """So many, each with a token of its own, hold a name and wait for a thousand others. Return those names as well."""
     core = Core()
     core.hold(*FAR)
     near = tuple(f"near{number}" for number in range(holders))
     for name in near:
-        core.hold(name, owner=name)
-        assert isinstance(core.ask(core.want_all(FAR, owner=name)), answers.MustWait)
+        core.hold(name, owner=name, principal=name)
+        assert isinstance(core.ask(core.want_all(FAR, owner=name, principal=name)), answers.MustWait)
     return core, near
 
 
