@@ -1,8 +1,8 @@
 """A user with a token, while others attack: `python -m tests.load.bystander HOST PORT TOKEN [keys]`, results as JSON.
 
-It claims, renews and releases on one kept connection, a request every 20 ms, until its standard input ends. A latency
-counts from when the request was *due*: a stall of the server is felt by every request that it held up, and not only by
-the one that was on its way.
+It claims, renews and releases on one kept connection, a request every 20 ms (50 ms with keys), until its standard
+input ends. A latency counts from when the request was *due*: a stall of the server is felt by every request that it
+held up, and not only by the one that was on its way.
 
 With `keys` every claim and every release has an idempotency key, and is retried: at once, when it must be the same
 again; and once more at any time within the retry memory, when a claim that is over must be told as that and never be
@@ -30,6 +30,8 @@ from typing import NamedTuple
 from tests.support.pending import payload
 
 EVERY_SECONDS = 0.02
+KEYED_EVERY_SECONDS = 0.05
+"""With keys a round has seven requests. A busy server answers each after a turn or two, and the user must keep pace."""
 ANSWER_SECONDS_MAX = 30
 ROUNDS_MAX = 100_000
 """More than an hour and a half of them."""
@@ -88,6 +90,8 @@ class Bystander:
     def __init__(self, host: str, port: int, token: str, *, has_keys: bool = False) -> None:
         self.kept = Kept(host, port)
         self._has_keys = has_keys
+        self.every_seconds = KEYED_EVERY_SECONDS if has_keys else EVERY_SECONDS
+        self.round_seconds = 7 * KEYED_EVERY_SECONDS if has_keys else 3 * EVERY_SECONDS
         self._over: deque[tuple[float, str, str]] = deque()
         """When a claim ended, its name and its key."""
         self.samples: list[Sample] = []
@@ -103,23 +107,25 @@ class Bystander:
         key = f"claim-{self._number}" if self._has_keys else None
         claim = self._ask("claim", f"/locks/{name}/acquire", {"ttl_seconds": 60}, due, key)
         lease = {"lease_id": claim.get("lease_id", "")}
-        self._ask("renew", f"/locks/{name}/renew", lease, due + EVERY_SECONDS)
+        every = self.every_seconds
+        self._ask("renew", f"/locks/{name}/renew", lease, due + every)
         if key is None:
-            self._ask("release", f"/locks/{name}/release", lease, due + 2 * EVERY_SECONDS)
+            self._ask("release", f"/locks/{name}/release", lease, due + 2 * every)
             return
         self._lease_id = lease["lease_id"]
-        self._ask("retry", f"/locks/{name}/acquire", {"ttl_seconds": 60}, time.monotonic(), key)
-        self._ask("release", f"/locks/{name}/release", lease, due + 2 * EVERY_SECONDS, f"{key}-release")
-        self._ask("release", f"/locks/{name}/release", lease, time.monotonic(), f"{key}-release")
+        self._ask("retry", f"/locks/{name}/acquire", {"ttl_seconds": 60}, due + 2 * every, key)
+        self._ask("release", f"/locks/{name}/release", lease, due + 3 * every, f"{key}-release")
+        self._ask("release", f"/locks/{name}/release", lease, due + 4 * every, f"{key}-release")
         self._over.append((time.monotonic(), name, key))
-        self._retry_one_that_is_over()
+        self._retry_what_is_over(due + 5 * every)
 
-    def _retry_one_that_is_over(self) -> None:
+    def _retry_what_is_over(self, due: float) -> None:
         """Retry the eldest claim whose retry is promised, and any one."""
         while self._over[0][0] < time.monotonic() - RETRY_SECONDS_MAX:
             self._over.popleft()
-        for _, name, key in (self._over[0], CHANCE.choice(self._over)):
-            self._ask("late retry", f"/locks/{name}/acquire", {"ttl_seconds": 60}, time.monotonic(), key)
+        for number, (_, name, key) in enumerate((self._over[0], CHANCE.choice(self._over))):
+            late = due + number * self.every_seconds
+            self._ask("late retry", f"/locks/{name}/acquire", {"ttl_seconds": 60}, late, key)
 
     def _ask(
         self, verb: str, path: str, fields: dict[str, object], due: float, key: str | None = None
@@ -182,9 +188,9 @@ def main(host: str, port: str, token: str, keys: str = "") -> None:
     for number in range(ROUNDS_MAX):
         if told_to_stop.poll(0):
             break
-        due = began + number * 3 * EVERY_SECONDS
+        due = began + number * bystander.round_seconds
         bystander.claim_renew_release(due)
-        time.sleep(max(0.0, due + 2.5 * EVERY_SECONDS - time.monotonic()))
+        time.sleep(max(0.0, due + bystander.round_seconds - bystander.every_seconds / 2 - time.monotonic()))
         sent = time.monotonic()
         echoing.sendall(b"?")
         echoing.recv(100)
