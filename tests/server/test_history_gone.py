@@ -1,0 +1,60 @@
+"""A search in the history ends with the one who asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from holdfast import __version__
+from holdfast.core.values import Limits
+from holdfast.engine.clock import SystemClock
+from holdfast.engine.engine import Engine
+from holdfast.journal.base import HistoryPage, HistoryQuery
+from holdfast.journal.memory import MemoryJournal
+from holdfast.server.access.auth import Auth, StaticTokens
+from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.api import Api
+from holdfast.server.doors.request import Request
+from holdfast.server.operations.routes import Routes
+from holdfast.server.operations.table import OPERATIONS
+from holdfast.settings import Settings
+from tests.support import callers
+
+
+class Endless(MemoryJournal):
+    """A journal in which every search takes for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.ended = asyncio.Event(), asyncio.Event()
+
+    async def history(self, query: HistoryQuery) -> HistoryPage:
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+        return await super().history(query)
+
+
+def test_a_search_ends_with_its_caller(tmp_path: Path) -> None:
+    """Whoever hangs up while the journal is searched ends the search; nobody is answered."""
+
+    async def scene() -> None:
+        journal = Endless()
+        engine = Engine(journal, Limits(), clock=SystemClock(), version=__version__)
+        await engine.start()
+        auth = Auth(StaticTokens([f"ana:{callers.ALICE}"]), AuthorityKey(b"k" * 32))
+        routes = Routes(Api(engine, auth, Settings(data=tmp_path)), OPERATIONS)
+        headers = {b"authorization": b"Bearer " + callers.ALICE.encode(), b"host": b"127.0.0.1"}
+        request = Request(b"GET", b"/locks/job/history", b"", headers, b"")
+        answers: list[int] = []
+        routes.handle(request, lambda status, _body, _headers: answers.append(status))
+        await asyncio.wait_for(journal.began.wait(), 10)
+        assert request.on_disconnect is not None
+        request.on_disconnect()
+        await asyncio.wait_for(journal.ended.wait(), 10)
+        assert answers == []
+        await engine.stop()
+
+    asyncio.run(scene())
