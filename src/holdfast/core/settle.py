@@ -105,9 +105,10 @@ def _expired_lease(state: State, now_ms: int) -> Due | None:
 
 def _faded_work(state: State, now_ms: int) -> Due | None:
     """Return that finished work is no longer remembered, so that it counts for nobody any more (L5)."""
-    agenda, faded = state.agenda, dict[str, None]()
+    agenda = state.agenda
     if now_ms < agenda.fade_at_ms:
         return None
+    faded: dict[str, None] = {}
     while (alarms := agenda.done_alarms.earlier()) and alarms[0][0] <= now_ms and len(faded) < FADE_MAX:
         _, name = heapq.heappop(alarms)
         slot = state.slots.get(name)

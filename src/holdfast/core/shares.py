@@ -44,17 +44,21 @@ class Ranking(msgspec.Struct):
     def move(self, who: str | None, old: int, new: int) -> None:
         """Let somebody change its level."""
         levels = self.levels
+        those = None
         if old:
-            level = levels[old]
-            del level[who]
-            if not level:
+            those = levels[old]
+            if len(those) == 1:
                 del levels[old]
-        if new:
-            those = levels.get(new)
-            if those is None:
-                levels[new] = {who: None}
             else:
-                those[who] = None
+                del those[who]
+                those = None
+        if new:
+            level = levels.get(new)
+            if level is not None:
+                level[who] = None
+            else:
+                # Whoever stands alone takes its level along.
+                levels[new] = {who: None} if those is None else those
 
 
 class Account(msgspec.Struct):
@@ -127,13 +131,13 @@ class Shares(msgspec.Struct):
 
 
 def _rank(above: Purse | Shares, who: str | None, member: Account | Purse, by: int, weight: int) -> None:
-    number, bytes_ = member.number, member.weight
+    number, before = member.number, member.weight
     above.by_number.move(who, number, number + by)
     member.number = number + by
-    member.weight = bytes_ + weight
-    old, new = _level(bytes_), _level(bytes_ + weight)
-    if old != new:
-        above.by_weight.move(who, old, new)
+    member.weight = after = before + weight
+    # Looked at first, because it is seldom so: the level in bytes changes.
+    if before >> LEVEL_BITS != after >> LEVEL_BITS or not before or not after:
+        above.by_weight.move(who, _level(before), _level(after))
 
 
 def _level(weight: int) -> int:
