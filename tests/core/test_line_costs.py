@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core import answers
 from holdfast.core.commands import ClaimAll, EndSession, Leave, OpenSession, Release
-from holdfast.core.values import Limits
+from holdfast.core.values import Limits, Moment
 from holdfast.core.views import why
 from tests.core.bare import FAR_MS, Core
 from tests.core.crowd import Crowd, release_all
@@ -145,3 +145,20 @@ def test_claims_of_all_are_met_in_order(block: int) -> None:
         except Exception as error:
             raise AssertionError(f"walk {seed}: {error!r}") from error
         assert not walk.crowd.line
+
+
+def test_places_that_nobody_came_back_to_end_a_few_at_a_time() -> None:
+    """After a restart everybody has been away since then. A minute later their places end, not all of them in one turn
+    (W2).
+    """
+    core = Core()
+    core.hold("job")
+    for _ in range(1_200):
+        core.ask(core.want_all(("job",)))
+    core.state.send_everybody_away()
+    left = []
+    for now_ms in range(60_000, 60_004):
+        core.now = Moment(now_ms, now_ms)
+        core.settle()
+        left.append(len(core.state.tickets))
+    assert left == [700, 200, 0, 0]

@@ -205,11 +205,9 @@ def test_bytes_are_given_by_who_has_most() -> None:
     shares = Shares()
     small = EndedLease("n", "ana", None, LastEnd("released", 1, None, None, 0, 0))
     for number in range(100):
-        shares.enter("ana", None, f"a{number}")
-        shares.count("ana", None, 1, weight_of_remembered("a", small))
+        shares.put("ana", None, f"a{number}", weight_of_remembered("a", small))
     for number in range(10):
-        shares.enter("eve", "s", f"e{number}")
-        shares.count("eve", "s", 1, 8_000)
+        shares.put("eve", "s", f"e{number}", 8_000)
     assert {(who, session) for who, session, _ in givers(shares, 60_000, 2_000, in_bytes=True)} == {("eve", "s")}
 
 

@@ -63,6 +63,9 @@ class Agenda:
         self.done_alarms: Alarms[tuple[int, str]] = Alarms()
         """When finished work is no longer remembered (L5)."""
         self.fade_at_ms = 0
+        self.lapsed = 0
+        """How many places have ended because nobody came back to them; and when the next may."""
+        self.lapse_at_ms = 0
 
     def build(self, slots: dict[str, Slot], sessions: dict[str, Session]) -> None:
         """Set an alarm for everything that has a deadline."""

@@ -363,7 +363,7 @@ def _fade(state: State, name: str) -> None:
     slot = state.slots[name]
     if slot.done is not None:
         state.slots[name] = faded = replace(slot, done=None)
-        state.index.fade(name, slot, faded)
+        state.index.fade(name, faded)
 
 
 def _forgotten(state: State, event: Forgotten | SharesForgotten | DoneFaded) -> None:

@@ -119,42 +119,34 @@ class Index:
     def add_free(self, name: str, slot: Slot) -> None:
         """Enter a name that nobody holds any more, behind all others of its account."""
         principal, session = account_of_name(slot)
-        self.free.enter(principal, session, name)
-        self._count_free(name, slot, 1)
+        if slot.done is None:
+            self.free.put(principal, session, name, weight_of_name(name, slot))
+        else:
+            self.free.put(principal, session, name, 0)
+            self.done.put(principal, session, name, weight_of_done(name, slot.done))
 
     def drop_free(self, name: str, slot: Slot) -> None:
         """Take out a name that is held again, or forgotten."""
-        self._count_free(name, slot, -1)
         principal, session = account_of_name(slot)
-        self.free.leave(principal, session, name)
+        self.free.take(principal, session, name)
+        if slot.done is not None:
+            self.done.take(principal, session, name)
 
-    def fade(self, name: str, done: Slot, faded: Slot) -> None:
+    def fade(self, name: str, faded: Slot) -> None:
         """Count a name among the free ones, since it is done no more. It stands there where it stood."""
-        self._count_free(name, done, -1)
-        self._count_free(name, faded, 1)
-
-    def _count_free(self, name: str, slot: Slot, by: int) -> None:
-        principal, session = account_of_name(slot)
-        if slot.done is None:
-            self.free.count(principal, session, by, by * weight_of_name(name, slot))
-            return
-        if by > 0:
-            self.done.enter(principal, session, name)
-        self.done.count(principal, session, by, by * weight_of_done(name, slot.done))
-        if by < 0:
-            self.done.leave(principal, session, name)
+        principal, session = account_of_name(faded)
+        self.done.take(principal, session, name)
+        self.free.weigh(principal, session, name, weight_of_name(name, faded))
 
     def remember(self, place: str, thing: Remembered) -> None:
         """Enter what the retry memory keeps, behind all others of its account."""
         principal, session = account_of_remembered(thing)
-        self.memory.enter(principal, session, place)
-        self.memory.count(principal, session, 1, weight_of_remembered(place, thing))
+        self.memory.put(principal, session, place, weight_of_remembered(place, thing))
 
     def forget(self, place: str, thing: Remembered) -> None:
         """Take out what the retry memory keeps no longer."""
         principal, session = account_of_remembered(thing)
-        self.memory.count(principal, session, -1, -weight_of_remembered(place, thing))
-        self.memory.leave(principal, session, place)
+        self.memory.take(principal, session, place)
 
     def _count_waiting(self, ticket: Ticket, by: int) -> None:
         who = ticket.terms.principal

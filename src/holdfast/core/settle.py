@@ -29,6 +29,7 @@ FORGET_EVERY_MS = 1_000
 FORGET_MAX = 2_000
 """How many remembered things one turn may look at, of each kind: it bounds its time."""
 FADE_MAX = 1_000
+LAPSE_MAX = 500
 
 
 def settle(state: State, now: Moment, limits: Limits) -> Due | None:
@@ -38,10 +39,7 @@ def settle(state: State, now: Moment, limits: Limits) -> Due | None:
         or _expired_lease(state, now.ms)
         or _lapsed_ticket(state, now.ms)
         or settle_line(state, now, limits)
-        or _faded_work(state, now.ms)
-        or _overdue_memory(state, now.ms, limits)
-        or _too_much_memory(state, now.ms, limits)
-        or _too_many_names(state, now.ms, limits)
+        or _what_is_kept(state, now.ms, limits)
     )
 
 
@@ -73,10 +71,19 @@ def _lapsed_session(state: State, now_ms: int) -> Due | None:
 
 
 def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
-    """Return the end of the place whose holder has been away for too long (W2)."""
+    """Return the end of the place whose holder has been away for too long (W2).
+
+    After a restart everybody has been away since then. So only some places end in one turn: a later end of a place
+    that nobody is at hurts nobody.
+    """
+    agenda = state.agenda
     for ticket_id, since_ms in state.presence.absent_since.items():
-        is_due = since_ms + ABSENT_MS_MAX <= now_ms
-        return Due(left(state.tickets[ticket_id], "gone"), ((ticket_id, TicketGone()),)) if is_due else None
+        if since_ms + ABSENT_MS_MAX > now_ms or now_ms < agenda.lapse_at_ms:
+            break
+        agenda.lapsed += 1
+        if agenda.lapsed % LAPSE_MAX == 0:
+            agenda.lapse_at_ms = now_ms + 1
+        return Due(left(state.tickets[ticket_id], "gone"), ((ticket_id, TicketGone()),))
     return None
 
 
@@ -103,11 +110,25 @@ def _expired_lease(state: State, now_ms: int) -> Due | None:
     return None
 
 
+def _what_is_kept(state: State, now_ms: int, limits: Limits) -> Due | None:
+    """Return what need not, or must not, be kept any longer."""
+    agenda, memory, free = state.agenda, state.index.memory, state.index.free
+    if now_ms >= agenda.forget_at_ms and (overdue := _overdue_memory(state, now_ms, limits)) is not None:
+        return overdue
+    if agenda.done_alarms and now_ms >= agenda.fade_at_ms and (faded := _faded_work(state, now_ms)) is not None:
+        return faded
+    if memory.number > limits.retry_keys_max or memory.weight > limits.retry_bytes_max:
+        eldest = _too_much_memory(state, now_ms, limits)
+        if eldest is not None:
+            return eldest
+    if free.number > limits.ended_names_max or free.weight > limits.ended_bytes_max:
+        return _too_many_names(state, now_ms, limits)
+    return None
+
+
 def _faded_work(state: State, now_ms: int) -> Due | None:
     """Return that finished work is no longer remembered, so that it counts for nobody any more (L5)."""
     agenda = state.agenda
-    if now_ms < agenda.fade_at_ms:
-        return None
     faded: dict[str, None] = {}
     while (alarms := agenda.done_alarms.earlier()) and alarms[0][0] <= now_ms and len(faded) < FADE_MAX:
         _, name = heapq.heappop(alarms)
@@ -121,8 +142,6 @@ def _faded_work(state: State, now_ms: int) -> Due | None:
 
 def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
     """Drop the eldest of the retry memory that have been there for long enough. Looked at once a second."""
-    if now_ms < state.agenda.forget_at_ms:
-        return None
     due = 0
     for thing in islice(state.remembered.values(), FORGET_MAX):
         if thing.at_ms > now_ms - limits.retry_memory_ms:
@@ -137,7 +156,7 @@ def _too_much_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
     """Drop the eldest of whoever has most in the retry memory, if it is over a limit (C5)."""
     memory = state.index.memory
     too_many = memory.number > limits.retry_keys_max
-    if not (too_many or memory.weight > limits.retry_bytes_max) or now_ms < state.agenda.cut_memory_at_ms:
+    if now_ms < state.agenda.cut_memory_at_ms:
         return None
     limit = limits.retry_keys_max if too_many else limits.retry_bytes_max
     dropped: list[tuple[str, str | None, int]] = []
@@ -159,7 +178,7 @@ def _too_many_names(state: State, now_ms: int, limits: Limits) -> Due | None:
     """Drop the eldest free names of whoever left most, if they are over a limit. Some of them may have to stay."""
     free = state.index.free
     too_many = free.number > limits.ended_names_max
-    if not (too_many or free.weight > limits.ended_bytes_max) or now_ms < state.agenda.cut_names_at_ms:
+    if now_ms < state.agenda.cut_names_at_ms:
         return None
     limit = limits.ended_names_max if too_many else limits.ended_bytes_max
     looked_at: list[tuple[str, str | None, int]] = []

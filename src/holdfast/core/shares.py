@@ -10,61 +10,39 @@ kept for another, each thing stands in an *account*: of a principal, and of a se
 Over a limit those who have most are lowered to one level, as water runs off (`spread`): whoever has no more than its
 part of the limit gives nothing. First it runs off between the principals, then between the accounts of each.
 
-Who has most is known without a search: a `Ranking` keeps everybody under the level that it has. Numbers are ranked
-exactly, bytes to the nearest 4 KiB. All this is a function of what is durable, in the order of its dictionaries, so
-that a restart builds the same.
+Who has most is found when it is asked for, by a look at every principal, and at every account of those who give. That
+is seldom: each time many entries go. So a thing that comes or goes costs no more than a few sums.
 """
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from holdfast.core.values import EndedLease, EndedSession
+from holdfast.core.values import EndedLease, EndedSession, SpentKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from holdfast.core.values import Done, Remembered, Slot
+    from holdfast.core.values import Done, LastEnd, Remembered, Slot
+
+K = TypeVar("K", str, str | None)
 
 ENTRY_BYTES = 64
 """What each thing counts beside its texts."""
-LEVEL_BITS = 12
-LEVEL_BYTES = 1 << LEVEL_BITS
+LEVEL_BYTES = 4_096
 """How exactly bytes are ranked."""
 
 
-class Ranking(msgspec.Struct):
-    """Who has how much: everybody stands under its level, and nobody under 0."""
-
-    levels: dict[int, dict[str | None, None]] = msgspec.field(default_factory=dict)
-
-    def move(self, who: str | None, old: int, new: int) -> None:
-        """Let somebody change its level."""
-        levels = self.levels
-        those = None
-        if old:
-            those = levels[old]
-            if len(those) == 1:
-                del levels[old]
-            else:
-                del those[who]
-                those = None
-        if new:
-            level = levels.get(new)
-            if level is not None:
-                level[who] = None
-            else:
-                # Whoever stands alone takes its level along.
-                levels[new] = {who: None} if those is None else those
-
-
 class Account(msgspec.Struct):
-    """The things of one principal, or of one of its sessions, eldest first. Of finished names only the order counts."""
+    """The things of one principal, or of one of its sessions, eldest first, with what each weighs.
 
-    items: dict[str, None] = msgspec.field(default_factory=dict)
+    One that weighs nothing only stands there, to keep its place in the order.
+    """
+
+    items: dict[str, int] = msgspec.field(default_factory=dict)
     number: int = 0
     weight: int = 0
 
@@ -75,8 +53,6 @@ class Purse(msgspec.Struct):
     accounts: dict[str | None, Account] = msgspec.field(default_factory=dict)
     number: int = 0
     weight: int = 0
-    by_number: Ranking = msgspec.field(default_factory=Ranking)
-    by_weight: Ranking = msgspec.field(default_factory=Ranking)
 
 
 NOTHING = Account()
@@ -89,34 +65,43 @@ class Shares(msgspec.Struct):
     purses: dict[str, Purse] = msgspec.field(default_factory=dict)
     number: int = 0
     weight: int = 0
-    by_number: Ranking = msgspec.field(default_factory=Ranking)
-    by_weight: Ranking = msgspec.field(default_factory=Ranking)
 
-    def enter(self, principal: str, session: str | None, item: str) -> None:
-        """Put a thing behind all others of its account. It counts for nothing yet."""
+    def put(self, principal: str, session: str | None, item: str, weight: int) -> None:
+        """Put a thing behind all others of its account."""
         purse = self.purses.get(principal)
         if purse is None:
             purse = self.purses[principal] = Purse()
         account = purse.accounts.get(session)
         if account is None:
             account = purse.accounts[session] = Account()
-        account.items[item] = None
+        account.items[item] = weight
+        if weight:
+            self._count(purse, account, 1, weight)
 
-    def leave(self, principal: str, session: str | None, item: str) -> None:
-        """Take a thing out that counts for nothing any more, and with the last one the account."""
+    def take(self, principal: str, session: str | None, item: str) -> None:
+        """Take a thing out, and with the last one the account."""
         purse = self.purses[principal]
-        items = purse.accounts[session].items
-        del items[item]
-        if not items:
+        account = purse.accounts[session]
+        weight = account.items.pop(item)
+        if weight:
+            self._count(purse, account, -1, -weight)
+        if not account.items:
             del purse.accounts[session]
             if not purse.accounts:
                 del self.purses[principal]
 
-    def count(self, principal: str, session: str | None, by: int, weight: int) -> None:
-        """Let an account have so many more, or fewer, with this weight in bytes."""
+    def weigh(self, principal: str, session: str | None, item: str, weight: int) -> None:
+        """Let a thing that only stood there count. It keeps its place."""
         purse = self.purses[principal]
-        _rank(purse, session, purse.accounts[session], by, weight)
-        _rank(self, principal, purse, by, weight)
+        account = purse.accounts[session]
+        account.items[item] = weight
+        self._count(purse, account, 1, weight)
+
+    def _count(self, purse: Purse, account: Account, by: int, weight: int) -> None:
+        account.number += by
+        account.weight += weight
+        purse.number += by
+        purse.weight += weight
         self.number += by
         self.weight += weight
 
@@ -130,32 +115,28 @@ class Shares(msgspec.Struct):
         return NOTHING if purse is None else purse.accounts.get(session, NOTHING)
 
 
-def _rank(above: Purse | Shares, who: str | None, member: Account | Purse, by: int, weight: int) -> None:
-    number, before = member.number, member.weight
-    above.by_number.move(who, number, number + by)
-    member.number = number + by
-    member.weight = after = before + weight
-    # Looked at first, because it is seldom so: the level in bytes changes.
-    if before >> LEVEL_BITS != after >> LEVEL_BITS or not before or not after:
-        above.by_weight.move(who, _level(before), _level(after))
+def _by_level(members: Mapping[K, Account | Purse], *, in_bytes: bool) -> dict[int, list[K]]:
+    """Return who has how much: numbers exactly, bytes in levels. Who has nothing is not there."""
+    levels: dict[int, list[K]] = {}
+    for who, member in members.items():
+        if member.number:
+            level = -(-member.weight // LEVEL_BYTES) if in_bytes else member.number
+            levels.setdefault(level, []).append(who)
+    return levels
 
 
-def _level(weight: int) -> int:
-    return (weight >> LEVEL_BITS) + 1 if weight else 0
-
-
-def spread(ranking: Ranking, wanted: int, floor: int) -> Iterator[tuple[str | None, int]]:
+def spread(levels: Mapping[int, list[K]], wanted: int, floor: int) -> Iterator[tuple[K, int]]:
     """Yield who gives how many levels, so that `wanted` are given in all and those who have most give first.
 
     Everybody above the water gives, and all of them end at one level, never below `floor`. There are few levels,
     however many stand under them: to fill n levels with somebody takes n²/2 things.
     """
-    levels = sorted((level for level in ranking.levels if level > floor), reverse=True)
-    those: list[tuple[str | None, int]] = []
+    above: list[int] = sorted((level for level in levels if level > floor), reverse=True)
+    those: list[tuple[K, int]] = []
     water, rest, given = floor, 0, 0
-    for level, below in zip(levels, [*levels[1:], floor], strict=False):
+    for level, below in zip(above, [*above[1:], floor], strict=False):
         # Each gives one level at least, so no more than that many are ever asked.
-        those.extend((who, level) for who in islice(ranking.levels[level], wanted - len(those)))
+        those.extend((who, level) for who in islice(levels[level], wanted - len(those)))
         more = (level - below) * len(those)
         if given + more >= wanted:
             each, rest = divmod(wanted - given, len(those))
@@ -176,12 +157,11 @@ def givers(shares: Shares, limit: int, most: int, *, in_bytes: bool) -> Iterator
     unit = LEVEL_BYTES if in_bytes else 1
     over = (shares.weight if in_bytes else shares.number) - limit
     wanted = min(-(-over // unit) + min(limit // 100 // unit, most // 2), most)
-    ranking = shares.by_weight if in_bytes else shares.by_number
-    for who, gives in spread(ranking, wanted, limit // len(shares.purses) // unit):
-        principal = str(who)
+    ranked = _by_level(shares.purses, in_bytes=in_bytes)
+    for principal, gives in spread(ranked, wanted, limit // len(shares.purses) // unit):
         purse = shares.purses[principal]
         keeps = (purse.weight if in_bytes else purse.number) - gives * unit
-        inside = purse.by_weight if in_bytes else purse.by_number
+        inside = _by_level(purse.accounts, in_bytes=in_bytes)
         for session, part in spread(inside, gives, max(0, keeps) // len(purse.accounts) // unit):
             yield principal, session, part * unit
 
@@ -206,38 +186,41 @@ def exceeded(limit: int, wanted: int, of_principal: int, of_session: int | None)
 # What things weigh: their texts, one byte for a character of ASCII and four for any other, as they may be in memory.
 
 
-def weight_of_text(*texts: str | None) -> int:
-    """Return the bytes that texts take at most."""
-    weight = 0
-    for text in texts:
-        if text is not None:
-            weight += len(text) if text.isascii() else 4 * len(text)
-    return weight
+def _size_of(text: str) -> int:
+    return len(text) if text.isascii() else 4 * len(text)
 
 
 def weight_of_name(name: str, slot: Slot) -> int:
     """Return what a name that nobody holds counts."""
-    end = slot.last_end
-    if end is None:
-        return ENTRY_BYTES + weight_of_text(name)
-    return ENTRY_BYTES + weight_of_text(name, end.owner, end.note, end.reason)
+    weight = ENTRY_BYTES + _size_of(name)
+    return weight if slot.last_end is None else weight + _weight_of_end(slot.last_end)
+
+
+def _weight_of_end(end: LastEnd) -> int:
+    weight = 0
+    for text in (end.owner, end.note, end.reason):
+        if text is not None:
+            weight += _size_of(text)
+    return weight
 
 
 def weight_of_done(name: str, done: Done) -> int:
     """Return what a name that is remembered as done counts."""
-    return ENTRY_BYTES + weight_of_text(name, done.owner, done.result)
+    return ENTRY_BYTES + _size_of(name) + _size_of(done.owner or "") + _size_of(done.result or "")
 
 
 def weight_of_remembered(place: str, thing: Remembered) -> int:
-    """Return what an entry of the retry memory counts."""
+    """Return what an entry of the retry memory counts. Places and keys are ASCII."""
+    weight = ENTRY_BYTES + len(place)
+    if thing.key is not None:
+        weight += len(thing.key)
+    if isinstance(thing, SpentKey):
+        return weight
+    if thing.end_key is not None:
+        weight += len(thing.end_key)
     if isinstance(thing, EndedLease):
-        end = thing.end
-        return ENTRY_BYTES + weight_of_text(
-            place, thing.name, end.owner, end.note, end.reason, thing.key, thing.end_key
-        )
-    if isinstance(thing, EndedSession):
-        return ENTRY_BYTES + weight_of_text(place, thing.key, thing.end_key)
-    return ENTRY_BYTES + weight_of_text(place, thing.key)
+        weight += _size_of(thing.name) + _weight_of_end(thing.end)
+    return weight
 
 
 # Whose things are.
