@@ -266,6 +266,8 @@ async def _sessions(world: World, p: str, worker: str, other: str) -> dict[str, 
     body = {"ttl_seconds": 86_400, "name": "night run", "metadata": "shift 3"}
     session = await world.told("POST", "/sessions", body, token=other, key=f"{p}-session")
     await world.acquire(f"{p}/in-session", token=session["session_secret"], owner="hal", ttl_seconds=600)
+    again = {"token": session["session_secret"], "key": f"{p}-in-session", "resume": True}
+    await world.acquire(f"{p}/in-session", owner="hal", ttl_seconds=600, **again)
     counted = {"session_id": session["session_id"], "ttl_seconds": 86_400}
     await world.acquire(f"{p}/counted", token=other, **counted)
     await world.told("POST", f"/sessions/{session['session_id']}/keepalive", token=other)
