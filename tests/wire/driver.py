@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from urllib.parse import quote
 
+from holdfast.server.doors.lane import LINGER_SECONDS
 from tests.support.http import Client
 from tests.wire.histories import History, draw
 from tests.wire.judge import Heard, Verdict, due, judge
@@ -79,7 +80,20 @@ class Address:
 
 
 async def play(history: History, address: Address) -> Heard:
-    """Do what the history says, and return what was heard."""
+    """Do what the history says, and return what was heard.
+
+    Who reads late on a busy machine may read too late: the server waits `LINGER_SECONDS` after a refusal, and then the
+    kernel takes back what was not read. Such a one is played again.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    heard = await _play_once(history, address)
+    if history.reads_late and heard.end == "reset" and loop.time() - began > LINGER_SECONDS:
+        return await _play_once(history, address)
+    return heard
+
+
+async def _play_once(history: History, address: Address) -> Heard:
     line = await _connect(address, small=history.reads_late)
     try:
         async with asyncio.timeout(SECONDS_MAX):
