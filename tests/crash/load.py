@@ -355,7 +355,7 @@ class Crowd:
             [
                 *(f"w{index}:w{index}-{secret}" for index in range(workers)),
                 f"keeper:keeper-{secret}",
-                f"operator:operator-{secret}:admin",
+                f"operator:operator-{secret}:read+claim+admin",
             ]
         )
         clients = [

@@ -171,7 +171,7 @@ class Party(Crowd):
         self.ledger = Ledger()
         whos = [f"e{index}" for index in range(CLIENTS)]
         plain = ",".join(f"{who}:{who}-{secret}" for who in [*whos, "line"])
-        self.tokens = f"{plain},operator:operator-{secret}:admin"
+        self.tokens = f"{plain},operator:operator-{secret}:read+claim+admin"
         self.errands = [Errand(who, f"{who}-{secret}", self.ledger, chance.getrandbits(64)) for who in whos]
         self.line = Line("line", f"line-{secret}", self.ledger, chance.getrandbits(64))
         operator = Operator("operator", f"operator-{secret}", self.ledger, chance.getrandbits(64))

@@ -25,8 +25,8 @@ def read(method: str, path: str, segment: bytes, body: bytes) -> Call:
     """Read a request as the server does, for a caller that may do everything."""
     api: Any = SimpleNamespace(
         settings=Settings(),
-        admit=lambda _request, _scope: Caller("alice", frozenset()),
-        name_for=lambda text, _caller: text,
+        admit=lambda *_: Caller("alice", frozenset()),
+        name_for=lambda text, *_: text,
     )
     operation = next(each for each in OPERATIONS if (each.method, each.path) == (method, path))
     headers = {b"content-type": b"application/json", b"idempotency-key": b"k"}

@@ -554,7 +554,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server whose file says what Action Llama's says."""
     folder = tmp_path_factory.mktemp("short")
     file = folder / "holdfast.toml"
-    file.write_text("resourceLockTimeout = 90\nleases_per_principal_max = 2\nreentrant = 'holder'\n")
+    file.write_text("resourceLockTimeout = 90\nleases_per_principal_max = 4\nreentrant = 'holder'\n")
     with serving(folder / "data", tokens=callers.TOKENS, config=file) as server:
         yield server
 
@@ -570,7 +570,9 @@ def test_the_file_sets_the_default_ttl(short: ServerProcess) -> None:
 
 
 def test_a_full_token_is_refused_with_a_reason(short: ServerProcess) -> None:
-    """Who may hold no more is told so with 409 and a reason; what it holds it still gets again."""
+    """Who may hold no more, half of what its token may, is told so with 409 and a reason; what it holds it still gets
+    again.
+    """
     run = Run(Api.of(short, callers.BOB))
     first = resource()
     locked(run, first)

@@ -58,7 +58,7 @@ def test_run_marks_its_claim(cli: Run) -> None:
     """`run --label` claims with labels, which others see while the command runs."""
     job = unique("marked")
     look = (sys.executable, "-m", "holdfast", "jobs", job, "--json")
-    shown = cli("run", job, "--label", "team=infra", "--", *look)
+    shown = cli("run", job, "--label", "team=infra", "--keep-token", "--", *look)
     assert json.loads(shown.stdout)["jobs"][0]["labels"] == {"team": "infra"}, shown
 
 
