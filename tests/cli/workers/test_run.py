@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import main
+from holdfast.cli.shared.options import REMEMBER_SECONDS_MAX
+from holdfast.core.values import REMEMBER_MS_MAX
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import wait_until
@@ -124,12 +126,12 @@ def test_output_is_the_commands(run: Run) -> None:
 
 def test_the_command_knows_its_claim(run: Run, api: Api) -> None:
     """The job, its fencing token and the lease id are in the environment, and the token is the current one."""
-    script = 'printf "%s\\n" "$HOLDFAST_JOB" "$HOLDFAST_FENCING_TOKEN" "$HOLDFAST_JOBS"; test -n "$HOLDFAST_LEASE"'
+    script = 'printf "%s\\n" "$HOLDFAST_JOB" "$HOLDFAST_FENCING_TOKEN" "$HOLDFAST_LEASE" "$HOLDFAST_JOBS"'
     ended = run("run/env", "--", "sh", "-c", script)
     assert ended.returncode == 0
-    job, token, jobs = ended.stdout.splitlines()
+    job, token, lease_id, jobs = ended.stdout.splitlines()
     assert job == "run/env"
-    assert json.loads(jobs) == [{"job": "run/env", "fencing_token": int(token)}]
+    assert json.loads(jobs) == [{"job": "run/env", "fencing_token": int(token), "lease_id": lease_id}]
     assert api.acquired("run/env")["previous"]["fencing_token"] == int(token)
 
 
@@ -176,6 +178,33 @@ def test_success_is_remembered(run: Run, api: Api) -> None:
     again = run("run/done", "--", "echo", "again")
     assert (again.returncode, again.stdout) == (12, "")
     assert run("run/done", "--redo", "--", "echo", "again").stdout == "again\n"
+
+
+def test_longer_than_any_server_remembers(run: Run, api: Api) -> None:
+    """A time that no server takes is refused before anything is claimed or run; the longest one is taken (L5)."""
+    for command in (run("run/too-long", "--remember", "31d", "--", "echo", "no"),):
+        assert (command.returncode, command.stdout) == (64, "")
+        assert "--remember" in command.stderr and "30d" in command.stderr
+    assert api.status("run/too-long").json()["fencing_token"] == api.status("run/never").json()["fencing_token"]
+    assert run("run/longest", "--remember", "30d", "--", "true").returncode == 0
+    assert REMEMBER_SECONDS_MAX * 1_000 == REMEMBER_MS_MAX
+
+
+def test_not_remembered_is_said_and_the_job_is_free(holdfast: Run, tmp_path: Path) -> None:
+    """If the server remembers no more, the job is given back all the same, it is said, and the exit code is 75."""
+    with ServerProcess.start(
+        tmp_path / "data", tokens=callers.TOKENS, settings={"done_names_per_principal_max": 2}
+    ) as small:
+        told, api = environment(small, tmp_path), Api.of(small, callers.ALICE)
+        assert holdfast("run", "full-1", "--remember", "1h", "--", "true", **told).returncode == 0
+        both = holdfast("run", "full-2", "full-3", "--remember", "1h", "--", "true", **told)
+        assert both.returncode == 75
+        assert "full-3 is NOT remembered as done" in both.stderr and "full-2 is" not in both.stderr
+        assert [api.status(name).json()["status"] for name in ("full-2", "full-3")] == ["done", "free"]
+        assert holdfast("claim", "full-4", **told).returncode == 0
+        released = holdfast("release", "full-4", "--done", "--remember", "1h", **told)
+        assert released.returncode == 75 and "was released, but it is NOT remembered as done" in released.stderr
+        assert is_free(api, "full-4")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -265,6 +294,19 @@ def test_every_job_or_none(run: Run, api: Api) -> None:
     api.acquired("run/b", owner="agent-2")
     assert run("-n", "run/a", "run/b", "--", "true").returncode == 1
     assert is_free(api, "run/a")
+
+
+def test_each_of_several_jobs_can_be_noted(run: Run, api: Api) -> None:
+    """In a run of several jobs `note`, `heartbeat` and `release` work for each of them, inside another run too."""
+    tool = f"{sys.executable} -m holdfast"
+    inner = (
+        f"{tool} note run/one 'at one' && {tool} note run/two 'at two' && {tool} heartbeat run/two"
+        f' && {tool} release run/one && test -z "$HOLDFAST_JOB$HOLDFAST_LEASE"'
+    )
+    outer = f'exec {tool} run -q run/one run/two -- sh -c "$SCRIPT"'
+    ended = run("-q", "--keep-token", "run/outer", "--", "env", f"SCRIPT={inner}", "sh", "-c", outer)
+    assert ended.returncode == 0, ended.stderr
+    assert [api.status(name).json()["previous"]["note"] for name in ("run/one", "run/two")] == ["at one", "at two"]
 
 
 def test_the_first_free_one(run: Run, api: Api) -> None:

@@ -22,6 +22,8 @@ RETRY_SECONDS = 1.0
 ANSWER_SECONDS = 5.0
 """And so is one that hangs. It is asked twice before that."""
 SECONDS_MAX = 2**32 - 1
+REMEMBER_SECONDS_MAX = 30 * 86_400
+"""Finished work is remembered for so long at most, on every server."""
 OWNER_CHARS_MAX = 128
 JSON = "holdfast.json"
 """Where the context says that `--json` was given."""
@@ -35,6 +37,11 @@ class Duration(click.ParamType[int]):
 
     name = "time"
 
+    def __init__(self, most: int = SECONDS_MAX, most_words: str = "") -> None:
+        """Take the longest that is allowed, in seconds and as it is written."""
+        self._most = most
+        self._most_words = most_words
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read it."""
         if isinstance(value, int):
@@ -43,6 +50,8 @@ class Duration(click.ParamType[int]):
         seconds = int(found[1]) * _UNITS[found[2]] if found else 0
         if not 1 <= seconds <= SECONDS_MAX:
             self.fail(f"{value!r} is not a time; write 90s, 15m, 12h, 30d or 2w", param, ctx)
+        if seconds > self._most:
+            self.fail(f"{value!r} is too long; at most {self._most_words} is possible", param, ctx)
         return seconds
 
 
@@ -170,7 +179,9 @@ def names_job(command: F) -> F:
 def names_own_job(command: F) -> F:
     """Add the argument JOB, completed with what was claimed from here, and the options that say by whom."""
     job = click.argument("job", type=Job(), shell_complete=suggestions.own_jobs)
-    lease = click.option("--lease", metavar="ID", help="The lease id; else HOLDFAST_LEASE, else what `claim` kept.")
+    lease = click.option(
+        "--lease", metavar="ID", help="The lease id; else that of the `run` around it, else what `claim` kept."
+    )
     owner = click.option(
         "--owner", metavar="NAME", help="Insist that NAME claimed it from here; else HOLDFAST_OWNER, else anybody."
     )
@@ -247,12 +258,14 @@ def default_owner() -> str:
 
 
 def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str | None) -> str:
-    """Return the lease id to show: as named, else HOLDFAST_LEASE, else what was kept when the job was claimed here."""
-    from holdfast.cli.shared import leases
+    """Return the lease id to show: as named, else as `holdfast run` told it, else what `holdfast claim` kept here."""
+    from holdfast.cli.shared import leases, with_command
 
     # In the environment of `holdfast run` it is that of HOLDFAST_JOB, and of no other job.
     is_meant = os.environ.get("HOLDFAST_JOB", job) == job
     if given := named_lease or (from_environment("HOLDFAST_LEASE") if is_meant else None):
+        return given
+    if given := with_command.lease_ids(os.environ).get(job):
         return given
     kept = leases.own().find(url, job)
     if kept is None:

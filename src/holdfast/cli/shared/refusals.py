@@ -18,6 +18,9 @@ from holdfast.errors import (
     Unreachable,
 )
 
+LIMIT_CODES = ("quota_exceeded", "lock_limit_exceeded", "capacity_exceeded")
+"""The request is fine and the server is there: somebody has as much as the settings allow."""
+
 
 def exit_code(error: HoldfastError) -> int:
     """Tell the exit code of an error."""
@@ -34,6 +37,8 @@ def exit_code(error: HoldfastError) -> int:
             return output.DEADLOCK
         case LeaseLost() | Refused(code="outcome_unknown" | "session_expired"):
             return output.LOST
+        case Refused(code=code) if code in LIMIT_CODES:
+            return output.LIMIT
         case NotAllowed():
             return output.NOT_ALLOWED
         case Unreachable() | Refused(status=408 | 429 | 502 | 503 | 504):
@@ -96,7 +101,7 @@ def _status(error: HoldfastError) -> str:
             return "lost"
         case Refused(code="outcome_unknown"):
             return "uncertain"
-        case NotAllowed():
+        case NotAllowed(code=code) if code not in LIMIT_CODES:
             return "not_allowed"
         case Refused():
             return "refused"

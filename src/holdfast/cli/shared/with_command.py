@@ -1,16 +1,34 @@
-"""What commands have in common that run another one: where it stands on the line, and their usual times."""
+"""What commands have in common that run another one: where it stands on the line, their usual times, what it is told.
+
+A command inside reads here what the `holdfast run` around it told.
+"""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import click
 from click.shell_completion import CompletionItem
 
 from holdfast.cli.shared.suggestions import COMMAND
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast import Claim
+
 OWN_TOKENS = ("HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE")
 """The variables by which a command would find the token of whoever runs it."""
+OF_ONE_JOB = (
+    "HOLDFAST_JOB",
+    "HOLDFAST_FENCING_TOKEN",
+    "HOLDFAST_LEASE",
+    "HOLDFAST_PREVIOUS_OWNER",
+    "HOLDFAST_PREVIOUS_ENDED",
+    "HOLDFAST_PREVIOUS_NOTE",
+)
+"""The variables that speak of one job. A run inside another does not pass on those of the outer one."""
 GRACE_SECONDS = 10
 TTL_SECONDS = 60
 RETRY_SECONDS = 10.0
@@ -52,3 +70,61 @@ class WithCommand(click.Command):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Show where it goes."""
         return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
+
+
+# What a command is told of the jobs.
+
+
+class JobEntry(TypedDict):
+    """An entry of HOLDFAST_JOBS."""
+
+    job: str
+    fencing_token: int
+    lease_id: NotRequired[str]
+    """An older `holdfast run` does not tell it."""
+
+
+def environment_for(base: Mapping[str, str], claims: Sequence[Claim]) -> dict[str, str]:
+    """Add what the command is told of its claims. The lease ids are in the environment, never on a command line."""
+    import msgspec
+
+    environment = {name: value for name, value in base.items() if name not in OF_ONE_JOB}
+    several: list[JobEntry] = [
+        {"job": each.job_id, "fencing_token": each.token, "lease_id": each.lease_id} for each in claims
+    ]
+    environment["HOLDFAST_JOBS"] = msgspec.json.encode(several).decode()
+    if len(claims) > 1:
+        return environment
+    (only,) = claims
+    environment |= {
+        "HOLDFAST_JOB": only.job_id,
+        "HOLDFAST_FENCING_TOKEN": str(only.token),
+        "HOLDFAST_LEASE": only.lease_id,
+    }
+    before = only.previous
+    if before is not None:
+        environment |= {
+            "HOLDFAST_PREVIOUS_OWNER": before.owner or "",
+            "HOLDFAST_PREVIOUS_ENDED": before.ended,
+            "HOLDFAST_PREVIOUS_NOTE": before.note or "",
+        }
+    return environment
+
+
+def fencing_tokens(environment: Mapping[str, str]) -> dict[str, int]:
+    """Return the jobs of the `holdfast run` around us, with their fencing tokens."""
+    return {each["job"]: each["fencing_token"] for each in _entries(environment)}
+
+
+def lease_ids(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the jobs of the `holdfast run` around us, with their lease ids."""
+    return {each["job"]: each["lease_id"] for each in _entries(environment) if "lease_id" in each}
+
+
+def _entries(environment: Mapping[str, str]) -> list[JobEntry]:
+    import msgspec
+
+    try:
+        return msgspec.json.decode(environment.get("HOLDFAST_JOBS", "[]"), type=list[JobEntry])
+    except (msgspec.MsgspecError, UnicodeEncodeError):  # Somebody else's variable.
+        return []

@@ -8,9 +8,17 @@ import click
 import msgspec
 
 from holdfast.cli.shared import leases, output
-from holdfast.cli.shared.options import Duration, as_json, asks_server, client, find_lease_id, names_own_job
+from holdfast.cli.shared.options import (
+    REMEMBER_SECONDS_MAX,
+    Duration,
+    as_json,
+    asks_server,
+    client,
+    find_lease_id,
+    names_own_job,
+)
 from holdfast.cli.workers import claim
-from holdfast.errors import LeaseLost
+from holdfast.errors import LeaseLost, Refused
 
 REMEMBER_SECONDS = 86_400
 
@@ -19,7 +27,9 @@ REMEMBER_SECONDS = 86_400
 @names_own_job
 @click.option("--done", is_flag=True, help="The work is finished: nobody shall do it again.")
 @click.option("--failed", is_flag=True, help="It did not end well: it counts as an attempt.")
-@click.option("--remember", metavar="TIME", type=Duration(), help="With --done: for how long [1d].")
+@click.option(
+    "--remember", metavar="TIME", type=Duration(REMEMBER_SECONDS_MAX, "30d"), help="With --done: for how long [1d]."
+)
 @click.option("--result", metavar="TEXT", help="With --done: what came of it.")
 @as_json
 @asks_server
@@ -58,6 +68,12 @@ def release(
         except LeaseLost:
             _forget(server.url, job, lease_id)
             raise
+        except Refused as error:
+            if error.code != "quota_exceeded":
+                raise
+            server.release_job(job, lease_id)
+            _forget(server.url, job, lease_id)
+            raise _not_remembered(job, error) from None
         _forget(server.url, job, lease_id)
     if json:
         output.say_json({"status": "released", "job_id": job, "outcome": outcome})
@@ -95,6 +111,12 @@ def transfer(
         return
     output.say(output.plain(f"handed to {to_owner}: {claim.describe(given)}"))
     output.say(f"lease {output.plain(given.lease_id)}")
+
+
+def _not_remembered(job: str, error: Refused) -> Refused:
+    """Say what was done in place of what was refused."""
+    told = f"{job} was released, but it is NOT remembered as done"
+    return Refused(error.status, error.code, told, error.details, error.request_id, retry_after=error.retry_after)
 
 
 def _forget(url: str, job: str, lease_id: str) -> None:

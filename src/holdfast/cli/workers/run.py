@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from holdfast.cli.shared import output, suggestions, times
 from holdfast.cli.shared.interrupts import orderly_end
 from holdfast.cli.shared.options import (
+    REMEMBER_SECONDS_MAX,
     Duration,
     Job,
     Whole,
@@ -25,20 +26,22 @@ from holdfast.cli.shared.options import (
     labels_of,
     metadata_of,
 )
-from holdfast.cli.shared.refusals import sentence
+from holdfast.cli.shared.refusals import exit_code, sentence
 from holdfast.cli.shared.with_command import (
     GRACE_SECONDS,
     RETRY_SECONDS,
     TTL_SECONDS,
     WithCommand,
+    environment_for,
     environment_with,
+    fencing_tokens,
     keeps_token,
 )
 from holdfast.cli.workers.claim import describe
 from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost, Refused, ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from holdfast import Claim, ClaimAnyOptions, Claims, Holdfast, Metadata
 
@@ -50,20 +53,15 @@ holdfast run deploy-main -w 10m -E 75 -- ./deploy.sh
 holdfast run --any task-1 task-2 -- sh -c './work "$HOLDFAST_JOB"'
 
 The command finds HOLDFAST_JOB, HOLDFAST_FENCING_TOKEN and HOLDFAST_LEASE in its environment, HOLDFAST_JOBS (JSON) for
-one job or several, and HOLDFAST_PREVIOUS_OWNER, HOLDFAST_PREVIOUS_ENDED and HOLDFAST_PREVIOUS_NOTE if somebody was
-there before. In place of your token it has a secret that can only look at, renew and release what this run holds, so
-that `holdfast note "$HOLDFAST_JOB" "half way"` works in it; --keep-token leaves it your token.
+one job or several, with their lease ids, and HOLDFAST_PREVIOUS_OWNER, HOLDFAST_PREVIOUS_ENDED and
+HOLDFAST_PREVIOUS_NOTE if somebody was there before. In place of your token it has a secret that can only look at, renew
+and release what this run holds, so that `holdfast note "$HOLDFAST_JOB" "half way"` works in it; --keep-token leaves it
+your token.
 
 It ends with the command's own exit code, 128 + n for signal n. Otherwise: 1 held by another (-n), 11 not acquired in
-time (-w), both replaced by -E; 12 already done, 13 deadlock, 20 lost, 126 and 127 as a shell has them.
+time (-w), both replaced by -E; 12 already done, 13 deadlock, 20 lost, 75 a limit is reached (with --remember also:
+the command succeeded, and that is not remembered), 126 and 127 as a shell has them.
 """
-
-
-class _JobEntry(TypedDict):
-    """An entry of HOLDFAST_JOBS."""
-
-    job: str
-    fencing_token: int
 
 
 class RunOptions(NamedTuple):
@@ -95,7 +93,10 @@ class RunOptions(NamedTuple):
     "-E", "--conflict-exit-code", "conflict", type=Whole(0, 255), metavar="N", help="End with N if it is held."
 )
 @click.option(
-    "--remember", type=Duration(), metavar="TIME", help="If the command succeeds, the job is done for so long."
+    "--remember",
+    type=Duration(REMEMBER_SECONDS_MAX, "30d"),
+    metavar="TIME",
+    help="If the command succeeds, the job is done for so long. At most 30d.",
 )
 @click.option("--redo", is_flag=True, help="Run it although the job is done.")
 @click.option("--owner", metavar="NAME", help="In whose name; else HOLDFAST_OWNER, else host:pid:random.")
@@ -166,21 +167,10 @@ def refuse_jobs_of_outer_run(server: Holdfast, jobs: Sequence[str]) -> None:
 
     The server cannot know, because each has an owner of its own. An environment that outlived its run says nothing.
     """
-    for job, token in jobs_of_outer_run(os.environ).items():
+    for job, token in fencing_tokens(os.environ).items():
         if job in jobs and server.check(job, token):
             circle = ("this command", job, "the `holdfast run` around it")
             raise Deadlock(409, "deadlock", "Deadlock", cycle=circle)
-
-
-def jobs_of_outer_run(environment: Mapping[str, str]) -> dict[str, int]:
-    """Return the jobs that the `holdfast run` around us told us of, with their fencing tokens."""
-    import msgspec
-
-    try:
-        told = msgspec.json.decode(environment.get("HOLDFAST_JOBS", "[]"), type=list[_JobEntry])
-    except (msgspec.MsgspecError, UnicodeEncodeError):  # Somebody else's variable.
-        return {}
-    return {each["job"]: each["fencing_token"] for each in told}
 
 
 def claim(server: Holdfast, jobs: Sequence[str], options: RunOptions) -> Claim | Claims:
@@ -220,7 +210,7 @@ def run_held(server: Holdfast, held: Claim | Claims, command: Sequence[str], opt
             _announce(claims)
         ended = run_child(
             command,
-            environment={**base, **environment_of(claims)},
+            environment=environment_for(base, claims),
             held=held,
             grace_seconds=options.grace,
             say=output.complain,
@@ -228,12 +218,10 @@ def run_held(server: Holdfast, held: Claim | Claims, command: Sequence[str], opt
     except BaseException:
         give_back(held, "failed")
         raise
-    if ended.returncode != 0:
-        lost = give_back(held, "failed")
-    elif options.remember is not None:
-        lost = give_back(held, "done", options.remember)
-    else:
-        lost = give_back(held, None)
+    if ended.returncode == 0 and options.remember is not None:
+        code = give_back_as_done(held, claims, options.remember)
+        return output.LOST if ended.lost else code
+    lost = give_back(held, "failed" if ended.returncode else None)
     return output.LOST if lost or ended.lost else ended.returncode
 
 
@@ -259,10 +247,10 @@ def _announce(claims: Sequence[Claim]) -> None:
             output.hint(f"holdfast: before: {output.plain(output.previous_words(each.previous, times.now()))}")
 
 
-def give_back(held: Claim | Claims, outcome: str | None, remember: float | None = None) -> bool:
+def give_back(held: Claim | Claims, outcome: str | None) -> bool:
     """Release; True if it was lost."""
     try:
-        held.release(outcome=outcome, remember=remember)
+        held.release(outcome=outcome)
     except LeaseLost as error:
         output.complain(str(error))
         return True
@@ -271,25 +259,20 @@ def give_back(held: Claim | Claims, outcome: str | None, remember: float | None 
     return False
 
 
-def environment_of(claims: Sequence[Claim]) -> dict[str, str]:
-    """Return what the command is told of its claims. The lease id is in the environment, never on a command line."""
-    import msgspec
-
-    several: list[_JobEntry] = [{"job": each.job_id, "fencing_token": each.token} for each in claims]
-    told = {"HOLDFAST_JOBS": msgspec.json.encode(several).decode()}
-    if len(claims) > 1:
-        return told
-    (only,) = claims
-    told |= {
-        "HOLDFAST_JOB": only.job_id,
-        "HOLDFAST_FENCING_TOKEN": str(only.token),
-        "HOLDFAST_LEASE": only.lease_id,
-    }
-    before = only.previous
-    if before is not None:
-        told |= {
-            "HOLDFAST_PREVIOUS_OWNER": before.owner or "",
-            "HOLDFAST_PREVIOUS_ENDED": before.ended,
-            "HOLDFAST_PREVIOUS_NOTE": before.note or "",
-        }
-    return told
+def give_back_as_done(held: Claim | Claims, claims: Sequence[Claim], remember: float) -> int:
+    """Release as done; return the exit code. What the server does not want to remember is given back all the same."""
+    try:
+        held.release(outcome="done", remember=remember)
+    except LeaseLost as error:
+        output.complain(str(error))
+        return output.LOST
+    except Refused as error:
+        # What was refused is still ours. What was remembered is given back already.
+        jobs = ", ".join(each.job_id for each in claims if not each.released)
+        is_known = "is not known to be" if error.code == "outcome_unknown" else "is NOT"
+        output.complain(f"the command succeeded, but {jobs} {is_known} remembered as done: {error}")
+        return output.LOST if give_back(held, None) else exit_code(error)
+    except HoldfastError as error:
+        output.complain(f"whether the job is remembered as done is not known; the claim ends by itself: {error}")
+        return exit_code(error)
+    return output.OK
