@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -138,3 +139,93 @@ def test_rotation_under_load(server: ServerProcess, operator: Api, file: Path, *
             claim.raise_if_lost()
             now = operator.status(claim.job_id).json()
             assert (now["status"], now["fencing_token"]) == ("held", claim.token)
+
+
+def written_late(file: Path, token: str) -> threading.Timer:
+    """Put the new token into its file when everybody has been refused for a while."""
+    late = threading.Timer(GAP_SECONDS, written, (file, token))
+    late.start()
+    return late
+
+
+def wait_for_line(operator: Api, job: str, waiting: int) -> None:
+    deadline = time.monotonic() + 20
+    while operator.status(job).json()["waiting"] != waiting:
+        assert time.monotonic() < deadline, operator.status(job)
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("watches", [False, True])
+@pytest.mark.parametrize("kind", ["one", "all", "any"])
+def test_wait_in_line_goes_on(server: ServerProcess, operator: Api, file: Path, kind: str, *, watches: bool) -> None:
+    """Who waits in line when its token is rotated waits for the new one in its file, and joins the line anew."""
+    busy = f"{file.stem}-busy"
+    held = operator.acquired(busy, ttl_seconds=600)
+    with Holdfast(server.url, token_file=file, retry_seconds=10) as client, ThreadPoolExecutor(1) as pool:
+        on_wait = {"on_wait": lambda _place: None} if watches and kind != "any" else {}
+        if kind == "one":
+            claiming = pool.submit(lambda: [client.claim(busy, wait=60, **on_wait)])  # type: ignore[arg-type]
+        elif kind == "all":
+            claiming = pool.submit(lambda: list(client.claim_all([busy, f"{busy}-2"], wait=60, **on_wait)))  # type: ignore[arg-type]
+        else:
+            claiming = pool.submit(lambda: [client.claim_any([busy], wait=60)])
+        if kind == "any":
+            time.sleep(0.5)
+        else:
+            wait_for_line(operator, busy, 1)
+        late = written_late(file, rotated(operator, file))
+        late.join()
+        if kind != "any":
+            wait_for_line(operator, busy, 1)
+        assert not claiming.done()
+        operator.release(busy, held["lease_id"])
+        for claim in claiming.result(30):
+            claim.release()
+
+
+def test_wait_of_a_coroutine_goes_on(server: ServerProcess, operator: Api, file: Path) -> None:
+    """So does the client for coroutines, in line and along a stream: nothing that happened meanwhile is missed."""
+    busy = f"{file.stem}-busy"
+    held = operator.acquired(busy, ttl_seconds=600)
+
+    async def scene() -> list[str]:
+        async with AsyncHoldfast(server.url, token_file=file, retry_seconds=10) as client:
+            events = client.events(prefix=f"{file.stem}-seen", after=0)
+            operator.acquired(f"{file.stem}-seen-1")
+            seen = [(await anext(events)).job_id]
+            claiming = asyncio.ensure_future(client.claim(busy, wait=60))
+            await asyncio.to_thread(wait_for_line, operator, busy, 1)
+            late = written_late(file, rotated(operator, file))
+            operator.acquired(f"{file.stem}-seen-2")
+            seen.append((await anext(events)).job_id)
+            await asyncio.to_thread(late.join)
+            await asyncio.to_thread(wait_for_line, operator, busy, 1)
+            operator.release(busy, held["lease_id"])
+            await (await claiming).release()
+            return seen
+
+    assert asyncio.run(scene()) == [f"{file.stem}-seen-1", f"{file.stem}-seen-2"]
+
+
+def test_stream_goes_on(server: ServerProcess, operator: Api, file: Path) -> None:
+    """Who follows events when its token is rotated goes on after the last one it saw, once the new token is there."""
+    with Holdfast(server.url, token_file=file, retry_seconds=0) as client:
+        events = client.events(prefix=f"{file.stem}-seen", after=0)
+        operator.acquired(f"{file.stem}-seen-1")
+        assert next(events).job_id == f"{file.stem}-seen-1"
+        late = written_late(file, rotated(operator, file))
+        operator.acquired(f"{file.stem}-seen-2")
+        assert next(events).job_id == f"{file.stem}-seen-2"
+        late.join()
+
+
+def test_wait_ends_with_its_own_deadline(server: ServerProcess, operator: Api, file: Path) -> None:
+    """A wait is not made longer by a new token that does not come; and who was given its token is refused at once."""
+    busy = f"{file.stem}-busy"
+    operator.acquired(busy, ttl_seconds=600)
+    given = file.read_text().strip()
+    rotated(operator, file)
+    with Holdfast(server.url, token_file=file, retry_seconds=600) as client, pytest.raises(NotAllowed):
+        client.claim(busy, wait=2)
+    with Holdfast(server.url, token=given, retry_seconds=600) as client, pytest.raises(NotAllowed):
+        client.claim(busy, wait=600)

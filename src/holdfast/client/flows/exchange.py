@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.flows.effects import NOW, SHARE, Flow, Policy, Rest, Send
-from holdfast.client.values.answer import Answer, decoded, refusal
+from holdfast.client.values.answer import Answer, decoded, envelope, refusal
 from holdfast.errors import Unreachable
 
 T = TypeVar("T")
@@ -21,7 +21,10 @@ HASTE_SECONDS = 3.0
 """How long cleaning up may take after an interrupt."""
 AGAIN = frozenset({502, 503, 504})
 """What may be gone when asked again: the server restarts, or what stands in between does."""
-_NOT_KNOWN = frozenset({401})
+_TOKEN_NOT_KNOWN = frozenset({"authentication_failed", "too_many_wrong_tokens"})
+
+Passes = Callable[[Answer], bool]
+"""Tells of an answer whether it may be another one soon, so that it is worth to ask again."""
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -31,8 +34,21 @@ class Heard(msgspec.Struct, frozen=True):
     sent: Instant
 
 
-def exchange(request: Send | Callable[[Instant], Send], policy: Policy, again: frozenset[int] = AGAIN) -> Flow[Heard]:
-    """Send a request until there is an answer with another status than `again`, for `retry_seconds` after the first.
+def restarts(answer: Answer) -> bool:
+    """Tell whether it is only that the server restarts."""
+    return answer.status in AGAIN
+
+
+def lacks_new_token(answer: Answer, policy: Policy) -> bool:
+    """Tell whether our token is out of use, and comes from a file: the new one may be in there soon."""
+    if not policy.rereads_token or answer.status < 400:  # noqa: PLR2004 - where refusals begin
+        return False
+    found = envelope(answer)
+    return found is not None and found.code in _TOKEN_NOT_KNOWN
+
+
+def exchange(request: Send | Callable[[Instant], Send], policy: Policy, passes: Passes = restarts) -> Flow[Heard]:
+    """Send a request until there is an answer that does not pass by itself, for `retry_seconds` after the first.
 
     Only for requests that can be sent twice: reads, and those with an idempotency key (C5). One that waits is made
     anew for each try, because less of the wait is left.
@@ -49,7 +65,7 @@ def exchange(request: Send | Callable[[Instant], Send], policy: Policy, again: f
         except Unreachable as error:
             problem = error
         else:
-            if heard.answer.status not in again:
+            if not passes(heard.answer):
                 return heard
         now: Instant = yield NOW
         waited = asked.answer_seconds > policy.answer_seconds and elapsed_ms(sent, now) > policy.retry_seconds * 1_000
@@ -70,9 +86,10 @@ def insist(request: Send, policy: Policy) -> Flow[Heard]:
 
     What gives something back must not fail because the token was rotated and the new one is not in its file yet.
     """
-    again = AGAIN | _NOT_KNOWN if policy.rereads_token else AGAIN
     try:
-        return (yield from exchange(request, policy, again))
+        return (
+            yield from exchange(request, policy, lambda answer: restarts(answer) or lacks_new_token(answer, policy))
+        )
     except (Exception, GeneratorExit):
         raise
     except BaseException:

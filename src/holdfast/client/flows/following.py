@@ -1,4 +1,4 @@
-"""Following events, as a flow: through broken connections, with nothing missed and nothing twice."""
+"""Following events, as a flow: through broken connections and rotated tokens, nothing missed and nothing twice."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import msgspec
 
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.flows.effects import NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
-from holdfast.client.flows.exchange import AGAIN
+from holdfast.client.flows.exchange import lacks_new_token, restarts
 from holdfast.client.values import records
 from holdfast.client.values.answer import Answer, refusal
 from holdfast.client.values.paths import with_query
 from holdfast.client.values.records import Happened
-from holdfast.errors import ServerError, Unreachable
+from holdfast.errors import Refused, ServerError, Unreachable
 from holdfast.wire.replies import HappenedReply
 
 READ_SECONDS = 45.0
 """Three times as long as the server is ever silent."""
 AGAIN_SECONDS = 0.1
 AGAIN_SECONDS_MAX = 2.0
+LATE_TOKEN_SECONDS = 15.0
+"""How long one that was connected waits at least for a new token in its file."""
 LINE_BYTES_MAX = 16 * 1024 * 1024
 PARTS_MAX = 10_000
 """How many parts the record may have that the server tells in parts: about 640 MB."""
@@ -34,6 +36,14 @@ class _Frame(msgspec.Struct):
     part: int = 1
     parts: int = 1
     """A large record comes in several events, and only the last of them has an id."""
+
+
+class _TokenLate(Exception):
+    """The token is out of use, and the new one may be in its file soon."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__()
+        self.refused = refused
 
 
 class Follower:
@@ -55,6 +65,7 @@ class Follower:
     def more(self) -> Flow[list[Happened]]:
         """Wait for the next events."""
         failing_since: Instant | None = None
+        refused_since: Instant | None = None
         while True:
             try:
                 if self._stream is None:
@@ -69,13 +80,23 @@ class Follower:
                 failed_ms = elapsed_ms(failing_since, now)
                 if not self._was_connected and failed_ms > self._policy.retry_seconds * 1_000:
                     raise
-                yield Rest(self._pause * (0.5 + (yield SHARE) / 2))
-                self._pause = min(self._pause * 2, AGAIN_SECONDS_MAX)
+                yield from self._rest_a_while()
+                continue
+            except _TokenLate as late:
+                now = yield NOW
+                refused_since = refused_since or now
+                if elapsed_ms(refused_since, now) > max(self._policy.retry_seconds, LATE_TOKEN_SECONDS) * 1_000:
+                    raise late.refused from None
+                yield from self._rest_a_while()
                 continue
             self._pause = AGAIN_SECONDS
             events = self._take(data)
             if events:
                 return events
+
+    def _rest_a_while(self) -> Flow[None]:
+        yield Rest(self._pause * (0.5 + (yield SHARE) / 2))
+        self._pause = min(self._pause * 2, AGAIN_SECONDS_MAX)
 
     def close(self) -> Flow[None]:
         """Hang up; `more` begins again where this ended."""
@@ -95,9 +116,13 @@ class Follower:
         while len(body) <= LINE_BYTES_MAX and (part := (yield Read(self._stream))):
             body += part
         yield from self.close()
-        if status in AGAIN:
+        answer = Answer(status, {}, body)
+        if restarts(answer):
             raise Unreachable(self._policy.url, f"it answered {status}")
-        raise refusal(Answer(status, {}, body), self._policy.url)
+        refused = refusal(answer, self._policy.url)
+        if self._was_connected and lacks_new_token(answer, self._policy):
+            raise _TokenLate(refused)
+        raise refused
 
     def _take(self, data: bytes) -> list[Happened]:
         """Cut frames off what came, and remember where one would go on."""

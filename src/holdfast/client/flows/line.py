@@ -1,7 +1,8 @@
 """Standing in line: ask for a claim, and come back to the same place for as long as the wait lasts.
 
 One request waits for 50 seconds at most, so a long wait is several requests with one key and one ticket. Whatever is
-interrupted leaves the line, and gives back what it may have got by then.
+interrupted leaves the line, and gives back what it may have got by then. If the token comes from a file and is rotated
+meanwhile, the wait goes on with the new one, at the end of the line: the old place is gone with the old token.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import msgspec
 
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send
-from holdfast.client.flows.exchange import HASTE_SECONDS, Heard, exchange
+from holdfast.client.flows.exchange import HASTE_SECONDS, Heard, exchange, lacks_new_token, restarts
 from holdfast.client.flows.reading import status
 from holdfast.client.values.answer import Answer, decoded, envelope, refusal
 from holdfast.client.values.options import Wanted
@@ -52,6 +53,8 @@ class Asking:
         self.ticket: str | None = None
         self.asked_wait = 0.0
         """How long the last request was to wait."""
+        self.left_at_last = 0.0
+        """How many seconds of the wait were left when the last request was sent."""
         self.unheard = 0
         """How often in a row the place or the lease was gone before we heard of it."""
         self.crowded = 0
@@ -84,12 +87,16 @@ def stand(
     """Ask, and come back to the same place for as long as the wait lasts; return the reply that settles it."""
 
     def next_try(now: Instant) -> Send:
+        asking.left_at_last = asking.wait_left(now)
         asking.asked_wait = asking.this_wait(now) if can_wait else 0.0
         return request(asking.asked_wait)
 
+    def passes(answer: Answer) -> bool:
+        return restarts(answer) or (asking.left_at_last > 0 and lacks_new_token(answer, policy))
+
     while True:
         try:
-            heard: Heard = yield from exchange(next_try, policy)
+            heard: Heard = yield from exchange(next_try, policy, passes)
             if not _settles(heard.answer):
                 yield from _begin_again(asking, heard.answer, policy)
                 continue
