@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from holdfast.core.answers import MustWait, TokenGone, TokenMade
@@ -25,11 +26,11 @@ class World:
         self.state, self.twin = State(), State()
         self._asked = 0
 
-    def ask(self, command: Command) -> Decision:
-        decision = decide(self.state, command, NOW, Limits())
+    def ask(self, command: Command, now: Moment = NOW) -> Decision:
+        decision = decide(self.state, command, now, Limits())
         for event in decision.events:
             assert event_fits(self.state, event)
-            record = Record(self.state.seq + 1, NOW.ms, NOW.wall_ms, event)
+            record = Record(self.state.seq + 1, now.ms, now.wall_ms, event)
             evolve(self.state, record)
             evolve(self.twin, record)
         if isinstance(decision.answer, MustWait):
@@ -116,6 +117,18 @@ def test_rotating_keeps_the_rights() -> None:
     again = world.ask(replace(asked, digest="third"))
     assert again.events == () and again.answer == answer
     assert world.ask(RotateToken(principal="root", name="zoe", digest="d")).answer == TokenUnknown()
+
+
+@pytest.mark.parametrize("lives_ms", [30_000, None])
+def test_rotating_keeps_the_lifetime(lives_ms: int | None) -> None:
+    """A rotated token lives as long as the one before was to live, counted from now, if that is asked for."""
+    world = World()
+    until = None if lives_ms is None else NOW.wall_ms + lives_ms
+    world.ask(CreateToken(principal="root", name="ana", digest="old", scopes=("read",), expires_wall_ms=until))
+    later = Moment(NOW.ms + 20_000, NOW.wall_ms + 20_000)
+    world.ask(RotateToken(principal="root", name="ana", digest="new", keep_lifetime=True), later)
+    expected = None if lives_ms is None else later.wall_ms + lives_ms
+    assert world.state.tokens["ana"].expires_wall_ms == expected
 
 
 def test_old_records_end_nothing() -> None:

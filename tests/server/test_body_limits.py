@@ -81,7 +81,7 @@ LARGEST = {
         "/locks/{name}/reopen": {"reason": WORDS},
         "/sessions": {"ttl_seconds": 2**32 - 1, "name": OWNER, "metadata": WORDS},
         "/tokens": {"name": "a" * 64, "scopes": ["read", "claim", "admin"], "prefix": NAME},
-        "/tokens/{name}/rotate": {"expires_in_seconds": 2**32 - 1, "keep_sessions": False},
+        "/tokens/{name}/rotate": {"expires_in_seconds": 2**32 - 1, "keep_sessions": False, "never_expires": False},
         "/locks/acquire": _RUN | {"ttl": 1.5},
         "/locks/heartbeat": _RUN | {"ttl": 1.5},
         "/locks/release": _RUN,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,13 @@ def test_rotation_keeps_rights_and_plain_claims(operator: Api, name: str) -> Non
     token = worker.with_secret(body["token"])
     assert token.renew(f"{name}/job", lease["lease_id"]).status == 200
     shut_out(worker.token.locks())
-    assert operator.post(f"/tokens/{worker.name}/rotate", {"expires_in_seconds": 60}).json()["expires_at"]
+    path = f"/tokens/{worker.name}/rotate"
+    assert operator.post(path, {"expires_in_seconds": 60}).json()["expires_at"]
+    again = operator.post(path).json()
+    lives = datetime.fromisoformat(again["expires_at"]) - datetime.fromisoformat(again["created_at"])
+    assert 59 <= lives.total_seconds() <= 60, "a rotation alone keeps the lifetime"
+    refused(operator.post(path, {"expires_in_seconds": 60, "never_expires": True}), 400, "invalid_input")
+    assert operator.post(path, {"never_expires": True}).json()["expires_at"] is None
     refused(operator.post(f"/tokens/{worker.name}/rotate", {"expires_in_seconds": 0}), 400, "invalid_input")
     refused(operator.delete(f"/tokens/{worker.name}?keep_sessions=maybe"), 400, "invalid_input")
 

@@ -84,12 +84,17 @@ def rotate(state: State, command: RotateToken, now: Moment) -> Decision:
         command.digest,
         before.scopes,
         before.prefix,
-        command.expires_wall_ms,
+        _lifetime_from(now, before) if command.keep_lifetime else command.expires_wall_ms,
         now.wall_ms,
         command.principal,
         command.salt,
     )
     return _end(state, command, now, token, TokenMade(token))
+
+
+def _lifetime_from(now: Moment, before: AccessToken) -> int | None:
+    """Return when a token ends that lives as long as the one before was to live."""
+    return None if before.expires_wall_ms is None else now.wall_ms + before.expires_wall_ms - before.made_wall_ms
 
 
 def _end(

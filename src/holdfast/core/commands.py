@@ -202,6 +202,8 @@ class RotateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_wall_ms: int | None = None
     salt: str = ""
     keep_sessions: bool = False
+    keep_lifetime: bool = False
+    """Let the new one live as long as the old one was to live, from now on; `expires_wall_ms` is not looked at."""
     key: str | None = None
     fingerprint: str = ""
 

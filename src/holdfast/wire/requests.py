@@ -152,9 +152,11 @@ class RotateBody(_Body):
     """Replace a bearer token by another of the same name and rights."""
 
     expires_in_seconds: U32 | None = None
-    """Of the new one, from now on. It never expires if absent."""
+    """Of the new one, from now on. If absent it lives as long as the old one was to live when it was made."""
     keep_sessions: bool = False
     """Let the sessions of the old token live on, under new secrets."""
+    never_expires: bool = False
+    """The new one never expires, although the old one did."""
 
 
 def field_names(body: type[msgspec.Struct]) -> tuple[str, ...]:

@@ -136,6 +136,18 @@ def test_rotate_prints_the_new_token(server: ServerProcess, as_operator: Callabl
     assert Api.of(server, made["token"]).sessions().json()["sessions"] == []
 
 
+def test_rotate_keeps_the_lifetime(
+    server: ServerProcess, holdfast: Callable[..., subprocess.CompletedProcess[str]], as_operator: Callable[..., str]
+) -> None:
+    """`rotate` says until when the new token lives: as long as the old one was to, or as --expires says."""
+    name = unique("turned")
+    as_operator("create", name, "--expires", "30d")
+    for arguments, said in (((), "until"), (("--expires", "never"), "never expires"), ((), "never expires")):
+        environment = {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.OPERATOR}
+        done = holdfast("token", "rotate", name, *arguments, **environment)
+        assert done.returncode == 0 and f"{name} may read+claim" in done.stderr and said in done.stderr, done.stderr
+
+
 def test_revoke_can_keep_sessions(server: ServerProcess, as_operator: Callable[..., str]) -> None:
     """`revoke --keep-sessions` leaves the sessions to the next token of that name."""
     name = unique("kept")

@@ -11,6 +11,8 @@ from holdfast.cli.shared import output, times
 from holdfast.cli.shared.options import Duration, InOrder, as_json, asks_server, client
 
 SCOPES = ("read", "claim", "admin")
+NEVER = 0
+"""What `--expires never` is read as: no time is that short."""
 
 
 @click.group(cls=InOrder)
@@ -65,10 +67,18 @@ def create(
     _show(made.name, made.token, made.scopes, made.expires_at)
 
 
+class _OwnExpiry(Duration):
+    """A time, or never."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it; NEVER stands for never."""
+        return NEVER if value == "never" else super().convert(value, param, ctx)
+
+
 def _show(name: str, made: str, scopes: list[str], expires_at: str | None) -> None:
     """Print the token, and nothing else, to standard output."""
     output.say(output.plain(made))
-    until = f" until {_clock(expires_at)}" if expires_at else ""
+    until = f" until {_clock(expires_at)}" if expires_at else " and never expires"
     output.hint(
         output.plain(
             f"{name} may {'+'.join(scopes)}{until}. This is the only time the token is shown:"
@@ -133,7 +143,12 @@ def revoke(*, name: str, keep_sessions: bool, json: bool, url: str | None, token
 @token.command(epilog=ROTATE_EXAMPLES)
 @click.argument("name")
 @keeps_sessions
-@click.option("--expires", metavar="TIME", type=Duration(), help="Let the new one end after 90s, 15m, 12h, 30d or 2w.")
+@click.option(
+    "--expires",
+    metavar="TIME",
+    type=_OwnExpiry(),
+    help="Let the new one end after 90s, 15m, 12h, 30d or 2w, or never. Else it lives as long as the old one was to.",
+)
 @as_json
 @asks_server
 def rotate(
@@ -141,11 +156,13 @@ def rotate(
 ) -> None:
     """Replace the token NAME and print the new one, once.
 
-    It has the same scopes and prefix. The old one is out at once, as if it were revoked. Only the token
-    goes to standard output.
+    It has the same scopes, prefix and lifetime, counted from now. The old one is out at once, as if it were revoked.
+    Only the token goes to standard output.
     """
     with client(url, token_file) as server:
-        made = server.rotate_token(name, keep_sessions=keep_sessions, expires_in_seconds=expires)
+        made = server.rotate_token(
+            name, keep_sessions=keep_sessions, expires_in_seconds=expires or None, never_expires=expires == NEVER
+        )
     if json:
         output.say_json(made)
         return

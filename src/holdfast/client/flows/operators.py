@@ -61,10 +61,15 @@ def revoke_token(name: str, policy: Policy, *, keep_sessions: bool = False) -> F
 
 
 def rotate_token(
-    name: str, policy: Policy, *, keep_sessions: bool = False, expires_in_seconds: int | None = None
+    name: str,
+    policy: Policy,
+    *,
+    keep_sessions: bool = False,
+    expires_in_seconds: int | None = None,
+    never_expires: bool = False,
 ) -> Flow[TokenMadeReply]:
     """Let another token take the place of one; the answer is the only one that ever shows it."""
-    body = RotateBody(keep_sessions=keep_sessions, expires_in_seconds=expires_in_seconds)
+    body = RotateBody(keep_sessions=keep_sessions, expires_in_seconds=expires_in_seconds, never_expires=never_expires)
     request = Send("POST", f"{token_path(name)}/rotate", body, (yield NEW_KEY), policy.answer_seconds)
     return (yield from ask(request, policy, TokenMadeReply))
 

@@ -350,13 +350,22 @@ class Holdfast(Client):
         self._run(operators.revoke_token(name, self._policy, keep_sessions=keep_sessions))
 
     def rotate_token(
-        self, name: str, *, keep_sessions: bool = False, expires_in_seconds: int | None = None
+        self,
+        name: str,
+        *,
+        keep_sessions: bool = False,
+        expires_in_seconds: int | None = None,
+        never_expires: bool = False,
     ) -> TokenMadeReply:
         """Let another token of the same name and rights take the place of one. Needs the scope admin.
 
-        This is the only time it is shown.
+        It lives as long as the old one was to live, unless told otherwise. This is the only time it is shown.
         """
         flow = operators.rotate_token(
-            name, self._policy, keep_sessions=keep_sessions, expires_in_seconds=expires_in_seconds
+            name,
+            self._policy,
+            keep_sessions=keep_sessions,
+            expires_in_seconds=expires_in_seconds,
+            never_expires=never_expires,
         )
         return self._run(flow)

@@ -207,6 +207,8 @@ def rotate(api: Api, call: Call) -> None:
     """POST /tokens/{name}/rotate."""
     body: RotateBody = call.body
     _check_expiry(body.expires_in_seconds)
+    if body.never_expires and body.expires_in_seconds is not None:
+        raise Problem("invalid_input", "A token that never expires has no expires_in_seconds: send one of the two.")
     _check_reach(api, call.caller, call.item)
     salt, token = _new_token(api, call)
     command = RotateToken(
@@ -216,6 +218,7 @@ def rotate(api: Api, call: Call) -> None:
         expires_wall_ms=_expires_wall_ms(api, body.expires_in_seconds),
         salt=salt,
         keep_sessions=body.keep_sessions,
+        keep_lifetime=body.expires_in_seconds is None and not body.never_expires,
         key=call.key,
         fingerprint=call.fingerprint,
     )

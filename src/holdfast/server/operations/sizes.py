@@ -119,6 +119,7 @@ def _fields(settings: Settings) -> dict[str, Size]:
         "expires_in_seconds": plain,
         "fencing_token": plain,
         "keep_sessions": plain,
+        "never_expires": plain,
         "keep_ttl": plain,
         "labels": _times(LABELS_MAX, label),
         "lease_id": uuid,
