@@ -24,6 +24,7 @@ from holdfast.server.access.lastused import TokenUses
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusallog import LOGGED_STATUSES, RefusalLog
 from holdfast.server.access.wrongtokens import WrongTokens
+from holdfast.server.operations.turns import Turns
 from holdfast.server.streams.frames import Frames
 from holdfast.server.streams.limit import OpenStreams
 from holdfast.wire.problems import Problem
@@ -80,6 +81,7 @@ class Api:
         self.auth = auth
         self.settings = settings
         self.counters = Counters()
+        self._turns = Turns()
         self.streams = OpenStreams(settings.watches_per_principal_max)
         self.frames = Frames()
         self.proxies = Proxies(settings.trusted_proxies)
@@ -225,7 +227,8 @@ class Api:
 
         async def answer() -> None:
             try:
-                answered = await look()
+                async with self._turns.turn(call.caller.principal):
+                    answered = await look()
             except JournalError as error:
                 problem = Problem("storage_unavailable", f"{error}. Try again.", retry_after_ms=render.RETRY_LATER_MS)
                 answered = call.refusal(problem, call.request)

@@ -13,10 +13,9 @@ stream that has begun, a request that was decided gets the answer that was decid
 makes us stop reading.
 
 Nobody waits for a connection that has much to say: after `STEPS_PER_TURN` steps it stands behind all others that have
-more to do, and those together get a short while between two looks at the sockets (`lanes`).
+more to do, and so it does while its user is in debt for what took long (`lanes`).
 
-An answer may come at once (a malformed request), after the commit (nearly always), or much later (a claim that waits in
-line). If the connection is lost before that, `on_disconnect` of the request tells the engine that nobody waits any
+If the connection is lost before its answer comes, `on_disconnect` of the request tells the engine that nobody waits any
 more. A caller that closes only its sending side still gets the answers to what it sent; but who waits in line or reads
 a stream counts as gone then, because a process that died looks the same.
 
@@ -40,9 +39,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.server.doors.exchange import Exchange
 from holdfast.server.doors.gone import GONE
 from holdfast.server.doors.incoming import BODY, FEED_BYTES, HEAD, IDLE, Incoming
+from holdfast.server.doors.lanes import LONG_MS
 from holdfast.server.doors.message import CONTINUE, LARGE_BYTES, message
 from holdfast.server.doors.owed import Debt, Owed, Refusal
 from holdfast.server.doors.request import Request
+from holdfast.server.doors.uptake import Uptake
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ STEPS_PER_TURN = 4
 CONNECTIONS_TOLD_MAX = 256
 """How many connections beyond the most are told that they are too many; those beyond are dropped without a word."""
 LINGER_SECONDS, FAREWELL_SECONDS = 2, 0.3  # The second for idle connections when the server stops.
-TAKEN_BYTES_MIN = 1_024
 
 _NOTHING = memoryview(b"")
 
@@ -78,11 +78,9 @@ class Lane(asyncio.BufferedProtocol):
         "_reading_pauses",
         "_rest",
         "_since",
-        "_taken_bytes",
-        "_taken_since",
         "_transport",
         "_unread",
-        "_written_bytes",
+        "_uptake",
         "is_known",
         "is_stopping",
         "known_as",
@@ -110,8 +108,7 @@ class Lane(asyncio.BufferedProtocol):
         self._is_working = self._is_behind = self._is_over = False
         self._half_closed = self.is_stopping = False
         self._reading_pauses = self.writing_pauses = False
-        self._written_bytes = self._taken_bytes = self._discarded_bytes = 0
-        self._taken_since = self._since
+        self._uptake, self._discarded_bytes = Uptake(self._since), 0
 
     # The connection.
 
@@ -139,7 +136,8 @@ class Lane(asyncio.BufferedProtocol):
             self._discard(nbytes)
             return
         data = bytes(lanes.buffer[:nbytes])
-        if owed.current is None and not self._unread and not owed and not self.writing_pauses:
+        is_free = owed.current is None and not self._unread and not owed and not self.writing_pauses
+        if is_free and not (lanes.debtors and lanes.is_in_debt(self.known_as or self)):
             request = incoming.repeated(data)
             if request is not None and (request.method in lanes.whole_methods or not lanes.door.is_in_pieces(request)):
                 self._answer(request)
@@ -234,16 +232,18 @@ class Lane(asyncio.BufferedProtocol):
             exchange.disconnect()
         self._owed.append(Refusal(problem, request or Request(b"", b"", b"", {}, b"")))
 
-    def _work(self) -> None:
+    def _work(self, *, has_turn: bool = False) -> None:
         """Feed what was received and begin what is owed, until it must wait for somebody or has had its turn."""
         if self._is_working or self._is_behind:
             return
-        self._is_working = True
         owed = self._owed
-        steps = 0
+        in_debt = self._lanes.is_in_debt(self.known_as or self)
+        self._is_working = True
+        steps, may_begin = 0, has_turn or not in_debt
         while steps < STEPS_PER_TURN and not self._is_over and not self._transport.is_closing():
-            if owed and owed.current is None and not self.writing_pauses:
+            if may_begin and owed and owed.current is None and not self.writing_pauses:
                 self._begin(owed.popleft())
+                may_begin = not in_debt
             elif self._unread and owed.has_room():
                 piece, self._unread = self._unread[:FEED_BYTES], self._unread[FEED_BYTES:]
                 owed.count_read(len(piece))
@@ -253,11 +253,11 @@ class Lane(asyncio.BufferedProtocol):
             else:
                 break
             steps += 1
-        else:
-            self._is_behind = not self._is_over and not self._transport.is_closing()
+        has_more = steps == STEPS_PER_TURN or (in_debt and owed and owed.current is None and not self.writing_pauses)
+        self._is_behind = bool(has_more) and not self._is_over and not self._transport.is_closing()
         self._is_working = False
         if self._is_behind:
-            self._lanes.put_behind(self)
+            self._lanes.put_behind(self, in_debt=in_debt)
         elif self._half_closed and not (self._is_over or owed.current or owed or self._unread):
             self._end()
         if self._unread or self._reading_pauses:
@@ -266,7 +266,7 @@ class Lane(asyncio.BufferedProtocol):
     def work_on(self) -> None:
         """Go on with what was left: all others have had their turn."""
         self._is_behind = False
-        self._work()
+        self._work(has_turn=True)
 
     def _look_at_reading(self) -> None:
         """Let the other side send only if what it sent is read."""
@@ -309,7 +309,10 @@ class Lane(asyncio.BufferedProtocol):
         self._owed.current, self._since = request, self._lanes.now_seconds
         if not self.is_known:
             request.on_known = self._recognise
+        began_ms = self._lanes.now_ms()
         self._lanes.routes.handle(request, partial(self._reply, request))
+        if (took_ms := self._lanes.now_ms() - began_ms) >= LONG_MS:
+            self._lanes.charge(self.known_as or self, took_ms)
         if self._half_closed and self._is_away():
             self._hang_up()
 
@@ -324,7 +327,7 @@ class Lane(asyncio.BufferedProtocol):
             return
         keep_alive = request.keep_alive and not self.is_stopping
         data = message(request, status, body, headers, self._lanes.common_fields, keep_alive)
-        self._written_bytes += len(data)
+        self._uptake.written_bytes += len(data)
         self._transport.write(data)
         if len(body) > LARGE_BYTES and request.method != b"HEAD":
             request.keep_alive = keep_alive
@@ -347,7 +350,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def write(self, data: bytes | memoryview) -> None:
         """Write what is not a whole answer."""
-        self._written_bytes += len(data)
+        self._uptake.written_bytes += len(data)
         self._transport.write(data)
 
     def done(self, *, keep_alive: bool) -> None:
@@ -413,10 +416,7 @@ class Lane(asyncio.BufferedProtocol):
         """End a connection that takes too long for what it is doing."""
         settings, now = self._lanes.settings, self._lanes.now_seconds
         unsent_bytes = self._transport.get_write_buffer_size()
-        taken_bytes = self._written_bytes - unsent_bytes
-        if unsent_bytes == 0 or taken_bytes - self._taken_bytes >= TAKEN_BYTES_MIN:
-            self._taken_bytes, self._taken_since = taken_bytes, now
-        if now - self._taken_since > settings.idle_timeout_seconds:
+        if self._uptake.seconds_without(unsent_bytes, now) > settings.idle_timeout_seconds:
             self._transport.abort()
         elif self._is_over:
             if unsent_bytes == 0 and now - self._since > LINGER_SECONDS:

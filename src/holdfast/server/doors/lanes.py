@@ -8,6 +8,9 @@ that one of them cannot shut the others out.
 
 A connection that has more to do than its turn allows stands in the backlog. All that stand there get `BACKLOG_MS`
 between two looks at the sockets, one after another, so that nobody waits for one that has much to say.
+
+Whoever asks what takes long is in debt for a while: all its connections stand behind, and of theirs one request is
+begun between two looks. So the others wait for one such request, and not for as many as one user has connections.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
     from holdfast.server.operations.routes import Routes
 
 BACKLOG_MS = 4
+LONG_MS = 2
+"""From here on a request takes long: nearly all take a tenth of it or less."""
+DEBT_TIMES, DEBT_MS_MAX = 20, 1_000
+"""How long one is in debt for it: for so many times as long as it took."""
 READ_BYTES = 8_192
 WAIT_SECONDS_MAX = 60
 """No request of ours waits longer in line, with some to spare."""
@@ -80,11 +87,15 @@ class Lanes:
         self.answer_seconds_max = WAIT_SECONDS_MAX + self.settings.disk_hang_seconds
         """No answer of ours takes longer: a wait in line, and a disk that must answer or the server ends."""
         self._clock = routes.api.engine.clock
+        self.now_ms = self._clock.monotonic_ms
         self._read_date()
         self._has: dict[str, int] = {}
         """How many connections each principal has; and all of them together."""
         self._known = 0
+        self.debtors: dict[object, int] = {}
+        """Who is in debt, and until when: a principal, or a connection whose principal is not known."""
         self._backlog: deque[Connection] = deque()
+        self._backlog_of_debtors: deque[Connection] = deque()
         self._catch_up_is_due = False
 
     def add(self, connection: Connection) -> int:
@@ -131,6 +142,8 @@ class Lanes:
         """Count a second and look at every connection's time, without keeping the others waiting."""
         self.now_seconds += 1
         self._read_date()
+        for who in list(self.debtors):
+            self.is_in_debt(who)
         for number, connection in enumerate(list(self.connections), 1):
             if connection in self.connections:
                 self._check_time(connection)
@@ -151,20 +164,35 @@ class Lanes:
         self.common_fields = written([(b"date", self.date), *NEVER_KEPT])
         """The header fields that every answer has, as they are written."""
 
-    def put_behind(self, connection: Connection) -> None:
+    def charge(self, who: object, took_ms: int) -> None:
+        """Let somebody be in debt for a request that took long."""
+        self.debtors[who] = self.now_ms() + min(DEBT_TIMES * took_ms, DEBT_MS_MAX)
+
+    def is_in_debt(self, who: object) -> bool:
+        """Tell whether somebody asked just now what took long."""
+        until = self.debtors.get(who)
+        if until is None or self.now_ms() < until:
+            return until is not None
+        del self.debtors[who]
+        return False
+
+    def put_behind(self, connection: Connection, *, in_debt: bool = False) -> None:
         """Let a connection go on when those that have waited longer have had their turn."""
-        self._backlog.append(connection)
+        (self._backlog_of_debtors if in_debt else self._backlog).append(connection)
         if not self._catch_up_is_due:
             self._catch_up_is_due = True
             connection.loop.call_soon(self._catch_up)
 
     def _catch_up(self) -> None:
         """Let those in the backlog work, one after another, for a short while."""
-        until_ms = self._clock.monotonic_ms() + BACKLOG_MS
+        until_ms = self.now_ms() + BACKLOG_MS
         for _ in range(len(self._backlog)):
             self._backlog.popleft().work_on()
-            if self._clock.monotonic_ms() >= until_ms:
+            if self.now_ms() >= until_ms:
                 break
-        self._catch_up_is_due = bool(self._backlog)
-        if self._catch_up_is_due:
-            self._backlog[0].loop.call_soon(self._catch_up)
+        if self._backlog_of_debtors:
+            self._backlog_of_debtors.popleft().work_on()
+        following = self._backlog or self._backlog_of_debtors
+        self._catch_up_is_due = bool(following)
+        if following:
+            following[0].loop.call_soon(self._catch_up)
