@@ -255,7 +255,7 @@ def plain(answer: object) -> tuple[object, ...]:
             return refused(answer)
 
 
-LIMITS = {
+LIMITS: dict[type, str] = {
     refusals.TooManyLeases: "too-many-leases",
     refusals.TooManySessions: "too-many-sessions",
     refusals.TooManyTickets: "too-many-tickets",

@@ -300,7 +300,28 @@ def test_quota_counts_every_name(tmp_path_factory: pytest.TempPathFactory) -> No
         refused(alice.claims(all=["d", "e", "f"]), 403, "lock_limit_exceeded")
         assert alice.status("d").json()["status"] == "free"
         _claimed(alice, all=["d", "e"])
-        refused(alice.claims(any=["f"]), 403, "lock_limit_exceeded")
+        full = refused(alice.claims(any=["f"]), 403, "lock_limit_exceeded")
+        assert "This token may hold 5 leases (leases_per_principal_max)" in full["details"]
+
+
+def test_a_full_session_is_told_so(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Limits: a session has half of its token's share, and the refusal says whose share is full."""
+    from tests.support import callers
+    from tests.support.server import ServerProcess
+
+    data = tmp_path_factory.mktemp("half") / "data"
+    settings = {"leases_per_principal_max": 4, "tickets_per_principal_max": 2}
+    with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as server:
+        alice = Api.of(server, callers.ALICE)
+        run = Api.of(server, alice.post("/sessions", {}).json()["session_secret"])
+        _claimed(run, all=["a", "b"])
+        full = refused(run.claims(any=["c"]), 403, "lock_limit_exceeded")
+        assert "This session may hold 2 leases, half of what its token may" in full["details"]
+        _claimed(alice, all=["d", "e"])
+        for owner in ("one", "two"):
+            assert alice.acquire("d", owner=owner, wait_seconds=1).json()["status"] == "waiting"
+        full = refused(alice.acquire("d", owner="three", wait_seconds=1), 429, "quota_exceeded")
+        assert "This token may have 2 places in lines (tickets_per_principal_max)" in full["details"]
 
 
 # Retries.

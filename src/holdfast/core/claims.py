@@ -110,7 +110,7 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
     if not 0 < terms.ttl_ms <= limits.ttl_ms_max:
         return refusals.BadTtl(limits.ttl_ms_max)
     if terms.metadata is not None and len(terms.metadata) > limits.metadata_chars_max:
-        return refusals.BadField(f"metadata has at most {limits.metadata_chars_max} characters")
+        return refusals.BadField(f"metadata has at most {limits.metadata_chars_max} characters (metadata_chars_max)")
     if not 0 <= terms.delay_ms <= LOCK_DELAY_MS_MAX:
         return refusals.BadField(f"lock_delay_seconds is 0 to {LOCK_DELAY_MS_MAX // 1000}")
     if terms.bound and terms.session is None:
@@ -187,7 +187,8 @@ def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision
         return refuse(refusals.BadTtl(limits.ttl_ms_max))
     for field, text in (("note", command.note), ("metadata", command.metadata)):
         if text is not None and len(text) > limits.metadata_chars_max:
-            return refuse(refusals.BadField(f"{field} has at most {limits.metadata_chars_max} characters"))
+            chars_max = limits.metadata_chars_max
+            return refuse(refusals.BadField(f"{field} has at most {chars_max} characters (metadata_chars_max)"))
     lease = _held_by_caller(state, command) if command.run is None else _held_by_run(state, command, limits)
     if not isinstance(lease, Lease):
         return refuse(lease)
@@ -206,7 +207,9 @@ def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision
 def release(state: State, command: Release, now: Moment, limits: Limits) -> Decision:
     """End the lease by its holder's wish; finished work may be remembered, and answers all in line (L5)."""
     if command.result is not None and len(command.result) > limits.metadata_chars_max:
-        return refuse(refusals.BadField(f"result has at most {limits.metadata_chars_max} characters"))
+        return refuse(
+            refusals.BadField(f"result has at most {limits.metadata_chars_max} characters (metadata_chars_max)")
+        )
     if not 0 <= command.remember_ms <= REMEMBER_MS_MAX:
         return refuse(refusals.BadField(f"remember_seconds is 0 to {REMEMBER_MS_MAX // 1000}"))
     memo = recall(state, command, "release")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.core import refusals
-from holdfast.core.shares import exceeded, half_of
+from holdfast.core.shares import exceeded, half_of, may
 
 if TYPE_CHECKING:
     from holdfast.core.refusals import Refusal
@@ -17,8 +17,9 @@ def too_many_leases(state: State, terms: Terms, wanted: int, limits: Limits) -> 
     """Return that so many more leases are too many for whoever asks."""
     held = state.index.lease_count.get(terms.principal, 0)
     bound = len(state.index.names_by_session.get(terms.session or "", ())) if terms.bound else None
-    limit = exceeded(limits.leases_per_principal_max, wanted, held, bound)
-    return None if limit is None else refusals.TooManyLeases(limit)
+    whole = limits.leases_per_principal_max
+    limit = exceeded(whole, wanted, held, bound)
+    return None if limit is None else refusals.TooManyLeases(limit, limit != whole)
 
 
 def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
@@ -29,23 +30,23 @@ def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
     bound = None if session is None else len(index.tickets_by_session.get(session, ()))
     limit = exceeded(limits.tickets_per_principal_max, 1, places, bound)
     if limit is not None:
-        return refusals.TooManyTickets(limit)
+        return refusals.TooManyTickets(limit, limit != limits.tickets_per_principal_max)
     waiting = index.waiting_names
     names = None if session is None else waiting.get((who, session), 0)
-    limit = exceeded(limits.waiting_names_per_principal_max, len(ticket.names), waiting.get((who, None), 0), names)
+    whole = limits.waiting_names_per_principal_max
+    limit = exceeded(whole, len(ticket.names), waiting.get((who, None), 0), names)
     if limit is not None:
+        whose = may(f"wait for {limit} names", of_session=limit != whole)
         return refusals.QuotaExceeded(
-            f"This token may wait for {limit} names, for a session half of what a token may"
-            " (waiting_names_per_principal_max): leave some lines, or wait for fewer names"
+            f"{whose} (waiting_names_per_principal_max): leave some lines, or wait for fewer names"
         )
     for name in ticket.names:
         if len(index.lines.get(name, ())) >= limits.line_max:
             return refusals.LineFull(limits.line_max)
         taken = None if session is None else index.places.get((name, who, session), 0)
-        limit = exceeded(half_of(limits.line_max), 1, index.places.get((name, who, None), 0), taken)
+        whole = half_of(limits.line_max)
+        limit = exceeded(whole, 1, index.places.get((name, who, None), 0), taken)
         if limit is not None:
-            return refusals.QuotaExceeded(
-                f"This token may have {limit} places in one line: half of line_max, and a session half of that."
-                " Leave some, or try again later"
-            )
+            whose = may(f"have {limit} places in one line", of_session=limit != whole)
+            return refusals.QuotaExceeded(f"{whose} (a token has half of line_max): leave some, or try again later")
     return None

@@ -51,9 +51,10 @@ class TicketGone(msgspec.Struct, frozen=True, gc=False):
 
 
 class TooManyTickets(msgspec.Struct, frozen=True, gc=False):
-    """The principal stands in as many lines as it may."""
+    """The principal, or one of its sessions, has as many places in lines as it may."""
 
     limit: int
+    of_session: bool = False
 
 
 class LineFull(msgspec.Struct, frozen=True, gc=False):
@@ -97,9 +98,10 @@ class SessionLapsed(msgspec.Struct, frozen=True, gc=False):
 
 
 class TooManyLeases(msgspec.Struct, frozen=True, gc=False):
-    """The principal holds as many as it may."""
+    """The principal, or one of its sessions, holds as many as it may."""
 
     limit: int
+    of_session: bool = False
 
 
 class TooManySessions(msgspec.Struct, frozen=True, gc=False):

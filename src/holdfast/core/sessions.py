@@ -32,12 +32,12 @@ def why_unusable(state: State, session_id: str, principal: str) -> Refusal | Non
 
 def open_(state: State, command: OpenSession, now: Moment, limits: Limits) -> Decision:
     """Begin a session; its ttl is clamped, never refused (S1)."""
-    for field, text, chars_max in (
-        ("name", command.name, SESSION_NAME_CHARS_MAX),
-        ("metadata", command.metadata, limits.metadata_chars_max),
+    for field, text, chars_max, setting in (
+        ("name", command.name, SESSION_NAME_CHARS_MAX, ""),
+        ("metadata", command.metadata, limits.metadata_chars_max, " (metadata_chars_max)"),
     ):
         if text is not None and len(text) > chars_max:
-            return refuse(refusals.BadField(f"{field} has at most {chars_max} characters"))
+            return refuse(refusals.BadField(f"{field} has at most {chars_max} characters{setting}"))
     memo = recall(state, command, "session")
     if memo is not None:
         return _opened_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)

@@ -84,7 +84,7 @@ def claim_all(state: State, command: ClaimAll, now: Moment, limits: Limits) -> D
 
 def _bad(names: tuple[str, ...], terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
     if not 0 < len(names) <= limits.names_per_call_max:
-        return refusals.BadField(f"a call names 1 to {limits.names_per_call_max} jobs")
+        return refusals.BadField(f"a call names 1 to {limits.names_per_call_max} jobs (names_per_call_max)")
     if len(set(names)) != len(names):
         return refusals.BadField("a job stands twice in the list")
     return bad_terms(terms, wait_ms, limits)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import msgspec
 
 from holdfast.core import refusals
+from holdfast.core.shares import may
 from holdfast.core.state import EMPTY
 from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.server.times import rfc3339
@@ -277,10 +278,6 @@ _PLAIN: dict[type[object], tuple[str, str]] = {
 
 
 _TOO_MANY: dict[type, tuple[str, str]] = {
-    refusals.TooManyLeases: (
-        "lock_limit_exceeded",
-        "This token holds {limit} leases, the most it may: release some (leases_per_principal_max).",
-    ),
     refusals.TooManySessions: (
         "quota_exceeded",
         "This token has {limit} sessions, the most it may: end some (sessions_per_principal_max).",
@@ -288,10 +285,6 @@ _TOO_MANY: dict[type, tuple[str, str]] = {
     refusals.TooManyTokens: (
         "quota_exceeded",
         "There are {limit} tokens, the most there may be: revoke some (tokens_max).",
-    ),
-    refusals.TooManyTickets: (
-        "quota_exceeded",
-        "This token stands in {limit} lines, the most it may: leave some (tickets_per_principal_max).",
     ),
 }
 """Refusals by a limit: code and details, with the setting that somebody who runs the server can change."""
@@ -324,10 +317,16 @@ def problem(outcome: object, prefix: str | None = None) -> Problem:
                 " to know that this one can end. Wait for fewer names, or try again later."
             )
             return Problem("quota_exceeded", text, retry_after_ms=RETRY_LATER_MS)
+        case refusals.TooManyLeases(limit=limit, of_session=of_session):
+            whose = may(f"hold {limit} leases", of_session=of_session)
+            return Problem("lock_limit_exceeded", f"{whose} (leases_per_principal_max): release some.")
+        case refusals.TooManyTickets(limit=limit, of_session=of_session):
+            whose = may(f"have {limit} places in lines", of_session=of_session)
+            return Problem("quota_exceeded", f"{whose} (tickets_per_principal_max): leave some.")
         case refusals.QuotaExceeded(text=text):
             return Problem("quota_exceeded", f"{text}.")
         case refusals.LineFull(limit=limit):
-            text = f"{limit} stand in this line, the most there may be: try again."
+            text = f"{limit} stand in this line, the most there may be (line_max): try again."
             return Problem("quota_exceeded", text, retry_after_ms=RETRY_LATER_MS)
         case Unavailable(text=text):
             return Problem(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.shares import exceeded
+from holdfast.core.shares import exceeded, may
 from holdfast.wire.problems import Problem
 
 
@@ -18,11 +18,8 @@ class OpenStreams:
         in_session = None if session is None else self._open.get((principal, session), 0)
         limit = exceeded(self._per_principal_max, 1, self._open.get((principal, None), 0), in_session)
         if limit is not None:
-            raise Problem(
-                "quota_exceeded",
-                f"This token has {limit} watches open, the most it may (watches_per_principal_max, and a session half):"
-                " close some.",
-            )
+            whose = may(f"have {limit} watches open", of_session=limit != self._per_principal_max)
+            raise Problem("quota_exceeded", f"{whose} (watches_per_principal_max): close some.")
         for who in {(principal, None), (principal, session)}:
             self._open[who] = self._open.get(who, 0) + 1
 

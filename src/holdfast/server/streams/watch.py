@@ -33,7 +33,11 @@ def watch(api: Api, call: Call) -> Watch:
     """GET /locks/{name}/watch: let a watcher in, or raise why not."""
     feed, settings = api.engine.feed, api.settings
     if feed.names >= settings.watched_names_max and not feed.is_listened_to(call.item):
-        raise Problem("capacity_exceeded", "Too many names are watched: try again.", retry_after_ms=RETRY_MS)
+        raise Problem(
+            "capacity_exceeded",
+            f"{settings.watched_names_max} names are watched, the most there may be (watched_names_max): try again.",
+            retry_after_ms=RETRY_MS,
+        )
     api.streams.count_in(call.caller.principal, call.caller.session)
     return Watch(api, call)
 
