@@ -70,7 +70,7 @@ def test_a_missing_right_is_logged_with_its_token(server: ServerProcess) -> None
     assert "403 forbidden: alice from 192.0.2.7, POST /locks/deploy/revoke," in _line_of(server, answer)
     secret = Api.of(server, callers.BOB).new_session()["session_secret"]
     answer = Api.of(server, secret).create_session()
-    assert "403 forbidden: bob from 127.0.0.1, POST /sessions," in _line_of(server, answer)
+    assert "403 forbidden: bob (a session's secret) from 127.0.0.1, POST /sessions," in _line_of(server, answer)
     assert callers.ALICE not in server.log and secret not in server.log
 
 
@@ -125,6 +125,26 @@ def test_one_client_gets_few_lines(server: ServerProcess) -> None:
     assert len(_lines(server)) == LINES_PER_SOURCE_MAX + 1
     assert server.terminate() == 0
     assert _lines(server)[-1] == "7 more refusals in the last minute (address 192.0.2.7 7)"
+
+
+def test_a_claims_secret_is_named(server: ServerProcess) -> None:
+    """Who was refused with the secret of a claim is its token, and the line says what was shown."""
+    alice = Api.of(server, callers.ALICE)
+    asked = {"lock_name": "deploy", "lease_id": alice.acquired("deploy", key="one-key")["lease_id"]}
+    secret = alice.post("/claims/secret", asked).json()["claim_secret"]
+    line = _line_of(server, Api.of(server, secret).acquire("other"))
+    assert "403 forbidden: alice (a claim's secret) from 127.0.0.1, POST /locks/other/acquire," in line
+
+
+def test_too_many_wrong_tokens_are_counted(tmp_path: Path) -> None:
+    """What is 429 because too many wrong tokens came before has no line, and is in the count of what has none."""
+    settings = {"wrong_tokens_per_minute_max": 2}
+    with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
+        asked = [Api.of(server, WRONG).get("/locks").status for _ in range(5)]
+        assert asked == [401, 401, 429, 429, 429]
+        assert server.terminate() == 0
+        assert [line for line in _lines(server) if line.startswith("refused 429")] == []
+        assert _lines(server)[-1] == "3 more refusals in the last minute (address 127.0.0.1 3)"
 
 
 def test_who_is_let_in_leaves_no_line(server: ServerProcess) -> None:

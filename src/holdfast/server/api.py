@@ -22,7 +22,7 @@ from holdfast.server.access.auth import OWN_CLAIM_ONLY, WrongTokenError
 from holdfast.server.access.claimsecrets import is_own, was_own
 from holdfast.server.access.lastused import TokenUses
 from holdfast.server.access.proxies import Proxies
-from holdfast.server.access.refusallog import LOGGED_STATUSES, RefusalLog
+from holdfast.server.access.refusallog import RefusalLog
 from holdfast.server.access.wrongtokens import WrongTokens
 from holdfast.server.operations.turns import Turns
 from holdfast.server.streams.frames import Frames
@@ -129,17 +129,20 @@ class Api:
             )
             raise Problem("too_many_wrong_tokens", text, retry_after_ms=retry_ms)
 
-    def _log_refusal(self, problem: Problem, request: Request, principal: str | None = None) -> None:
+    def _log_refusal(self, problem: Problem, request: Request, caller: Caller | None = None) -> None:
         """Log that somebody was not let in. Who it was is found out once more: nobody who is let in pays for it.
 
-        `principal` is who it was when it asked, where that is at hand: a token may end while its request waits.
+        `caller` is who it was when it asked, where that is at hand: a token may end while its request waits.
         """
-        if principal is None and request.is_known:
+        if not self._refusal_log.is_concerned(problem):
+            return
+        if caller is None and request.is_known:
             with contextlib.suppress(Problem):
                 state, wall_ms = self.engine.state, self.engine.clock.wall_ms()
-                principal = self.auth.identify(request.authorization, state, wall_ms).principal
-        now_ms = self.engine.clock.monotonic_ms()
-        self._refusal_log.note(problem, request, principal, self.proxies.client_of(request), now_ms)
+                caller = self.auth.identify(request.authorization, state, wall_ms)
+        principal, secret = (None, None) if caller is None else (caller.principal, caller.secret)
+        client, now_ms = self.proxies.client_of(request), self.engine.clock.monotonic_ms()
+        self._refusal_log.note(problem, request, principal, client, now_ms, secret=secret)
 
     def tick(self) -> None:
         """Do what is done now and then. Called every second."""
@@ -197,8 +200,7 @@ class Api:
             count(outcome)
             if show is None:
                 problem = render.problem(outcome, call.caller.prefix)
-                if problem.status in LOGGED_STATUSES:
-                    self._log_refusal(problem, call.request, call.caller.principal)
+                self._log_refusal(problem, call.request, call.caller)
                 call.reply(*call.refusal(problem, call.request))
             else:
                 call.reply(*show(self, call, outcome, now))
@@ -214,8 +216,7 @@ class Api:
 
     def refuse(self, problem: Problem, refusal: Envelope, request: Request, reply: Reply) -> None:
         """Refuse; if the refusal rests on the state, not before that is durable."""
-        if problem.status in LOGGED_STATUSES:
-            self._log_refusal(problem, request)
+        self._log_refusal(problem, request)
         answered = refusal(problem, request)
         if request.rests_on_state:
             self._read(lambda _state, _now: answered, refusal, request, reply)

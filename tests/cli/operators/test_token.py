@@ -36,7 +36,7 @@ def test_created_token_works(server: ServerProcess, holdfast: Callable[..., subp
     done = holdfast("token", "create", name, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.OPERATOR)
     assert done.returncode == 0
     assert TOKEN.fullmatch(done.stdout.strip())
-    assert name in done.stderr and "read+claim" in done.stderr and "only time" in done.stderr
+    assert f"{name} may read+claim all names and never expires" in done.stderr and "only time" in done.stderr
     api = Api.of(server, done.stdout.strip())
     assert api.acquired(unique())["status"] == "acquired"
     assert api.get("/tokens").status == 403
@@ -52,6 +52,33 @@ def test_scopes_prefix_and_expiry_arrive(as_operator: Callable[..., str]) -> Non
     assert made["expires_at"] > made["created_at"]
     (row,) = [row for row in json.loads(as_operator("list", "--json"))["tokens"] if row["name"] == name]
     assert row == {key: value for key, value in made.items() if key != "token"} | {"source": "made", "last_used": None}
+
+
+def test_a_confined_operator_is_told_what_it_made(
+    server: ServerProcess, holdfast: Callable[..., subprocess.CompletedProcess[str]], as_operator: Callable[..., str]
+) -> None:
+    """Who is confined and names no prefix gives its own, and is told so. A name outside of its sight is just taken."""
+    outside = unique("outside")
+    as_operator("create", outside)
+    confined = as_operator("create", unique("sub"), "--scopes", "read+claim+admin", "--prefix", "team/").strip()
+    access = {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": confined}
+    made = holdfast("token", "create", unique("below"), "--expires", "1h", **access)
+    assert made.returncode == 0 and "may read+claim names that start with team/, until" in made.stderr
+    taken = holdfast("token", "create", outside, **access)
+    assert taken.returncode == 64 and "take another name" in taken.stderr and "rotate" not in taken.stderr
+    gone = holdfast("token", "revoke", unique("no"), **access)
+    assert gone.returncode == 64
+
+
+def test_revoke_says_what_ended(
+    server: ServerProcess, holdfast: Callable[..., subprocess.CompletedProcess[str]], as_operator: Callable[..., str]
+) -> None:
+    """`revoke` says on standard error what has ended and what lives on."""
+    for more, said in (((), "Its sessions have ended"), (("--keep-sessions",), "Its sessions live on")):
+        name = unique("ended")
+        as_operator("create", name)
+        done = holdfast("token", "revoke", name, *more, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.OPERATOR)
+        assert said in done.stderr and "claims" in done.stderr
 
 
 def test_scopes_in_one_word(as_operator: Callable[..., str]) -> None:
@@ -73,7 +100,8 @@ def test_list_is_a_table(as_operator: Callable[..., str]) -> None:
     assert (row[1], row[2], row[3], row[5], row[6]) == ("read+claim", prefix, "never", "never", "made")
     assert re.fullmatch(CLOCK, row[4]), "times are written as everywhere"
     (own,) = [re.split(r" {2,}", row) for row in rows if row.split()[0] == "operator"]
-    assert own[-1] == "static" and re.fullmatch(CLOCK, own[-2]), "it was used for this very list"
+    assert own[1] == "read+claim+admin", "scopes have one order everywhere"
+    assert own[-1] == "static" and re.fullmatch(CLOCK, own[-2] + ":00"), "it was used for this very list"
     assert token not in shown and callers.OPERATOR not in shown and "\x1b" not in shown
 
 

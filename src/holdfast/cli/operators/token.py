@@ -64,7 +64,7 @@ def create(
     if json:
         output.say_json(made)
         return
-    _show(made.name, made.token, made.scopes, made.expires_at)
+    _show(made.token, made.name, made.scopes, made.prefix, made.expires_at)
 
 
 class _OwnExpiry(Duration):
@@ -75,13 +75,14 @@ class _OwnExpiry(Duration):
         return NEVER if value == "never" else super().convert(value, param, ctx)
 
 
-def _show(name: str, made: str, scopes: list[str], expires_at: str | None) -> None:
+def _show(token: str, name: str, scopes: list[str], prefix: str | None, expires_at: str | None) -> None:
     """Print the token, and nothing else, to standard output."""
-    output.say(output.plain(made))
-    until = f" until {_clock(expires_at)}" if expires_at else " and never expires"
+    output.say(output.plain(token))
+    names = f"names that start with {prefix}" if prefix else "all names"
+    until = f", until {_clock(expires_at)}" if expires_at else " and never expires"
     output.hint(
         output.plain(
-            f"{name} may {'+'.join(scopes)}{until}. This is the only time the token is shown:"
+            f"{name} may {'+'.join(scopes)} {names}{until}. This is the only time the token is shown:"
             " keep it in a file of mode 600 and name that file in HOLDFAST_TOKEN_FILE."
         )
     )
@@ -103,11 +104,11 @@ def list_tokens(*, json: bool, url: str | None, token_file: Path | None) -> None
     rows = [
         [
             each.name,
-            "+".join(each.scopes),
+            "+".join(scope for scope in SCOPES if scope in each.scopes),
             each.prefix or "-",
             _clock(each.expires_at) or "never",
             _clock(each.created_at) or "-",
-            _clock(each.last_used) or "never",
+            _minute(each.last_used) or "never",
             each.source,
         ]
         for each in known
@@ -138,6 +139,12 @@ def revoke(*, name: str, keep_sessions: bool, json: bool, url: str | None, token
         output.say_json({"status": "revoked", "name": name})
         return
     output.say(output.plain(f"{name} is revoked"))
+    if keep_sessions:
+        output.hint("Its places in lines have ended. Its sessions live on for the next token of that name, and so")
+        output.hint("do its claims, until their time is over.")
+    else:
+        output.hint("Its sessions have ended, with all that was bound to them, and its places in lines. Its other")
+        output.hint("claims live on until their time is over; to end one: holdfast revoke JOB")
 
 
 @token.command(epilog=ROTATE_EXAMPLES)
@@ -166,12 +173,16 @@ def rotate(
     if json:
         output.say_json(made)
         return
-    _show(made.name, made.token, made.scopes, made.expires_at)
+    _show(made.token, made.name, made.scopes, made.prefix, made.expires_at)
 
 
 def _clock(at: str | None) -> str | None:
     """Write a time of the server's as every command writes times."""
     return None if at is None else times.clock(datetime.fromisoformat(at), times.now())
+
+
+def _minute(at: str | None) -> str | None:
+    return None if at is None else times.minute(datetime.fromisoformat(at), times.now())
 
 
 def _scopes(each: tuple[str, ...], joined: str | None) -> list[str] | None:

@@ -43,6 +43,11 @@ def clock(at: datetime, today: datetime) -> str:
     return local.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S")
 
 
+def minute(at: datetime, today: datetime) -> str:
+    """Write the minute of what is known to the minute only."""
+    return clock(at, today)[: -len(":00")]
+
+
 def since(at: datetime, moment: datetime) -> str:
     """Write when something began and how long it lasts: `02:10:05 (4 min)`."""
     return f"{clock(at, moment)} ({span((moment - at).total_seconds())})"

@@ -51,6 +51,12 @@ OWN_CLAIM_ONLY = (
 )
 
 
+def in_order(scopes: Iterable[str]) -> list[str]:
+    """Return scopes in the order in which they are always shown."""
+    there = frozenset(scopes)
+    return [scope for scope in SCOPES if scope in there]
+
+
 def own_scope(scope: str) -> str:
     """Return the scope that a claim's secret has where its token has this one: for names of the claim alone."""
     return f"own {scope}"
@@ -76,6 +82,13 @@ class Caller(msgspec.Struct, frozen=True):
     claim: ClaimId | None = None
     """The claim whose secret was used. Its scopes are those of `own_scope`, and it always has a prefix."""
 
+    @property
+    def secret(self) -> str | None:
+        """What was shown in place of the token itself, for people; None if it was the token."""
+        if self.claim is not None:
+            return "a claim's secret"
+        return None if self.session is None else "a session's secret"
+
     def may_give(self, scopes: Iterable[str], prefix: str | None) -> bool:
         """Tell whether these rights lie within the caller's: nobody gives, sees or takes what is wider than its own."""
         if not self.scopes.issuperset(scopes):
@@ -88,7 +101,7 @@ class Caller(msgspec.Struct, frozen=True):
             return
         if self.claim is not None:
             raise Problem("forbidden", OWN_CLAIM_ONLY)
-        have = "+".join(sorted(self.scopes))
+        have = "+".join(in_order(self.scopes))
         raise Problem("forbidden", f"This needs a token with the scope {scope!r}; this one has {have}.")
 
     def require_within_prefix(self, name: str) -> None:

@@ -12,10 +12,10 @@ from msgspec import UNSET
 
 from holdfast.core.answers import TokenGone, TokenMade
 from holdfast.core.commands import CreateToken, RevokeToken, RotateToken
-from holdfast.core.refusals import TokenUnknown
+from holdfast.core.refusals import TokenExists, TokenUnknown
 from holdfast.engine.ids import new_secret
 from holdfast.server import render
-from holdfast.server.access.auth import SCOPES, check_token_name
+from holdfast.server.access.auth import SCOPES, check_token_name, in_order
 from holdfast.server.access.secrets import digest, new_token
 from holdfast.server.handlers import paging
 from holdfast.server.render import encode, no_content
@@ -57,14 +57,14 @@ def create(api: Api, call: Call) -> None:
         principal=caller.principal,
         name=body.name,
         digest=digest(token),
-        scopes=tuple(scope for scope in SCOPES if scope in scopes),
+        scopes=tuple(in_order(scopes)),
         prefix=prefix,
         expires_wall_ms=_expires_wall_ms(api, body.expires_in_seconds),
         salt=salt,
         key=call.key,
         fingerprint=call.fingerprint,
     )
-    api.submit(call, command, {TokenMade: _shows_made(token, _CREATED)})
+    api.submit(call, command, {TokenMade: _shows_made(token, _CREATED), TokenExists: _shows_taken})
 
 
 def _check(api: Api, body: TokenBody) -> None:
@@ -86,7 +86,7 @@ def _check_expiry(seconds: int | None) -> None:
 def _check_giver(caller: Caller, scopes: frozenset[str], prefix: str | None) -> None:
     """Raise unless these rights are the caller's to give, with what it may give."""
     if not caller.may_give(scopes, prefix):
-        allowed = "+".join(scope for scope in SCOPES if scope in caller.scopes)
+        allowed = "+".join(in_order(caller.scopes))
         names = "" if caller.prefix is None else f", and a prefix that starts with {caller.prefix!r}"
         text = f"A token has no more rights than its maker: you may give {allowed}{names}."
         raise Problem("forbidden", text)
@@ -133,6 +133,15 @@ def _shows_made(token: str, status: int) -> Show:
         return status, encode(reply), ()
 
     return made
+
+
+def _shows_taken(api: Api, call: Call, outcome: TokenExists, _now: Moment) -> Answered:
+    """Names are one space for all. Who may not see the token is not told to rotate it."""
+    there = api.engine.state.tokens.get(call.body.name)
+    problem = render.problem(outcome)
+    if there is None or not call.caller.may_give(there.scopes, there.prefix):
+        problem = Problem(problem.code, "This name is taken, by a token that is not yours to see: take another name.")
+    return call.refusal(problem, call.request)
 
 
 # Looking.
