@@ -39,6 +39,7 @@ async def work(directory: Path, *, only_start: bool = False) -> None:
         keeping=Keeping(),
         witnesses=(KEY_FILE,),
         snapshot_records=1_000,
+        snapshot_bytes=2**20,
         ballast_bytes=4_096,
         disk_hang_ms=60_000,
     )

@@ -175,6 +175,10 @@ class FateJournal:
         self.close = self.inner.close
 
     @property
+    def appended_bytes(self) -> int:
+        return self.inner.appended_bytes
+
+    @property
     def history_begins_after(self) -> int:
         return self.inner.history_begins_after
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from holdfast.core.values import Limits
 from holdfast.engine.compaction import Compaction
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.memory import MemoryJournal
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
     from holdfast.engine.engine import Engine
     from holdfast.testing.clock import ManualClock
+
+
+LARGE = Limits(metadata_chars_max=1_000_000)
 
 
 async def renewals(engine: Engine, count: int) -> None:
@@ -55,6 +59,87 @@ def test_a_snapshot_is_never_due_before_as_many_records_as_names() -> None:
             assert len(journal.begun) == begun
             await renewals(engine, 1)
             assert len(journal.counted) == begun + 1
+
+    run(test)
+
+
+def test_a_snapshot_is_due_after_so_many_bytes() -> None:
+    """A few large records make a snapshot due as many small ones do: what the tail takes is bounded in bytes."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        async with serving(journal, clock, limits=LARGE, compaction=Compaction(size_bytes=100_000)) as engine:
+            await engine.ask(acquire("job/0"))
+            for _ in range(9):
+                await engine.ask(renew("job/0", note="n" * 10_000))
+            await turns(100)
+            assert journal.begun == []
+            for _ in range(11):
+                await engine.ask(renew("job/0", note="n" * 10_000))
+                await turns(100)
+            assert len(journal.counted) == 2
+            assert sum(len(data) for _, data in journal._shelf.batches) < 100_000
+
+    run(test)
+
+
+def test_the_bytes_that_a_start_replays_count() -> None:
+    """A server that is started again and again with a long tail writes its snapshot all the same."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        compaction = Compaction(size_bytes=30_000)
+        async with serving(journal, clock, limits=LARGE, compaction=compaction) as engine:
+            await engine.ask(acquire("job/0"))
+            await engine.ask(renew("job/0", note="n" * 20_000))
+        async with serving(journal, clock, limits=LARGE, compaction=compaction) as engine:
+            await engine.ask(renew("job/0", note="n" * 15_000))
+            await turns(100)
+            assert len(journal.counted) == 1
+
+    run(test)
+
+
+def test_a_snapshot_is_never_due_before_as_many_bytes_as_the_last_had() -> None:
+    """A large state is not written again and again for few bytes of records."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        async with serving(journal, clock, limits=LARGE, compaction=Compaction(size_bytes=1_000)) as engine:
+            for number in range(50):
+                await engine.ask(acquire(f"job/{number}", metadata="m" * 1_000))
+            await turns(100)
+            await engine.compact()
+            begun = len(journal.begun)
+            for _ in range(49):
+                await engine.ask(renew("job/0", note="n" * 900))
+                await turns(100)
+            assert len(journal.begun) == begun
+            for _ in range(20):
+                await engine.ask(renew("job/0", note="n" * 900))
+            await turns(100)
+            assert len(journal.begun) == begun + 1
+
+    run(test)
+
+
+def test_a_snapshot_for_bytes_that_was_refused_comes_after_a_tenth() -> None:
+    """A snapshot that the journal refused is tried again after a tenth of the bytes that make one due."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        journal.errors.append(JournalUnavailableError("no room for it"))
+        async with serving(journal, clock, limits=LARGE, compaction=Compaction(size_bytes=100_000)) as engine:
+            await engine.ask(acquire("job/0"))
+            await engine.ask(renew("job/0", note="n" * 100_000))
+            await turns(100)
+            assert len(journal.begun) == 1 and journal.counted == []
+            await engine.ask(renew("job/0", note="n" * 8_000))
+            await turns(100)
+            assert len(journal.begun) == 1
+            await engine.ask(renew("job/0", note="n" * 2_000))
+            await turns(100)
+            assert len(journal.counted) == 1
 
     run(test)
 

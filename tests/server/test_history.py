@@ -266,6 +266,25 @@ def test_a_page_costs_a_bounded_search(tmp_path: Path, fast_lane: bool) -> None:
         assert _all(alice, "wanted", owner="nobody") == []
 
 
+def test_large_records_are_bounded_before_they_are_many(tmp_path: Path) -> None:
+    """Few records with much in them make a snapshot due by their bytes: the tail and the history stay bounded."""
+    settings = {"snapshot_mib": 1, "history_bytes_max": 500_000}
+    with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
+        alice = Api.of(server, callers.ALICE)
+        for _ in range(40):
+            session = alice.new_session()["session_id"]
+            alice.claims(
+                all=[f"k/{number}" for number in range(100)],
+                session_id=session,
+                ephemeral=True,
+                metadata="\N{GRINNING FACE}" * 1024,
+            )
+            alice.end_session(session)
+        server.terminate()
+    inside = dump(tmp_path / "data")
+    assert sum(len(str(record).encode()) for record in inside) < 4 * 2**20, "of 16 MiB"
+
+
 def test_history_is_bounded(tmp_path: Path) -> None:
     """History beyond its limit is dropped with the next snapshot, oldest first, and pages end where it ends."""
     settings = {"snapshot_records": 20, "history_records_max": 30}

@@ -51,6 +51,7 @@ def build(
     keeping: Keeping,
     witnesses: Sequence[str],
     snapshot_records: int,
+    snapshot_bytes: int,
     ballast_bytes: int,
     disk_hang_ms: int,
 ) -> Engine:
@@ -70,6 +71,6 @@ def build(
         limits,
         clock=clock,
         version=version,
-        compaction=Compaction(records=snapshot_records),
+        compaction=Compaction(records=snapshot_records, size_bytes=snapshot_bytes),
         watchdog=Watchdog(clock, end_ms=disk_hang_ms),
     )

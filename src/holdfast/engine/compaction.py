@@ -27,7 +27,7 @@ from holdfast.engine.replies import outcome_or_raise, settle_future
 from holdfast.journal.base import JournalUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from holdfast.core.state import Frozen, State
     from holdfast.engine.clock import Clock
@@ -38,9 +38,14 @@ log = logging.getLogger("holdfast.engine")
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """When a snapshot is due: after so many records, and never before as many as there are names."""
+    """When a snapshot is due: after so many records, or after so many bytes of them.
+
+    But never before as many records as there are names, or as many bytes as the last snapshot had: writing snapshots
+    must not cost more than writing records.
+    """
 
     records: int = 100_000
+    size_bytes: int = 256 * 2**20
 
 
 class Compactor:
@@ -62,6 +67,9 @@ class Compactor:
         self._fail = fail
         self._since_snapshot = 0
         self._due = compaction.records
+        self._bytes_before = 0
+        """What the journal had been given when the last snapshot was begun."""
+        self._bytes_due = compaction.size_bytes
         self._task: asyncio.Task[None] | None = None
         self.wanted_picture: asyncio.Future[Any] | None = None
         """Where a snapshot waits for its picture of the state."""
@@ -69,12 +77,14 @@ class Compactor:
     def begin_anew(self, replayed: int) -> None:
         """Count from what a recovery found."""
         self._since_snapshot = replayed
+        self._bytes_before = 0
 
     def count(self, records: int, names: int) -> None:
         """Count records that became durable, and begin a snapshot if one is due."""
         self._since_snapshot += records
         self._due = max(self._compaction.records, names)
-        if self._since_snapshot >= self._due:
+        size_bytes = self._journal.appended_bytes - self._bytes_before
+        if self._since_snapshot >= self._due or size_bytes >= self._bytes_due:
             self._begin()
 
     async def compact(self) -> None:
@@ -109,6 +119,7 @@ class Compactor:
 
     async def _compact(self) -> None:
         self._since_snapshot = 0
+        self._bytes_before = self._journal.appended_bytes
         self.wanted_picture = asyncio.get_running_loop().create_future()
         self._wake_writer()
         try:
@@ -116,10 +127,20 @@ class Compactor:
         except JournalUnavailableError as error:
             # Not at once: what refused a snapshot now would most likely do so again after every batch.
             self._since_snapshot += self._due - max(1, self._due // 10)
+            self._bytes_before -= self._bytes_due - max(1, self._bytes_due // 10)
             log.warning("%s; the snapshot is tried again after some more records", error)
         except Exception as error:  # noqa: BLE001 - Whatever it is, it ends the engine, which logs it.
             self._fail(error)
 
     async def _write(self, frozen: Frozen) -> None:
         """Encode the picture and hand it to the journal: the work that could be done elsewhere."""
-        await self._journal.compact(frozen.head.seq, snapshot.encode(frozen), self._clock.wall_ms())
+        size_bytes = 0
+
+        def parts() -> Iterator[bytes]:
+            nonlocal size_bytes
+            for part in snapshot.encode(frozen):
+                size_bytes += len(part)
+                yield part
+
+        await self._journal.compact(frozen.head.seq, parts(), self._clock.wall_ms())
+        self._bytes_due = max(self._compaction.size_bytes, size_bytes)

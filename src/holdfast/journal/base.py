@@ -162,6 +162,11 @@ class Journal(Protocol):
         ...
 
     @property
+    def appended_bytes(self) -> int:
+        """How many bytes the records have that `open` found after the snapshot, and those that were appended since."""
+        ...
+
+    @property
     def history_begins_after(self) -> int:
         """Up to which number history is no longer kept: what follows it is there without a gap."""
         ...

@@ -74,6 +74,7 @@ class MemoryJournal:
     def __init__(self, keeping: Keeping | None = None, shelf: Shelf | None = None) -> None:
         """Stand before a shelf, a new one if none is given."""
         self.takes_claims = True
+        self.appended_bytes = 0
         self._keeping = keeping or Keeping()
         self._shelf = shelf or Shelf()
 
@@ -85,6 +86,7 @@ class MemoryJournal:
             shelf.holder = self
         elif shelf.holder is not self:
             raise JournalLockedError("open: another journal has this shelf open; close it first")
+        self.appended_bytes = sum(len(data) for _, data in shelf.batches)
         return Recovered(shelf.epoch, [unseal(part) for part in shelf.snapshot], shelf.tail())
 
     async def append(self, batch: Sequence[Record]) -> None:
@@ -94,7 +96,9 @@ class MemoryJournal:
             return
         if batch[0].seq != shelf.last_seq + 1:
             raise JournalUnavailableError(f"append: record {batch[0].seq} does not follow {shelf.last_seq}")
-        shelf.batches.append((batch[-1].seq, encode_batch(batch)))
+        data = encode_batch(batch)
+        shelf.batches.append((batch[-1].seq, data))
+        self.appended_bytes += len(data)
 
     async def compact(self, upto: int, snapshot: Iterable[bytes], wall_ms: int) -> None:
         """Let the snapshot stand for what came before."""

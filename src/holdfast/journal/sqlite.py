@@ -39,7 +39,7 @@ from holdfast.journal.base import (
 from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.shares import UNCOUNTED
-from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store
+from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, write_again
 from holdfast.privatefiles import WRITE_FOR_OTHERS, NotOursError, check_file, check_folder, sync_folder
 
 if TYPE_CHECKING:
@@ -58,8 +58,6 @@ APPLICATION_ID = 0x486F6C64
 OWN_DIRECTORY = "Give the server its own directory"
 NEWER_VERSION = "Use the newer version"
 SQLITE_MIN = (3, 51, 3)
-CHUNK_BYTES = 64 * 1024
-"""SQLite's own file layer writes less than 128 KiB at once, and takes more for a full disk."""
 LOCK_TRIES = 3
 CHECKPOINT_PAGES = 500
 """After how many pages the WAL is moved into the file, by the commit that filled it: half of SQLite's 1000 halves the
@@ -103,6 +101,7 @@ class SqliteJournal:
         self._archive: Archive | None = None
         self._epoch = 0
         self._last = 0
+        self.appended_bytes = 0
         self.takes_claims = True
         """Whether there is room for new claims; renewals and releases go on either way."""
 
@@ -131,6 +130,7 @@ class SqliteJournal:
         except DiskFullError as full:
             self._append_without_ballast(store, write, full)
         self._last = row[1]
+        self.appended_bytes += len(row[2])
         failpoint("after_commit")
 
     async def compact(self, upto: int, snapshot: Iterable[bytes], wall_ms: int) -> None:
@@ -322,6 +322,7 @@ class SqliteJournal:
         self._archive = Archive(store, self._keeping)
         parts = self._archive.read_snapshot()
         self._last = self._archive.upto
+        self.appended_bytes = 0
         for first, last, body in store.run("read_batches", (self._last,)):
             if first != self._last + 1:
                 raise store.damaged(f"record {first} stands where {self._last + 1} should")
@@ -334,6 +335,7 @@ class SqliteJournal:
             if last != first + count - 1:
                 raise store.damaged(f"the batch of records {first} to {last} has {count}")
             self._last = last
+            self.appended_bytes += len(body)
         return parts
 
     def _begin_tenure(self, store: Store) -> None:
@@ -344,7 +346,7 @@ class SqliteJournal:
         mark = self._directory / UNSYNCED
         is_unsynced = mark.exists()
         if is_unsynced:
-            _write_again(store.db, f"{self._path}-wal")
+            write_again(store.db, f"{self._path}-wal")
         busy, _, _ = next(store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
         if busy:
             raise JournalError(f"{self._path}: the WAL cannot be emptied. Stop whatever else has the file open")
@@ -411,23 +413,6 @@ def _bring_up(store: Store) -> None:
             store.db.execute(statement)
     newest = next(store.run("read_newest_history"))[0] or 0
     store.do("write_meta", [("schema", SCHEMA), (UNCOUNTED, newest)])
-
-
-def _write_again(db: apsw.Connection, path: str) -> None:
-    """Write a file as it is read, byte for byte, and sync it.
-
-    A sync that failed in an earlier process can leave bytes that every program reads, that the system believes written,
-    and that are not on the disk. The next sync would skip them, and what is built on them would be gone with them. The
-    mark that tells of it need not be synced: a power cut takes it away together with those bytes.
-    """
-    file = apsw.VFSFile(db.open_vfs, path, [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE, 0])
-    try:
-        size_bytes = file.xFileSize()
-        for place in range(0, size_bytes, CHUNK_BYTES):
-            file.xWrite(file.xRead(min(CHUNK_BYTES, size_bytes - place), place), place)
-        file.xSync(apsw.SQLITE_SYNC_FULL)
-    finally:
-        file.xClose()
 
 
 def _make_directory(directory: Path) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SQL = load("sqlite.sql")
 UNSYNCED = "unsynced"
 """A file that is there after a sync failed, until what was written then has been written again."""
+CHUNK_BYTES = 64 * 1024
+"""SQLite's own file layer writes less than 128 KiB at once, and takes more for a full disk."""
 
 
 class DiskFullError(Exception):
@@ -125,3 +127,20 @@ class Store:
         with contextlib.suppress(apsw.Error):
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
+
+
+def write_again(db: apsw.Connection, path: str) -> None:
+    """Write a file as it is read, byte for byte, and sync it.
+
+    A sync that failed in an earlier process can leave bytes that every program reads, that the system believes written,
+    and that are not on the disk. The next sync would skip them, and what is built on them would be gone with them. The
+    mark that tells of it need not be synced: a power cut takes it away together with those bytes.
+    """
+    file = apsw.VFSFile(db.open_vfs, path, [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE, 0])
+    try:
+        size_bytes = file.xFileSize()
+        for place in range(0, size_bytes, CHUNK_BYTES):
+            file.xWrite(file.xRead(min(CHUNK_BYTES, size_bytes - place), place), place)
+        file.xSync(apsw.SQLITE_SYNC_FULL)
+    finally:
+        file.xClose()

@@ -181,6 +181,7 @@ def _engine_for(settings: Settings) -> Engine:
         ),
         witnesses=(KEY_FILE,),
         snapshot_records=settings.snapshot_records,
+        snapshot_bytes=settings.snapshot_mib * 2**20,
         ballast_bytes=settings.disk_reserve_mib * 2**20,
         disk_hang_ms=settings.disk_hang_seconds * 1000,
     )

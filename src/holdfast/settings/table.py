@@ -234,6 +234,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_records: Annotated[int, About("Records after which a snapshot shortens the journal.", "records", 1)] = (
         100_000
     )
+    snapshot_mib: Annotated[
+        int,
+        About("What records may take before a snapshot shortens the journal, however few they are.", "MiB", 1, 2**30),
+    ] = 256
     disk_reserve_mib: Annotated[
         int,
         About("Disk space set aside: given up when the disk is full, so that renewals and releases go on.", "MiB", 1),

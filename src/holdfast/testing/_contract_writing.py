@@ -122,6 +122,27 @@ async def _holder_reads_anew(place: JournalPlace) -> None:
     await journal.close()
 
 
+@_check
+async def _bytes_appended_are_counted(place: JournalPlace) -> None:
+    """The bytes of what a start would replay are known: each append adds its own, and a refused one adds none."""
+    journal = await filled(place, [])
+    begun = journal.appended_bytes
+    await journal.append([grant(1)])
+    small = journal.appended_bytes - begun
+    metadata = "m" * 5000
+    await journal.append([grant(2, metadata=metadata)])
+    large = journal.appended_bytes - begun - small
+    expect(0 < small < len(metadata) < large, True, f"{small} and {large} bytes for a small record and a large one")
+    await expect_refusal(journal.append([grant(9)]), JournalUnavailableError, "a batch that does not follow")
+    expect(journal.appended_bytes, begun + small + large, "the bytes after a refusal")
+    journal = await reopened(journal, place)
+    expect(journal.appended_bytes, small + large, "the bytes that are found")
+    await journal.compact(2, [b"all"], WALL_MS)
+    journal = await reopened(journal, place)
+    expect(journal.appended_bytes, 0, "the bytes that are found after a snapshot")
+    await journal.close()
+
+
 # Compaction.
 
 

@@ -52,6 +52,11 @@ class FlakyJournal:
         self.journal.takes_claims = value
 
     @property
+    def appended_bytes(self) -> int:
+        """What the journal inside says."""
+        return self.journal.appended_bytes
+
+    @property
     def history_begins_after(self) -> int:
         """What the journal inside says."""
         return self.journal.history_begins_after
