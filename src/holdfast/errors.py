@@ -222,6 +222,14 @@ class NotAllowed(Refused):
     Or 429 `too_many_wrong_tokens`: unknown too, and so were too many before it. A right one passes at once.
     """
 
+    token_file: str | None = None
+    """The file that the token was read from; None if it is from elsewhere."""
+
+    def __str__(self) -> str:
+        """Name the file as well: it may be another than was thought, or its new token may not be there yet."""
+        text = super().__str__()
+        return text if self.token_file is None else f"{text.rstrip('.')}. The token was read from {self.token_file}."
+
 
 class Deadlock(Refused):
     """Waiting would close a circle: `cycle` is who waits, for what, held by whom, and so on around."""

@@ -32,6 +32,10 @@ class FileClaim:
         raise ValueError(self._control)
 
     @property
+    def refused(self) -> str | None:
+        return None
+
+    @property
     def lost(self) -> threading.Event:
         flag = threading.Event()
         if "lost" in self._control.read_text():

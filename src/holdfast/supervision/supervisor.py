@@ -87,6 +87,10 @@ class Ownership(Protocol):
     def lost(self) -> Flag:
         """Set as soon as it is lost."""
 
+    @property
+    def refused(self) -> str | None:
+        """Why it was not renewed when that was last tried; None if it was."""
+
 
 class Outcome(NamedTuple):
     """How it ended."""
@@ -161,6 +165,7 @@ class _Supervisor:
         self._has_leftovers = False
         self._killed_at: BothClocks | None = None
         self._is_lost = False
+        self._is_refused = False
         self._shares_terminal = reads_keyboard()
         self._replaced_at: BothClocks | None = None
         self._due_seconds = 0.0
@@ -197,6 +202,7 @@ class _Supervisor:
                 self._sleep()
                 self._hear_guardian()
                 self._follow_plan()
+                self._mention_refusal()
                 self._pass_on_signals()
                 self._look_for_stop()
         except BaseException:
@@ -255,6 +261,14 @@ class _Supervisor:
         self._is_lost = True
         why = "is lost" if self._held.lost.is_set() else "was not renewed in time"
         return _quietly(self._say, f"the claim {why}: the command is told to stop")
+
+    def _mention_refusal(self) -> None:
+        """Say once that it is not renewed, and why: whoever reads it may mend that while there is time."""
+        why = self._held.refused
+        if why is not None and not self._is_refused and self._told_at is None:
+            left = f"it is tried again, for {self._held.remaining:.0f} s more"
+            _quietly(self._say, f"the claim was not renewed, {left}: {why}")
+        self._is_refused = why is not None
 
     def _kill(self) -> None:
         reached = self._child.send(signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from holdfast.cli.shared import output, times
@@ -20,6 +21,9 @@ from holdfast.errors import (
 
 LIMIT_CODES = ("quota_exceeded", "lock_limit_exceeded", "capacity_exceeded")
 """The request is fine and the server is there: somebody has as much as the settings allow."""
+
+SECRET_PREFIXES = ("holdc_", "holds_")
+"""How the secrets of claims and sessions begin."""
 
 
 def exit_code(error: HoldfastError) -> int:
@@ -66,13 +70,22 @@ def sentence(error: HoldfastError) -> str:
         case Unreachable(hint=""):
             return f"{error}; is the server running? Start it with `holdfast serve`, or name another with HOLDFAST_URL"
         case NotAllowed(status=401 | 429):
-            return f"{error} Put a token into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE."
+            return f"{error}{_token_advice(error)}"
         case Refused(error="Session not found" | "Session expired"):
             return f"{error} Begin one with `holdfast session start`, or leave it out: unset HOLDFAST_SESSION"
         case Refused(request_id=str(request_id)):
             return f"{error} (request {request_id})"
         case _:
             return str(error)
+
+
+def _token_advice(error: NotAllowed) -> str:
+    """Say where another token goes. The command of a run has a secret, and nobody gives it another."""
+    if error.token_file is not None:
+        return " Put the token there that is valid now."
+    if os.environ.get("HOLDFAST_TOKEN", "").startswith(SECRET_PREFIXES):
+        return ""
+    return " Put a token into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE."
 
 
 def as_object(error: HoldfastError) -> dict[str, Any]:

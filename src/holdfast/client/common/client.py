@@ -54,7 +54,7 @@ class Client(ABC):
             self._target.url,
             patience(answer_seconds, "answer_seconds", allow_zero=False),
             patience(retry_seconds, "retry_seconds", allow_zero=True),
-            rereads_token=self._target.token_file is not None,
+            token_file=None if self._target.token_file is None else str(self._target.token_file),
         )
         self._prepare()
 

@@ -85,5 +85,5 @@ class Policy(msgspec.Struct, frozen=True):
     """For the text of errors."""
     answer_seconds: float = ANSWER_SECONDS
     retry_seconds: float = RETRY_SECONDS
-    rereads_token: bool = False
-    """Whether the token is in a file: one that the server does not know may be another soon."""
+    token_file: str | None = None
+    """Where the token is, if in a file: one that the server does not know may be another soon."""

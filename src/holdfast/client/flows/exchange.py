@@ -41,7 +41,7 @@ def restarts(answer: Answer) -> bool:
 
 def lacks_new_token(answer: Answer, policy: Policy) -> bool:
     """Tell whether our token is out of use, and comes from a file: the new one may be in there soon."""
-    if not policy.rereads_token or answer.status < 400:  # noqa: PLR2004 - where refusals begin
+    if policy.token_file is None or answer.status < 400:  # noqa: PLR2004 - where refusals begin
         return False
     found = envelope(answer)
     return found is not None and found.code in _TOKEN_NOT_KNOWN
@@ -113,5 +113,5 @@ def get(path: str, policy: Policy) -> Send:
 def reply_in(answer: Answer, policy: Policy, request: Send, reply: type[T]) -> T:
     """Return the reply in an answer, or raise the refusal."""
     if not 200 <= answer.status < 300:  # noqa: PLR2004 - the range of success
-        raise refusal(answer, policy.url)
+        raise refusal(answer, policy.url, policy.token_file)
     return decoded(answer, reply, f"{request.method} {request.path}", policy.url)

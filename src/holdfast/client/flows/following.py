@@ -119,7 +119,7 @@ class Follower:
         answer = Answer(status, {}, body)
         if restarts(answer):
             raise Unreachable(self._policy.url, f"it answered {status}")
-        refused = refusal(answer, self._policy.url)
+        refused = refusal(answer, self._policy.url, self._policy.token_file)
         if self._was_connected and lacks_new_token(answer, self._policy):
             raise _TokenLate(refused)
         raise refused

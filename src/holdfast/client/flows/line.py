@@ -124,7 +124,7 @@ def _begin_again(asking: Asking, answer: Answer, policy: Policy) -> Flow[None]:
     found = envelope(answer)
     gone = answer.status in _GONE and found is not None and found.code in {"ticket_gone", "lease_not_current"}
     if not gone or asking.unheard >= UNHEARD_MAX:
-        raise refusal(answer, policy.url)
+        raise refusal(answer, policy.url, policy.token_file)
     # The place lapsed while we were cut off, or the lease ended before we heard of it.
     asking.unheard += 1
     asking.start_over((yield NEW_KEY))

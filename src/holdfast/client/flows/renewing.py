@@ -112,7 +112,7 @@ def _judge(term: Term, answer: Answer, sent: Instant, policy: Policy) -> bool:
         term.lose(loss)
         return True
     reason = "unreachable" if answer.status >= 500 else "refused"  # noqa: PLR2004 - the server's own troubles
-    term.trouble = Loss(reason, why=str(refusal(answer, policy.url)))
+    term.trouble = Loss(reason, why=str(refusal(answer, policy.url, policy.token_file)))
     return False
 
 

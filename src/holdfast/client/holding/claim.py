@@ -105,6 +105,11 @@ class HeldClaim:
         return 0.0 if self._term.ended else self._term.left_ms(clock.now()) / 1_000
 
     @property
+    def refused(self) -> str | None:
+        """Why the server refused the last renewal; None if it did not. It is tried again until the time is over."""
+        return self._term.refused
+
+    @property
     def expires_at(self) -> datetime:
         """The same as a time of day, for people."""
         return datetime.fromtimestamp(clock.wall_ms() / 1_000 + self.remaining, UTC)
@@ -257,6 +262,11 @@ class ClaimGroup(Generic[H]):
     def remaining(self) -> float:
         """Seconds until the first of them may be lost."""
         return min(claim.remaining for claim in self._claims)
+
+    @property
+    def refused(self) -> str | None:
+        """Why the server refused the last renewal of one of them; None if it did not."""
+        return next((why for term in self._terms if (why := term.refused) is not None), None)
 
     def raise_if_lost(self) -> None:
         """Raise `LeaseLost` if any of them is not ours any more."""

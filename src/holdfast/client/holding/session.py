@@ -63,6 +63,11 @@ class HeldSession(Generic[H]):
         """Seconds until we must stop believing that it lives; 0 once it is lost or ended."""
         return 0.0 if self._term.ended else self._term.left_ms(clock.now()) / 1_000
 
+    @property
+    def refused(self) -> str | None:
+        """Why the server refused the last renewal; None if it did not. It is tried again until the time is over."""
+        return self._term.refused
+
     def raise_if_lost(self) -> None:
         """Raise `LeaseLost` if the session does not live any more, `LeaseReleased` if we ended it."""
         if self._term.ended:

@@ -61,8 +61,15 @@ def decoded(answer: Answer, reply: type[T], asked: str, url: str) -> T:
         ) from None
 
 
-def refusal(answer: Answer, url: str) -> Refused:
-    """Make an exception of an answer that is not a success."""
+def refusal(answer: Answer, url: str, token_file: str | None = None) -> Refused:
+    """Make an exception of an answer that is not a success. What is about the token names the file that it is from."""
+    refused = _refusal(answer, url)
+    if isinstance(refused, NotAllowed):
+        refused.token_file = token_file
+    return refused
+
+
+def _refusal(answer: Answer, url: str) -> Refused:
     if 300 <= answer.status < 400:  # noqa: PLR2004 - the range of redirects
         error = f"{url} answered with a redirect, and none is followed"
         return Refused(answer.status, "redirect", error, "set the address it leads to")

@@ -113,6 +113,12 @@ class Term:
         """Believe again: giving it back was refused, so it is still ours."""
         self.ended = False
 
+    @property
+    def refused(self) -> str | None:
+        """Why the server refused the last renewal; None if it did not."""
+        trouble = self.trouble
+        return None if trouble is None or trouble.reason != "refused" else trouble.why
+
     def on_loss(self, hear: Callable[[], None]) -> None:
         """Call this at the loss, or now if it has happened."""
         with self._lock:

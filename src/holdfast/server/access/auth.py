@@ -290,7 +290,11 @@ class Auth:
         if owner is None or not same(claim_secret(self.key, claim, owner.digest), secret):
             if not was_ours(self.key, secret, claim):
                 raise WrongTokenError("The claim's secret is not one of ours.")
-            raise Problem("authentication_failed", "The token of this claim was revoked, replaced or has expired.")
+            raise Problem(
+                "authentication_failed",
+                "The token of this claim was revoked, replaced or has expired, and the claim's secret with it."
+                " A run that has the new token goes on; only note, heartbeat and release from inside of it are over.",
+            )
         scopes = frozenset(own_scope(scope) for scope in owner.scopes)
         # The prefix makes `Api.name_for` look closer at each name: no other caller pays for that.
         return Caller(owner.principal, scopes, owner.prefix or "", digest=owner.digest, claim=claim)
