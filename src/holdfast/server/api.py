@@ -129,6 +129,18 @@ class Api:
             )
             raise Problem("too_many_wrong_tokens", text, retry_after_ms=retry_ms)
 
+    def _caller_of(self, request: Request) -> Caller | None:
+        """Return who asked, found out once more; None for one who was not let in, or would not be any more."""
+        if request.is_known:
+            with contextlib.suppress(Problem):
+                return self.auth.identify(request.authorization, self.engine.state, self.engine.clock.wall_ms())
+        return None
+
+    def principal_of(self, request: Request) -> str | None:
+        """Return the principal of whoever asked; None for a stranger."""
+        caller = self._caller_of(request)
+        return None if caller is None else caller.principal
+
     def _log_refusal(self, problem: Problem, request: Request, caller: Caller | None = None) -> None:
         """Log that somebody was not let in. Who it was is found out once more: nobody who is let in pays for it.
 
@@ -136,10 +148,8 @@ class Api:
         """
         if not self._refusal_log.is_concerned(problem):
             return
-        if caller is None and request.is_known:
-            with contextlib.suppress(Problem):
-                state, wall_ms = self.engine.state, self.engine.clock.wall_ms()
-                caller = self.auth.identify(request.authorization, state, wall_ms)
+        if caller is None:
+            caller = self._caller_of(request)
         principal, secret = (None, None) if caller is None else (caller.principal, caller.secret)
         client, now_ms = self.proxies.client_of(request), self.engine.clock.monotonic_ms()
         self._refusal_log.note(problem, request, principal, client, now_ms, secret=secret)

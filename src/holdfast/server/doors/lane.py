@@ -12,8 +12,7 @@ is done and the caller takes what is written. So answers leave in the order of t
 stream that has begun, a request that was decided gets the answer that was decided, and a caller that does not read
 makes us stop reading.
 
-Nobody waits for a connection that has much to say: after `STEPS_PER_TURN` steps it stands behind all others that have
-more to do, and so it does while its user is in debt for what took long (`lanes`).
+After `STEPS_PER_TURN` steps, and while its user is in debt for what took long, it stands behind all others (`lanes`).
 
 If the connection is lost before its answer comes, `on_disconnect` of the request tells the engine that nobody waits any
 more. A caller that closes only its sending side still gets the answers to what it sent; but who waits in line or reads
@@ -22,8 +21,7 @@ a stream counts as gone then, because a process that died looks the same.
 The end: our side is closed and what still comes in is thrown away until the other side closes too, or
 `LINGER_SECONDS` have passed. If we closed at once, the kernel would take the last answer back before it was read.
 
-Every state has a time limit. Time is counted in whole seconds by one `Lanes.tick` for all connections, not by a timer
-for each:
+Every state has a time limit. One `Lanes.tick` counts whole seconds for all connections:
 
       waiting for a request     idle_timeout_seconds      each TAKEN_BYTES_MIN of what is written   idle_timeout_seconds
       a head                    header_timeout_seconds    an answer of ours that does not come      `answer_seconds_max`
@@ -343,12 +341,14 @@ class Lane(asyncio.BufferedProtocol):
     def _write_rest(self) -> None:
         """Write on with a large body, as far as it is taken."""
         while self._rest and not self.writing_pauses and not self._transport.is_closing():
-            piece, self._rest = self._rest[:UNSENT_BYTES_MAX], self._rest[UNSENT_BYTES_MAX:]
+            # Copied, and no empty view at the end: each view, and so the transport's, would keep the whole body.
+            piece, self._rest = bytes(self._rest[:UNSENT_BYTES_MAX]), self._rest[UNSENT_BYTES_MAX:] or _NOTHING
             self.write(piece)
+        self._lanes.untaken.note(self, self._owed.current, self._rest)
         if not self._rest and isinstance(self._owed.current, Request):
             self.done(keep_alive=self._owed.current.keep_alive)
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes) -> None:
         """Write what is not a whole answer."""
         self._uptake.written_bytes += len(data)
         self._transport.write(data)
@@ -404,6 +404,7 @@ class Lane(asyncio.BufferedProtocol):
     def _forget(self) -> None:
         self._is_over = self._incoming.ended = True
         self._unread, self._rest = b"", _NOTHING
+        self._lanes.untaken.drop(self)
         self._owed.forget()
 
     def abort(self) -> None:

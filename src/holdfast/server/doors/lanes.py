@@ -22,6 +22,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.server.doors.message import NEVER_KEPT, written
+from holdfast.server.doors.untaken import Untaken
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Lanes:
         self._has: dict[str, int] = {}
         """How many connections each principal has; and all of them together."""
         self._known = 0
+        self.untaken = Untaken(routes.api.principal_of)
         self.debtors: dict[object, int] = {}
         """Who is in debt, and until when: a principal, or a connection whose principal is not known."""
         self._backlog: deque[Connection] = deque()
