@@ -19,6 +19,7 @@ from holdfast import __version__
 from holdfast.cli.operators import doctor
 from tests.support import callers
 from tests.support.api import Api
+from tests.support.checks import unique
 from tests.support.fronts import front
 from tests.support.server import ServerProcess
 
@@ -200,6 +201,20 @@ def test_token_that_may_not_read_is_a_warning(odd: OddServer, holdfast: Run) -> 
     odd.answers["/locks?limit=1"] = (403, {"error": "Forbidden", "code": "forbidden"})
     done = holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE)
     assert (done.returncode, checks(done)["token"][0]) == (0, "warn")
+
+
+def test_a_secret_is_named(server: ServerProcess, holdfast: Run) -> None:
+    """In the command of `holdfast run` or `session exec` it says that this is the secret of a claim or a session."""
+    alice = Api.of(server, callers.ALICE)
+    job = unique()
+    asked = {"lock_name": job, "lease_id": alice.acquired(job, key=unique("key"))["lease_id"]}
+    for secret, said in (
+        (alice.new_session()["session_secret"], "accepted, it is the secret of a session (from"),
+        (alice.post("/claims/secret", asked).json()["claim_secret"], "accepted, it is the secret of a claim, for that"),
+    ):
+        done = holdfast("doctor", HOLDFAST_URL=server.url, HOLDFAST_TOKEN=secret)
+        status, text = checks(done)["token"]
+        assert status == "ok" and said in text
 
 
 # On a data directory.

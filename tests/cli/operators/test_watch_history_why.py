@@ -114,7 +114,9 @@ def test_history_says_who_had_it(reader: Run, api: Api, server: ServerProcess) -
         ["granted", "agent-1"],
     ]
     assert rows[0].rstrip().endswith("operator  too slow")
-    assert len(reader("history", job, "--limit", "2").stdout.splitlines()) == 3
+    cut = reader("history", job, "--limit", "2")
+    assert len(cut.stdout.splitlines()) == 3 and "there is more" in cut.stderr
+    assert reader("history", job, "--limit", "4").stderr == ""
     assert len(reader("history", job, "--owner", "agent-1").stdout.splitlines()) == 3
     told = json.loads(reader("history", job, "--json").stdout)["history"]
     assert [event["event"] for event in told] == ["revoked", "granted", "released", "granted"]
@@ -127,6 +129,8 @@ def test_history_between_two_times(reader: Run, api: Api) -> None:
     assert len(reader("history", job, "--since", "1h").stdout.splitlines()) == 2
     done = reader("history", job, "--until", "1h")
     assert (done.returncode, done.stdout) == (0, "") and "nothing is known" in done.stderr
+    unknown = reader("history", unique("never"))
+    assert (unknown.returncode, unknown.stdout) == (0, "") and "like this" not in unknown.stderr
     assert reader("history", job, "--since", "yesterday").returncode == 64
 
 

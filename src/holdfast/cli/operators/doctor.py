@@ -144,11 +144,14 @@ def _token(server: Probe) -> Finding:
     except ServerError as error:
         return Finding("token", "FAIL", str(error), "try again")
     origin = f"(from {server.token_origin})"
+    accepted = "accepted" if server.secret is None else f"accepted, it is {server.secret}"
     match answer.status:
         case 200:
-            return Finding("token", "ok", f"accepted {origin}")
+            return Finding("token", "ok", f"{accepted} {origin}")
         case 401 | 429:
             return Finding("token", "FAIL", f"not accepted {origin}: {server.refusal(answer)}", how)
+        case 403 if server.secret is not None:
+            return Finding("token", "ok", f"{accepted} {origin}")
         case 403:
             return Finding(
                 "token", "warn", f"accepted, but it may not read {origin}", "use one with the scope read to look around"

@@ -17,6 +17,7 @@ from holdfast.client.values import answer as answers
 from holdfast.client.values import config
 
 Answer = answers.Answer
+_SECRETS = {"holds_": "the secret of a session", "holdc_": "the secret of a claim, for that claim alone"}
 
 
 class Probe:
@@ -29,6 +30,8 @@ class Probe:
         self.url_origin = target.url_origin
         self.has_token = target.token is not None
         self.token_origin = target.token_origin
+        self.secret = next((what for start, what in _SECRETS.items() if (target.token or "").startswith(start)), None)
+        """What it is, if it is shown in place of a token; by its look alone."""
         self._transport = HttpTransport(target, environment=os.environ)
 
     def __enter__(self) -> Self:

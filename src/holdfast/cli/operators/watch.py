@@ -76,7 +76,9 @@ def history(
 ) -> None:
     """Say what happened to JOB, newest first."""
     with client(url, token_file) as server:
-        found = server.history(job, limit=limit, owner=owner, since=since, until=until)
+        # One more than is shown tells whether there is more.
+        known = server.history(job, limit=limit + 1, owner=owner, since=since, until=until)
+    found = known[:limit]
     if json:
         output.say_json({"history": found})
     elif found:
@@ -84,7 +86,10 @@ def history(
         heads = ["WHEN", "AGO", "EVENT", "OWNER", "TOKEN", "BY", "REASON"]
         output.say_table(heads, [_row(each, now) for each in found], folded=("OWNER", "BY", "REASON"))
     else:
-        output.hint(output.plain(f"nothing is known of {job} that is like this, or it is no longer kept"))
+        like_this = " that is like this" if owner or since or until else ""
+        output.hint(output.plain(f"nothing is known of {job}{like_this}, or it is no longer kept"))
+    if len(known) > limit and not json:
+        output.hint(f"there is more: these are the newest {limit}; see more of them with --limit")
 
 
 def _row(event: Happened, now: datetime) -> list[str]:

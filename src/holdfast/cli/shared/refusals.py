@@ -19,6 +19,13 @@ from holdfast.errors import (
     Unreachable,
 )
 
+OPTIONS = {
+    "ttl_seconds": "--ttl",
+    "wait_seconds": "--wait",
+    "remember_seconds": "--remember",
+    "expires_in_seconds": "--expires",
+}
+"""What a server calls a field is called so on the command line."""
 LIMIT_CODES = ("quota_exceeded", "lock_limit_exceeded", "capacity_exceeded")
 """The request is fine and the server is there: somebody has as much as the settings allow."""
 
@@ -74,7 +81,7 @@ def sentence(error: HoldfastError) -> str:
         case Refused(error="Session not found" | "Session expired"):
             return f"{error} Begin one with `holdfast session start`, or leave it out: unset HOLDFAST_SESSION"
         case Refused(request_id=str(request_id)):
-            return f"{error} (request {request_id})"
+            return f"{_with_options(str(error))} (request {request_id})"
         case _:
             return str(error)
 
@@ -86,6 +93,12 @@ def _token_advice(error: NotAllowed) -> str:
     if os.environ.get("HOLDFAST_TOKEN", "").startswith(SECRET_PREFIXES):
         return ""
     return " Put a token into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE."
+
+
+def _with_options(text: str) -> str:
+    for field, option in OPTIONS.items():
+        text = text.replace(field, option)
+    return text
 
 
 def as_object(error: HoldfastError) -> dict[str, Any]:

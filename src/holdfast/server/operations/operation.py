@@ -48,6 +48,8 @@ class Operation(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
     query: dict[str, str] = {}
     """The known fields and what they are for."""
+    headers: dict[str, str] = {}
+    """The headers that this operation alone reads, and what they are for."""
 
     any_host: bool = False
     """Whether it answers to any name in `Host`: those who look after the server's health may not know its own."""

@@ -76,6 +76,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "label": "Only what concerns claims with this label, written as `key:value`; repeated, all of them.",
             "after": "From after this record on; `Last-Event-ID` says the same.",
         },
+        headers={"Last-Event-ID": "From after this record on. It counts, if `after` is there too."},
         is_stream=True,
         replies={200: "text/event-stream"},
         problems=("invalid_input", "forbidden", "quota_exceeded"),

@@ -133,6 +133,8 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         of_one = {"type": "string"}
         of_all = {"type": "array", "items": of_one} if name == LABEL else of_one
         found.append({"name": name, "in": "query", "description": text, "schema": of_all})
+    for name, text in operation.headers.items():
+        found.append({"name": name, "in": "header", "description": text, "schema": {"type": "string"}})
     if operation.key is not Key.IGNORED:
         text = "The same key has at most one effect, and gets the first answer again."
         found.append({"name": "Idempotency-Key", "in": "header", "description": text, "schema": {"type": "string"}})
