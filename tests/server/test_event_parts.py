@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.events import Granted, GrantedMany, Record
-from holdfast.core.values import Lease
+from holdfast.core.values import Lease, has_labels
+from holdfast.server.render import encode
 from holdfast.server.streams import frames as frames_module
-from holdfast.server.streams.frames import FRAME_BYTES, KEPT_BYTES_MAX, Frames
+from holdfast.server.streams.frames import FRAME_BYTES, KEPT_BYTES_MAX, SEEN_BYTES_MAX, Frames
 from holdfast.server.streams.happenings import changes
 from tests.support import callers
 from tests.support.api import Api
@@ -127,40 +130,158 @@ def _without_chunks(told: bytes) -> bytes:
     return b"".join(pieces)
 
 
-# Each frame is made once.
+# Each part is made once, when it is asked for, and never much at a time.
+
+NONE: frozenset[tuple[str, str]] = frozenset()
 
 
-def _grants(seq: int, count: int, stem: str = "job") -> Record:
-    leases = [
-        Lease(f"id-{number}", number, "ana", None, None, False, 1, 1, 0, None, None, 1, 1) for number in range(count)
-    ]
-    grants = tuple(Granted(f"{stem}/{number:04}", lease) for number, lease in enumerate(leases))
+def _grants(seq: int, count: int, labels: dict[str, str] | None = None) -> Record:
+    grants = tuple(
+        Granted(f"job/{number:04}", Lease(f"id-{number}", number, "ana", None, None, False, 1, 1, 0, None, None, 1, 1))
+        for number in range(count)
+    )
+    if labels is not None:
+        grants = tuple(replace(grant, lease=replace(grant.lease, labels=labels)) for grant in grants)
     return Record(seq, 1, 1, grants[0] if count == 1 else GrantedMany(grants))
 
 
-def test_readers_of_equal_rights_share_their_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 readers of a record of 1,000 names cost as much as one of each kind: each change is encoded once for them."""
-    encoded: list[object] = []
+HUGE_LABELS = {f"k{number}": "v" * 120 for number in range(8)}
+"""A change with them is more than 1 KiB: 5,000 are more than all that is kept."""
+PARTS_MAX = 100
+"""How many parts 5,000 changes with them are, at most."""
+
+
+async def _all(frames: Frames, record: Record, prefix: str = "", labels: frozenset[tuple[str, str]] = NONE) -> bytes:
+    seen = await frames.of(record, prefix, labels)
+    return b"".join([await frames.part(seen, number) for number in range(len(seen.ends))])
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every change that was put into bytes."""
+    those: list[object] = []
 
     def count(reply: object) -> bytes:
-        encoded.append(reply)
-        return json.dumps({"number": len(encoded)}).encode()
+        those.append(reply)
+        return encode(reply)
 
     monkeypatch.setattr(frames_module, "encode", count)
-    frames, record = Frames(), _grants(7, 1_000)
-    none: frozenset[tuple[str, str]] = frozenset()
-    made = [frames.of(record, "", none) for _ in range(100)]
-    assert all(each is made[0] for each in made)
-    assert len(encoded) == 1_000
-    assert [frames.of(record, "job/000", none) for _ in range(100)] == [frames.of(record, "job/000", none)] * 100
-    assert len(encoded) == 1_010
-    assert frames.of(record, "other", none) == ()
-    assert frames.of(record, "", frozenset({("team", "infra")})) == ()
-    assert len(encoded) == 1_010
+    return those
+
+
+def _as_one_would_cut(record: Record) -> bytes:
+    """The frames of a record, made in the plainest way: all changes at once, as many in each frame as there is room."""
+    parts: list[list[bytes]] = []
+    size = FRAME_BYTES
+    for said in (encode(change) for change in changes(record, lambda _: True)):
+        if size + len(said) > FRAME_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(said)
+        size += len(said) + 1
+    told = b""
+    for number, part in enumerate(parts, 1):
+        which = b"" if len(parts) == 1 else b'"part":%d,"parts":%d,' % (number, len(parts))
+        told += b"id: %d\n" % record.seq if number == len(parts) else b""
+        told += b'event: change\ndata: {"seq":%d,%b"changes":[%b]}\n\n' % (record.seq, which, b",".join(part))
+    return told
+
+
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 400, 501, 1_000, 5_000])
+def test_frames_are_those_of_the_plainest_way(count: int) -> None:
+    """Looked at in slices or at once, kept or made again: the same bytes."""
+    frames = Frames()
+    record = _grants(7, count, HUGE_LABELS if count == 5_000 else None)
+    wanted = _as_one_would_cut(record)
+    assert asyncio.run(_all(frames, record)) == wanted
+    assert asyncio.run(_all(frames, record)) == wanted
+
+
+def test_readers_of_equal_rights_share_their_frames(encoded: list[object]) -> None:
+    """100 readers of a record of 1,000 names at once cost as much as one of each kind: each change is encoded once.
+
+    The one with which a part would be too large is encoded again for the next part.
+    """
+
+    async def read() -> None:
+        frames, record = Frames(), _grants(7, 1_000)
+        made = await asyncio.gather(*(_all(frames, record) for _ in range(100)))
+        assert len(set(made)) == 1 and len(encoded) == 1_002
+        made = await asyncio.gather(*(_all(frames, record, "job/000") for _ in range(100)))
+        assert len(set(made)) == 1 and len(encoded) == 1_012
+        assert await _all(frames, record, "other") == b""
+        assert await _all(frames, record, "", frozenset({("team", "infra")})) == b""
+        assert len(encoded) == 1_012
+
+    asyncio.run(read())
+
+
+def test_a_record_larger_than_all_that_is_kept_is_shared_too(encoded: list[object]) -> None:
+    """100 readers that go through more than 4 MiB together make it twice at most: to measure it, and to tell it."""
+
+    async def read() -> None:
+        frames, record = Frames(), _grants(7, 5_000, HUGE_LABELS)
+        made = await asyncio.gather(*(_all(frames, record) for _ in range(100)))
+        assert len(made[0]) > KEPT_BYTES_MAX and len(set(made)) == 1
+        assert len(encoded) <= 2 * (5_000 + PARTS_MAX)
+        assert frames._parts.size_bytes <= KEPT_BYTES_MAX
+
+    asyncio.run(read())
+
+
+def test_the_next_part_is_not_made_before_the_last_was_taken(encoded: list[object]) -> None:
+    """100 readers that take one part and no more cost one measuring, and what is kept of the first parts."""
+
+    async def read() -> None:
+        frames, record = Frames(), _grants(7, 5_000, HUGE_LABELS)
+
+        async def begin() -> bytes:
+            return await frames.part(await frames.of(record, "", NONE), 0)
+
+        firsts = await asyncio.gather(*(begin() for _ in range(100)))
+        assert len(set(firsts)) == 1 and len(firsts[0]) <= FRAME_BYTES + HEAD_BYTES
+        assert len(encoded) <= 5_000 + PARTS_MAX
+        assert frames._parts.size_bytes <= KEPT_BYTES_MAX
+
+    asyncio.run(read())
+
+
+def test_one_slice_in_one_turn_of_the_loop(encoded: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many readers with filters of their own look at a large record: others are served between two slices."""
+    looked: list[object] = []
+
+    def count(labels: dict[str, str] | None, wanted: frozenset[tuple[str, str]]) -> bool:
+        looked.append(labels)
+        return has_labels(labels, wanted)
+
+    monkeypatch.setattr(frames_module, "has_labels", count)
+    most = {"looked": 0, "encoded": 0}
+
+    async def others() -> None:
+        while True:
+            before = len(looked), len(encoded)
+            await asyncio.sleep(0)
+            most["looked"] = max(most["looked"], len(looked) - before[0])
+            most["encoded"] = max(most["encoded"], len(encoded) - before[1])
+
+    async def read() -> None:
+        frames, record = Frames(), _grants(7, 5_000, HUGE_LABELS)
+        everybody = asyncio.create_task(others())
+        some = [frozenset({("z", str(number))}) for number in range(50)] + [
+            frozenset({(f"k{number}", "v" * 120)}) for number in range(8)
+        ]
+        told = await asyncio.gather(*(_all(frames, record, "", labels) for labels in some))
+        everybody.cancel()
+        assert [len(each) > 0 for each in told] == [False] * 50 + [True] * 8
+
+    asyncio.run(read())
+    assert len(looked) == 58 * 5_000
+    assert 0 < most["looked"] <= 500
+    assert 0 < most["encoded"] <= FRAME_BYTES // 1_000
 
 
 def test_what_is_not_seen_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader of one name pays for one change of a record of 1,000."""
+    """A reader of one name pays for one change of a record of 1,000, and one whose labels match nothing for none."""
     made: list[int] = []
 
     def count(wall_ms: int) -> str:
@@ -168,21 +289,44 @@ def test_what_is_not_seen_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
         return "t"
 
     monkeypatch.setattr("holdfast.server.streams.happenings.rfc3339", count)
-    assert [change.name for change in changes(_grants(7, 1_000), lambda name: name == "job/0500")] == ["job/0500"]
+    record = _grants(7, 1_000, {"team": "web"})
+    assert [change.name for change in changes(record, lambda name: name == "job/0500")] == ["job/0500"]
+    assert len(made) == 1
+    assert asyncio.run(_all(Frames(), record, "", frozenset({("team", "infra")}))) == b""
     assert len(made) == 1
 
 
-def test_kept_frames_are_bounded() -> None:
-    """The newest frames are kept, up to a size; when nobody reads, none."""
-    frames = Frames()
-    none: frozenset[tuple[str, str]] = frozenset()
-    first = frames.of(_grants(1, 1_000), "", none)
-    for seq in range(2, 60):
-        newest = frames.of(_grants(seq, 1_000), "", none)
-        assert frames.of(_grants(seq, 1_000), "", none) is newest
-    kept = sum(len(frame) for each in frames._kept.values() for frame in each)
-    assert KEPT_BYTES_MAX / 2 < kept <= KEPT_BYTES_MAX
-    again = frames.of(_grants(1, 1_000), "", none)
-    assert again == first and again is not first
-    frames.clear()
-    assert not frames._kept
+def test_one_who_leaves_while_it_looks_leaves_the_rest_to_others(encoded: list[object]) -> None:
+    """A reader that hangs up in the middle of a large record holds nobody up, and what it found is not lost."""
+
+    async def read() -> None:
+        frames, record = Frames(), _grants(7, 5_000, HUGE_LABELS)
+        first = asyncio.create_task(_all(frames, record))
+        for _ in range(40):
+            await asyncio.sleep(0)
+        assert 0 < len(encoded) < 4_000
+        first.cancel()
+        seen = await frames.of(record, "", NONE)
+        assert seen.ends[-1] == 5_000 and len(encoded) <= 5_000 + PARTS_MAX
+
+    asyncio.run(read())
+
+
+def test_kept_frames_are_bounded(encoded: list[object]) -> None:
+    """The newest parts are kept, up to a size; when nobody reads, none."""
+
+    async def read() -> None:
+        frames = Frames()
+        first = await _all(frames, _grants(1, 1_000))
+        for seq in range(2, 60):
+            newest = await _all(frames, _grants(seq, 1_000))
+            assert await _all(frames, _grants(seq, 1_000)) == newest
+        assert len(encoded) == 59 * 1_002
+        assert KEPT_BYTES_MAX / 2 < frames._parts.size_bytes <= KEPT_BYTES_MAX
+        assert frames._seen.size_bytes <= SEEN_BYTES_MAX
+        assert await _all(frames, _grants(1, 1_000)) == first
+        assert len(encoded) == 60 * 1_002
+        frames.clear()
+        assert not frames._parts.size_bytes and not frames._seen.size_bytes
+
+    asyncio.run(read())

@@ -456,6 +456,29 @@ def test_a_slow_reader_costs_little_and_finds_everything(start: Start) -> None:
     assert told.count(b"id: ") in {240, 241, 242}
 
 
+def test_readers_that_take_nothing_share_a_large_record(start: Start) -> None:
+    """40 readers that take nothing have no copy each of a record of more than 4 MiB: each holds about one part."""
+    server = start()
+    alice = Api.of(server, callers.ALICE)
+    session = alice.new_session()["session_id"]
+    labels = {f"k{number}": "v" * 120 for number in range(8)}
+    for number in range(5):
+        names = [f"job-{number}-{small:04}" for small in range(1_000)]
+        fields = {"all": names, "session_id": session, "ephemeral": True, "labels": labels}
+        assert len(alice.claims(**fields).json()["claims"]) == 1_000
+    after = _seq(alice)
+    stuck = [_stuck_reader(server) for _ in range(40)]
+    before = _rss_kib(server.pid)
+    assert alice.end_session(session).status == 204
+    # One that came after them has all of it: each of them was woken before.
+    with alice.events(after=after) as stream:
+        assert len(stream.next_record().json()["changes"]) == 5_000
+    grown = _rss_kib(server.pid) - before
+    for sock in stuck:
+        sock.close()
+    assert grown < 80_000, "40 copies would be more than 200,000 KiB"
+
+
 def test_one_that_never_reads_is_hung_up_on(start: Start) -> None:
     """A stream whose reader takes nothing is ended after the idle time, and its place is free again."""
     server = start(idle_timeout_seconds=1, watches_per_principal_max=1)

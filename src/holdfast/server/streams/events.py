@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING
 
 from holdfast.engine.build import JournalError
@@ -43,6 +44,8 @@ NEAR = 100
 """How many records behind a reader begins to listen."""
 WRITE_BYTES = 65_536
 """How much is gathered for one write, about."""
+SLICE_RECORDS = 500
+"""How many records a reader looks at before others have their turn, at most."""
 KEEPALIVE_SECONDS = 15
 KEEPALIVE = b": keepalive\n\n"
 NUMBER_DIGITS_MAX = 16
@@ -129,7 +132,7 @@ class Events:
         """Yield what the journal has up to a record."""
         engine = self._api.engine
         while self._sent < upto and self._is_let_in():
-            records = await engine.follow(self._sent, PAGE)
+            records = deque(await engine.follow(self._sent, PAGE))
             if self._sent < engine.journal.history_begins_after:
                 # Dropped before the reader came, or while it read.
                 self._sent = engine.journal.history_begins_after
@@ -137,7 +140,7 @@ class Events:
                 continue
             if not records:
                 self._sent = upto
-            for frames in self._gathered(iter(records)):
+            async for frames in self._gathered(_taken(records)):
                 yield frames
 
     async def _live(self, listener: Listener) -> AsyncIterator[bytes]:
@@ -149,23 +152,33 @@ class Events:
                 continue
             if happening is None or not self._is_let_in():
                 return
-            for frames in self._gathered(_at_hand(happening[0], listener)):
+            async for frames in self._gathered(_at_hand(happening[0], listener)):
                 yield frames
 
-    def _gathered(self, records: Iterator[Record]) -> Iterator[bytes]:
-        """Yield the frames of records that were not told yet, many small ones together: one write for many."""
+    async def _gathered(self, records: Iterator[Record]) -> AsyncIterator[bytes]:
+        """Yield the frames of records that were not told yet, many small ones together: one write for many.
+
+        A part of a large record is a write of its own: the next is not made before this one was taken.
+        """
         gathered: list[bytes] = []
         size = 0
-        for record in records:
+        frames = self._api.frames
+        for number, record in enumerate(records, 1):
             if record.seq <= self._sent:
                 continue
-            for frame in self._api.frames.of(record, self._prefix, self._labels):
-                gathered.append(frame)
-                size += len(frame)
-                if size >= WRITE_BYTES:
-                    yield b"".join(gathered)
-                    gathered, size = [], 0
-            self._sent = record.seq
+            seen = await frames.of(record, self._prefix, self._labels)
+            del record  # It may be large, and `seen` is shared: one who takes nothing keeps no copy of its own.
+            for part in range(len(seen.ends)):
+                gathered.append(await frames.part(seen, part))
+                size += len(gathered[-1])
+                if size >= WRITE_BYTES or len(seen.ends) > 1:
+                    told, gathered, size = b"".join(gathered), [], 0
+                    yield told
+                    if not self._is_let_in():
+                        return
+            self._sent = seen.seq
+            if number % SLICE_RECORDS == 0:
+                await asyncio.sleep(0)
         if gathered:
             yield b"".join(gathered)
 
@@ -183,6 +196,12 @@ class Events:
 
 def _number(state: State, _now: Moment) -> int:
     return state.seq
+
+
+def _taken(records: deque[Record]) -> Iterator[Record]:
+    """Yield records, and keep none that was yielded."""
+    while records:
+        yield records.popleft()
 
 
 def _at_hand(first: Record, listener: Listener) -> Iterator[Record]:

@@ -3,83 +3,198 @@
 A record is one frame, unless its changes need more than `FRAME_BYTES`. Then it is several: each says which `part` it is
 and how many `parts` there are, and only the last has the `id`. So one who is cut off between two parts still has the
 number of the record before, resumes there, and gets all parts again.
+
+    record ──► changes ──► Seen: what a prefix and labels let through, and where each part ends ──► parts, when asked
+
+How many parts there are is known only when all changes were measured. So each is put into bytes once to find where the
+parts end. The first parts are kept then, and the others are made when somebody asks for them. Readers of equal rights
+share both. A large record is looked at in slices: one slice in one turn of the loop, whoever it is for.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from holdfast.core.values import has_labels
 from holdfast.server.render import encode
-from holdfast.server.streams.happenings import changes
+from holdfast.server.streams.happenings import concerned, labels_of, said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from holdfast.core.events import Record
+    from holdfast.server.streams.happenings import Told
 
     Labels = frozenset[tuple[str, str]]
+    Changes = list[tuple[str, Told]]
+    Place = tuple[int, str, Labels]
+    Parts: TypeAlias = "Newest[tuple[Place, int], bytes]"
 
 FRAME_BYTES = 65_536
 """How large the changes in one frame are, at most, unless one of them is larger."""
 KEPT_BYTES_MAX = 4 * 1024 * 1024
-ENTRY_BYTES = 200
-"""What an entry costs beside its frames, about. Most have none: the reader may not see any of it."""
+"""How many bytes of parts are kept, at most."""
+FIRST_PARTS = 32
+"""How many parts of a record are kept from its measuring on: the first ones, which all its readers ask for next."""
+SEEN_BYTES_MAX = 2 * 1024 * 1024
+ENTRY_BYTES = 400
+"""What an entry costs beside its bytes, about. Most have none: the reader may not see any of it."""
+CHANGE_BYTES = 100
+"""What a change costs that is not put into bytes, about."""
+SLICE_CHANGES = 500
+"""How many changes are looked at in one turn of the loop, at most."""
+SMALL_CHANGES = 16
+"""A record of so few changes is not worth a turn of its own."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Newest(Generic[K, V]):
+    """The newest of what was kept, up to a size. The last one stays, however large it is."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._kept: dict[K, tuple[V, int]] = {}
+        self.size_bytes = 0
+
+    def get(self, key: K) -> V | None:
+        """Return what is kept under a key."""
+        entry = self._kept.get(key)
+        return None if entry is None else entry[0]
+
+    def keep(self, key: K, value: V, size_bytes: int) -> None:
+        """Keep this, in the place of what was there, and let the oldest go."""
+        _, before = self._kept.pop(key, (None, 0))
+        self._kept[key] = value, size_bytes
+        self.size_bytes += size_bytes - before
+        while self.size_bytes > self._bytes_max and len(self._kept) > 1:
+            _, gone = self._kept.pop(next(iter(self._kept)))
+            self.size_bytes -= gone
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._kept.clear()
+        self.size_bytes = 0
+
+
+class Seen:
+    """What the readers of a prefix and labels may see of a record, and where each part of it ends."""
+
+    __slots__ = ("_looked_at", "_whole", "changes", "ends", "is_known", "place", "seq", "wall_ms")
+
+    def __init__(self, place: Place, wall_ms: int, whole: Changes) -> None:
+        self.place = place
+        self.seq = place[0]
+        self.wall_ms = wall_ms
+        self._whole = whole
+        self._looked_at = 0
+        """How many changes of the whole record were looked at."""
+        self.changes: Changes = []
+        """Those that are seen."""
+        self.ends: list[int] = []
+        """Where each part ends among them."""
+        self.is_known = not whole
+        """Whether all parts are found."""
+
+    def look(self, parts: Parts) -> None:
+        """Look at the next slice: first for what is seen, then for where the next part ends. Keep the first parts."""
+        if self._looked_at < len(self._whole):
+            self._filter()
+        else:
+            end, part = self.made(len(self.ends))
+            if len(self.ends) < FIRST_PARTS:
+                parts.keep((self.place, len(self.ends)), part, ENTRY_BYTES + len(part))
+            self.ends.append(end)
+        if self._looked_at == len(self._whole) and (self.ends[-1] if self.ends else 0) == len(self.changes):
+            self.is_known, self._whole, self._looked_at = True, [], 0
+
+    def _filter(self) -> None:
+        """Find what is seen by the bare names and labels: for one who sees none of it nothing is made."""
+        _, prefix, labels = self.place
+        piece = self._whole[self._looked_at : self._looked_at + SLICE_CHANGES]
+        seen = piece if not prefix else [change for change in piece if change[0].startswith(prefix)]
+        if labels:
+            seen = [change for change in seen if has_labels(labels_of(change[1]), labels)]
+        self.changes += seen
+        self._looked_at += len(piece)
+        if len(self.changes) == len(self._whole):
+            self.changes = self._whole
+
+    def made(self, number: int) -> tuple[int, bytes]:
+        """Make a part: return where it ends, and its changes as JSON, as many as one frame has room for."""
+        end = self.ends[number - 1] if number else 0
+        part: list[bytes] = []
+        size = 0
+        while end < len(self.changes):
+            text = encode(said(self.seq, self.wall_ms, *self.changes[end]))
+            if part and size + len(text) > FRAME_BYTES:
+                break
+            part.append(text)
+            size += len(text) + 1
+            end += 1
+        return end, b",".join(part)
 
 
 class Frames:
-    """The newest frames that were made, for the readers who come to the same record later. The oldest go first."""
+    """What is seen of the newest records and the newest parts that were made, for all readers of equal rights."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, str, Labels], tuple[bytes, ...]] = {}
-        self._kept_bytes = 0
+        self._seen: Newest[Place, Seen] = Newest(SEEN_BYTES_MAX)
+        self._parts: Parts = Newest(KEPT_BYTES_MAX)
+        self._newest: tuple[int, Changes] = 0, []
+        """The changes of the record that was looked at last: the next reader most likely looks at the same."""
+        self._turn = asyncio.Lock()
 
-    def of(self, record: Record, prefix: str, labels: Labels) -> tuple[bytes, ...]:
-        """Return the frames of a record for readers of a prefix and labels; none if they may see none of it."""
+    async def of(self, record: Record, prefix: str, labels: Labels) -> Seen:
+        """Return what readers of a prefix and labels see of a record: as many `ends` as there are parts."""
         place = record.seq, prefix, labels
-        frames = self._kept.get(place)
-        if frames is None:
-            frames = tuple(_frames(record, prefix, labels))
-            self._keep(place, frames)
-        return frames
+        seen = self._seen.get(place)
+        if seen is None:
+            whole = self._changes_of(record)
+            seen = Seen(place, record.wall_ms, whole)
+            self._seen.keep(place, seen, ENTRY_BYTES)
+            while len(whole) <= SMALL_CHANGES and not seen.is_known:
+                self._look(seen)
+        # Whoever has the turn looks at the next slice for all who wait for it.
+        while not seen.is_known:
+            async with self._turn:
+                if not seen.is_known:
+                    self._look(seen)
+                    await asyncio.sleep(0)
+        return seen
+
+    async def part(self, seen: Seen, number: int) -> bytes:
+        """Return the frame of one part, the first is 0. It is made if it is not kept."""
+        part = self._parts.get((seen.place, number))
+        if part is None:
+            async with self._turn:
+                part = self._made(seen, number)
+                await asyncio.sleep(0)
+        parts = len(seen.ends)
+        begin = b"id: %d\n" % seen.seq if number == parts - 1 else b""
+        which = b"" if parts == 1 else b'"part":%d,"parts":%d,' % (number + 1, parts)
+        return b'%bevent: change\ndata: {"seq":%d,%b"changes":[%b]}\n\n' % (begin, seen.seq, which, part)
 
     def clear(self) -> None:
         """Forget all: nobody reads."""
-        self._kept.clear()
-        self._kept_bytes = 0
+        self._seen.clear()
+        self._parts.clear()
+        self._newest = 0, []
 
-    def _keep(self, place: tuple[int, str, Labels], frames: tuple[bytes, ...]) -> None:
-        self._kept[place] = frames
-        self._kept_bytes += _size(frames)
-        while self._kept_bytes > KEPT_BYTES_MAX:
-            self._kept_bytes -= _size(self._kept.pop(next(iter(self._kept))))
+    def _changes_of(self, record: Record) -> Changes:
+        if self._newest[0] != record.seq:
+            self._newest = record.seq, list(concerned(record.event))
+        return self._newest[1]
 
+    def _look(self, seen: Seen) -> None:
+        seen.look(self._parts)
+        if seen.is_known:
+            self._seen.keep(seen.place, seen, ENTRY_BYTES + CHANGE_BYTES * len(seen.changes))
 
-def _size(frames: tuple[bytes, ...]) -> int:
-    return ENTRY_BYTES + sum(map(len, frames))
-
-
-def _frames(record: Record, prefix: str, labels: Labels) -> Iterator[bytes]:
-    seq = record.seq
-    parts = list(_parts(record, prefix, labels))
-    for number, part in enumerate(parts, 1):
-        begin = b"id: %d\n" % seq if number == len(parts) else b""
-        which = b"" if len(parts) == 1 else b'"part":%d,"parts":%d,' % (number, len(parts))
-        yield b'%bevent: change\ndata: {"seq":%d,%b"changes":[%b]}\n\n' % (begin, seq, which, part)
-
-
-def _parts(record: Record, prefix: str, labels: Labels) -> Iterator[bytes]:
-    """Yield the changes that may be seen, as JSON, as many together as one frame has room for."""
-    part: list[bytes] = []
-    size = 0
-    for change in changes(record, lambda name: name.startswith(prefix)):
-        if labels and not has_labels(change.labels or None, labels):
-            continue
-        said = encode(change)
-        if part and size + len(said) > FRAME_BYTES:
-            yield b",".join(part)
-            part, size = [], 0
-        part.append(said)
-        size += len(said) + 1
-    if part:
-        yield b",".join(part)
+    def _made(self, seen: Seen, number: int) -> bytes:
+        place = seen.place, number
+        part = self._parts.get(place)  # Another reader may have made it while this one waited for its turn.
+        if part is None:
+            _, part = seen.made(number)
+            self._parts.keep(place, part, ENTRY_BYTES + len(part))
+        return part

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import UNSET
 
@@ -23,80 +24,82 @@ from holdfast.wire.replies import HappenedReply
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.core.events import Record
+    from holdfast.core.events import Event, Record
     from holdfast.core.values import Labels
+
+Told: TypeAlias = Granted | Ended | Transferred | Reopened | Joined | Left
+"""The events that tell of names."""
 
 
 def changes(record: Record, is_wanted: Callable[[str], bool]) -> Iterator[HappenedReply]:
     """Yield what a record means for each wanted name that it concerns. What is said of others is not even made."""
-    event = record.event
+    for name, told in concerned(record.event):
+        if is_wanted(name):
+            yield said(record.seq, record.wall_ms, name, told)
+
+
+def concerned(event: Event) -> Iterator[tuple[str, Told]]:
+    """Yield each name that an event concerns, with the event that tells of it. Nothing is made yet."""
     match event:
-        case Granted() | Ended() | Transferred() | Reopened():
-            if is_wanted(event.name):
-                yield _changed(record, event)
-            if isinstance(event, Ended):
-                yield from _left(record, event.left, is_wanted)
+        case Ended():
+            yield event.name, event
+            yield from _left(event.left)
+        case Granted() | Transferred() | Reopened():
+            yield event.name, event
         case GrantedMany():
             for grant in event.grants:
-                if is_wanted(grant.name):
-                    yield _changed(record, grant)
+                yield grant.name, grant
         case SessionEnded():
             for ended in event.leases:
-                if is_wanted(ended.name):
-                    yield _changed(record, ended)
-            yield from _left(record, event.left, is_wanted)
+                yield ended.name, ended
+            yield from _left(event.left)
         case TokenEnded():
             for session in event.sessions:
-                for ended in session.leases:
-                    if is_wanted(ended.name):
-                        yield _changed(record, ended)
-                yield from _left(record, session.left, is_wanted)
-            yield from _left(record, event.left, is_wanted)
+                yield from concerned(session)
+            yield from _left(event.left)
         case Joined():
-            terms = event.ticket.terms
             for name in event.ticket.names:
-                if is_wanted(name):
-                    yield _said(record, "waiting", name, terms.owner, by=terms.principal, labels=terms.labels)
+                yield name, event
         case Left():
-            yield from _left(record, (event,), is_wanted)
+            yield from _left((event,))
         case _:
             return
 
 
-def _left(record: Record, those: tuple[Left, ...], is_wanted: Callable[[str], bool]) -> Iterator[HappenedReply]:
+def _left(those: tuple[Left, ...]) -> Iterator[tuple[str, Told]]:
     for each in those:
         for name in each.names:
-            if is_wanted(name):
-                yield _said(record, "left", name, each.owner, reason=each.how, labels=each.labels)
+            yield name, each
 
 
-def _changed(record: Record, event: Granted | Ended | Transferred | Reopened) -> HappenedReply:
-    """Say what happened to the one name of an event."""
-    match event:
-        case Granted(lease=lease):
-            return _said(
-                record, "granted", event.name, lease.owner, lease.token, by=lease.principal, labels=lease.labels
-            )
-        case Ended():
-            how = "done" if event.done is not None else event.how
-            who = (event.owner, event.token)
-            return _said(record, how, event.name, *who, by=event.by, reason=event.reason, labels=event.labels)
-        case Transferred(lease=lease):
-            return _said(record, "transferred", event.name, lease.owner, lease.token, by=event.by, labels=lease.labels)
+def labels_of(told: Told) -> Labels | None:
+    """Return the labels that will be said."""
+    match told:
+        case Granted() | Transferred():
+            return told.lease.labels
+        case Ended() | Left():
+            return told.labels
+        case Joined():
+            return told.ticket.terms.labels
         case Reopened():
-            return _said(record, "reopened", event.name, None, by=event.by, reason=event.reason)
+            return None
 
 
-def _said(
-    record: Record,
-    what: str,
-    name: str,
-    owner: str | None,
-    token: int | None = None,
-    *,
-    by: str | None = None,
-    reason: str | None = None,
-    labels: Labels | None = None,
-) -> HappenedReply:
-    at = rfc3339(record.wall_ms)
-    return HappenedReply(record.seq, at, what, name, owner, token, by, reason, labels=labels or UNSET)
+def said(seq: int, wall_ms: int, name: str, told: Told) -> HappenedReply:
+    """Say what happened to one name, in the record of this number and time."""
+    say = partial(HappenedReply, seq, rfc3339(wall_ms), labels=labels_of(told) or UNSET)
+    match told:
+        case Granted(lease=lease):
+            return say("granted", name, lease.owner, lease.token, lease.principal, None)
+        case Ended():
+            how = "done" if told.done is not None else told.how
+            return say(how, name, told.owner, told.token, told.by, told.reason)
+        case Transferred(lease=lease):
+            return say("transferred", name, lease.owner, lease.token, told.by, None)
+        case Reopened():
+            return say("reopened", name, None, None, told.by, told.reason)
+        case Joined():
+            terms = told.ticket.terms
+            return say("waiting", name, terms.owner, None, terms.principal, None)
+        case Left():
+            return say("left", name, told.owner, None, None, told.how)
