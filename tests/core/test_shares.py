@@ -8,7 +8,8 @@ from types import FrameType
 
 import pytest
 
-from holdfast.core.commands import Command, OpenSession, Release, Renew
+from holdfast.core import answers
+from holdfast.core.commands import Command, OpenSession, Release, Renew, Revoke, Transfer
 from holdfast.core.decide import decide, settle
 from holdfast.core.events import Event, Forgotten, Joined, Left, Record, SharesForgotten
 from holdfast.core.evolve import evolve
@@ -16,7 +17,7 @@ from holdfast.core.shares import Shares, givers, weight_of_remembered
 from holdfast.core.state import State
 from holdfast.core.values import EndedLease, LastEnd, Limits, Moment, Slot, SpentKey, Terms, Ticket
 from holdfast.testing.scenarios import durable
-from tests.support.asking import acquire, altered
+from tests.support.asking import acquire, altered, claim_all
 
 Account = tuple[str, str | None]
 
@@ -220,3 +221,64 @@ def test_an_old_record_of_a_place_that_was_left_leaves_nothing() -> None:
         world.apply(event)
         assert (("ana", "k") in world.state.memos) == known
         assert (kept(world.state.index.memory) == {("ana", "s"): ["ana k"]}) == known
+
+
+def test_an_operators_key_is_kept_for_the_operator() -> None:
+    """An operator ends somebody's lease with a key, and that one floods its own memory: a retry ends nobody's lease."""
+    world = World(Limits(retry_keys_max=20))
+    world.ask(acquire(name="job", principal="eve", lease_id="L-eve", ttl_ms=60_000))
+    ends = Revoke(name="job", principal="ops", reason="stuck", key="R", fingerprint="f")
+    assert isinstance(world.ask(ends), answers.Released)
+    for number in range(60):
+        world.spend(f"flood-{number}", ("eve", None))
+        world.settle()
+    world.ask(acquire(name="job", principal="ben", lease_id="L-ben", ttl_ms=60_000))
+    assert isinstance(world.ask(ends), answers.Released)
+    lease = world.state.lease_of("job")
+    assert lease is not None and lease.principal == "ben"
+
+
+def test_what_a_session_hands_on_counts_for_the_session() -> None:
+    """A session transfers its claim again and again: what its token remembers by itself stays (C5)."""
+    world = World(Limits(retry_keys_max=20))
+    world.ask(OpenSession(principal="ana", session_id="s", ttl_ms=10**8))
+    world.spend("plain", ("ana", None))
+    bound = altered(acquire(name="tr", principal="ana", lease_id="T0", ttl_ms=60_000), session="s", bound=True)
+    world.ask(bound)
+    for number in range(60):
+        handed = Transfer(
+            name="tr", principal="ana", lease_id=f"T{number}", new_lease_id=f"T{number + 1}", to_owner=f"o{number}"
+        )
+        assert isinstance(world.ask(handed), answers.Acquired)
+        world.settle()
+    assert ("ana", "k1") in world.state.memos
+
+
+def test_by_bytes_nobody_below_its_share_gives_anything() -> None:
+    """Whatever weights there are: who has no more than the limit divided by the number of principals gives nothing."""
+    chance = random.Random(7)
+    for _ in range(2_000):
+        shares = Shares()
+        for who in range(chance.randrange(2, 6)):
+            for number in range(chance.randrange(1, 8)):
+                shares.put(f"p{who}", None, f"{number}", chance.randrange(1, 9_000))
+        limit = max(1, shares.weight - chance.randrange(1, 5_000))
+        share = limit // len(shares.purses)
+        for principal, _, gives in givers(shares, limit, 2_000, in_bytes=True):
+            assert gives and shares.purse(principal).weight > share
+
+
+def test_ids_of_forgotten_leases_are_not_kept() -> None:
+    """Of a claim of all one lease lives on for long: the ids of those that are forgotten go with them."""
+    world = World(Limits(retry_keys_max=5))
+    names = tuple(f"n{number}" for number in range(10))
+    many = claim_all(
+        names=names, lease_ids=tuple(f"L-{name}" for name in names), principal="eve", key="k", ttl_ms=60_000
+    )
+    world.ask(many)
+    for name in names[1:]:
+        world.ask(Release(name=name, principal="eve", lease_id=f"L-{name}"))
+    world.now_ms += 2_000
+    world.settle()
+    memo = world.state.memos["eve", "k"]
+    assert memo.leases < len(names) and memo.lease_ids == ()

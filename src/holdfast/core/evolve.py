@@ -228,13 +228,19 @@ def _ended(state: State, event: Ended, record: Record) -> None:
         heapq.heappush(state.agenda.opening_alarms, (event.closed_until_ms, event.name))
     state.index.held.remove(event.name)
     _finish(state, event.name, lease)
-    ended = EndedLease(
-        event.name, lease.principal, lease.session, end, lease.key, event.key, lease.bound and says_whose
+    # An operator's key is the operator's: whose lease it ended cannot let it be forgotten.
+    by_other = says_whose and event.by is not None and event.by != lease.principal
+    end_key = None if by_other else event.key
+    bound = lease.bound and says_whose
+    _remember(
+        state, lease.lease_id, EndedLease(event.name, lease.principal, lease.session, end, lease.key, end_key, bound)
     )
-    _remember(state, lease.lease_id, ended)
     if event.key is not None and event.by is not None:
-        kind = "revoke" if event.how == "revoked" else "release"
-        state.memos[event.by, event.key] = Memo(kind, lease.lease_id, event.fingerprint)
+        memo = Memo("revoke" if event.how == "revoked" else "release", lease.lease_id, event.fingerprint)
+        if by_other:
+            _spend_key(state, event.by, event.key, memo, record.at_ms)
+        else:
+            state.memos[event.by, event.key] = memo
     for each in event.left:
         _leave(state, each.ticket_id)
     state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
@@ -247,7 +253,7 @@ def _transferred(state: State, event: Transferred, record: Record) -> None:
         return
     end = LastEnd("transferred", old.token, old.owner, old.note, record.at_ms, record.wall_ms, event.by)
     _finish(state, event.name, old)
-    _remember(state, old.lease_id, EndedLease(event.name, old.principal, old.session, end, old.key))
+    _remember(state, old.lease_id, EndedLease(event.name, old.principal, old.session, end, old.key, None, old.bound))
     state.slots[event.name] = Slot(new, 0, end, slot.attempts)
     state.last_token = new.token
     _begin(state, event.name, new)
@@ -433,7 +439,8 @@ def _forget_claim(state: State, principal: str, key: str | None) -> None:
     if key is None or memo is None:
         return
     if memo.leases > 1:
-        state.memos[principal, key] = replace(memo, leases=memo.leases - 1)
+        # The ids would outlive what is remembered of them, and count for nobody.
+        state.memos[principal, key] = replace(memo, leases=memo.leases - 1, lease_ids=())
     else:
         del state.memos[principal, key]
 

@@ -68,7 +68,7 @@ class Presence:
         """Tickets at which no request waits, since when, longest first. Ordered: its first one is taken out often."""
         self.interests: dict[Holder, dict[str, int]] = {}
         """Until when a holder is thought to wait for a name, though it only asked (D3)."""
-        self.interests_by_age: dict[tuple[Holder, str], int] = {}
+        self.interests_by_age: OrderedDict[tuple[Holder, str], int] = OrderedDict()
         """The same, oldest first."""
 
     def enter(self, ticket: Ticket, join_number: int, is_open: Callable[[str], bool]) -> bool:

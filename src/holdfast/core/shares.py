@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", str, str | None)
 
-ENTRY_BYTES = 64
-"""What each thing counts beside its texts."""
-LEVEL_BYTES = 4_096
-"""How exactly bytes are ranked."""
+ENTRY_BYTES = 256
+"""What each thing counts beside its texts: about what its objects take."""
 
 
 class Account(msgspec.Struct):
@@ -116,11 +114,11 @@ class Shares(msgspec.Struct):
 
 
 def _by_level(members: Mapping[K, Account | Purse], *, in_bytes: bool) -> dict[int, list[K]]:
-    """Return who has how much: numbers exactly, bytes in levels. Who has nothing is not there."""
+    """Return who has how much: things, or bytes. Who has nothing is not there."""
     levels: dict[int, list[K]] = {}
     for who, member in members.items():
         if member.number:
-            level = -(-member.weight // LEVEL_BYTES) if in_bytes else member.number
+            level = member.weight if in_bytes else member.number
             levels.setdefault(level, []).append(who)
     return levels
 
@@ -152,18 +150,17 @@ def givers(shares: Shares, limit: int, most: int, *, in_bytes: bool) -> Iterator
     """Yield whose eldest go, since there are more than `limit`: principal, session, how many or how many bytes.
 
     A little more goes than must, from those who are over their share: taking the first of a long dictionary one by one
-    is slow. At most `most` are told to go, or as many levels of bytes.
+    is slow. At most `most` are told to go; how many are so many bytes only the caller knows.
     """
-    unit = LEVEL_BYTES if in_bytes else 1
     over = (shares.weight if in_bytes else shares.number) - limit
-    wanted = min(-(-over // unit) + min(limit // 100 // unit, most // 2), most)
+    wanted = over + limit // 100 if in_bytes else min(over + min(limit // 100, most // 2), most)
     ranked = _by_level(shares.purses, in_bytes=in_bytes)
-    for principal, gives in spread(ranked, wanted, limit // len(shares.purses) // unit):
+    for principal, gives in spread(ranked, wanted, limit // len(shares.purses)):
         purse = shares.purses[principal]
-        keeps = (purse.weight if in_bytes else purse.number) - gives * unit
+        keeps = (purse.weight if in_bytes else purse.number) - gives
         inside = _by_level(purse.accounts, in_bytes=in_bytes)
-        for session, part in spread(inside, gives, max(0, keeps) // len(purse.accounts) // unit):
-            yield principal, session, part * unit
+        for session, part in spread(inside, gives, max(0, keeps) // len(purse.accounts)):
+            yield principal, session, part
 
 
 def half_of(limit: int) -> int:

@@ -150,7 +150,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, About("Names that one token may have remembered as done.", "names", 1)
     ] = 10_000
     done_bytes_per_principal_max: Annotated[
-        int, About("What they may take: names, owners and results, and 64 bytes each.", "bytes", 1, 2**40)
+        int, About("What they may take: names, owners and results, and 256 bytes each.", "bytes", 1, 2**40)
     ] = 16_777_216
     watches_per_principal_max: Annotated[int, About("Watches one token may have open.", "watches", 1)] = 100
     watched_names_max: Annotated[int, About("Names that may be watched at the same time.", "names", 1)] = 16_384
@@ -199,8 +199,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 200_000
     retry_bytes_max: Annotated[
         int,
-        About("What they may take: their texts and 64 bytes each. Beyond it as above.", "bytes", 1, 2**40),
-    ] = 67_108_864
+        About("What they may take: their texts and 256 bytes each. Beyond it as above.", "bytes", 1, 2**40),
+    ] = 134_217_728
     ended_names_max: Annotated[
         int,
         About(
@@ -211,7 +211,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1_000_000
     ended_bytes_max: Annotated[
         int,
-        About("What they may take: their texts and 64 bytes each. Beyond it as above.", "bytes", 1, 2**40),
+        About("What they may take: their texts and 256 bytes each. Beyond it as above.", "bytes", 1, 2**40),
     ] = 134_217_728
     history_days: Annotated[int, About("How long history is kept.", "days", 0, 36_500)] = 30
     history_records_max: Annotated[
