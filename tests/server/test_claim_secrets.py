@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -22,7 +23,7 @@ from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.operations.table import OPERATIONS
 from tests.support import callers
 from tests.support.api import Api, lock_path
-from tests.support.checks import refused, unique
+from tests.support.checks import refused, unique, wait_until
 from tests.support.http import Answer
 from tests.support.server import ServerProcess
 
@@ -35,11 +36,12 @@ ALLOWED = {
     ("POST", "/locks/{name}/renew"),
 }
 HINT = "--keep-token"
+LEASE = "00000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture(params=[True, False], ids=["lane", "asgi"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
-    settings = {"fast_lane": request.param, "wrong_tokens_per_minute_max": 5}
+    settings = {"fast_lane": request.param, "wrong_tokens_per_minute_max": 5, "watches_per_principal_max": 4}
     with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as process:
         yield process
 
@@ -63,6 +65,12 @@ def _secret(api: Api, name: str, lease_id: object) -> str:
 def _claimed(server: ServerProcess, alice: Api, name: str, **fields: Any) -> tuple[dict[str, Any], Api]:  # noqa: ANN401
     lease = alice.acquired(name, key=unique(), **fields)
     return lease, Api.of(server, _secret(alice, name, lease["lease_id"]))
+
+
+def _acquired(api: Api, name: str, key: str) -> dict[str, Any] | Literal[False]:
+    """Claim with a key that was used before: that works as soon as what it made is forgotten."""
+    answer = api.acquire(name, key=key, ttl_seconds=60)
+    return answer.status == 200 and answer.json()
 
 
 def test_it_does_what_a_command_needs(server: ServerProcess, alice: Api) -> None:
@@ -169,6 +177,57 @@ def test_a_lost_claim_is_told_as_one(server: ServerProcess, alice: Api) -> None:
     refused(child.status(name), 403, "forbidden")
 
 
+def test_an_ended_lease_tells_nothing_of_other_names(server: ServerProcess, alice: Api) -> None:
+    """L7: what became of a lease is asked for by its own name; with its id no other name can be probed."""
+    name, other = unique(), unique()
+    lease, child = _claimed(server, alice, name)
+    Api.of(server, callers.BOB).acquired(other)
+    assert child.release(name, lease["lease_id"]).status == 200
+    refused(child.renew(name, lease["lease_id"]), 404, "lease_not_current")
+    for probed in (other, unique()):
+        refused(child.renew(probed, lease["lease_id"]), 403, "forbidden")
+        refused(child.release(probed, lease["lease_id"]), 403, "forbidden")
+
+
+def test_its_keys_are_not_those_of_the_token(server: ServerProcess, alice: Api) -> None:
+    """C5: a command may use any key. The token, and another claim's secret, can use the same one for something else."""
+    key = unique()
+    for name in (unique(), unique()):
+        lease, child = _claimed(server, alice, name)
+        assert child.renew(name, lease["lease_id"], key=key).status == 200
+        assert child.release(name, lease["lease_id"], key=key).status == 200
+        assert child.release(name, lease["lease_id"], key=key).status == 200
+    assert alice.acquired(unique(), key=key)["fencing_token"] > 0
+
+
+def test_its_watches_are_at_most_half(server: ServerProcess, alice: Api) -> None:
+    """S4: as with a session's secret, a command cannot use up the watches of the token that it works for."""
+    name = unique()
+    _, child = _claimed(server, alice, name)
+    with child.watch_lock(name) as first, child.watch_lock(name) as second:
+        assert [each.next().json()["event"] for each in (first, second)] == ["acquired", "acquired"]
+        refused(child.get(f"{lock_path(name)}/watch"), 429, "quota_exceeded")
+        with alice.watch_lock(name) as own:
+            assert own.next().json()["event"] == "acquired"
+
+
+def test_it_stays_dead_when_the_key_is_used_again(tmp_path: Path) -> None:
+    """A key that was forgotten may make another claim: the secret of the first one is not that one's."""
+    settings = {"retry_memory_seconds": 1}
+    with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
+        alice = Api.of(server, callers.ALICE)
+        name, key = unique(), unique()
+        first = alice.acquired(name, key=key)
+        child = Api.of(server, _secret(alice, name, first["lease_id"]))
+        assert child.release(name, first["lease_id"]).status == 200
+        for claimed in (name, unique()):
+            lease = wait_until(partial(_acquired, alice, claimed, key))
+            refused(child.status(claimed), 403, "forbidden")
+            refused(child.release(claimed, lease["lease_id"]), 403, "forbidden")
+            own = Api.of(server, _secret(alice, claimed, lease["lease_id"]))
+            assert own.release(claimed, lease["lease_id"]).status == 200
+
+
 def test_it_dies_with_its_token(server: ServerProcess) -> None:
     """A token that is rotated takes the secrets of its claims along; the claim lives on, and such are no guesses."""
     operator = Api.of(server, callers.OPERATOR)
@@ -189,7 +248,7 @@ def test_wrong_ones_count_as_wrong_tokens(server: ServerProcess, alice: Api) -> 
     name = unique()
     _, child = _claimed(server, alice, name)
     right = str(child.token)
-    said = base64.urlsafe_b64encode(b"bob key").rstrip(b"=").decode()
+    said = base64.urlsafe_b64encode(f"bob {LEASE} key".encode()).rstrip(b"=").decode()
     for wrong in ("holdc_", "holdc_x", f"holdc_{said}_" + "A" * 43, "holdc_" + "x" * 4_000, "holdc_é"):
         answer = Api.of(server, None).get(lock_path(name), headers={"Authorization": f"Bearer {wrong}"})
         refused(answer, 401, "authentication_failed")
@@ -241,7 +300,11 @@ def test_it_is_in_no_log(server: ServerProcess, alice: Api) -> None:
 def test_claims_are_read_back() -> None:
     """Every principal and key that can be stands in a secret whole, and no secret is longer than is let in."""
     authority = AuthorityKey(b"k" * 32)
-    for claim in (ClaimId("a", "k"), ClaimId("x" * 64, "~ key with blanks " + "k" * 238), ClaimId("a@b.c_d-e", '"')):
+    for claim in (
+        ClaimId("a", LEASE, "k"),
+        ClaimId("x" * 64, LEASE, "~ key with blanks " + "k" * 238),
+        ClaimId("a@b.c_d-e", LEASE, '"'),
+    ):
         secret = claim_secret(authority, claim, "digest")
         assert claim_in(secret) == claim
         assert len(secret) <= CLAIM_SECRET_CHARS_MAX

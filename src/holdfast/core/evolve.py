@@ -232,9 +232,8 @@ def _ended(state: State, event: Ended, record: Record) -> None:
     by_other = says_whose and event.by is not None and event.by != lease.principal
     end_key = None if by_other else event.key
     bound = lease.bound and says_whose
-    _remember(
-        state, lease.lease_id, EndedLease(event.name, lease.principal, lease.session, end, lease.key, end_key, bound)
-    )
+    ended = EndedLease(event.name, lease.principal, lease.session, end, lease.key, end_key, bound)
+    _remember(state, lease.lease_id, ended)
     if event.key is not None and event.by is not None:
         memo = Memo("revoke" if event.how == "revoked" else "release", lease.lease_id, event.fingerprint)
         if by_other:

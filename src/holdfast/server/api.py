@@ -196,7 +196,7 @@ class Api:
     def _require_own(self, name: str, claim: ClaimId, body: object) -> None:
         """Raise unless the claim holds the name now, or asks what became of a lease that it had (L7)."""
         state = self.engine.state
-        if not is_own(claim, state.lease_of(name)) and not was_own(claim, getattr(body, "lease_id", None), state):
+        if not is_own(claim, name, state) and not was_own(claim, name, getattr(body, "lease_id", None), state):
             raise Problem("forbidden", OWN_CLAIM_ONLY)
 
     # Answers.

@@ -101,6 +101,11 @@ class Caller(msgspec.Struct, frozen=True):
             return "a claim's secret"
         return None if self.session is None else "a session's secret"
 
+    @property
+    def share(self) -> str | None:
+        """What may use at most half of its principal's limit: the session or the claim whose secret was used."""
+        return self.session if self.claim is None else self.claim.grant
+
     def may_give(self, scopes: Iterable[str], prefix: str | None) -> bool:
         """Tell whether these rights lie within the caller's: nobody gives, sees or takes what is wider than its own."""
         if not self.scopes.issuperset(scopes):

@@ -18,7 +18,7 @@ from holdfast.core.rights import may_touch
 from holdfast.core.values import Terms
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
-from holdfast.server.access.claimsecrets import ClaimId, claim_secret
+from holdfast.server.access.claimsecrets import ClaimId, claim_secret, grant_of
 from holdfast.server.operations.parts import read_uuid
 from holdfast.server.render import encode, no_content
 from holdfast.wire.problems import Problem
@@ -233,7 +233,8 @@ def secret(api: Api, call: Call) -> None:
         if lease.key is None:
             text = "A claim's secret is made of its Idempotency-Key, and this one has none: claim it with such a key."
             return call.refusal(Problem("invalid_input", text, status=422), call.request)
-        made = claim_secret(api.auth.key, ClaimId(lease.principal, lease.key), caller.digest)
+        grant = grant_of(state, lease.principal, lease.key, lease.lease_id)
+        made = claim_secret(api.auth.key, ClaimId(lease.principal, grant, lease.key), caller.digest)
         return _OK, encode(ClaimSecretReply(made)), ()
 
     api.read(call, view)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.server.access.claimsecrets import key_within
 from holdfast.server.access.secrets import SESSION_PREFIX
 from holdfast.server.operations.call import NOBODY, Call
 from holdfast.server.operations.operation import Key
@@ -133,14 +134,21 @@ def _key_reader(operation: Operation) -> Callable[[Request, str, Any], tuple[str
     if operation.key is Key.IGNORED:
         return lambda _request, _item, _body: _NO_KEY
     if operation.key is Key.ALONE:
-        return lambda request, _item, _body: (read_key(request), "")
+        return lambda request, _item, _body: (_read_own_key(request), "")
     content = _content_reader(operation.body)
     collection = operation.path.lstrip("/")
+    key_of = _read_own_key if operation.own_scope else read_key
 
     def read(request: Request, item: str, body: Any) -> tuple[str | None, str]:  # noqa: ANN401 - any body
-        return read_key(request), fingerprint(request, item or collection, content(body))
+        return key_of(request), fingerprint(request, item or collection, content(body))
 
     return read
+
+
+def _read_own_key(request: Request) -> str | None:
+    """Return the idempotency key of an operation that a claim's secret may ask for."""
+    key = read_key(request)
+    return None if key is None else key_within(key, request.authorization)
 
 
 def _content_reader(body: type[Any] | None) -> Content:

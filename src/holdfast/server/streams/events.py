@@ -56,7 +56,7 @@ def events(api: Api, call: Call) -> Events:
     prefix = _prefix(call.query.get("prefix"), call.caller)
     # The header first: a browser that comes back on its own repeats the address it began with.
     after = _after(_header(call.request) or call.query.get("after"))
-    api.streams.count_in(call.caller.principal, call.caller.session)
+    api.streams.count_in(call.caller.principal, call.caller.share)
     return Events(api, call, prefix, call.query.get(LABEL, frozenset()), after)
 
 
@@ -189,7 +189,7 @@ class Events:
         """Stop reading."""
         if self._listener is not None:
             self._listener.close()
-        self._api.streams.count_out(self._caller.principal, self._caller.session)
+        self._api.streams.count_out(self._caller.principal, self._caller.share)
         if not self._api.engine.feed.is_listened_to(EVERYTHING):
             self._api.frames.clear()
 

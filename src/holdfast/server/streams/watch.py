@@ -38,7 +38,7 @@ def watch(api: Api, call: Call) -> Watch:
             f"{settings.watched_names_max} names are watched, the most there may be (watched_names_max): try again.",
             retry_after_ms=RETRY_MS,
         )
-    api.streams.count_in(call.caller.principal, call.caller.session)
+    api.streams.count_in(call.caller.principal, call.caller.share)
     return Watch(api, call)
 
 
@@ -49,7 +49,7 @@ class Watch:
         self._api = api
         self._authorization = call.request.authorization
         self._name = call.item
-        self._principal, self._session = call.caller.principal, call.caller.session
+        self._principal, self._share = call.caller.principal, call.caller.share
         self._listener = api.engine.feed.listen(self._name, call.caller.principal, call.caller.session)
         self._claim = call.caller.claim
         self._token = 0
@@ -72,13 +72,13 @@ class Watch:
             if happening is None or not self._api.is_still_let_in(self._authorization):
                 return
             yield self._describe(*happening)
-            if self._claim is not None and not is_own(self._claim, self._api.engine.state.lease_of(self._name)):
+            if self._claim is not None and not is_own(self._claim, self._name, self._api.engine.state):
                 return  # A claim's secret sees no more of a name than its own time.
 
     def close(self) -> None:
         """Stop watching."""
         self._listener.close()
-        self._api.streams.count_out(self._principal, self._session)
+        self._api.streams.count_out(self._principal, self._share)
 
     def _first(self, state: State, now: Moment) -> tuple[int, bytes]:
         """Return the token of the live lease, 0 if there is none, and the first frame: how things are."""
