@@ -170,6 +170,8 @@ HELD = "github-issue-1842 is held by agent-2 since 02:10:05 (4 min), last heartb
         (Refused(503, "outcome_unknown", "Outcome unknown"), 20, "uncertain", "Outcome unknown"),
         (Refused(410, "session_expired", "Session expired"), 20, "lost", "Session expired"),
         (Refused(400, "invalid_ttl", "x", "y", "req_1"), 64, "refused", "(request req_1)"),
+        (Refused(400, "invalid_ttl", "x", "ttl_seconds is 1 to 9.", "req_1"), 64, "refused", "--ttl is 1 to 9."),
+        (NotAllowed(403, "lock_limit_exceeded", "x", "Full."), 75, "refused", "x: Full."),
         (SettingsError("a", "b", "c"), 64, "usage", "a (b): c"),
         (Unreachable("http://a", "b"), 69, "unreachable", "holdfast serve"),
         (NotAllowed(401, "authentication_failed", "x"), 77, "not_allowed", "HOLDFAST_TOKEN"),
