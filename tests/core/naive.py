@@ -187,10 +187,7 @@ class Naive(Waiting):
         """The place and time of everything in the retry memory, and whose it is, the oldest first."""
         plain: Iterable[Run | Key] = chain(self.runs, self.keys)
         every = [
-            *(
-                (c.place, c.at, (c.principal, c.session if c.bound and c.how != "transferred" else None))
-                for c in self.claims
-            ),
+            *((c.place, c.at, (c.principal, c.session if c.bound else None)) for c in self.claims),
             *((t.place, t.at, (t.principal, t.session if isinstance(t, Key) else None)) for t in plain),
         ]
         return iter(
@@ -344,7 +341,10 @@ class Naive(Waiting):
         if isinstance(command, ClaimAny | ClaimAll):
             made = [c for c in self.claims if c.lease_id in {key.made, *key.more}]
             made.sort(key=lambda claim: command.names.index(claim.name))
+            some_forgotten = any(claim.place in self.forgotten for claim in made)
             for claim in made:
+                if claim.how and some_forgotten and claim.lease_id != key.made:
+                    return ("not-current", self.live(claim.name) is not None)
                 if claim.how:
                     return self.not_current(claim.name, claim.lease_id, asked_by(command).principal)
             return ("all", *((c.name, *self.granted(c, reacquired=False)) for c in made))
@@ -547,7 +547,7 @@ class Naive(Waiting):
         if claim is None:
             return ("not-held",)
         self.end(claim, "revoked", command.reason)
-        self.spend(command, "revoke", claim.lease_id, own=False)
+        self.spend(command, "revoke", claim.lease_id, own=command.principal != claim.principal)
         return ("ok",)
 
     def reopen(self, command: Reopen) -> tuple[object, ...]:
