@@ -163,7 +163,9 @@ class Events:
         gathered: list[bytes] = []
         size = 0
         frames = self._api.frames
-        for number, record in enumerate(records, 1):
+        looked_at = 0  # Counted by hand: `enumerate` would keep the record.
+        for record in records:
+            looked_at += 1
             if record.seq <= self._sent:
                 continue
             seen = await frames.of(record, self._prefix, self._labels)
@@ -177,7 +179,7 @@ class Events:
                     if not self._is_let_in():
                         return
             self._sent = seen.seq
-            if number % SLICE_RECORDS == 0:
+            if looked_at % SLICE_RECORDS == 0:
                 await asyncio.sleep(0)
         if gathered:
             yield b"".join(gathered)
