@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,8 +33,8 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
     decode = decode_batch
 
-    def count(*given: bytes) -> Iterator[Record]:
-        for record in decode(*given):
+    def count(data: bytes, holding: Sequence[bytes] = ()) -> Iterator[Record]:
+        for record in decode(data, holding):
             made.append(record.seq)
             yield record
 
@@ -53,7 +53,7 @@ def test_a_search_makes_a_bounded_number_of_records(tmp_path: Path, decoded: lis
             await journal.append([_many(seq)])
         if compacted:
             await journal.compact(compacted, [b"picture"], WALL_MS)
-        for owner, found in (("ana", list(range(RECORDS, 0, -1))), ("nobody", [])):
+        for owner, found in (("ana", list(range(RECORDS, 0, -1))), ("job", [])):
             pages.clear()
             before: int | None = None
             while not pages or before is not None:
@@ -68,6 +68,22 @@ def test_a_search_makes_a_bounded_number_of_records(tmp_path: Path, decoded: lis
     run(scene, tmp_path)
     size = len(encode_batch([_many(1)]))
     assert max(costs) <= archive.DECODED_BYTES_MAX // size + 1 + archive.SLICE_BYTES // size + 1
+
+
+@pytest.mark.parametrize("compacted", [0, RECORDS])
+def test_what_lacks_the_owner_is_not_made(tmp_path: Path, decoded: list[int], compacted: int) -> None:
+    """A search for an owner whose name stands in no record decodes none: neither in the tail nor in the table."""
+
+    async def scene(journal: SqliteJournal) -> None:
+        for seq in range(1, RECORDS + 1):
+            await journal.append([_many(seq)])
+        if compacted:
+            await journal.compact(compacted, [b"picture"], WALL_MS)
+        decoded.clear()
+        page = await journal.history(HistoryQuery(name="wanted", owner="nobody", limit=1_000))
+        assert (page.records, decoded) == ([], [])
+
+    run(scene, tmp_path)
 
 
 def test_other_records_of_a_batch_are_not_made(tmp_path: Path, decoded: list[int]) -> None:

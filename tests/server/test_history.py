@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.journal.inspect import dump
 from tests.support import callers
 from tests.support.api import Api
@@ -26,11 +27,13 @@ def _all(api: Api, name: str, **query: object) -> list[dict[str, Any]]:
         answer = api.history(name, **query, **before)
         assert answer.status == 200, answer
         body = answer.json()
-        assert set(body) == {"history", "next_before"}
+        assert set(body) - {"next_offset"} == {"history", "next_before"}
         found += body["history"]
         if body["next_before"] is None:
             return found
         before = {"before": body["next_before"]}
+        if "next_offset" in body:
+            before["offset"] = body["next_offset"]
 
 
 def test_history_of_a_name_nobody_claimed(alice: Api, name: str) -> None:
@@ -192,7 +195,7 @@ def _from_journal(data: Path) -> dict[str, list[tuple[int, str, str | None]]]:
 
     def leave(record: dict[str, Any], those: list[dict[str, Any]]) -> None:
         for each in those:
-            for name in each["names"]:
+            for name in each["names"] or [record["name"]]:
                 tell(record, name, "left", each["owner"])
 
     for record in dump(data):
@@ -245,6 +248,34 @@ def test_history_equals_journal(tmp_path: Path) -> None:
     assert shown == _from_journal(tmp_path / "data")
     assert streamed == shown
     assert sum(len(told) for told in shown.values()) > 500
+
+
+def test_a_page_ends_inside_a_record_that_says_very_much(tmp_path: Path) -> None:
+    """However many one record answers, a page is bounded; pages together have each once, and our client follows."""
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
+        alice = Api.of(server, callers.ALICE)
+        lease = alice.acquired("job", owner="ana", ttl_seconds=600)
+        owners = [f"o-{number}" for number in range(350)]
+        for owner in owners:
+            assert alice.acquire("job", owner=owner, wait_seconds=0.001).json()["status"] == "waiting"
+        alice.release("job", lease["lease_id"], outcome="done", remember_seconds=60)
+        page = alice.history("job", limit=1).json()
+        assert len(page["history"]) == page["next_offset"] == 100
+        assert page["next_before"] == page["history"][0]["seq"]
+        told = [(each["event"], each["owner"]) for each in _all(alice, "job", limit=1)]
+        assert told == [
+            *(("left", owner) for owner in reversed(owners)),
+            ("done", "ana"),
+            *(("waiting", owner) for owner in reversed(owners)),
+            ("granted", "ana"),
+        ]
+        assert [each["event"] for each in _all(alice, "job", owner="o-7")] == ["left", "waiting"]
+        refused(alice.history("job", offset=5), 400, "invalid_input")
+        before = {"before": page["next_before"]}
+        assert alice.history("job", limit=1, **before).json()["history"][0]["event"] == "waiting", "a plain number"
+        assert alice.history("job", limit=1, **before, offset=999).json()["history"] == []
+        with Holdfast(server.url, token=callers.ALICE, environment={}) as client:
+            assert [(each.event, each.owner) for each in client.history("job", limit=1_000)] == told
 
 
 @pytest.mark.parametrize("fast_lane", [True, False], ids=["lane", "asgi"])

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.core import line, refusals
 from holdfast.core.answers import Acquired, Extended, OpenAgain, Released
 from holdfast.core.deadlock import find_circle, name_of_holder
-from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse
+from holdfast.core.decision import Decision, accept, answered_by_done, end_of, recall, refuse
 from holdfast.core.events import Granted, Renewed, Reopened, Transferred
 from holdfast.core.quotas import too_many_leases
 from holdfast.core.rights import is_of_run, may_touch
@@ -228,7 +228,7 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
             return refuse(too_much)
         finished = refusals.Finished(command.name, done)
         those = (state.tickets[each] for each in state.index.lines.get(command.name, ()))
-        answered = tuple(left(ticket, "done") for ticket in those if not ticket.terms.redo)
+        answered = tuple(answered_by_done(ticket for ticket in those if not ticket.terms.redo))
         notices = tuple((each.ticket_id, finished) for each in answered)
     event = replace(
         end_of(command.name, lease, "released", now.ms, by=command.principal, well=not command.failed),

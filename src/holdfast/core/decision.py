@@ -10,9 +10,11 @@ from holdfast.core import refusals
 from holdfast.core.answers import Answer
 from holdfast.core.events import Ended, Event, Left
 from holdfast.core.refusals import Refusal
-from holdfast.core.values import Holder
+from holdfast.core.values import LABELS_OF_LINE_BYTES_MAX, Holder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from holdfast.core.commands import (
         CreateToken,
         EndSession,
@@ -94,6 +96,22 @@ def left(ticket: Ticket, how: str) -> Left:
     terms = ticket.terms
     is_remembered = terms.key is not None and how in {"withdrawn", "gone"}
     return Left(ticket.ticket_id, how, ticket.names, terms.owner, terms.labels, is_remembered, terms.principal)
+
+
+def answered_by_done(tickets: Iterable[Ticket]) -> Iterator[Left]:
+    """Make the ends of places in a line for the record of the finished work that answers them all (L5).
+
+    Thousands may stand there. So a place for that one name has no names of its own, for the record has it; and once the
+    labels come to a megabyte, those behind have none.
+    """
+    room_bytes = LABELS_OF_LINE_BYTES_MAX
+    for ticket in tickets:
+        terms = ticket.terms
+        names = ticket.names if len(ticket.names) > 1 else ()
+        labels = terms.labels if room_bytes > 0 else None
+        if labels is not None:
+            room_bytes -= len(msgspec.json.encode(labels))
+        yield Left(ticket.ticket_id, "done", names, terms.owner, labels, principal=terms.principal)
 
 
 def end_of(name: str, lease: Lease, how: str, now_ms: int, *, by: str | None = None, well: bool = False) -> Ended:

@@ -73,6 +73,7 @@ class Left(msgspec.Struct, frozen=True, array_like=True, tag="left", gc=False):
     ticket_id: str
     how: str
     names: tuple[str, ...] = ()
+    """What it stood in line for. None, inside the end of a lease: the one name of that lease."""
     owner: str | None = None
     labels: Labels | None = None
     is_remembered: bool = False

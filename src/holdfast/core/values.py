@@ -29,6 +29,8 @@ LABEL_KEY = re.compile(r"[A-Za-z0-9._/-]{1,63}")
 LABEL_VALUE_CHARS_MAX = 128
 LABELS_OF_ALL_BYTES_MAX = 2**20
 """Of the labels of a claim of all, as JSON, times its names: they stand in the lease of each."""
+LABELS_OF_LINE_BYTES_MAX = 2**20
+"""Of the labels, as JSON, of those in a line whom finished work answers: they stand in one record."""
 
 Labels = dict[str, str]
 """What a claim is marked with, to be found by. Never changed once it is made."""

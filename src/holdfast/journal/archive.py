@@ -228,11 +228,11 @@ class Archive:
     def _search_tail(self, query: HistoryQuery, before: int, spent: _Spent) -> tuple[list[Record], int]:
         """Search a slice as bytes, and decode only what may match; return the number it reached down to."""
         found: list[Record] = []
-        wanted = b"" if query.name is None else query.name.encode()
+        wanted = _texts_of(query)
         spent.begin_slice()
         for first, body in self._store.run("read_batches_backwards", (self.upto, before)):
             before = first
-            is_decoded = wanted in body
+            is_decoded = all(text in body for text in wanted)
             if is_decoded:
                 records = [record for record in decode_batch(body, wanted) if is_history(record.event)]
                 found.extend(record for record in reversed(records) if matches(query, record))
@@ -250,10 +250,11 @@ class Archive:
         else:
             rows = self._store.run("read_history_of_name", (query.name, self.upto, before, SEARCH_ROWS))
         found: list[Record] = []
+        wanted = _texts_of(query)
         spent.begin_slice()
         for seq, wall_ms, body in rows:
             before = seq
-            is_decoded = since <= wall_ms <= until
+            is_decoded = since <= wall_ms <= until and all(text in body for text in wanted)
             if is_decoded:
                 found.extend(record for record in decode_batch(body) if matches(query, record))
             spent.add(len(body), is_decoded=is_decoded)
@@ -295,6 +296,11 @@ class Archive:
             after_seq = last
             looked_at += len(body)
         return found[:limit], after_seq
+
+
+def _texts_of(query: HistoryQuery) -> list[bytes]:
+    """Return what must stand in the bytes of a record that is asked for: looking for it is cheaper than decoding."""
+    return [text.encode() for text in (query.name, query.owner) if text is not None]
 
 
 class _Spent:

@@ -23,7 +23,7 @@ from holdfast.core.values import Labels, Terms, Ticket
 from holdfast.journal.base import JournalDamagedError, JournalTooNewError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
 FORMAT = 3
@@ -118,10 +118,10 @@ def encode_batch(batch: Iterable[Record]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(data: bytes, holding: bytes = b"") -> Iterator[Record]:
-    """Read the records of a batch; only those in whose bytes this stands. The others are checked, and not made."""
+def decode_batch(data: bytes, holding: Sequence[bytes] = ()) -> Iterator[Record]:
+    """Read the records of a batch; only those in whose bytes all this stands. The others are checked, and not made."""
     for body in _frames(data):
-        if holding not in body:
+        if not all(each in body for each in holding):
             continue
         try:
             row = _decoder.decode(body)

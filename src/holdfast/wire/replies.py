@@ -166,6 +166,8 @@ class HistoryReply(msgspec.Struct, gc=False):
     history: list[HappenedReply]
     next_before: int | None
     """Ask again with `before` set to this for the next page. A page may have fewer than `limit`, or none."""
+    next_offset: int | UnsetType = UNSET
+    """If it is there, this many changes of record `next_before` were told: ask with `offset` too for its others."""
 
 
 class WhyLink(msgspec.Struct, gc=False):

@@ -65,17 +65,24 @@ def history(
     check_limit(limit)
     found: list[Happened] = []
     before: int | None = None
+    offset: int | None = None
     pages = 0
     while len(found) < limit:
         if (pages := pages + 1) > PAGES_MAX:
             raise ServerError(f"{policy.url} has more history than {PAGES_MAX} pages; narrow it with since and until")
         page_limit = min(limit - len(found), PAGE)
         path = with_query(
-            job_path(job, "history"), limit=page_limit, before=before, owner=owner, since=since, until=until
+            job_path(job, "history"),
+            limit=page_limit,
+            before=before,
+            offset=offset,
+            owner=owner,
+            since=since,
+            until=until,
         )
         page = yield from ask(get(path, policy), policy, HistoryReply)
         found += map(records.happened, page.history)
-        before = page.next_before
+        before, offset = page.next_before, page.next_offset or None
         if before is None:
             break
     return found

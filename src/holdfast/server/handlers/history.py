@@ -1,6 +1,7 @@
 """GET /locks/{name}/history: who owned it, when, and how that ended. Newest first, bounded and paged.
 
-A search has a budget, and a page a size. Over either it answers with what it found and where to go on.
+A search has a budget, and a page a size. Over either it answers with what it found and where to go on. One record can
+say more of a name than fits: finished work answers everybody in line. Then the next page goes on inside that record.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 LIMIT = 100
 LIMIT_MAX = 1_000
+WHOLE = 100
+"""So many changes of one record stand on one page, however small its limit is."""
 _NUMBER = re.compile(r"[0-9]{1,16}")
 
 
@@ -39,9 +42,13 @@ def check_limit(query: dict[str, str]) -> dict[str, str]:
 def history(api: Api, call: Call) -> None:
     """GET /locks/{name}/history."""
     query: dict[str, str] = call.query
+    before, offset = _number(query.get("before"), "before"), _number(query.get("offset"), "offset") or 0
+    if offset and before is None:
+        raise Problem("invalid_input", "offset goes with before: both are of the page before.")
     wanted = HistoryQuery(
         name=call.item,
-        before_seq=_number(query.get("before"), "before"),
+        # With an offset the record of that number itself is not yet told whole.
+        before_seq=before + 1 if before is not None and offset else before,
         since_wall_ms=_time(query.get("since"), "since"),
         until_wall_ms=_time(query.get("until"), "until"),
         owner=query.get("owner"),
@@ -50,8 +57,7 @@ def history(api: Api, call: Call) -> None:
 
     async def look() -> Answered:
         page = await api.engine.history(wanted)
-        found, next_before = _shown(page, wanted)
-        return 200, encode(HistoryReply(found, next_before)), ()
+        return 200, encode(shown(page, wanted, offset)), ()
 
     task = api.answer_later(call, look)
 
@@ -62,21 +68,28 @@ def history(api: Api, call: Call) -> None:
     call.request.on_disconnect = stop
 
 
-def _shown(page: HistoryPage, query: HistoryQuery) -> tuple[list[Any], int | None]:
+def shown(page: HistoryPage, query: HistoryQuery, offset: int) -> HistoryReply:
     """Return what the records say of the name, newest first and as JSON, and where the next page begins.
 
-    A record is never cut in two; one that says much, as of all in a line, ends the page.
+    `offset` is how much of the first record was told before. A record that says no more than `WHOLE` is never cut.
     """
     found: list[Any] = []
     size = 0
     for number, record in enumerate(page.records, 1):
-        said = list(changes(record, lambda name: name == query.name))
-        items = [Raw(encode(change)) for change in reversed(said) if query.owner in {None, change.owner}]
-        found += items
-        size += sum(map(len, items))
+        said = [
+            change for change in changes(record, lambda name: name == query.name) if query.owner in {None, change.owner}
+        ]
+        said.reverse()
+        first = offset if number == 1 and query.before_seq == record.seq + 1 else 0
+        for told, change in enumerate(said[first:], first + 1):
+            item = Raw(encode(change))
+            found.append(item)
+            size += len(item)
+            if told < len(said) and (size >= PAGE_BYTES or len(found) >= max(query.limit, WHOLE)):
+                return HistoryReply(found, record.seq, told)
         if len(found) >= query.limit or number == query.limit or size >= PAGE_BYTES:
-            return found, record.seq
-    return found, page.next_before
+            return HistoryReply(found, record.seq)
+    return HistoryReply(found, page.next_before)
 
 
 def _number(text: str | None, field: str) -> int | None:

@@ -198,6 +198,7 @@ OPERATIONS: tuple[Operation, ...] = (
         own_scope=own_scope("read"),
         query={
             "before": "Only records before this number: the next page.",
+            "offset": "What `next_offset` said: the rest of record `before`, and then those before it.",
             "limit": "At most so many records; 100 unless told, 1,000 at most.",
             "owner": "Only what concerns this owner.",
             "since": "Only from this time on (RFC 3339).",

@@ -43,7 +43,7 @@ def concerned(event: Event) -> Iterator[tuple[str, Told]]:
     match event:
         case Ended():
             yield event.name, event
-            yield from _left(event.left)
+            yield from _left(event.left, (event.name,))
         case Granted() | Transferred() | Reopened():
             yield event.name, event
         case GrantedMany():
@@ -66,9 +66,10 @@ def concerned(event: Event) -> Iterator[tuple[str, Told]]:
             return
 
 
-def _left(those: tuple[Left, ...]) -> Iterator[tuple[str, Told]]:
+def _left(those: tuple[Left, ...], own: tuple[str, ...] = ()) -> Iterator[tuple[str, Told]]:
+    """Yield who left. A place that has no names in the end of a lease was one for the lease's own name."""
     for each in those:
-        for name in each.names:
+        for name in each.names or own:
             yield name, each
 
 
