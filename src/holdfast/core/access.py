@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from holdfast.core import refusals
 from holdfast.core.answers import TokenGone, TokenMade, UsesNoted
 from holdfast.core.decision import Decision, accept, left, recall, refuse
-from holdfast.core.events import SessionEnded, TokenCreated, TokenEnded, TokensUsed
+from holdfast.core.events import SessionEnded, TokenCreated, TokenEnded, TokenRevoked, TokensUsed
 from holdfast.core.sessions import ends_with, places_in
+from holdfast.core.shares import half_of
 from holdfast.core.values import AccessToken, Memo
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ def create(state: State, command: CreateToken, now: Moment, limits: Limits) -> D
         return refuse(refusals.TokenExists())
     if len(state.tokens) >= limits.tokens_max:
         return refuse(refusals.TooManyTokens(limits.tokens_max))
+    if command.within is not None:
+        crowded = state.index.crowded_prefix(command.within, half_of(limits.tokens_max))
+        if crowded is not None:
+            return refuse(_too_many_within(crowded, limits))
     token = AccessToken(
         command.name,
         command.digest,
@@ -53,6 +58,14 @@ def create(state: State, command: CreateToken, now: Moment, limits: Limits) -> D
         command.salt,
     )
     return Decision((TokenCreated(token, command.key, command.fingerprint),), TokenMade(token))
+
+
+def _too_many_within(prefix: str, limits: Limits) -> refusals.QuotaExceeded:
+    """Say that makers with a prefix have used their part, so that the others can still make tokens."""
+    return refusals.QuotaExceeded(
+        f"There are {half_of(limits.tokens_max)} tokens within {prefix!r}, half of tokens_max, and an operator with a"
+        " prefix makes no more: revoke some, or let an operator without a prefix make it"
+    )
 
 
 def _made_before(state: State, memo: Memo) -> Decision:
@@ -68,6 +81,9 @@ def revoke(state: State, command: RevokeToken, now: Moment) -> Decision:
         return accept(TokenGone()) if isinstance(memo, Memo) else refuse(memo)
     if command.name not in state.tokens:
         return refuse(refusals.TokenUnknown())
+    if command.alone:
+        event = TokenRevoked(command.name, command.principal, command.key, command.fingerprint)
+        return Decision((event,), TokenGone())
     return _end(state, command, now, None, TokenGone())
 
 

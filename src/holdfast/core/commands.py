@@ -181,6 +181,8 @@ class CreateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     salt: str = ""
     key: str | None = None
     fingerprint: str = ""
+    within: str | None = None
+    """The prefix that its maker is confined to: such a maker can use half of the places for tokens."""
 
 
 class RevokeToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -191,6 +193,8 @@ class RevokeToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     keep_sessions: bool = False
     key: str | None = None
     fingerprint: str = ""
+    alone: bool = False
+    """The principal has another token, of the settings: this one ends, and nothing of the principal does."""
 
 
 class RotateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):

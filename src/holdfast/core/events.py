@@ -169,7 +169,10 @@ class TokenCreated(msgspec.Struct, frozen=True, array_like=True, tag="token_crea
 
 
 class TokenRevoked(msgspec.Struct, frozen=True, array_like=True, tag="token_revoked", gc=False):
-    """A bearer token was shut out, and nothing of its principal ended. Written by 0.2 and before."""
+    """A bearer token was shut out, and nothing of its principal ended: it has a token of the settings too.
+
+    0.2 and before wrote it for every revocation.
+    """
 
     name: str
     by: str

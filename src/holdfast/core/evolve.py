@@ -300,12 +300,12 @@ def _session_ended(state: State, event: SessionEnded, record: Record) -> None:
 
 def _let_in(state: State, token: AccessToken) -> None:
     state.tokens[token.name] = token
-    state.index.token_by_digest[token.digest] = token
+    state.index.add_token(token)
 
 
 def _shut_out(state: State, name: str) -> None:
     token = state.tokens.pop(name)
-    state.index.token_by_digest.pop(token.digest, None)
+    state.index.drop_token(token)
     state.last_used.pop(name, None)
 
 

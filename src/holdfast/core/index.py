@@ -6,6 +6,8 @@ two after every step. Collections that have become empty are dropped, so that no
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from holdfast.core.ordered import OrderedNames
@@ -55,6 +57,8 @@ class Index:
         self.ticket_by_lease_id: dict[str, str] = {}
         """Which ticket will get this lease id."""
         self.token_by_digest: dict[str, AccessToken] = {}
+        self.token_prefixes: list[str] = []
+        """Of each token that is confined to one, sorted."""
         self.closed_until_ms = 0
         """When the last of the closed names opens (L6)."""
         self.waiting_names: dict[tuple[str, str | None], int] = {}
@@ -88,7 +92,8 @@ class Index:
             self.add_session(session)
         for ticket in tickets.values():
             self.add_ticket(ticket)
-        self.token_by_digest = {token.digest: token for token in tokens.values()}
+        for token in tokens.values():
+            self.add_token(token)
         for place, thing in remembered.items():
             self.remember(place, thing)
 
@@ -115,6 +120,33 @@ class Index:
         """Take a session that is over out, with the names that were counted in it."""
         _take_out(self.sessions_by_principal, session.principal, session.session_id)
         self.names_by_session.pop(session.session_id, None)
+
+    def add_token(self, token: AccessToken) -> None:
+        """Enter a token that was let in."""
+        self.token_by_digest[token.digest] = token
+        if token.prefix is not None:
+            insort(self.token_prefixes, token.prefix)
+
+    def drop_token(self, token: AccessToken) -> None:
+        """Take a token out that was shut out."""
+        self.token_by_digest.pop(token.digest, None)
+        if token.prefix is not None:
+            del self.token_prefixes[bisect_left(self.token_prefixes, token.prefix)]
+
+    def crowded_prefix(self, within: str, most: int) -> str | None:
+        """Return a token's prefix that `within` lies in, and so do those of `most` tokens or more; None if none does.
+
+        A maker that is confined is asked for all of them: what it makes counts for its own maker too.
+        """
+        those = self.token_prefixes
+        for size in range(1, len(within) + 1):
+            prefix = within[:size]
+            first = bisect_left(those, prefix)
+            if first < len(those) and those[first] == prefix:
+                behind = bisect_right(those, prefix, lo=first, key=itemgetter(slice(size)))
+                if behind - first >= most:
+                    return prefix
+        return None
 
     def add_free(self, name: str, slot: Slot) -> None:
         """Enter a name that nobody holds any more, behind all others of its account."""

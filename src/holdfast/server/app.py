@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import resource
 import signal
@@ -57,6 +58,7 @@ EX_OK, EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL = 0, 64, 69, 74, 75
 FIRST_TOKEN = "local"  # noqa: S105 - the name of the token
 TOKEN_FILE = "local-token"  # noqa: S105 - the name of the file
 FAREWELL_SECONDS = 0.5
+HIDDEN_TOLD_MAX = 10
 TOKENS_BYTES_MAX = 4_194_304
 SPARE_FILES = 512
 BACKLOG = 2_048
@@ -64,6 +66,9 @@ BACKLOG = 2_048
 ACCEPTS_PER_TURN = 16
 """The loop accepts one connection per socket and turn. With one socket, callers that open a connection for each request
 would be served one per commit; so the loop listens on several descriptors of the same socket."""
+
+
+log = logging.getLogger("holdfast.server")
 
 
 class StartError(Exception):
@@ -123,6 +128,7 @@ async def _serve(settings: Settings, file: Path | None) -> int:
         host = f"[{place[0]}]" if ":" in place[0] else place[0]
         url = f"{'http' if tls is None else 'https'}://{host}:{place[1]}"
         token_path = await _first_token(api, url, settings)
+        _warn_of_hidden(api)
         _tune_collector()
         await server.run(listener, lambda: _greet(api, url, token_path, file))
         api.end()
@@ -130,6 +136,18 @@ async def _serve(settings: Settings, file: Path | None) -> int:
         listener.close()
         await engine.stop()
     return EX_OK if engine.failed is None else EX_IOERR
+
+
+def _warn_of_hidden(api: Api) -> None:
+    """Say which made tokens are out of use, because the settings gave their names to others."""
+    hidden = api.auth.hidden(api.engine.state)
+    if hidden:
+        log.warning(
+            "%d made tokens have the name of a static one and are not let in: %s. Revoke them with `holdfast token"
+            " revoke NAME`, which leaves the static one, or take the static one out of the settings.",
+            len(hidden),
+            ", ".join(hidden[:HIDDEN_TOLD_MAX]),
+        )
 
 
 def _tune_collector() -> None:

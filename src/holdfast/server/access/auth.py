@@ -263,11 +263,18 @@ class Auth:
             return None
         cached = self._callers.get(kept)
         if cached is None or cached[0] is not token:
+            if self.static.of(token.name) is not None:
+                # Hidden: the settings gave its name to another. It is looked at here, where nobody pays who is let in.
+                return None
             if len(self._callers) >= CACHED_MAX:
                 self._callers.clear()
             cached = (token, Caller(token.name, frozenset(token.scopes), token.prefix, digest=kept))
             self._callers[kept] = cached
         return cached[1]
+
+    def hidden(self, state: State) -> list[str]:
+        """Return the names of made tokens that are not let in, because a static token has the same name."""
+        return [name for name in state.tokens if self.static.of(name) is not None]
 
     def _by_session(self, authorization: bytes, secret: str, state: State, wall_ms: int) -> Caller:
         session_id = self.key.id_in(secret)

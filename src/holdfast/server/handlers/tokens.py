@@ -63,6 +63,7 @@ def create(api: Api, call: Call) -> None:
         salt=salt,
         key=call.key,
         fingerprint=call.fingerprint,
+        within=caller.prefix,
     )
     api.submit(call, command, {TokenMade: _shows_made(token, _CREATED), TokenExists: _shows_taken})
 
@@ -201,13 +202,16 @@ def read_keep_sessions(fields: dict[str, str]) -> bool:
 
 def revoke(api: Api, call: Call) -> None:
     """DELETE /tokens/{name}."""
-    _check_reach(api, call.caller, call.item)
+    hidden = _is_hidden(api, call.caller, call.item)
+    if not hidden:
+        _check_reach(api, call.caller, call.item)
     command = RevokeToken(
         principal=call.caller.principal,
         name=call.item,
         keep_sessions=call.query,
         key=call.key,
         fingerprint=call.fingerprint,
+        alone=hidden,
     )
     api.submit(call, command, {TokenGone: no_content})
 
@@ -232,6 +236,14 @@ def rotate(api: Api, call: Call) -> None:
         fingerprint=call.fingerprint,
     )
     api.submit(call, command, {TokenMade: _shows_made(token, _OK)})
+
+
+def _is_hidden(api: Api, caller: Caller, name: str) -> bool:
+    """Tell whether there is a made token behind a static one of the same name, and both are the caller's to end."""
+    static, token = api.auth.static.of(name), api.engine.state.tokens.get(name)
+    if static is None or token is None:
+        return False
+    return all(caller.may_give(each.scopes, each.prefix) for each in (static, token))
 
 
 def _check_reach(api: Api, caller: Caller, name: str) -> None:
