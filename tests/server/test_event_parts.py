@@ -15,7 +15,7 @@ from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease, has_labels
 from holdfast.server.render import encode
 from holdfast.server.streams import frames as frames_module
-from holdfast.server.streams.frames import FRAME_BYTES, KEPT_BYTES_MAX, SEEN_BYTES_MAX, Frames
+from holdfast.server.streams.frames import FRAME_BYTES, KEPT_BYTES_MAX, SEEN_BYTES_MAX, Frames, Seen
 from holdfast.server.streams.happenings import changes
 from tests.support import callers
 from tests.support.api import Api
@@ -151,8 +151,14 @@ PARTS_MAX = 100
 """How many parts 5,000 changes with them are, at most."""
 
 
+async def _seen(frames: Frames, record: Record, prefix: str = "", labels: frozenset[tuple[str, str]] = NONE) -> Seen:
+    seen = frames.of(record, prefix, labels)
+    await frames.find_out(seen)
+    return seen
+
+
 async def _all(frames: Frames, record: Record, prefix: str = "", labels: frozenset[tuple[str, str]] = NONE) -> bytes:
-    seen = await frames.of(record, prefix, labels)
+    seen = await _seen(frames, record, prefix, labels)
     return b"".join([await frames.part(seen, number) for number in range(len(seen.ends))])
 
 
@@ -236,7 +242,7 @@ def test_the_next_part_is_not_made_before_the_last_was_taken(encoded: list[objec
         frames, record = Frames(), _grants(7, 5_000, HUGE_LABELS)
 
         async def begin() -> bytes:
-            return await frames.part(await frames.of(record, "", NONE), 0)
+            return await frames.part(await _seen(frames, record), 0)
 
         firsts = await asyncio.gather(*(begin() for _ in range(100)))
         assert len(set(firsts)) == 1 and len(firsts[0]) <= FRAME_BYTES + HEAD_BYTES
@@ -306,7 +312,7 @@ def test_one_who_leaves_while_it_looks_leaves_the_rest_to_others(encoded: list[o
             await asyncio.sleep(0)
         assert 0 < len(encoded) < 4_000
         first.cancel()
-        seen = await frames.of(record, "", NONE)
+        seen = await _seen(frames, record)
         assert seen.ends[-1] == 5_000 and len(encoded) <= 5_000 + PARTS_MAX
 
     asyncio.run(read())

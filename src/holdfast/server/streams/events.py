@@ -168,8 +168,10 @@ class Events:
             looked_at += 1
             if record.seq <= self._sent:
                 continue
-            seen = await frames.of(record, self._prefix, self._labels)
-            del record  # It may be large, and `seen` is shared: one who takes nothing keeps no copy of its own.
+            seen = frames.of(record, self._prefix, self._labels)
+            # It may be large, and `seen` is shared: one who waits, or takes nothing, keeps no copy of its own.
+            del record
+            await frames.find_out(seen)
             for part in range(len(seen.ends)):
                 gathered.append(await frames.part(seen, part))
                 size += len(gathered[-1])

@@ -145,8 +145,8 @@ class Frames:
         """The changes of the record that was looked at last: the next reader most likely looks at the same."""
         self._turn = asyncio.Lock()
 
-    async def of(self, record: Record, prefix: str, labels: Labels) -> Seen:
-        """Return what readers of a prefix and labels see of a record: as many `ends` as there are parts."""
+    def of(self, record: Record, prefix: str, labels: Labels) -> Seen:
+        """Return what readers of a prefix and labels see of a record. Of a large one it is to be found out yet."""
         place = record.seq, prefix, labels
         seen = self._seen.get(place)
         if seen is None:
@@ -155,13 +155,16 @@ class Frames:
             self._seen.keep(place, seen, ENTRY_BYTES)
             while len(whole) <= SMALL_CHANGES and not seen.is_known:
                 self._look(seen)
+        return seen
+
+    async def find_out(self, seen: Seen) -> None:
+        """Find out all that is seen: then there are as many `ends` as parts."""
         # Whoever has the turn looks at the next slice for all who wait for it.
         while not seen.is_known:
             async with self._turn:
                 if not seen.is_known:
                     self._look(seen)
                     await asyncio.sleep(0)
-        return seen
 
     async def part(self, seen: Seen, number: int) -> bytes:
         """Return the frame of one part, the first is 0. It is made if it is not kept."""
