@@ -456,7 +456,8 @@ def test_a_slow_reader_costs_little_and_finds_everything(start: Start) -> None:
     assert told.count(b"id: ") in {240, 241, 242}
 
 
-def test_readers_that_take_nothing_share_a_large_record(start: Start) -> None:
+@pytest.mark.parametrize("is_live", [True, False], ids=["live", "journal"])
+def test_readers_that_take_nothing_share_a_large_record(start: Start, is_live: bool) -> None:
     """40 readers that take nothing have no copy each of a record of more than 4 MiB: each holds about one part."""
     server = start()
     alice = Api.of(server, callers.ALICE)
@@ -467,10 +468,11 @@ def test_readers_that_take_nothing_share_a_large_record(start: Start) -> None:
         fields = {"all": names, "session_id": session, "ephemeral": True, "labels": labels}
         assert len(alice.claims(**fields).json()["claims"]) == 1_000
     after = _seq(alice)
-    stuck = [_stuck_reader(server) for _ in range(40)]
+    stuck = [_stuck_reader(server) for _ in range(40)] if is_live else []
     before = _rss_kib(server.pid)
     assert alice.end_session(session).status == 204
-    # One that came after them has all of it: each of them was woken before.
+    stuck += [] if is_live else [_stuck_reader(server, f"/events?after={after}") for _ in range(40)]
+    # One that came after them has all of it: each of them had its turn before.
     with alice.events(after=after) as stream:
         assert len(stream.next_record().json()["changes"]) == 5_000
     grown = _rss_kib(server.pid) - before
