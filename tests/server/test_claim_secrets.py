@@ -290,7 +290,7 @@ def test_it_is_in_no_log(server: ServerProcess, alice: Api) -> None:
     _, child = _claimed(server, alice, unique())
     refused(child.locks(), 403, "forbidden")
     assert server.terminate() == 0
-    assert "403 forbidden: alice from 127.0.0.1, GET /locks," in server.log
+    assert "403 forbidden: alice (a claim's secret) from 127.0.0.1, GET /locks," in server.log
     assert str(child.token) not in server.log
 
 

@@ -375,21 +375,6 @@ def test_first_start_makes_a_token(tmp_path: Path) -> None:
         server.kill()
 
 
-@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer"])
-def test_the_scheme_is_read_in_any_case(server: ServerProcess, scheme: str) -> None:
-    """RFC 9110, 11.1: a scheme is known in any case, for tokens and secrets; one run's key stays its own (S3)."""
-    nobody, alice = Api.of(server, None), Api.of(server, callers.ALICE)
-    assert nobody.get("/locks", headers={"Authorization": f"{scheme} {callers.ALICE}"}).status == 200
-    assert nobody.get("/locks", headers={"Authorization": f"{scheme} wrong-{unique()}"}).status == 401
-    assert nobody.get("/locks", headers={"Authorization": f"{scheme}{callers.ALICE}"}).status == 401
-    key, name = unique("key"), unique()
-    answers = []
-    for _ in range(2):
-        headers = {"Authorization": f"{scheme} {alice.new_session()['session_secret']}", "Idempotency-Key": key}
-        answers.append(nobody.post(f"/locks/{name}/acquire", {"ttl_seconds": 10}, headers=headers).status)
-    assert answers == [200, 422]
-
-
 def test_a_dead_session_secret(server: ServerProcess) -> None:
     """S5: a secret is 410 once its session is over, by its token's end too, and 401 while the session lives on."""
     operator = Api.of(server, callers.OPERATOR)

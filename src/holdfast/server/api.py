@@ -18,7 +18,7 @@ from holdfast.core.refusals import Refusal
 from holdfast.engine.build import JournalError
 from holdfast.engine.waiters import after_wait
 from holdfast.server import render
-from holdfast.server.access.auth import OWN_CLAIM_ONLY, NoBearerError, WrongTokenError
+from holdfast.server.access.auth import OWN_CLAIM_ONLY, WrongTokenError
 from holdfast.server.access.claimsecrets import is_own, was_own
 from holdfast.server.access.lastused import TokenUses
 from holdfast.server.access.proxies import Proxies
@@ -109,11 +109,6 @@ class Api:
         except WrongTokenError:
             self._count_wrong_token(request)
             raise
-        except NoBearerError as error:
-            if error.usual is None:
-                raise
-            request.authorization = error.usual
-            return self.admit(request, scope, own_scope)
         if request.on_known is not None:
             request.on_known(caller.principal)
         request.is_known = True

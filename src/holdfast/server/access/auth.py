@@ -69,18 +69,6 @@ class WrongTokenError(Problem):
         super().__init__("authentication_failed", details)
 
 
-class NoBearerError(Problem):
-    """There is no token, or the header is not in the usual spelling.
-
-    `usual` is the header in the usual spelling, if that is all that is missing: the scheme may be written in any case.
-    """
-
-    def __init__(self, authorization: bytes | None) -> None:
-        super().__init__("authentication_required", "Send the header 'Authorization: Bearer TOKEN'.")
-        scheme, rest = (authorization or b"")[: len(_BEARER)], (authorization or b"")[len(_BEARER) :]
-        self.usual = _BEARER + rest if scheme != _BEARER and scheme.lower() == _BEARER.lower() else None
-
-
 class Caller(msgspec.Struct, frozen=True):
     """Who asks, and what that one may do."""
 
@@ -233,7 +221,8 @@ class Auth:
             if caller is not None:
                 return caller
         if authorization is None or not authorization.startswith(_BEARER):
-            raise NoBearerError(authorization)
+            text = "Send the header 'Authorization: Bearer TOKEN', with the first word written so."
+            raise Problem("authentication_required", text)
         if len(authorization) > self._header_bytes_max:
             # Longer than any token: it need not be hashed to know that.
             raise WrongTokenError("The token is not known: it is longer than any of ours.")

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
     Content = Callable[[Any], object]
 
-_SECRET_AT = len("Bearer ")
-_SESSION = SESSION_PREFIX.encode()
+_BEARER_OF_SESSION = f"Bearer {SESSION_PREFIX}".encode()
 _NO_KEY = (None, "")
 SMALL_QUERY_BYTES = 2_048
 
@@ -180,7 +179,6 @@ def fingerprint(request: Request, item: str, content: object) -> str:
     """
     written = encode((request.method, item, content))
     authorization = request.authorization
-    # The scheme may be in any case: what follows it counts.
-    if authorization is not None and authorization.startswith(_SESSION, _SECRET_AT):
-        written += authorization[_SECRET_AT + len(_SESSION) :].partition(b"_")[0]
+    if authorization is not None and authorization.startswith(_BEARER_OF_SESSION):
+        written += authorization[len(_BEARER_OF_SESSION) :].partition(b"_")[0]
     return hashlib.blake2b(written, digest_size=12).hexdigest()
