@@ -19,7 +19,6 @@ from tests.support.server import ServerProcess, serving
 from tests.wire.driver import SETTINGS, Address, Result, play_all
 from tests.wire.talk import logged
 
-
 HISTORIES_OF_ONE_SERVER = 5_000
 
 
