@@ -70,7 +70,7 @@ def claim_in(secret: str) -> ClaimId | None:
 def key_within(key: str, authorization: bytes | None) -> str:
     """Return an idempotency key as it is kept: one that came with a claim's secret is that claim's, not its token's.
 
-    Whether the secret is right is looked at before the key is used. The scheme may be in any case.
+    Whether the secret is right is looked at before the key is used.
     """
     if authorization is None or not authorization.startswith(_CLAIM, _SECRET_AT):
         return key
