@@ -126,8 +126,7 @@ def _by_level(members: Mapping[K, Account | Purse], *, in_bytes: bool) -> dict[i
 def spread(levels: Mapping[int, list[K]], wanted: int, floor: int) -> Iterator[tuple[K, int]]:
     """Yield who gives how many levels, so that `wanted` are given in all and those who have most give first.
 
-    Everybody above the water gives, and all of them end at one level, never below `floor`. There are few levels,
-    however many stand under them: to fill n levels with somebody takes n²/2 things.
+    Everybody above the water gives, and all of them end at one level, never below `floor`.
     """
     above: list[int] = sorted((level for level in levels if level > floor), reverse=True)
     those: list[tuple[K, int]] = []
