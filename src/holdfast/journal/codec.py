@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
-FORMAT = 3
+FORMAT = 4
 """What is written. Every format up to it is read, and a newer one is refused with what to do.
 
 1: release 0.1. 2: leases, tickets and their ends may have labels, which 0.1 would pass over and then lose; the checksum
 covers the number of the format too. 3: a revoked token ends its sessions, and what is forgotten is counted by whose it
-was, which are records that older versions cannot read.
+was, which are records that older versions cannot read. 4: a restore from a backup is a record, and so is what rests on
+time alone.
 """
 USE_THE_NEWER = "If a newer version of Holdfast wrote it, start that one; else restore the directory from a backup"
 
