@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from holdfast.client.coroutines import http as coroutines_http
+from holdfast.client.flows.effects import Close, Flow, Open, Read
 from holdfast.client.threads import http as threads_http
 from holdfast.client.values.config import Target
 from holdfast.client.values.paths import job_path
@@ -300,3 +301,18 @@ def test_cookies_and_compression_are_left_alone(peer: Peer, open_to: Callable[..
     way.send("GET", "/things")
     assert way.ask("GET", "/things", Thing) == Thing(1)
     assert "cookie" not in peer.asked[1][2]
+
+
+def test_stream_may_have_a_body(peer: Peer, open_to: Callable[..., Way]) -> None:
+    """A stream is opened with any method and a JSON body: what it is about need not stand in its address."""
+
+    def follow() -> Flow[tuple[int, bytes]]:
+        stream = yield Open("/follow", {"Accept": "text/event-stream"}, 5.0, "POST", {"leases": ["a"]})
+        heard = yield Read(stream)
+        yield Close(stream)
+        return stream.status, heard
+
+    assert open_to(peer.url).run(follow()) == (200, b'{"value": 1}')
+    ((method, path, headers, body),) = peer.asked
+    assert (method, path, body) == ("POST", "/follow", b'{"leases":["a"]}')
+    assert (headers["accept"], headers["content-type"]) == ("text/event-stream", "application/json")

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from holdfast import __version__, clientconfig
-from holdfast.client.flows.effects import Send
+from holdfast.client.flows.effects import Open, Send
 from holdfast.client.values.config import Target, is_loopback
 from holdfast.errors import SettingsError
 
@@ -56,19 +56,21 @@ class Bearer:
         return self.token != sent
 
 
-def headers_for(token: str | None, request: Send | None) -> dict[str, str]:
+def headers_for(token: str | None, request: Send | Open) -> dict[str, str]:
     """Return the headers of a request; the one place that the token goes into."""
     headers = {"Accept": "application/json", "User-Agent": f"holdfast/{__version__}"}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
-    if request is not None and request.body is not None:
+    if request.body is not None:
         headers["Content-Type"] = "application/json"
-    if request is not None and request.key is not None:
+    if isinstance(request, Open):
+        headers.update(request.headers)
+    elif request.key is not None:
         headers["Idempotency-Key"] = request.key
     return headers
 
 
-def payload_of(request: Send) -> bytes | None:
+def payload_of(request: Send | Open) -> bytes | None:
     """Return the body of a request as it travels."""
     try:
         return None if request.body is None else msgspec.json.encode(request.body)

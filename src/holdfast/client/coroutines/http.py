@@ -29,6 +29,7 @@ from holdfast.client.common.http import (
     payload_of,
     proxy_for,
 )
+from holdfast.client.common.tls import context_for
 from holdfast.client.flows.effects import Open, Send
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.config import Target
@@ -101,9 +102,10 @@ class AsyncHttpTransport:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=opening.read_seconds)
         try:
             response = await self._opened().request(
-                "GET",
+                opening.method,
                 self._url(opening.path),
-                headers={**headers_for(token, None), **opening.headers},
+                data=payload_of(opening),
+                headers=headers_for(token, opening),
                 allow_redirects=False,
                 timeout=timeout,
                 proxy=self._proxy_url,
@@ -116,7 +118,8 @@ class AsyncHttpTransport:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             # No limit: a claim that waits must never keep a renewal from being sent.
-            connector = aiohttp.TCPConnector(limit=0)
+            context = context_for(self.target)
+            connector = aiohttp.TCPConnector(limit=0, ssl=True if context is None else context)
             self._session = aiohttp.ClientSession(
                 connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
             )

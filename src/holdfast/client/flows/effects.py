@@ -56,6 +56,9 @@ class Open(msgspec.Struct, frozen=True):
     path: str
     headers: Mapping[str, str]
     read_seconds: float
+    method: str = "GET"
+    body: object = None
+    """Sent as JSON; for what must not stand in an address."""
 
 
 class Read(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from holdfast.client.common.http import (
     payload_of,
     proxy_for,
 )
+from holdfast.client.common.tls import context_for
 from holdfast.client.flows.effects import Open, Send
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.config import Target
@@ -47,7 +48,7 @@ class HttpTransport:
         self.target = target
         self._bearer = Bearer(target)
         self._environment = environment
-        self._pool = _pool_for(target.url, environment)
+        self._pool = _pool_for(target, environment)
         self._pid = os.getpid()
         self._connect_seconds = connect_seconds
 
@@ -102,9 +103,10 @@ class HttpTransport:
         return stream
 
     def _stream(self, opening: Open, token: str | None) -> HttpStream:
-        headers = {**headers_for(token, None), **opening.headers}
+        headers = headers_for(token, opening)
+        payload = payload_of(opening)
         try:
-            response = self._open("GET", opening.path, headers, opening.read_seconds)
+            response = self._open(opening.method, opening.path, headers, opening.read_seconds, payload)
         except urllib3.exceptions.HTTPError as error:
             raise _unreachable(self.target.url, error) from None
         return HttpStream(self.target.url, response)
@@ -114,7 +116,7 @@ class HttpTransport:
     ) -> urllib3.BaseHTTPResponse:
         if os.getpid() != self._pid:
             # A forked process: on the connections it has inherited it would hear the answers of its parent.
-            self._pool, self._pid = _pool_for(self.target.url, self._environment), os.getpid()
+            self._pool, self._pid = _pool_for(self.target, self._environment), os.getpid()
         return self._pool.request(
             method,
             self.target.url + path,
@@ -148,14 +150,16 @@ class HttpStream:
         self._response.close()
 
 
-def _pool_for(url: str, environment: Mapping[str, str]) -> urllib3.PoolManager:
-    proxy = proxy_for(url, environment)
+def _pool_for(target: Target, environment: Mapping[str, str]) -> urllib3.PoolManager:
+    proxy, context = proxy_for(target.url, environment), context_for(target)
     if proxy is None:
-        return urllib3.PoolManager(num_pools=1, maxsize=CONNECTIONS_MAX)
+        return urllib3.PoolManager(num_pools=1, maxsize=CONNECTIONS_MAX, ssl_context=context)
     headers = None
     if proxy.user is not None:
         headers = urllib3.make_headers(proxy_basic_auth=f"{proxy.user}:{proxy.password}")
-    return urllib3.ProxyManager(proxy.url, num_pools=1, maxsize=CONNECTIONS_MAX, proxy_headers=headers)
+    return urllib3.ProxyManager(
+        proxy.url, num_pools=1, maxsize=CONNECTIONS_MAX, proxy_headers=headers, ssl_context=context
+    )
 
 
 def _unreachable(url: str, error: urllib3.exceptions.HTTPError) -> Unreachable:
