@@ -126,19 +126,23 @@ async def release_for_all(house: House) -> float:
 
 async def release_to_line(house: House) -> float:
     """Release a name for which 1,000 wait."""
-    names = fresh(1)
-    held = await claimed(house, names)
-    for number in range(MANY):
-        house.send(
-            "POST", f"/locks/{names[0]}/acquire", {"ttl_seconds": TTL, "owner": f"w{number}", "wait_seconds": 50}
-        )
-    await house.settled()
+    _, held = await _with_a_line(house)
     with Timer() as timer:
         await give_back(house, held)
         await house.settled()
     await _clear_line(house)
     await _release_mine(house)
     return timer.seconds
+
+
+async def _with_a_line(house: House) -> tuple[str, list[dict[str, Any]]]:
+    """Let 1,000 wait for a name. Return it, and who holds it."""
+    (name,) = names = fresh(1)
+    held = await claimed(house, names)
+    for number in range(MANY):
+        house.send("POST", f"/locks/{name}/acquire", {"ttl_seconds": TTL, "owner": f"w{number}", "wait_seconds": 50})
+    await house.settled()
+    return name, held
 
 
 def _waiting(names: list[str], owner: str) -> dict[str, object]:
@@ -220,15 +224,9 @@ async def history(house: House) -> float:
 
 async def why(house: House) -> float:
     """Ask why a name cannot be had for which 1,000 wait."""
-    names = fresh(1)
-    held = await claimed(house, names)
-    for number in range(MANY):
-        house.send(
-            "POST", f"/locks/{names[0]}/acquire", {"ttl_seconds": TTL, "owner": f"w{number}", "wait_seconds": 50}
-        )
-    await house.settled()
+    name, held = await _with_a_line(house)
     with Timer() as timer:
-        await house.ask("GET", f"/locks/{names[0]}/why")
+        await house.ask("GET", f"/locks/{name}/why")
     await _clear_line(house)
     await give_back(house, held)
     return timer.seconds
