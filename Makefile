@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test coverage prove prove-release check format bench install install-run lock clean
+.PHONY: help run test coverage prove prove-release check format bench install install-run wheel lock clean
 
 help: ## Print this list
 	@echo 'Usage: make TARGET [ARGS="…"]'
@@ -58,6 +58,23 @@ install: .venv/dev.stamp ## Fill .venv with all that running, testing and checki
 
 install-run: .venv/run.stamp ## Fill .venv with what a server needs, and no more
 	@echo 'Ready: .venv/bin/holdfast --help'
+
+# One commit gives one wheel, byte for byte: every file in it has the time of the commit. An unpacked source distribution
+# has that time on its files.
+wheel: .venv/run.stamp ## Build the wheel and the source distribution into dist/
+	@mkdir -p dist
+	@when=$$(test -e .git && git log -1 --format=%ct || .venv/bin/python -c '$(MADE)'); \
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$when} .venv/bin/python -c "$$BUILD_BOTH"
+
+MADE := import os; print(int(os.stat("pyproject.toml").st_mtime))
+define BUILD_BOTH
+from flit_core import buildapi
+wheel, sdist = buildapi.build_wheel("dist"), buildapi.build_sdist("dist")
+print(f"Built dist/{wheel} and dist/{sdist}. Install it into an environment of your own:")
+print(f"  pip install 'dist/{wheel}[server]'  # the server, the client and the commands")
+print(f"  pip install dist/{wheel}  # the client and the commands alone")
+endef
+export BUILD_BOTH
 
 clean: ## Remove all that make and the tools made, except the data
 	rm -rf .venv .venv-lock .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

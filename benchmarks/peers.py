@@ -164,7 +164,7 @@ class Holdfast(HttpSystem):
 
     def version(self) -> str:
         try:
-            version = importlib.metadata.version("holdfast")
+            version = importlib.metadata.version("holdfast-jobs")
         except importlib.metadata.PackageNotFoundError:
             version = "from source"
         commit = output_of("git", "-C", str(ROOT), "describe", "--always", "--dirty")

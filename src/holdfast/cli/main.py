@@ -27,6 +27,7 @@ from holdfast.cli.workers.owner import jobs, owner
 from holdfast.cli.workers.release import release, transfer
 from holdfast.cli.workers.run import run as run_command
 from holdfast.errors import HoldfastError
+from holdfast.extras import how_to_install
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Own a job": (run_command, claim, heartbeat, note, release, transfer, session),
@@ -157,7 +158,7 @@ def _too_early(error: click.ClickException, arguments: list[str]) -> str | None:
 def _missing_extra(error: ModuleNotFoundError) -> int:
     if error.name is None or error.name.startswith("holdfast"):
         return _bug(error)
-    output.complain(f"the server's parts are not installed ({error.name}); run: pip install 'holdfast[server]'")
+    output.complain(f"the server's parts are not installed ({error.name}); {how_to_install('server')}")
     return output.UNREACHABLE
 
 

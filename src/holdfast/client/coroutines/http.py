@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from errno import ECONNRESET
 from typing import Any
 
+from holdfast.extras import how_to_install
+
 try:
     import aiohttp
     from yarl import URL
 except ModuleNotFoundError as error:
-    message = f"AsyncHoldfast needs {error.name}, which is not installed; run: pip install 'holdfast[async]'"
+    message = f"AsyncHoldfast needs {error.name}, which is not installed; {how_to_install('async')}"
     raise ModuleNotFoundError(message, name=error.name) from None
 
 from holdfast import tlswords
