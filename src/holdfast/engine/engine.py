@@ -44,12 +44,12 @@ from holdfast.core.events import Event, Record, TimePassed
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
-from holdfast.engine.budget import BUDGET_MS, Budget
-from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, AuthorityTime, Clock
+from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, Clock
 from holdfast.engine.compaction import Compaction, Compactor
 from holdfast.engine.feed import Feed
 from holdfast.engine.recovery import recover
 from holdfast.engine.replies import Unavailable, Unknown, answer_all, outcome_or_raise, settle_future
+from holdfast.engine.turns import Turns
 from holdfast.engine.waiters import Waited, Waiter, Waiters
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.base import Journal, JournalError, JournalUnavailableError
@@ -91,10 +91,7 @@ class Engine:
         """Set when the engine has failed for good: the process must end."""
         self._version = version
         self._watchdog = watchdog
-        self._time = AuthorityTime(clock, 0)
-        self._turn: Moment | None = None
-        self._turn_began_ms = 0
-        self._budget = Budget(clock)
+        self._turns = Turns(clock, self._tick)
         self._batch: list[Record] = []
         self._answers: list[OwedAnswer] = []
         self._serving = False
@@ -102,7 +99,6 @@ class Engine:
         self._gathered: asyncio.Future[None] | None = None
         """What the writer waits for while there is nothing to write."""
         self._writer: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._waiters = Waiters()
         self._may_wait = True
         """Whether a command may wait in line: not while the server stops."""
@@ -127,7 +123,7 @@ class Engine:
         self.end_waits()
         self._stopping = True
         self._serving = False
-        self._cancel_timer()
+        self._turns.cancel_timer()
         self._wake_writer()
         if self._writer is not None:
             # Waited for and never cancelled: a cancelled append would be one whose outcome nobody knows.
@@ -142,14 +138,14 @@ class Engine:
         """Answer all who wait with their places, and let nobody wait from now on: the server is about to stop (W2)."""
         self._may_wait = False
         if self._serving and len(self._waiters):
-            now = self._turn or self._begin_turn()
+            now = self._turns.now or self._begin_turn()
             self._send_away(self._waiters.take_all(), now)
 
     # Commands and reads.
 
     def turn(self) -> Moment | None:
         """Begin the turn unless it has begun; what is due has ended then. None when nothing can be asked."""
-        return (self._turn or self._begin_turn()) if self._serving else None
+        return (self._turns.now or self._begin_turn()) if self._serving else None
 
     def why_not_serving(self) -> str:
         """Say why nothing can be asked."""
@@ -164,7 +160,7 @@ class Engine:
         if not self._serving:
             self._turn_away(reply)
             return None
-        now = self._turn or self._begin_turn()
+        now = self._turns.now or self._begin_turn()
         if not self.journal.takes_claims and isinstance(command, NEEDS_ROOM):
             health = self.journal.health()
             if not health.takes_claims:
@@ -192,14 +188,14 @@ class Engine:
     def step_away(self, waiter: Waiter) -> None:
         """Say that the one who waits is gone: its place keeps its order for a while and blocks nobody (W2)."""
         if self._waiters.drop(waiter):
-            self.state.depart(waiter.ticket_id, self._time.now_ms)
+            self.state.depart(waiter.ticket_id, self._turns.now_ms)
 
     def read(self, view: Callable[[State, Moment], T], reply: Reply) -> None:
         """Look at the state now; the answer waits for whatever it may rest on, like every other."""
         if not self._serving:
             self._turn_away(reply)
             return
-        now = self._turn or self._begin_turn()
+        now = self._turns.now or self._begin_turn()
         self._answers.append((reply, view(self.state, now), now))
 
     async def ask(self, command: Command) -> tuple[Any, Moment]:
@@ -224,7 +220,7 @@ class Engine:
         return await self.journal.follow(after_seq, limit)
 
     def _turn_away(self, reply: Reply) -> None:
-        reply(Unavailable(self.why_not_serving()), Moment(self._time.now_ms, self.clock.wall_ms()))
+        reply(Unavailable(self.why_not_serving()), Moment(self._turns.now_ms, self.clock.wall_ms()))
 
     # Turns: one time for all that is decided in one.
 
@@ -233,8 +229,7 @@ class Engine:
 
         How much can fall due at once is bounded by the time a turn can move: what has its deadline in the same 250 ms.
         """
-        self._turn_began_ms = self.clock.monotonic_ms()
-        now = self._turn = Moment(self._time.advance(), self.clock.wall_ms())
+        now = self._turns.begin()
         try:
             while (due := settle(self.state, now, self.limits)) is not None:
                 self._apply(due.event, now)
@@ -252,10 +247,8 @@ class Engine:
 
     def _end_turn(self) -> None:
         """What comes next is decided at a later time; time passes by itself from here on if anything waits for it."""
-        if self.clock.monotonic_ms() > self._turn_began_ms + BUDGET_MS and self._turn is not None:
-            self._budget.tell(self._turn_began_ms, self._batch, self._answers)
-        self._turn = None
-        if self._timer is None:
+        self._turns.end(self._batch, self._answers)
+        if not self._turns.has_timer:
             self._set_timer()
 
     def _settle_line(self, now: Moment) -> None:
@@ -283,7 +276,7 @@ class Engine:
         before = self._waiters.put(waiter)
         if wait_ms < TICK_MS:
             # Sooner than the next tick may come: the timer is set anew when the turn ends.
-            self._cancel_timer()
+            self._turns.cancel_timer()
         if before is not None:
             self._tell(before, Waiting(ticket_id, self.state.position_of(ticket_id)), now)
         return waiter
@@ -305,7 +298,7 @@ class Engine:
 
     def _tell(self, waiter: Waiter, outcome: object, now: Moment) -> None:
         # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
-        waited_ms = max(0, self._turn_began_ms - waiter.received_ms - 1)
+        waited_ms = max(0, self._turns.began_ms - waiter.received_ms - 1)
         self._answers.append((waiter.reply, Waited(outcome, waited_ms), now))
 
     # The writer: makes batch after batch durable, then answers.
@@ -316,7 +309,7 @@ class Engine:
             while await self._something_gathered():
                 wanted = self._compactor.wanted_picture
                 if wanted is not None:
-                    self._answers.append(self._compactor.take_picture(wanted, self.state, self._time.now_ms))
+                    self._answers.append(self._compactor.take_picture(wanted, self.state, self._turns.now_ms))
                 self._end_turn()
                 batch, answers = self._batch, self._answers
                 self._batch, self._answers = [], []
@@ -388,7 +381,7 @@ class Engine:
             self.failed = str(error) if isinstance(error, JournalError) else f"internal error: {error!r}"
             log.critical("%s; the server ends: start it again", self.failed, exc_info=error)
         self._serving = False
-        self._cancel_timer()
+        self._turns.cancel_timer()
         self._compactor.cancel()
         self._answer_everybody(answers, Unknown(self.failed))
         self._wake_writer()
@@ -396,9 +389,9 @@ class Engine:
 
     def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unavailable | Unknown) -> None:
         """Give the same outcome to a failed batch, to all that was decided on top of it, and to all who wait."""
-        waiting = ((waiter.reply, None, Moment(self._time.now_ms, 0)) for waiter in self._waiters.take_all())
+        waiting = ((waiter.reply, None, Moment(self._turns.now_ms, 0)) for waiter in self._waiters.take_all())
         owed = [*answers, *self._answers, *waiting]
-        self._batch, self._answers, self._turn = [], [], None
+        self._batch, self._answers, self._turns.now = [], [], None
         answer_all((reply, outcome, now) for reply, _, now in owed)
 
     def _wake_writer(self) -> None:
@@ -412,7 +405,7 @@ class Engine:
         state, replayed = await recover(self.journal, clock=self.clock, version=self._version, append=self._append)
         self.state = state
         self._compactor.begin_anew(replayed)
-        self._time = AuthorityTime(self.clock, state.now_ms)
+        self._turns.resume(state.now_ms)
         self._serving = not self._stopping
         self._set_timer()
 
@@ -424,25 +417,17 @@ class Engine:
     # The timer: time passes although nobody asks.
 
     def _set_timer(self) -> None:
-        self._cancel_timer()
         if not self._serving or not self.state.has_deadlines():
+            self._turns.cancel_timer()
             return
         alarms = (self.state.next_alarm_ms(), self._waiters.next_deadline_ms())
-        alarm_ms = min((alarm for alarm in alarms if alarm is not None), default=None)
-        wait_ms = TICK_MS if alarm_ms is None else min(TICK_MS, max(1, alarm_ms - self._time.now_ms))
-        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._tick)
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._turns.set_timer(min((alarm for alarm in alarms if alarm is not None), default=None))
 
     def _tick(self) -> None:
         """Let time pass although nobody asks: end what is due, and keep the time itself now and then (T2)."""
-        self._timer = None
         if not self._serving:
             return
-        now = self._turn or self._begin_turn()
+        now = self._turns.now or self._begin_turn()
         # One turn early: the next one may be as much as a turn later.
         if now.ms - self.state.now_ms >= SILENCE_MS_MAX - TURN_MS_MAX:
             self._apply(TimePassed(), now)
