@@ -63,6 +63,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._manual.monotonic_ms() / 1000
 
 
+class FineClock:
+    """A manual clock that also knows microseconds; like the machine's, it tells whole milliseconds, rounded down."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.past_us = 0
+
+    def monotonic_ns(self) -> int:
+        return self._clock.monotonic_ns() + self.past_us * 1_000
+
+    def monotonic_ms(self) -> int:
+        return self.monotonic_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms() + self.past_us // 1000
+
+
 def run(test: Callable[[ManualClock], Coroutine[Any, Any, T]]) -> T:
     """Run a test's coroutine on a loop of its own, with the clock of that loop."""
     clock = ManualClock(monotonic_ms=1_000_000)

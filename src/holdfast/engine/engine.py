@@ -8,8 +8,9 @@ Everything runs on one event loop: commands are decided one after another, and t
         ▼  the writer takes both
     append ──► publish ──► answer  meanwhile the next batch gathers
 
-**A turn** begins with the first thing that is asked, and has one time for all that is decided in it. It ends when the
-writer takes the batch; if the writer is busy, with this round of the event loop.
+**A turn** begins with the first thing that is asked, and has one time for all that is decided in it. It ends with the
+millisecond in which it began (`turns` says why), and at the latest when the writer takes the batch; if the writer is
+busy, with this round of the event loop.
 
 **A batch** is every record since the writer last came by. One batch is one append and one sync: alone, an answer waits
 for one sync; under load one sync serves hundreds.
@@ -138,14 +139,13 @@ class Engine:
         """Answer all who wait with their places, and let nobody wait from now on: the server is about to stop (W2)."""
         self._may_wait = False
         if self._serving and len(self._waiters):
-            now = self._turns.now or self._begin_turn()
-            self._send_away(self._waiters.take_all(), now)
+            self._send_away(self._waiters.take_all(), self._now())
 
     # Commands and reads.
 
     def turn(self) -> Moment | None:
-        """Begin the turn unless it has begun; what is due has ended then. None when nothing can be asked."""
-        return (self._turns.now or self._begin_turn()) if self._serving else None
+        """Return the time of the turn; what is due has ended then. None when nothing can be asked."""
+        return self._now() if self._serving else None
 
     def why_not_serving(self) -> str:
         """Say why nothing can be asked."""
@@ -160,7 +160,8 @@ class Engine:
         if not self._serving:
             self._turn_away(reply)
             return None
-        now = self._turns.now or self._begin_turn()
+        turns = self._turns
+        now = turns.now if turns.read_ns() < turns.over_ns else self._begin_turn()
         if not self.journal.takes_claims and isinstance(command, NEEDS_ROOM):
             health = self.journal.health()
             if not health.takes_claims:
@@ -195,7 +196,7 @@ class Engine:
         if not self._serving:
             self._turn_away(reply)
             return
-        now = self._turns.now or self._begin_turn()
+        now = self._now()
         self._answers.append((reply, view(self.state, now), now))
 
     async def ask(self, command: Command) -> tuple[Any, Moment]:
@@ -224,11 +225,17 @@ class Engine:
 
     # Turns: one time for all that is decided in one.
 
+    def _now(self) -> Moment:
+        """Return the time of the turn, and begin another if its millisecond is over (T1a). `submit` has a copy."""
+        turns = self._turns
+        return turns.now if turns.read_ns() < turns.over_ns else self._begin_turn()
+
     def _begin_turn(self) -> Moment:
         """Stamp the turn once and end what fell due, all of it, before anything is decided in it (T1, T3).
 
         How much can fall due at once is bounded by the time a turn can move: what has its deadline in the same 250 ms.
         """
+        is_first = not self._turns.is_in_round
         now = self._turns.begin()
         try:
             while (due := settle(self.state, now, self.limits)) is not None:
@@ -240,14 +247,14 @@ class Engine:
             raise
         if self._gathered is not None and not self._gathered.done():
             self._gathered.set_result(None)
-        else:
-            # The writer is busy. Its next batch may gather over many turns of the loop, and each has its own time.
-            asyncio.get_running_loop().call_soon(self._end_turn)
+        elif is_first:
+            # The writer is busy. Its next batch may gather over many rounds of the loop.
+            asyncio.get_running_loop().call_soon(self._end_round)
         return now
 
-    def _end_turn(self) -> None:
+    def _end_round(self) -> None:
         """What comes next is decided at a later time; time passes by itself from here on if anything waits for it."""
-        self._turns.end(self._batch, self._answers)
+        self._turns.end_round(self._batch, self._answers)
         if not self._turns.has_timer:
             self._set_timer()
 
@@ -271,11 +278,11 @@ class Engine:
 
     def _wait(self, ticket_id: str, wait_ms: int, reply: Reply, now: Moment) -> Waiter:
         deadline_ms = now.ms + wait_ms if self._may_wait else now.ms
-        waiter = Waiter(ticket_id, reply, received_ms=self.clock.monotonic_ms(), deadline_ms=deadline_ms)
+        waiter = Waiter(ticket_id, reply, received_ms=self._turns.began_ms, deadline_ms=deadline_ms)
         self.state.arrive(ticket_id)
         before = self._waiters.put(waiter)
         if wait_ms < TICK_MS:
-            # Sooner than the next tick may come: the timer is set anew when the turn ends.
+            # Sooner than the next tick may come: the timer is set anew when the round ends.
             self._turns.cancel_timer()
         if before is not None:
             self._tell(before, Waiting(ticket_id, self.state.position_of(ticket_id)), now)
@@ -310,7 +317,7 @@ class Engine:
                 wanted = self._compactor.wanted_picture
                 if wanted is not None:
                     self._answers.append(self._compactor.take_picture(wanted, self.state, self._turns.now_ms))
-                self._end_turn()
+                self._end_round()
                 batch, answers = self._batch, self._answers
                 self._batch, self._answers = [], []
                 await self._commit(batch, answers)
@@ -327,6 +334,8 @@ class Engine:
         elif self._stopping or self.failed is not None:
             return False
         else:
+            # A round that only looked at the time has left nothing. What follows begins another, which wakes us.
+            self._end_round()
             self._gathered = asyncio.get_running_loop().create_future()
             await self._gathered
         return True
@@ -391,7 +400,8 @@ class Engine:
         """Give the same outcome to a failed batch, to all that was decided on top of it, and to all who wait."""
         waiting = ((waiter.reply, None, Moment(self._turns.now_ms, 0)) for waiter in self._waiters.take_all())
         owed = [*answers, *self._answers, *waiting]
-        self._batch, self._answers, self._turns.now = [], [], None
+        self._batch, self._answers = [], []
+        self._turns.drop()
         answer_all((reply, outcome, now) for reply, _, now in owed)
 
     def _wake_writer(self) -> None:
@@ -427,7 +437,7 @@ class Engine:
         """Let time pass although nobody asks: end what is due, and keep the time itself now and then (T2)."""
         if not self._serving:
             return
-        now = self._turns.now or self._begin_turn()
+        now = self._now()
         # One turn early: the next one may be as much as a turn later.
         if now.ms - self.state.now_ms >= SILENCE_MS_MAX - TURN_MS_MAX:
             self._apply(TimePassed(), now)

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.server.doors.exchange import Exchange
 from holdfast.server.doors.gone import GONE
 from holdfast.server.doors.incoming import BODY, FEED_BYTES, HEAD, IDLE, Incoming
-from holdfast.server.doors.lanes import LONG_MS
+from holdfast.server.doors.lanes import LONG_NS
 from holdfast.server.doors.message import CONTINUE, LARGE_BYTES, message
 from holdfast.server.doors.owed import Debt, Owed, Refusal
 from holdfast.server.doors.request import Request
@@ -104,8 +104,7 @@ class Lane(asyncio.BufferedProtocol):
         self._since = lanes.now_seconds
         """When the last answer was done; when the current one was begun; when it was over."""
         self._is_working = self._is_behind = self._is_over = False
-        self._half_closed = self.is_stopping = False
-        self._reading_pauses = self.writing_pauses = False
+        self._half_closed = self.is_stopping = self._reading_pauses = self.writing_pauses = False
         self._uptake, self._discarded_bytes = Uptake(self._since), 0
 
     # The connection.
@@ -304,13 +303,14 @@ class Lane(asyncio.BufferedProtocol):
     # Answers.
 
     def _answer(self, request: Request) -> None:
-        self._owed.current, self._since = request, self._lanes.now_seconds
+        lanes = self._lanes
+        self._owed.current, self._since = request, lanes.now_seconds
         if not self.is_known:
             request.on_known = self._recognise
-        began_ms = self._lanes.now_ms()
-        self._lanes.routes.handle(request, partial(self._reply, request))
-        if (took_ms := self._lanes.now_ms() - began_ms) >= LONG_MS:
-            self._lanes.charge(self.known_as or self, took_ms)
+        began_ns = lanes.now_ns()
+        lanes.routes.handle(request, partial(self._reply, request))
+        if (took_ns := lanes.now_ns() - began_ns) >= LONG_NS:
+            lanes.charge(self.known_as or self, took_ns)
         if self._half_closed and self._is_away():
             self._hang_up()
 
