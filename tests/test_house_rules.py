@@ -78,12 +78,13 @@ CLIENT_INSIDES_MAX = 5
 CLIENT_ROOMS: dict[str, set[str]] = {
     "clock": set(),
     "chance": set(),
+    "owners": {"chance"},
     "values": {"clock"},
-    "flows": {"values", "clock"},
+    "flows": {"values", "clock", "owners"},
     "holding": {"flows", "values", "clock"},
-    "common": {"flows", "values", "clock", "chance"},
-    "threads": {"common", "holding", "flows", "values", "clock"},
-    "coroutines": {"common", "holding", "flows", "values", "clock"},
+    "common": {"flows", "values", "clock", "chance", "owners"},
+    "threads": {"common", "holding", "flows", "values", "clock", "owners"},
+    "coroutines": {"common", "holding", "flows", "values", "clock", "owners"},
     "functions": {"threads", "coroutines", "common", "values"},
 }
 

@@ -371,16 +371,16 @@ def test_release_is_seen_through() -> None:
     """An interrupted release is sent once more with the same key before the interrupt goes on."""
     world = World(scripted(KeyboardInterrupt(), FREED))
     with pytest.raises(KeyboardInterrupt):
-        world.run(release("j", LEASE, POLICY))
+        world.run(release("j", LEASE, POLICY, owner="o"))
     assert world.paths == ["POST /locks/j/release"] * 2
     assert world.keys == ["key-1"] * 2
 
 
 def test_release_twice_is_harmless() -> None:
     """A lease that was released before is released; one that ended otherwise is lost."""
-    World(scripted(problem(404, "lease_not_current", ended="released"))).run(release("j", LEASE, POLICY))
+    World(scripted(problem(404, "lease_not_current", ended="released"))).run(release("j", LEASE, POLICY, owner="o"))
     with pytest.raises(LeaseLost) as caught:
-        World(scripted(problem(404, "lease_not_current", ended="expired"))).run(release("j", LEASE, POLICY))
+        World(scripted(problem(404, "lease_not_current", ended="expired"))).run(release("j", LEASE, POLICY, owner="o"))
     assert caught.value.reason == "expired"
 
 
@@ -395,7 +395,7 @@ def test_release_twice_is_harmless() -> None:
 )
 def test_loss_is_told_with_its_reason(told: Answer, reason: str) -> None:
     """L7: renewing or handing over what has ended raises `LeaseLost` with how it ended."""
-    flows: list[Flow[Any]] = [renew("j", LEASE, POLICY), transfer("j", LEASE, "ben", POLICY)]
+    flows: list[Flow[Any]] = [renew("j", LEASE, POLICY), transfer("j", LEASE, "ben", POLICY, owner="o")]
     for flow in flows:
         with pytest.raises(LeaseLost) as caught:
             World(scripted(told)).run(flow)

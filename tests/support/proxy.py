@@ -1,7 +1,7 @@
 """Ways to a server on which answers are lost: after the server sent them, before the client hears them.
 
 The law of this file: a request is passed on whole and once, its answer is read to the end, and then it is either passed
-back whole or the client's connection is closed.
+back whole or the client's connection is closed. One proxy cuts instead: what it cuts is not passed on at all.
 """
 
 from __future__ import annotations
@@ -77,6 +77,32 @@ class LosingProxy(Proxy):
                 answer = _read_answer(upstream)
             if answer is not None:
                 self.lost[_header(request, b"idempotency-key")] = answer
+
+
+class CuttingProxy(Proxy):
+    """Passes requests and answers on, but hangs up on every request for a path that ends with `cuts`."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.cuts: str | None = None
+        """None passes all on. What is cut never reaches the server."""
+        super().__init__(server)
+
+    def _pass_on(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            client.settimeout(TIMEOUT_SECONDS)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with socket.create_connection((self.server.host, self.server.port), timeout=TIMEOUT_SECONDS) as upstream:
+                upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while True:
+                    request = read_request(client)
+                    path = request.split(b" ", 2)[1].decode()
+                    if self.cuts is not None and path.endswith(self.cuts):
+                        return
+                    upstream.sendall(request)
+                    answer = b""
+                    while not parse_answers(answer, closed=False):
+                        answer += _more(upstream)
+                    client.sendall(answer)
 
 
 class LeakyProxy(Proxy):

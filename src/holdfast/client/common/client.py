@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.client import chance
+from holdfast.client import owners
 from holdfast.client.flows.effects import ANSWER_SECONDS, RETRY_SECONDS, Policy
 from holdfast.client.values import config
 from holdfast.client.values.arguments import patience, session_name, wait_seconds, whole_seconds
@@ -79,7 +79,7 @@ class Client(ABC):
         packed(metadata)
         return Wanted(
             ttl=ttl,
-            owner=options.get("owner") or self._owner or chance.owner_of(worker),
+            owner=options.get("owner") or self._owner or owners.owner_of(worker),
             wait=wait_seconds(options.get("wait")),
             metadata=metadata,
             labels=plain_labels(options.get("labels")),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from holdfast.client import owners
 from holdfast.client.common.background import BackgroundFlow
 from holdfast.client.coroutines.link import AsyncLink, abandon
 from holdfast.client.coroutines.loss import AsyncLost, Block, tell_loss, teller
@@ -109,6 +110,7 @@ class AsyncClaim(HeldClaim):
         if "_renewals" not in self.__dict__ or self._term.ended or self._term.loss or self._is_foreign:
             return
         abandon(self._renewals)
+        owners.retire(self.owner)
         warnings.warn(
             f"the claim on {self.job_id} was dropped while held; use `async with`, or await release()",
             ResourceWarning,

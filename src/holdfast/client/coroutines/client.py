@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
+from holdfast.client import owners
 from holdfast.client.common import decorator
 from holdfast.client.common.client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
 from holdfast.client.common.decorator import Skipping
@@ -245,13 +246,16 @@ class AsyncHoldfast(Client):
         remember: float | None = None,
     ) -> None:
         """Give a claim back; a second time is harmless. Raises `LeaseLost` if it had ended in another way."""
-        await self._run(
-            leases.release(job_id, lease_id, self._policy, outcome=outcome, result=result, remember=remember)
+        owner = owners.owner_of(asyncio.current_task())
+        flow = leases.release(
+            job_id, lease_id, self._policy, owner=owner, outcome=outcome, result=result, remember=remember
         )
+        await self._run(flow)
 
     async def transfer_job(self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None) -> JobClaim:
         """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
-        return await self._run(leases.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
+        owner = owners.owner_of(asyncio.current_task())
+        return await self._run(leases.transfer(job_id, lease_id, to_owner, self._policy, owner=owner, ttl=ttl))
 
     async def claim_secret(self, job_id: str, lease_id: str) -> str:
         """Return a token for a command that works on a claim: it can only look at, renew and release what that holds.

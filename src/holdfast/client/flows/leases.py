@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.client import owners
 from holdfast.client.clock import Instant
 from holdfast.client.flows.effects import NEW_KEY, Flow, Policy, Send
 from holdfast.client.flows.exchange import exchange, insist, reply_in
@@ -63,11 +64,15 @@ def release(
     lease_id: str,
     policy: Policy,
     *,
+    owner: str | None,
     outcome: str | None = None,
     result: str | None = None,
     remember: float | None = None,
 ) -> Flow[None]:
-    """Give a lease back, even if interrupted; twice is harmless. Raises `LeaseLost` if it had ended in another way."""
+    """Give a lease back, even if interrupted; twice is harmless. Raises `LeaseLost` if it had ended in another way.
+
+    If nobody knows whether it has ended, a name that was made up for `owner` is not used again (D1a).
+    """
     body = ReleaseBody(
         lease_id=lease_id,
         outcome=outcome,  # type: ignore[arg-type]
@@ -75,24 +80,34 @@ def release(
         remember_seconds=None if remember is None else whole_seconds(remember, "remember"),
     )
     request = Send("POST", job_path(job, "release"), body, (yield NEW_KEY), policy.answer_seconds)
-    heard = yield from insist(request, policy)
-    loss = told_loss(heard.answer)
-    if loss is None:
-        return reply_in(heard.answer, policy, request, type(None))
+    try:
+        heard = yield from insist(request, policy)
+        loss = told_loss(heard.answer)
+        if loss is None:
+            return reply_in(heard.answer, policy, request, type(None))
+    except BaseException as error:
+        owners.doubt(owner, error)
+        raise
     if loss.reason != "released":
         raise lost_error(f"the claim on {job}", loss, job_id=job)
     return None
 
 
-def transfer(job: str, lease_id: str, to_owner: str, policy: Policy, *, ttl: float | None = None) -> Flow[JobClaim]:
-    """Hand a claim to another owner, without a gap."""
+def transfer(
+    job: str, lease_id: str, to_owner: str, policy: Policy, *, owner: str | None, ttl: float | None = None
+) -> Flow[JobClaim]:
+    """Hand a claim to another owner, without a gap. `owner` is who had it, as in `release`."""
     body = TransferBody(lease_id=lease_id, to_owner=to_owner, ttl_seconds=None if ttl is None else whole_seconds(ttl))
     request = Send("POST", job_path(job, "transfer"), body, (yield NEW_KEY), policy.answer_seconds)
-    heard = yield from exchange(request, policy)
-    loss = told_loss(heard.answer)
-    if loss is not None:
-        raise lost_error(f"the claim on {job}", loss, job_id=job)
-    return records.claimed(job, reply_in(heard.answer, policy, request, AcquiredReply))
+    try:
+        heard = yield from exchange(request, policy)
+        loss = told_loss(heard.answer)
+        if loss is None:
+            return records.claimed(job, reply_in(heard.answer, policy, request, AcquiredReply))
+    except BaseException as error:
+        owners.doubt(owner, error)
+        raise
+    raise lost_error(f"the claim on {job}", loss, job_id=job)
 
 
 def claim_secret(job: str, lease_id: str, policy: Policy) -> Flow[str]:

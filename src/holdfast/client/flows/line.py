@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from holdfast.client import owners
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send
 from holdfast.client.flows.exchange import HASTE_SECONDS, Heard, exchange, lacks_new_token, restarts
@@ -104,11 +105,17 @@ def stand(
             if not isinstance(reply, WaitingReply):
                 return reply, heard.sent
             yield from _go_on_waiting(asking, reply, heard.sent, policy)
-        except (HoldfastError, GeneratorExit):
+        except (HoldfastError, GeneratorExit) as error:
+            owners.doubt(asking.wanted.owner, error)
             raise
         except BaseException as interrupt:
             # Interrupted or cancelled, or whoever watches has had enough: nothing may be left behind.
-            yield from _abandon(request(0.0), answers, policy)
+            is_settled = False
+            try:
+                is_settled = yield from _abandon(request(0.0), answers, policy)
+            finally:
+                if not is_settled:
+                    owners.retire(asking.wanted.owner)
             if isinstance(interrupt, _WatcherRaised) and interrupt.__cause__ is not None:
                 raise interrupt.__cause__ from None
             raise
@@ -185,13 +192,16 @@ def _glance(job: str, policy: Policy) -> Flow[JobStatus | None]:
         return None
 
 
-def _abandon(request: Send, answers: object, policy: Policy) -> Flow[None]:
-    """Nobody wants this claim any more: find out what came of it, and give that back. Try it for a short while only."""
+def _abandon(request: Send, answers: object, policy: Policy) -> Flow[bool]:
+    """Nobody wants this claim any more: find out what came of it, and give that back. Try it for a short while only.
+
+    Returns whether nothing of it is left behind, as far as the server says.
+    """
     hasty = msgspec.structs.replace(policy, answer_seconds=HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
     try:
         heard = yield from exchange(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
         if not _settles(heard.answer):
-            return
+            return not restarts(heard.answer)
         reply: object = decoded(heard.answer, answers, "", policy.url)  # type: ignore[arg-type]
         match reply:
             case WaitingReply():
@@ -204,13 +214,16 @@ def _abandon(request: Send, answers: object, policy: Policy) -> Flow[None]:
             case _:
                 pass
     except HoldfastError:
-        return  # The server is gone; what it may have given us ends by itself.
+        return False  # The server is gone; what it may have given us ends by itself.
+    return True
 
 
 def _give_back(at: str, lease_id: str, policy: Policy) -> Flow[None]:
     # As failed: nothing was done, so what counts the attempts must not begin anew.
     body = ReleaseBody(lease_id=lease_id, outcome="failed")
-    yield from exchange(Send("POST", f"{at}/release", body, (yield NEW_KEY)), policy)
+    heard = yield from exchange(Send("POST", f"{at}/release", body, (yield NEW_KEY)), policy)
+    if restarts(heard.answer):
+        raise refusal(heard.answer, policy.url)
 
 
 def leave(ticket: str, policy: Policy) -> Flow[None]:

@@ -178,7 +178,13 @@ class HeldClaim:
             raise self._term.error()
         try:
             yield from leases.release(
-                self.job_id, self.lease_id, policy, outcome=outcome, result=result, remember=remember
+                self.job_id,
+                self.lease_id,
+                policy,
+                owner=self.owner,
+                outcome=outcome,
+                result=result,
+                remember=remember,
             )
         except LeaseLost as error:
             self._told = True
@@ -202,7 +208,7 @@ class HeldClaim:
             return
         hasty = msgspec.structs.replace(self._policy, answer_seconds=LAST_TRY_SECONDS, retry_seconds=0)
         try:
-            yield from leases.release(self.job_id, self.lease_id, hasty, outcome="failed")
+            yield from leases.release(self.job_id, self.lease_id, hasty, owner=self.owner, outcome="failed")
         except HoldfastError as error:
             log.info("the lost claim on %s could not be given back: %s", self.job_id, error)
 
@@ -211,7 +217,11 @@ class HeldClaim:
         self._raise_unless_held((yield NOW))
         self._term.end()
         try:
-            return (yield from leases.transfer(self.job_id, self.lease_id, to_owner, self._policy, ttl=ttl))
+            return (
+                yield from leases.transfer(
+                    self.job_id, self.lease_id, to_owner, self._policy, owner=self.owner, ttl=ttl
+                )
+            )
         except LeaseLost as error:
             self._term.resume()
             raise self._told_of(error) from None

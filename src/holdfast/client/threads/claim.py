@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from holdfast.client import owners
 from holdfast.client.common.background import BackgroundFlow
 from holdfast.client.flows.claiming import Got
 from holdfast.client.flows.renewing import renewal_of_lease
@@ -100,6 +101,7 @@ class Claim(HeldClaim):
         if "_renewals" not in self.__dict__ or self._term.ended or self._term.loss or self._is_foreign:
             return
         self._stop()
+        owners.retire(self.owner)
         warnings.warn(
             f"the claim on {self.job_id} was dropped while held; use `with`, or call release()",
             ResourceWarning,

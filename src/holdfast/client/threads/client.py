@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
+from holdfast.client import owners
 from holdfast.client.common import decorator
 from holdfast.client.common.client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
 from holdfast.client.common.decorator import Skipping
@@ -220,11 +221,16 @@ class Holdfast(Client):
         remember: float | None = None,
     ) -> None:
         """Give a claim back; a second time is harmless. Raises `LeaseLost` if it had ended in another way."""
-        self._run(leases.release(job_id, lease_id, self._policy, outcome=outcome, result=result, remember=remember))
+        owner = owners.owner_of(threading.current_thread())
+        flow = leases.release(
+            job_id, lease_id, self._policy, owner=owner, outcome=outcome, result=result, remember=remember
+        )
+        self._run(flow)
 
     def transfer_job(self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None) -> JobClaim:
         """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
-        return self._run(leases.transfer(job_id, lease_id, to_owner, self._policy, ttl=ttl))
+        owner = owners.owner_of(threading.current_thread())
+        return self._run(leases.transfer(job_id, lease_id, to_owner, self._policy, owner=owner, ttl=ttl))
 
     def claim_secret(self, job_id: str, lease_id: str) -> str:
         """Return a token for a command that works on a claim: it can only look at, renew and release what that holds.

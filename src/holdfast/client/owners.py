@@ -1,0 +1,64 @@
+"""The names that the client makes up for threads and tasks without one: `host:pid:random`.
+
+Each thread or task keeps its name for as long as it lives, with one exception (D1a): if nobody knows whether a lease
+under that name has ended, the name is retired, and the next claim gets a new one. Under the old name a wait for the
+same job would be a wait for one's own lease, which the server refuses as a circle.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from holdfast.client import chance
+from holdfast.errors import JobDone, JobHeld, LeaseLost, Refused
+
+HOST_CHARS_MAX = 64
+_SERVER_FAILED = 500
+"""From this status on a refusal does not say whether the request took effect."""
+
+
+class _Name:
+    """A name that was made up, in the process that made it up."""
+
+    __slots__ = ("__weakref__", "is_retired", "pid", "text")
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.text = f"{socket.gethostname()[:HOST_CHARS_MAX]}:{pid}:{chance.new_key()[:8]}"
+        self.is_retired = False
+
+
+_names: WeakKeyDictionary[object, _Name] = WeakKeyDictionary()
+_by_text: WeakValueDictionary[str, _Name] = WeakValueDictionary()
+
+
+def owner_of(worker: object) -> str:
+    """Return the name of a thread or task that was given none.
+
+    Each has its own, because the server takes claims of one owner for one holder: two threads that wait for the same
+    job must be two in the line. A forked process is another one.
+    """
+    pid = os.getpid()
+    known = _names.get(worker)
+    if known is None or known.is_retired or known.pid != pid:
+        known = _Name(pid)
+        _by_text[known.text] = known
+        _names[worker] = known
+    return known.text
+
+
+def retire(owner: str | None) -> None:
+    """Let nobody use this name again: a lease under it may live on. Names that users chose stay as they are."""
+    known = None if owner is None else _by_text.get(owner)
+    if known is not None:
+        known.is_retired = True
+
+
+def doubt(owner: str | None, error: BaseException) -> None:
+    """Retire a name if this error leaves open whether a lease under it lives on."""
+    if isinstance(error, JobHeld | JobDone | LeaseLost):
+        return
+    if not isinstance(error, Refused) or error.status >= _SERVER_FAILED:
+        retire(owner)
