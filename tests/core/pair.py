@@ -157,6 +157,13 @@ class Pair:
         assert ends == wanted
         self.compare_told()
         assert not self.naive.overdue()
+        self.judge_time()
+
+    def judge_time(self) -> None:
+        """T3a: whatever time alone has changed by now is changed by the time of the last record as well."""
+        for name, slot in self.core.slots.items():
+            changes = (slot.closed_until_ms, 0 if slot.done is None else slot.done.until_ms)
+            assert not any(self.core.now_ms < ms <= self.now_ms for ms in changes), f"a crash would take {name} back"
 
     def record(self, event: Event) -> None:
         record = Record(self.core.seq + 1, self.now_ms, WALL_MS + self.now_ms, event)

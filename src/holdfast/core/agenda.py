@@ -49,6 +49,8 @@ class Agenda:
         """When a closed name opens (L6)."""
         self.opened_until_ms = 0
         """Names whose delay was over by then are open: their alarms have rung."""
+        self.rang_at_ms = 0
+        """The end of the last delay whose alarm has rung: a record must be as late (T3a)."""
         self.candidates: list[tuple[int, str]] = []
         """Who may have a turn (join number, ticket), the one that joined first on top. Empty when all is settled."""
         self.names_with_new_holder: deque[str] = deque()

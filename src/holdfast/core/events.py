@@ -229,7 +229,10 @@ class DoneFaded(msgspec.Struct, frozen=True, array_like=True, tag="done_faded", 
 
 
 class TimePassed(msgspec.Struct, frozen=True, array_like=True, tag="time_passed", gc=False):
-    """Nothing else was written for a while: authority time is kept, so that a crash gives little of it back (T2)."""
+    """Authority time is kept: nothing else was written for a while (T2), or a delay is over (T3a).
+
+    A crash gives back no more than what has passed since the last record.
+    """
 
 
 Event = (

@@ -1,6 +1,10 @@
 """What falls due by itself: sessions that missed their keepalive, leases past their end, turns in a line, memories.
 
 There is no other expiry check anywhere (T3): what is due is ended by a record before anything else is decided.
+
+What is over by time alone has a record too (T3a), so that no answer is taken back by a restart, which goes on at the
+time of the last record. Finished work that is forgotten has one of its own (`DoneFaded`). The end of a delay changes
+nothing but what is answered: any record of that time or later will do, and `TimePassed` if there is none.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.agenda import EDGES_MAX
 from holdfast.core.decision import Due, end_of, left
-from holdfast.core.events import DoneFaded, Forgotten, SessionEnded, SharesForgotten
+from holdfast.core.events import DoneFaded, Forgotten, SessionEnded, SharesForgotten, TimePassed
 from holdfast.core.evolve import may_go
 from holdfast.core.line import circle_at_handover, next_turn
 from holdfast.core.refusals import SessionLapsed, TicketGone
@@ -40,6 +44,7 @@ def settle(state: State, now: Moment, limits: Limits) -> Due | None:
         or _lapsed_ticket(state, now.ms)
         or settle_line(state, now, limits)
         or _what_is_kept(state, now.ms, limits)
+        or _delay_that_is_over(state)
     )
 
 
@@ -92,7 +97,17 @@ def _open_names(state: State, now_ms: int) -> None:
     agenda = state.agenda
     agenda.opened_until_ms = now_ms
     while agenda.opening_alarms and agenda.opening_alarms[0][0] <= now_ms:
-        state.look_again_at(heapq.heappop(agenda.opening_alarms)[1])
+        agenda.rang_at_ms, name = heapq.heappop(agenda.opening_alarms)
+        state.look_again_at(name)
+
+
+def _delay_that_is_over(state: State) -> Due | None:
+    """Return that time has passed, if a delay is over and no record is as late as its end (T3a).
+
+    A restart goes on at the time of the last record. If that were before the end, a name that was said to be free would
+    be closed again. Asked last: most often another record of this turn says the time already.
+    """
+    return Due(TimePassed()) if state.agenda.rang_at_ms > state.now_ms else None
 
 
 def _expired_lease(state: State, now_ms: int) -> Due | None:
