@@ -89,6 +89,7 @@ def test_every_setting_can_be_set_everywhere(row: Setting, tmp_path: Path) -> No
         "text": ("1.1.1.1:1", "2.2.2.2:2", "3.3.3.3:3"),
     }[kind]
     special = {
+        "public_url": ("http://one", "http://two:2", "https://three/way"),
         "header_bytes_max": ("777", "778", "779"),
         "allowed_hosts": ("one", ".two.example", "*"),
         "trusted_proxies": ("10.0.0.1", "fd00::/8", "10.0.0.0/8, ::1"),
@@ -120,7 +121,8 @@ def test_file_is_found(tmp_path: Path) -> None:
 def test_found_file_may_not_say_who_gets_in(row: Setting, tmp_path: Path) -> None:
     """A file that only lay in the working directory cannot set an address, a path or a token; a named one can."""
     file = tmp_path / "holdfast.toml"
-    value = "1.1.1.1" if row.name in {"allowed_hosts", "trusted_proxies"} else "1.1.1.1:1"
+    special = {"allowed_hosts": "1.1.1.1", "trusted_proxies": "1.1.1.1", "public_url": "http://1.1.1.1"}
+    value = special.get(row.name, "1.1.1.1:1")
     file.write_text(f"{row.name} = '{value}'\n")
     error = str(refused())
     assert str(file) in error and row.name in error, "it says which file, and which line of it"

@@ -12,10 +12,10 @@ from holdfast.server.access.hosts import PASSED_MAX, Hosts
 from holdfast.wire.problems import Problem
 from tests.support import callers
 from tests.support.api import Api
-from tests.support.checks import refused
+from tests.support.checks import refused, wait_until
 from tests.support.http import Answer
 from tests.support.raw import head, one, send
-from tests.support.server import ServerProcess
+from tests.support.server import ServerFailed, ServerProcess
 
 AUTHORIZED = f"Authorization: Bearer {callers.ALICE}"
 MACHINE = socket.gethostname()
@@ -171,3 +171,25 @@ def test_what_passed_is_remembered_within_bounds() -> None:
     with pytest.raises(Problem):
         hosts.check(b"evil.example")
     assert b"evil.example" not in hosts.passed
+
+
+def test_the_public_address_is_a_name_of_ours(tmp_path: Path) -> None:
+    """A server answers to the host of its `public_url`, says it at the start, and tells it to sessions alone."""
+    public = "https://Holdfast.internal:8443/locks"
+    with ServerProcess.start(tmp_path, settings={"public_url": public}, tokens=callers.TOKENS) as server:
+        wait_until(lambda: f"Clients elsewhere use {public}\n" in server.log)
+        assert _ask(server, "holdfast.internal").status == 200
+        assert _ask(server, "other.internal").status == 421
+        api = Api.of(server, callers.ALICE)
+        assert api.post("/sessions", {}).json()["public_url"] == public
+        assert "public_url" not in api.get("/status").json()
+
+
+def test_without_a_public_address_none_is_told(tmp_path: Path) -> None:
+    """A session's answer has no `public_url` where none is set, and one that is no address stops the start."""
+    with ServerProcess.start(tmp_path, tokens=callers.TOKENS) as server:
+        assert "public_url" not in Api.of(server, callers.ALICE).post("/sessions", {}).json()
+    for wrong in ("holdfast.internal", "ftp://a", "https://a/", "https://u:p@a", "https://a?b", "https://"):
+        with pytest.raises(ServerFailed, match="public_url") as failed:
+            ServerProcess.start(tmp_path, settings={"public_url": wrong})
+        assert failed.value.returncode == 64

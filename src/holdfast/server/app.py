@@ -42,11 +42,10 @@ from holdfast.server.doors.lane import Lane
 from holdfast.server.doors.lanes import Lanes
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
-from holdfast.server.tls import BadCertificateError, context_of
+from holdfast.server.tls import BadCertificateError, Certificate, certificate_of
 from holdfast.settings import parse_address
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Generator
     from pathlib import Path
     from types import FrameType
@@ -117,7 +116,7 @@ def _allow_files(wanted: int) -> None:
 
 async def _serve(settings: Settings, file: Path | None) -> int:
     static = _static_tokens(settings)
-    tls = context_of(settings)
+    tls = certificate_of(settings)
     listener = _listen(settings)
     engine = _engine_for(settings)
     try:
@@ -273,6 +272,8 @@ def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> Non
     print(f"Holdfast {__version__} is listening on {url}")
     if file is not None:
         print(f"Settings are from {file}")
+    if api.settings.public_url:
+        print(f"Clients elsewhere use {api.settings.public_url}")
     print(f"Data is in {api.settings.data.absolute()}")
     known = token_path or _token_at_hand(api, url)
     if token_path is not None:
@@ -311,7 +312,7 @@ class _WithoutTrailers(HttpToolsProtocol):
 class _Server(uvicorn.Server):
     """uvicorn, with our doors, our signals, and an end to the streams when it stops."""
 
-    def __init__(self, api: Api, settings: Settings, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, api: Api, settings: Settings, tls: Certificate | None) -> None:
         self._api = api
         self._tls = tls
         routes = Routes(api, OPERATIONS)
@@ -339,6 +340,8 @@ class _Server(uvicorn.Server):
                 await asyncio.wait_for(self._api.engine.ended.wait(), 1)
             except TimeoutError:
                 self._api.tick()
+                if self._tls is not None:
+                    self._tls.tick()
                 if self._lanes is not None:
                     await self._lanes.tick()
                 continue
@@ -362,7 +365,7 @@ class _Server(uvicorn.Server):
         tls: dict[str, Any] = {}
         if self._tls is not None:
             seconds = self._api.settings.header_timeout_seconds
-            tls = {"ssl": self._tls, "ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": seconds}
+            tls = {"ssl": self._tls.context, "ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": seconds}
         self.servers = [
             await loop.create_server(self._new_connection, sock=listener, backlog=BACKLOG, **tls)
             for listener in sockets or []

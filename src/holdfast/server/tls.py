@@ -3,6 +3,10 @@
 OpenSSL names neither the file nor what to do, and asks at the terminal for a passphrase; here nothing ever asks. A key
 may lie behind links and may be shared with a group, because programs that renew certificates keep it so. Everybody else
 may not read it.
+
+The files may change while the server runs: certificates are renewed every few weeks. `tick` looks once a second. A
+pair that lies still for one look and is good is used for new connections from then on, in a context of its own, so
+nothing is ever half replaced. One that is not good is said in the log, once, and the old pair stays in use.
 """
 
 from __future__ import annotations
@@ -34,25 +38,71 @@ class BadCertificateError(Exception):
     """The certificate or its key cannot be used. The text says which file, why, and what to do."""
 
 
-def context_of(settings: Settings) -> ssl.SSLContext | None:
+def certificate_of(settings: Settings) -> Certificate | None:
     """Return what the server speaks TLS with; None if it speaks plain HTTP. Raises `BadCertificateError`."""
-    if settings.tls_cert is None:
-        if settings.tls_key is not None:
-            raise BadCertificateError("tls_key is set and tls_cert is not: set both")
-        return None
-    key_path = settings.tls_key or settings.tls_cert
-    named = "tls_cert" if settings.tls_key is None else "tls_key"
-    chain = _read("tls_cert", settings.tls_cert)
+    if settings.tls_cert is not None:
+        return Certificate(settings.tls_cert, settings.tls_key)
+    if settings.tls_key is not None:
+        raise BadCertificateError("tls_key is set and tls_cert is not: set both")
+    return None
+
+
+class Certificate:
+    """The certificate and the key that new connections get."""
+
+    def __init__(self, chain: Path, key: Path | None) -> None:
+        """Read both. Raises `BadCertificateError`."""
+        self._chain, self._key = chain, key
+        self._seen = self._tried = self._look()
+        self._current = self.context = _context_of(chain, key)
+        # Asked at every handshake, with or without a name in it.
+        self.context.sni_callback = self._hand_over
+
+    def tick(self) -> None:
+        """Look whether there is another pair, and use it if it is good."""
+        found = self._look()
+        if found != self._seen:
+            # Whoever writes them may be at it right now: one file first, then the other.
+            self._seen = found
+        elif found != self._tried:
+            self._tried = found
+            try:
+                self._current = _context_of(self._chain, self._key)
+            except BadCertificateError as error:
+                log.warning("a new certificate is not used, and the one before stays: %s", error)
+            else:
+                log.info("a new certificate was read from %s: new connections get it", self._chain)
+
+    def _hand_over(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+    def _look(self) -> tuple[object, ...]:
+        """Tell the two files from any others that may take their place, behind links too."""
+        return tuple(_fingerprint(path) for path in (self._chain, self._key) if path is not None)
+
+
+def _fingerprint(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        return (error.errno or 0,)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _context_of(chain_path: Path, own_key_path: Path | None) -> ssl.SSLContext:
+    key_path = own_key_path or chain_path
+    named = "tls_cert" if own_key_path is None else "tls_key"
+    chain = _read("tls_cert", chain_path)
     key = _read(named, key_path)
     if _CERTIFICATE not in chain:
         if _KEY in chain and _CERTIFICATE in key:
-            raise BadCertificateError(f"tls_cert {settings.tls_cert} holds a key: tls_cert and tls_key are swapped")
-        raise BadCertificateError(f"tls_cert {settings.tls_cert} holds no certificate in PEM (-----BEGIN CERTIFICATE)")
+            raise BadCertificateError(f"tls_cert {chain_path} holds a key: tls_cert and tls_key are swapped")
+        raise BadCertificateError(f"tls_cert {chain_path} holds no certificate in PEM (-----BEGIN CERTIFICATE)")
     if _KEY not in key:
-        do = "name the file of the key with tls_key" if settings.tls_key is None else "name the private key in PEM"
+        do = "name the file of the key with tls_key" if own_key_path is None else "name the private key in PEM"
         raise BadCertificateError(f"{named} {key_path} holds no private key (-----BEGIN PRIVATE KEY): {do}")
     _check_mode(named, key_path)
-    return _load(settings.tls_cert, key_path, named)
+    return _load(chain_path, key_path, named)
 
 
 def _read(name: str, path: Path) -> bytes:

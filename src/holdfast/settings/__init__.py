@@ -1,10 +1,10 @@
 """One table of settings: the command line, the environment, the configuration file and the docs all read it.
 
 A setting is one field of `Settings`: its name, type, default and meaning stand there and nowhere else. Its value comes
-from the first that has one: `--set name=value` (`--listen`, `--data`), `HOLDFAST_<NAME>`, the file, the default.
+from the first that has one: `--set name=value` (`--listen` and others), `HOLDFAST_<NAME>`, the file, the default.
 """
 
-from holdfast.settings.addresses import parse_address, parse_hosts, parse_networks
+from holdfast.settings.addresses import parse_address, parse_hosts, parse_networks, parse_url
 from holdfast.settings.loading import Loaded, load, unknown_variables
 from holdfast.settings.page import as_markdown
 from holdfast.settings.table import NAMES, TABLE, About, Setting, Settings, default_data
@@ -22,5 +22,6 @@ __all__ = [
     "parse_address",
     "parse_hosts",
     "parse_networks",
+    "parse_url",
     "unknown_variables",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from urllib.parse import SplitResult, urlsplit
 
 _NAME = re.compile(r"\*|\.?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 
@@ -28,6 +29,19 @@ def parse_hosts(text: str) -> frozenset[str]:
             raise ValueError(f"{written!r:.200} is not the name of a host: {do}")
         names.add(name)
     return frozenset(names)
+
+
+def parse_url(text: str) -> SplitResult | None:
+    """Take `https://host[:port][/path]` apart; None if there is none."""
+    if not text:
+        return None
+    parts = urlsplit(text)
+    plain = text.isascii() and text.isprintable() and not set(text) & set(" @?#\\\"'")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not plain or parts.port == 0:
+        raise ValueError(f"{text!r:.200} is not an address: write https://host:port")
+    if text.endswith("/"):
+        raise ValueError(f"{text!r:.200} ends with a slash: leave that out")
+    return parts
 
 
 def parse_networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:

@@ -23,7 +23,19 @@ FILE_NAME = "holdfast.toml"
 FILE_BYTES_MAX = 1_048_576
 OTHER_VARIABLES = frozenset(
     PREFIX + name
-    for name in ("CONFIG", "FAILPOINTS", "PROOF", "RLOCK_STANDALONE", "SEED", "TESTING", "TOKEN", "TOKEN_FILE", "URL")
+    for name in (
+        "ALLOW_INSECURE_HTTP",
+        "CA_FILE",
+        "CONFIG",
+        "FAILPOINTS",
+        "PROOF",
+        "RLOCK_STANDALONE",
+        "SEED",
+        "TESTING",
+        "TOKEN",
+        "TOKEN_FILE",
+        "URL",
+    )
 )
 """Variables that are not settings of the server."""
 

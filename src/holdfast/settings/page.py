@@ -22,8 +22,8 @@ _PAGE = """\
 
 Every setting can be given in four ways. The first one found wins:
 
-1. on the command line: `holdfast serve --set max_ttl_seconds=3600`; `--listen` and `--data` are short for
-   `--set listen=…` and `--set data=…`
+1. on the command line: `holdfast serve --set max_ttl_seconds=3600`; `--listen`, `--data`, `--tls-cert`,
+   `--tls-key` and `--public-url` are short for `--set listen=…` and so on
 2. in the environment: `HOLDFAST_MAX_TTL_SECONDS=3600`; an empty variable counts as not set
 3. in a TOML file: `max_ttl_seconds = 3600`, at the top level. The file is the one named by `--config`, else by
    `HOLDFAST_CONFIG`, else `holdfast.toml` in the working directory. Paths in it are relative to its own folder

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from holdfast.errors import SettingsError
-from holdfast.settings.addresses import parse_address, parse_hosts, parse_networks
+from holdfast.settings.addresses import parse_address, parse_hosts, parse_networks, parse_url
 
 NUMBER_MAX = 1_000_000_000
 PREFIX = "HOLDFAST_"
@@ -53,11 +53,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             read=parse_address,
         ),
     ] = "127.0.0.1:7420"
+    public_url: Annotated[
+        str,
+        About(
+            "The address by which clients on other machines and in containers reach the server, if they need another"
+            " one. Sessions are told it, so `holdfast session exec` hands it to its command. Its host is one of"
+            " `allowed_hosts`.",
+            unit="https://host:port, with a path if a proxy wants one",
+            read=parse_url,
+        ),
+    ] = ""
     allowed_hosts: Annotated[
         str,
         About(
             "The names that requests may give in `Host`, beside IP addresses, `localhost`, the machine's own name and"
-            " the host of `listen`; `.example.org` is that name and all below it, `*` is any. Others are answered 421.",
+            " the hosts of `listen` and `public_url`; `.example.org` is that name and all below it, `*` is any. Others"
+            " are answered 421.",
             unit="names of hosts, separated by commas",
             read=parse_hosts,
         ),

@@ -261,6 +261,8 @@ class SessionOpenedReply(msgspec.Struct, gc=False):
     expires_in_ms: Millis
     name: str | None
     metadata: str | None
+    public_url: str | msgspec.UnsetType = msgspec.UNSET
+    """The address for others who use the session, if the server has one for them."""
 
 
 class SessionSecretReply(msgspec.Struct, gc=False):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing import server as server_for_tests
 from tests.cli.asides import Aside, clean_environment
 from tests.support import callers
 from tests.support.api import Api
@@ -131,3 +132,17 @@ def test_terminal_is_told_how_to_use_it(server: ServerProcess, tmp_path: Path) -
     with Aside("session", "start", "night", environment=environment, terminal=True) as starting:
         assert starting.end() == 0
         assert 'eval "$(holdfast session start night)"' in starting.shown
+
+
+def test_the_command_gets_the_address_for_clients_elsewhere(tmp_path: Path, holdfast: Run) -> None:
+    """With `public_url` the server says which address works in a container: `session exec` and `start` hand it out."""
+    public = "http://127.0.0.1:1/elsewhere"
+    with server_for_tests(public_url=public) as running:
+        shown = holdfast(
+            "session", "exec", "a", "--", "sh", "-c", "echo $GATEWAY_URL $HOLDFAST_URL", **running.environment()
+        )
+        assert shown.stdout == f"{public} {public}\n"
+        started = holdfast("session", "start", "b", **running.environment())
+        assert exported(started.stdout)["GATEWAY_URL"] == public
+        with running.client() as client, client.session("c") as session:
+            assert session.url == session.environment["GATEWAY_URL"] == public

@@ -70,7 +70,7 @@ def exec_(
     attached = metadata_of(metadata, pairs)
     with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS) as server:
         session = server.session(name, ttl=ttl, metadata=attached)
-        base = os.environ if keep_token else environment_with(session.secret, server.url)
+        base = os.environ if keep_token else environment_with(session.secret, session.url)
         lost = False
         try:
             ended = run_child(

@@ -30,6 +30,9 @@ class _Serve(click.Command):
 @click.command(cls=_Serve)
 @click.option("--listen", metavar="HOST:PORT", help="Short for --set listen=HOST:PORT.")
 @click.option("--data", metavar="DIR", help="Short for --set data=DIR.")
+@click.option("--tls-cert", metavar="FILE", help="Short for --set tls_cert=FILE: speak HTTPS with this certificate.")
+@click.option("--tls-key", metavar="FILE", help="Short for --set tls_key=FILE: the key of the certificate.")
+@click.option("--public-url", metavar="URL", help="Short for --set public_url=URL: the address for clients elsewhere.")
 @click.option(
     "--config",
     metavar="FILE",
@@ -38,7 +41,7 @@ class _Serve(click.Command):
     " say who gets in or where.",
 )
 @click.option("--set", "changes", metavar="NAME=VALUE", multiple=True, help="Set one setting. Can be repeated.")
-def serve(*, listen: str | None, data: str | None, config: Path | None, changes: tuple[str, ...]) -> int:
+def serve(*, config: Path | None, changes: tuple[str, ...], **short: str | None) -> int:
     """Start the server.
 
     It stops on SIGTERM or Ctrl-C, after it has answered what was asked.
@@ -46,7 +49,7 @@ def serve(*, listen: str | None, data: str | None, config: Path | None, changes:
     from holdfast.settings import load, unknown_variables
 
     overrides = dict(_pair(change) for change in changes)
-    overrides |= {name: value for name, value in (("listen", listen), ("data", data)) if value is not None}
+    overrides |= {name: value for name, value in short.items() if value is not None}
     loaded = load(overrides=overrides, environment=os.environ, file=config)
     for warning in unknown_variables(os.environ):
         output.complain(warning)

@@ -54,9 +54,14 @@ class HeldSession(Generic[H]):
         return self._opened.session_secret
 
     @property
+    def url(self) -> str:
+        """The address for whoever is handed the session: the server's `public_url` if it has one, else our own."""
+        return self._opened.public_url or self._policy.url
+
+    @property
     def environment(self) -> dict[str, str]:
         """What a child process needs for `rlock` and its kin."""
-        return {"GATEWAY_URL": self._policy.url, "SHUTDOWN_SECRET": self.secret}
+        return {"GATEWAY_URL": self.url, "SHUTDOWN_SECRET": self.secret}
 
     @property
     def remaining(self) -> float:

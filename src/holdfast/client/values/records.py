@@ -149,7 +149,7 @@ class OpenedSession(msgspec.Struct, frozen=True):
     """Seconds, as of when the server answered."""
     metadata: Metadata
     url: str
-    """The server that it lives on."""
+    """The address for whoever is handed it: the server's `public_url` if it has one, else that of the client."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -318,7 +318,7 @@ def opened_session(reply: SessionOpenedReply, url: str) -> OpenedSession:
         time_of(reply.expires_at),
         reply.expires_in_ms / 1_000,
         unpacked(reply.metadata),
-        url,
+        reply.public_url or url,
     )
 
 

@@ -24,10 +24,10 @@ _LOOPBACK = frozenset({"localhost", ".localhost", "ip6-localhost", "ip6-loopback
 class Hosts:
     """The names of one server."""
 
-    def __init__(self, allowed: str, listens_on: str) -> None:
-        """`allowed` is the setting `allowed_hosts`, `listens_on` the host of `listen`."""
+    def __init__(self, allowed: str, listens_on: str, called: str | None = None) -> None:
+        """`allowed` is the setting `allowed_hosts`; the others are the hosts of `listen` and `public_url`."""
         machine = socket.gethostname().lower()
-        own = {machine, machine.partition(".")[0], listens_on.lower()}
+        own = {machine, machine.partition(".")[0], listens_on.lower(), (called or listens_on).lower()}
         self._names = parse_hosts(allowed) | _LOOPBACK | own
         self.passed: set[bytes | None] = {None}
         """Headers that may pass without another look. None: HTTP/1.0 has no `Host`, and no browser speaks it."""

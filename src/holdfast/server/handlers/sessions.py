@@ -85,6 +85,7 @@ def _opened(api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered
         left_ms,
         session.name,
         session.metadata,
+        api.settings.public_url or UNSET,
     )
     return _CREATED, encode(opened), ()
 

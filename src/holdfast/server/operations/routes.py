@@ -16,7 +16,7 @@ from holdfast.server.api import BUG
 from holdfast.server.operations.reading import reader_for
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
 from holdfast.server.render import envelope
-from holdfast.settings import parse_address
+from holdfast.settings import parse_address, parse_url
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -72,7 +72,10 @@ class Routes:
         self._lock_verbs: dict[bytes, Methods] = {}
         self._items: dict[tuple[bytes, bytes], Methods] = {}
         self._logs_requests = api.settings.log_requests
-        self._hosts = Hosts(api.settings.allowed_hosts, parse_address(api.settings.listen)[0])
+        settings = api.settings
+        public = parse_url(settings.public_url)
+        called = None if public is None else public.hostname
+        self._hosts = Hosts(settings.allowed_hosts, parse_address(settings.listen)[0], called)
         self._passed_hosts = self._hosts.passed
         self._any_host = frozenset(operation.path.encode() for operation in operations if operation.any_host)
         for operation in operations:
