@@ -13,7 +13,9 @@ import errno
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 ROOT = 0
 FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -115,10 +117,17 @@ def replace(path: Path, content: bytes) -> None:
 
     A power cut can take the new one away and leave the old one, until `sync_folder`.
     """
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Give a file to write to, which is put there as a whole at the end; as `replace` does. If it raises, none is."""
     descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(unfinished).replace(path)

@@ -235,6 +235,21 @@ class TimePassed(msgspec.Struct, frozen=True, array_like=True, tag="time_passed"
     """
 
 
+class Restored(msgspec.Struct, frozen=True, array_like=True, tag="restored", gc=False):
+    """The directory was made from a backup: the numbers of records and the fencing tokens jumped (C6).
+
+    Nobody knows what was given out after the backup was made. So the next fencing token is greater than any of those.
+    """
+
+    last_token: int
+    """Fencing tokens go on after this one."""
+    backup_seq: int
+    """The last record that the backup has."""
+    backup_wall_ms: int
+    """When the backup was made."""
+    version: str
+
+
 Event = (
     Opened
     | Granted
@@ -257,6 +272,7 @@ Event = (
     | SharesForgotten
     | DoneFaded
     | TimePassed
+    | Restored
 )
 
 

@@ -20,6 +20,7 @@ from holdfast.core.events import (
     Record,
     Renewed,
     Reopened,
+    Restored,
     SessionEnded,
     SessionKept,
     SessionOpened,
@@ -80,6 +81,8 @@ def evolve(state: State, record: Record) -> None:
             _forgotten(state, event)
         case Opened():
             state.epoch = event.epoch
+        case Restored():
+            state.last_token = event.last_token
 
 
 def _granted(state: State, event: Granted) -> None:
@@ -201,17 +204,8 @@ def _ended(state: State, event: Ended, record: Record) -> None:
     lease = slot.lease
     if lease is None:
         return
-    end = LastEnd(
-        event.how,
-        event.token,
-        lease.owner,
-        lease.note,
-        record.at_ms,
-        record.wall_ms,
-        event.by,
-        event.reason,
-        lease.delay_ms,
-    )
+    at = (record.at_ms, record.wall_ms)
+    end = LastEnd(event.how, event.token, lease.owner, lease.note, *at, event.by, event.reason, lease.delay_ms)
     # Popped and put back, so that the names nobody holds stand in the order in which they ended.
     attempts = 0 if event.well else slot.attempts
     # Records up to format 2 do not say whose it was: what is kept of them stays as it was.

@@ -15,6 +15,7 @@ from holdfast.core.events import (
     Left,
     Renewed,
     Reopened,
+    Restored,
     SessionEnded,
     SessionKept,
     SessionRenewed,
@@ -61,6 +62,8 @@ def event_fits(state: State, event: Event) -> bool:
             return fits and _places_fit(state, event.left)
         case TokenRevoked():
             return event.name in state.tokens
+        case Restored():
+            return event.last_token > state.last_token
         case DoneFaded():
             return all(name in state.slots for name in event.names)
         case TokenEnded():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.compaction import Compaction
 from holdfast.engine.engine import Engine
-from holdfast.engine.ids import new_secret
+from holdfast.engine.ids import new_identity
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.base import (
     HistoryPage,
@@ -39,9 +39,6 @@ __all__ = [
 
 arm_failpoints = arm
 
-IDENTITY_BYTES = 7
-"""SQLite's numbers have eight bytes and a sign."""
-
 
 def build(
     directory: Path,
@@ -65,7 +62,7 @@ def build(
             directory,
             keeping=keeping,
             ballast_bytes=ballast_bytes,
-            identity=1 + int.from_bytes(new_secret(IDENTITY_BYTES)),
+            identity=new_identity(),
             witnesses=witnesses,
         ),
         limits,

@@ -10,6 +10,8 @@ from collections import deque
 
 _BLOCK = 4_096
 _VARIANT = "89ab"
+_IDENTITY_BYTES = 7
+"""SQLite's numbers have eight bytes and a sign."""
 
 _ids: deque[str] = deque()
 _request_ids: deque[str] = deque()
@@ -35,6 +37,11 @@ def new_request_id() -> str:
 def new_secret(size: int) -> bytes:
     """Return bytes that nobody can guess."""
     return os.urandom(size)
+
+
+def new_identity() -> int:
+    """Return the number of a new journal, by which it is told from all others."""
+    return 1 + int.from_bytes(new_secret(_IDENTITY_BYTES))
 
 
 def _fill() -> None:

@@ -39,7 +39,7 @@ async def recover(
     """Take the seat, or read anew if it is ours already. Return the state and how many records were replayed."""
     recovered = await journal.open()
     state = State.thaw(snapshot.decode(recovered.snapshot))
-    replayed = _replay(state, recovered.records)
+    replayed = replay(state, recovered.records)
     if recovered.epoch != state.epoch:
         opened = Record(state.seq + 1, state.now_ms, clock.wall_ms(), Opened(recovered.epoch, version))
         evolve(state, opened)
@@ -49,8 +49,8 @@ async def recover(
     return state, replayed
 
 
-def _replay(state: State, records: Iterable[Record]) -> int:
-    """Let every record take effect, in order, and return how many there were."""
+def replay(state: State, records: Iterable[Record]) -> int:
+    """Let every record take effect, in order, and return how many there were. Raises for one that does not fit."""
     count = 0
     for record in records:
         if record.seq != state.seq + 1 or record.at_ms < state.now_ms or not event_fits(state, record.event):

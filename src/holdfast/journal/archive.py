@@ -95,6 +95,18 @@ class Archive:
         await self._drop_parts()
         await self._prune(wall_ms)
 
+    async def fill(self, upto: int, snapshot: Iterable[bytes], history: Iterable[Sequence[Record]]) -> None:
+        """Fill a store that is empty with what a backup holds: a snapshot, and records of before.
+
+        `upto` may be far beyond the last of them. Readers who know a number up to there are told to look anew.
+        """
+        parts, checksum = await self._write_parts(upto, snapshot)
+        for records in history:
+            await self._keep(list(records), [(name, each.seq) for each in records for name in names_of(each.event)])
+        scalars = [("upto", upto), ("parts", parts), ("checksum", checksum), ("pruned", upto)]
+        self._store.slice(lambda: self._store.do("write_meta", scalars))
+        self.upto = self.pruned = upto
+
     def _refuse_unless_durable(self, upto: int) -> None:
         last = next((last for (last,) in self._store.run("read_batch_end", (upto,))), 0)
         if last != upto:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import msgspec
 
-from holdfast.core.events import Record, names_of
+from holdfast.core.events import Record, Restored, names_of
 from holdfast.journal import mark
 from holdfast.journal.archive import Archive
 from holdfast.journal.base import (
@@ -54,6 +54,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: int = 0
     first_wall_ms: int | None = None
     last_wall_ms: int | None = None
+    restored: Record | None = None
+    """The last time that the directory was made from a backup."""
     problems: tuple[str, ...] = ()
     """At most 100, in words. None means that a server can start on it."""
     ways: tuple[str, ...] = ()
@@ -80,6 +82,15 @@ def dump(directory: Path) -> Iterator[dict[str, Any]]:
     with _reading(directory) as store:
         for record in _records(store):
             yield as_json(record)
+
+
+@contextlib.contextmanager
+def reading(directory: Path) -> Iterator[tuple[list[bytes], Iterator[Record], Iterator[Record]]]:
+    """Give the snapshot, the records after it, and all that is kept, in order. Raises as `dump` does."""
+    with _reading(directory) as store:
+        upto = store.meta("upto")
+        tail = (each for _, _, body in store.run("read_batches", (upto,)) for each in decode_batch(body))
+        yield Archive(store, Keeping()).read_snapshot(), tail, _records(store)
 
 
 def as_json(record: Record) -> dict[str, Any]:
@@ -123,6 +134,7 @@ class _Look:
         self._ways: tuple[str, ...] = ()
         self._records = 0
         self._walls_ms: list[int] = []
+        self._restored: Record | None = None
         self._last = 0
 
     def everything(self) -> Inspection:
@@ -170,6 +182,7 @@ class _Look:
             last_seq=self._last,
             first_wall_ms=min(self._walls_ms, default=None),
             last_wall_ms=max(self._walls_ms, default=None),
+            restored=self._restored,
         )
 
     def _history(self, upto: int) -> None:
@@ -217,6 +230,8 @@ class _Look:
 
     def _saw(self, record: Record) -> None:
         self._records += 1
+        if isinstance(record.event, Restored):
+            self._restored = record
         self._walls_ms = [min([record.wall_ms, *self._walls_ms]), max([record.wall_ms, *self._walls_ms])]
 
     @contextlib.contextmanager

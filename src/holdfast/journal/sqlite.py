@@ -139,6 +139,17 @@ class SqliteJournal:
         await self._archived("compact").compact(upto, snapshot, wall_ms)
         self._leave_mark()
 
+    async def fill(
+        self, upto: int, snapshot: Iterable[bytes], history: Iterable[Sequence[Record]], *, epoch: int
+    ) -> None:
+        """Fill a journal that nothing was ever appended to with what a backup holds. Appends go on after `upto`."""
+        store = self._seated("fill")
+        if self._last:
+            raise JournalUnavailableError(f"fill: {self._path} is not empty")
+        await self._archived("fill").fill(upto, snapshot, history)
+        store.slice(lambda: store.do("write_meta", [("epoch", epoch)]))
+        self._last, self._epoch = upto, epoch
+
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Look in the tail first, then in the history."""
         return await self._archived("history").history(query)
@@ -220,7 +231,7 @@ class SqliteJournal:
             raise JournalError(f"SQLite {apsw.sqlite_lib_version()} can damage a WAL: install apsw 3.51.3 or later")
         mask = os.umask(0o077)
         try:
-            _make_directory(self._directory)
+            make_directory(self._directory)
             check_files(self._directory)
             try:
                 parts = self._open_in_turn()
@@ -415,7 +426,7 @@ def _bring_up(store: Store) -> None:
     store.do("write_meta", [("schema", SCHEMA), (UNCOUNTED, newest)])
 
 
-def _make_directory(directory: Path) -> None:
+def make_directory(directory: Path) -> None:
     """Make the directory, and make it last: one whose entry was not synced is gone after a power cut with all in it."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     try:

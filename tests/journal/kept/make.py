@@ -25,15 +25,18 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from holdfast import __version__
 from holdfast.core.values import Limits
+from holdfast.engine.backup import BackupWriter, backup_of_directory
 from holdfast.engine.engine import Engine
+from holdfast.engine.restore import look_into, restore, start_after
 from holdfast.journal.codec import FORMAT
 from holdfast.journal.inspect import dump
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.access.secrets import KEY_FILE, AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
 from holdfast.server.operations.routes import Routes
@@ -80,18 +83,36 @@ async def _tick(api: Api) -> None:
 
 
 def _stopped(directory: Path) -> list[dict[str, Plain]]:
-    """Make a directory whose server stopped."""
+    """Make a directory whose server stopped. It was restored from a backup once, in between."""
 
-    async def scene(clock: ManualClock) -> list[dict[str, Plain]]:
-        async with _serving(directory, clock) as (world, engine):
-            before = await everything(world, "before")
+    async def first(clock: ManualClock) -> dict[str, Plain]:
+        async with _serving(lost, clock) as (world, engine):
+            left = await everything(world, "before")
             await engine.compact()
-        async with _serving(directory, clock) as (world, engine):
-            after = await everything(world, "after")
-        old = [each for each in questions("before", before) if each["what"] != "a closed name is still closed"]
-        return [*questions("after", after), *old]
+        return left
 
-    return run(scene)
+    async def second(clock: ManualClock) -> dict[str, Plain]:
+        async with _serving(directory, clock) as (world, _):
+            return await everything(world, "after")
+
+    with tempfile.TemporaryDirectory() as folder:
+        lost, file = Path(folder) / "data", Path(folder) / "backup"
+        before = run(first)
+        restored(lost, file, directory)
+    after = run(second)
+    old = [each for each in questions("before", before) if each["what"] != "a closed name is still closed"]
+    return [*questions("after", after), *old]
+
+
+def restored(lost: Path, file: Path, directory: Path) -> None:
+    """Make a backup of a directory, and another directory of it, a second later."""
+    wall_ms = ManualClock().wall_ms()
+    pieces = backup_of_directory(lost, (lost / KEY_FILE).read_bytes(), __version__, wall_ms, BackupWriter())
+    file.write_bytes(b"".join(pieces))
+    contents = look_into(file)
+    start = start_after(contents, wall_ms + 1_000)
+    how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": wall_ms + 1_000, "version": __version__}
+    restore(file, contents, start, directory, tell=lambda _told: None, **how)
 
 
 def _killed(directory: Path) -> list[dict[str, Plain]]:

@@ -1,0 +1,231 @@
+"""Restoring: a data directory made of a backup.
+
+It goes back in time, and nobody knows what was given out since. So both counters jump: that of fencing tokens (C6) and
+that of records. Each jumps by 2^32, and by 1,024 more for each millisecond since the backup was made.
+
+    the backup has token 41     tokens 42 … 900 are lost     restored ten minutes later: 41 + 2^32 + 600,000 × 1,024
+    ────●───────────────────────────────────●──────────────────────●────────────────────────────────────────────►
+
+No server gives out a million tokens in a second. So a restore begins beyond all that was given out before it, also if
+the same backup is restored twice: what the first one gave out is less than the time in between is worth. Wall clocks
+may be wrong by an hour for that: a million a second make 2^32 in 71 minutes. `beyond` is for who knows a larger token.
+
+The number of records jumps too, so that a reader of `/events` who saw a lost record is told to look anew: that number
+is none of the new ones. Authority time goes on where the backup has it: leases have the time left that they had then.
+
+**A restore that breaks off is never taken for a whole one.** The key is put into the directory first. With it and
+without a journal a server refuses to start. The journal is made in a folder of its own, read once more, and moved last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.core.events import Record, Restored
+from holdfast.core.state import Frozen, State
+from holdfast.core.values import TOKEN_MAX
+from holdfast.engine import snapshot
+from holdfast.engine.ids import new_identity
+from holdfast.journal import mark
+from holdfast.journal.backup import KEY, PART, RECORDS, About, BackupReader, Totals, frames
+from holdfast.journal.base import JournalDamagedError, JournalError
+from holdfast.journal.codec import decode_batch
+from holdfast.journal.inspect import inspect
+from holdfast.journal.sqlite import FILE, SqliteJournal, make_directory
+from holdfast.privatefiles import check_folder, replace, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+JUMP = 2**32
+JUMP_PER_MS = 1_024
+READ_BYTES = 1024 * 1024
+STAGING = ".restoring"
+NOT_CONTENT = frozenset({"lost+found"})
+"""What a file system puts into its own root."""
+
+
+class Lived(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease that is alive in a backup, and for how long."""
+
+    name: str
+    owner: str | None
+    token: int
+    left_ms: int
+
+
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup holds, as far as it fits into memory: all but the history."""
+
+    about: About
+    totals: Totals
+    key: bytes
+    frozen: Frozen
+
+    def leases(self) -> list[Lived]:
+        """Return the leases that are alive in it, those first that live longest."""
+        state = State.thaw(self.frozen)
+        found = [
+            Lived(name=name, owner=lease.owner, token=lease.token, left_ms=state.until_of(lease) - state.now_ms)
+            for name, slot in state.slots.items()
+            if (lease := slot.lease) is not None
+        ]
+        return sorted(found, key=lambda each: -each.left_ms)
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a restored directory goes on."""
+
+    seq: int
+    last_token: int
+
+
+def look_into(file: Path) -> Contents:
+    """Read a whole backup and check every byte. Raises `JournalError` for one that is not whole, and `OSError`."""
+    reader = BackupReader(str(file))
+    key = b""
+    parts: list[bytes] = []
+    records = 0
+    for chunk in _chunks(file):
+        for kind, body in reader.feed(chunk):
+            if kind == KEY:
+                key = body
+            elif kind == PART:
+                parts.append(body)
+            elif kind == RECORDS:
+                records += sum(1 for _ in decode_batch(body))
+    reader.close()
+    if reader.about is None or reader.totals is None or records != reader.totals.records:
+        raise JournalDamagedError(f"{file} is not a whole backup: it has {records} records", "Take another backup")
+    return Contents(about=reader.about, totals=reader.totals, key=key, frozen=snapshot.decode(parts))
+
+
+def start_after(contents: Contents, wall_ms: int, beyond: int = 0) -> Start:
+    """Return where a directory goes on that is made of a backup at this wall time. Raises if no room is left."""
+    jump = JUMP + JUMP_PER_MS * max(0, wall_ms - contents.about.wall_ms)
+    head = contents.frozen.head
+    start = Start(seq=head.seq + jump, last_token=max(head.last_token + jump, beyond))
+    if max(start.seq, start.last_token) >= TOKEN_MAX:
+        text = (
+            f"restored now, the backup would go on with fencing token {start.last_token}, and {TOKEN_MAX} is the last"
+        )
+        way = "Check that the clock of this machine is right, and --beyond"
+        raise JournalError(text, way, "Take a newer backup: the older it is, the farther the counter jumps")
+    return start
+
+
+def restore(
+    file: Path,
+    contents: Contents,
+    start: Start,
+    directory: Path,
+    *,
+    key_file: str,
+    wall_ms: int,
+    version: str,
+    tell: Callable[[int], None],
+) -> None:
+    """Make a data directory of a backup. `tell` is told how many records of the history were written so far.
+
+    Raises `JournalError` for a directory that cannot be used, and `OSError`; then nothing of it is left.
+    """
+    is_new = not directory.exists()
+    make_directory(directory)
+    check_folder(directory)
+    _refuse_unless_empty(directory, key_file)
+    staging = directory / STAGING
+    try:
+        replace(directory / key_file, contents.key)
+        sync_folder(directory)
+        staging.mkdir(mode=0o700)
+        asyncio.run(_write(staging, file, contents, start, wall_ms=wall_ms, version=version, tell=tell))
+        _check(staging)
+        for name in (mark.FILE, FILE):
+            (staging / name).replace(directory / name)
+        staging.rmdir()
+        sync_folder(directory)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(staging, ignore_errors=True)
+            for name in (FILE, mark.FILE, key_file):
+                (directory / name).unlink(missing_ok=True)
+            if is_new:
+                directory.rmdir()
+        raise
+
+
+def _refuse_unless_empty(directory: Path, key_file: str) -> None:
+    there = sorted({path.name for path in directory.iterdir()} - NOT_CONTENT)
+    if not there:
+        return
+    names = ", ".join(there[:5]) + (", …" if len(there) > 5 else "")  # noqa: PLR2004 - enough to know it by
+    problem = f"{directory} is not empty: there is {names}. Nothing is written over what is there"
+    if set(there) <= {key_file, STAGING, mark.FILE}:
+        raise JournalError(problem, f"A restore broke off there: remove {names} and try again")
+    raise JournalError(
+        problem, "Name another directory with --data", "If a server used this one: stop it and move it away"
+    )
+
+
+async def _write(
+    staging: Path,
+    file: Path,
+    contents: Contents,
+    start: Start,
+    *,
+    wall_ms: int,
+    version: str,
+    tell: Callable[[int], None],
+) -> None:
+    """Write the journal. It is synced once, at the end: until then nobody counts on it."""
+    head = contents.frozen.head
+    frozen = msgspec.structs.replace(contents.frozen, head=msgspec.structs.replace(head, seq=start.seq))
+    about = contents.about
+    event = Restored(start.last_token, about.seq, about.wall_ms, version)
+    journal = SqliteJournal(staging, synchronous="NORMAL", ballast_bytes=0, identity=new_identity())
+    await journal.open()
+    try:
+        await journal.fill(start.seq, snapshot.encode(frozen), _history(file, tell), epoch=head.epoch)
+        await journal.append([Record(start.seq + 1, head.now_ms, wall_ms, event)])
+    finally:
+        await journal.close()
+    _sync(staging / FILE)
+
+
+def _history(file: Path, tell: Callable[[int], None]) -> Iterator[list[Record]]:
+    told = 0
+    for kind, body in frames(_chunks(file), str(file)):
+        if kind == RECORDS:
+            yield (records := list(decode_batch(body)))
+            told += len(records)
+            tell(told)
+
+
+def _check(staging: Path) -> None:
+    """Read all that was written once more."""
+    wal = staging / f"{FILE}-wal"
+    found = inspect(staging)
+    if found.problems or wal.exists():
+        problem = found.problems[0] if found.problems else f"{wal.name} was not emptied"
+        raise JournalError(f"what was restored cannot be read: {problem}", "Check the disk and try again")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while chunk := opened.read(READ_BYTES):
+            yield chunk

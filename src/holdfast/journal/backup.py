@@ -1,0 +1,196 @@
+"""A backup: one file that holds all of a journal, in a form that does not depend on how the journal stores it.
+
+    MAGIC
+    frame H   what this is: who made it, when, as of which record
+    frame K   the authority's key
+    frame S   a part of the snapshot, one after another
+    frame R   records with history value, oldest first, some in each frame
+    frame E   the end: how much there was, and a SHA-256 over every byte before this frame
+
+A frame is its kind, the length of its body, a checksum over both, and the body. What has no frame E at its very end is
+not whole: a copy that broke off, a disk that was full, a connection that was cut. Nothing is ever restored from that.
+
+The file is made and read piece by piece, however long the history is. The records are framed as the journal frames them
+(`codec`), so every format that is read from a journal is read from a backup too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgspec
+
+from holdfast.journal.base import JournalDamagedError, JournalTooNewError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MAGIC = b"holdfast backup\n"
+FORMAT = 1
+"""Of the file. What is in it has the formats of the journal."""
+ANOTHER = "Take another backup"
+BODY_BYTES_MAX = 1024 * 1024 * 1024
+
+HEAD, KEY, PART, RECORDS, END = b"H", b"K", b"S", b"R", b"E"
+
+_FRAME = struct.Struct("<cQI")
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup is."""
+
+    format: int = FORMAT
+    version: str
+    """The version of Holdfast that made it."""
+    seq: int
+    """The last record that it has."""
+    wall_ms: int
+    """When it was made."""
+    last_token: int
+    """The last fencing token that was given out by then."""
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a backup holds, as its end says it."""
+
+    parts: int
+    records: int
+    """How many records of the history."""
+    size_bytes: int
+    """Of all that comes before the end."""
+    sha256: str
+
+
+class BackupWriter:
+    """Makes the bytes of a backup, in their order: `begin`, `part`…, `records`…, `end`."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._size_bytes = self._parts = self._records = 0
+
+    def begin(self, about: About, key: bytes) -> bytes:
+        """Return the first bytes."""
+        return self._said(MAGIC + _framed(HEAD, msgspec.json.encode(about)) + _framed(KEY, key))
+
+    def part(self, part: bytes) -> bytes:
+        """Return a part of the snapshot."""
+        self._parts += 1
+        return self._said(_framed(PART, part))
+
+    def records(self, batch: bytes, count: int) -> bytes:
+        """Return some records of the history, as the codec wrote them."""
+        self._records += count
+        return self._said(_framed(RECORDS, batch))
+
+    def end(self) -> bytes:
+        """Return the last bytes: without them it is no backup."""
+        return _framed(END, msgspec.json.encode(self.totals()))
+
+    def totals(self) -> Totals:
+        """Return how much there was so far."""
+        sha256 = self._digest.hexdigest()
+        return Totals(parts=self._parts, records=self._records, size_bytes=self._size_bytes, sha256=sha256)
+
+    def _said(self, data: bytes) -> bytes:
+        self._digest.update(data)
+        self._size_bytes += len(data)
+        return data
+
+
+def _framed(kind: bytes, body: bytes) -> bytes:
+    return _FRAME.pack(kind, len(body), crc32(body, crc32(kind))) + body
+
+
+class BackupReader:
+    """Takes a backup apart as its bytes come, and checks each. `where` is what it is called in errors."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._pending = bytearray()
+        self._digest = hashlib.sha256()
+        self._parts = 0
+        self._has_begun = False
+        self.size_bytes = 0
+        """How many bytes were read."""
+        self.about: About | None = None
+        self.totals: Totals | None = None
+        """What the end says. It is there once everything was read, and checked."""
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Take the next bytes, and yield the kind and the body of each frame that is complete. Raises for damage."""
+        self._pending += data
+        self.size_bytes += len(data)
+        if not self._has_begun:
+            if not MAGIC.startswith(self._pending[: len(MAGIC)]):
+                raise JournalDamagedError(f"{self._where} is not a backup of Holdfast")
+            if len(self._pending) < len(MAGIC):
+                return
+            self._has_begun = True
+            self._taken(len(MAGIC))
+        while (frame := self._next()) is not None:
+            yield frame
+
+    def close(self) -> None:
+        """Raise unless the backup is complete."""
+        if not self.size_bytes or not self._has_begun:
+            raise JournalDamagedError(f"{self._where} is not a backup of Holdfast: it has {self.size_bytes} bytes")
+        if self.totals is None:
+            raise self._broken(f"it breaks off after {self.size_bytes} bytes and has no end")
+
+    def _next(self) -> tuple[bytes, bytes] | None:
+        if self.totals is not None and self._pending:
+            raise self._broken("there is more behind its end")
+        if len(self._pending) < _FRAME.size:
+            return None
+        kind, length, checksum = _FRAME.unpack_from(self._pending)
+        if kind not in {HEAD, KEY, PART, RECORDS, END} or length > BODY_BYTES_MAX:
+            raise self._broken("a frame begins with what is none")
+        size_bytes = _FRAME.size + length
+        if len(self._pending) < size_bytes:
+            return None
+        body = bytes(self._pending[_FRAME.size : size_bytes])
+        if crc32(body, crc32(kind)) != checksum:
+            raise self._broken("a checksum does not match")
+        if kind == END:
+            self._finish(body)
+        elif kind == HEAD:
+            self._begin(body)
+        self._parts += kind == PART
+        self._taken(size_bytes)
+        return kind, body
+
+    def _begin(self, body: bytes) -> None:
+        try:
+            self.about = msgspec.json.decode(body, type=About)
+        except msgspec.MsgspecError as error:
+            raise self._broken(f"what it says of itself cannot be read: {error}") from error
+        if self.about.format > FORMAT:
+            text = f"{self._where} has format {self.about.format} of backups; this version reads up to {FORMAT}"
+            raise JournalTooNewError(text, f"Restore it with Holdfast {self.about.version} or later")
+
+    def _finish(self, body: bytes) -> None:
+        try:
+            totals = msgspec.json.decode(body, type=Totals)
+        except msgspec.MsgspecError as error:
+            raise self._broken(f"its end cannot be read: {error}") from error
+        if self.about is None or totals.sha256 != self._digest.hexdigest() or totals.parts != self._parts:
+            raise self._broken("its end does not fit what comes before it")
+        self.totals = totals
+
+    def _taken(self, size_bytes: int) -> None:
+        self._digest.update(self._pending[:size_bytes])
+        del self._pending[:size_bytes]
+
+    def _broken(self, text: str) -> JournalDamagedError:
+        return JournalDamagedError(f"{self._where} is not a whole backup: {text}", ANOTHER)
+
+
+def frames(chunks: Iterable[bytes], where: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yield every frame of a backup, and raise at the end unless it was whole."""
+    reader = BackupReader(where)
+    for chunk in chunks:
+        yield from reader.feed(chunk)
+    reader.close()

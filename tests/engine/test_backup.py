@@ -1,0 +1,284 @@
+"""Backups of a running engine, and directories that are made of them: one instant, and nothing given out twice (C6)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.events import Restored
+from holdfast.core.fits import event_fits
+from holdfast.core.state import Frozen, Head, State
+from holdfast.core.values import TOKEN_MAX
+from holdfast.engine import backup as backups
+from holdfast.engine import snapshot
+from holdfast.engine.backup import BackupWriter, backup_of_directory
+from holdfast.engine.engine import Engine
+from holdfast.engine.restore import JUMP, JUMP_PER_MS, Contents, look_into, restore, start_after
+from holdfast.journal.base import HistoryQuery, JournalError, JournalLostError
+from holdfast.journal.inspect import dump, inspect
+from holdfast.journal.sqlite import FILE, SqliteJournal
+from holdfast.testing.clock import ManualClock
+from tests.engine.driving import acquire, release, run, serving
+
+KEY, KEY_FILE = b"k" * 32, "authority.key"
+
+
+def journal_in(directory: Path) -> SqliteJournal:
+    return SqliteJournal(directory, ballast_bytes=0, witnesses=(KEY_FILE,))
+
+
+async def granted(engine: Engine, name: str, **more: Any) -> Any:  # noqa: ANN401 - it is whatever was answered
+    outcome, _ = await engine.ask(acquire(name, f"lease of {name}", **more))
+    return outcome.lease
+
+
+async def saved(engine: Engine, file: Path) -> Contents:
+    with file.open("wb") as opened:
+        async for piece in backups.backup(engine, KEY, "test", BackupWriter()):
+            opened.write(piece)
+    return look_into(file)
+
+
+def put_back(file: Path, directory: Path, *, after_ms: int, beyond: int = 0) -> int:
+    """Restore, so long after the backup was made, and return the last fencing token that counts as given out."""
+    contents = look_into(file)
+    wall_ms = contents.about.wall_ms + after_ms
+    start = start_after(contents, wall_ms, beyond)
+    how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": wall_ms, "version": "test"}
+    restore(file, contents, start, directory, tell=lambda _told: None, **how)
+    return start.last_token
+
+
+def made(tmp_path: Path, *, jobs: int = 3) -> Path:
+    """A backup of an engine that has given out some leases, with more of them after the backup."""
+    file = tmp_path / "it.backup"
+
+    async def scene(clock: ManualClock) -> None:
+        async with serving(journal_in(tmp_path / "lost"), clock) as engine:
+            for number in range(jobs):
+                await granted(engine, f"job-{number}", ttl_ms=60_000)
+            await saved(engine, file)
+            await granted(engine, "since")
+
+    run(scene)
+    return file
+
+
+def test_backup_shows_one_instant(tmp_path: Path) -> None:
+    """What is decided and compacted while a backup is made is not in it, and nothing that was before is missing."""
+
+    async def scene(clock: ManualClock) -> None:
+        async with serving(journal_in(tmp_path / "data"), clock) as engine:
+            for number in range(1_200):
+                await granted(engine, f"job-{number}", owner="ana")
+            before = list(snapshot.encode(engine.state.freeze()))
+            pieces: list[bytes] = []
+            async for piece in backups.backup(engine, KEY, "test", BackupWriter()):
+                pieces.append(piece)
+                await granted(engine, f"meanwhile-{len(pieces)}")
+                if len(pieces) == 3:
+                    await engine.compact()
+            assert len(pieces) > 6, "it came in many pieces"
+            (tmp_path / "file").write_bytes(b"".join(pieces))
+            found = look_into(tmp_path / "file")
+            assert list(snapshot.encode(found.frozen)) == before
+            assert found.totals.records == 1_201, "each grant, and the start"
+            assert (found.about.seq, found.about.last_token, found.key) == (1_201, 1_200, KEY)
+
+    run(scene)
+
+
+def test_restored_state_is_that_of_the_backup(tmp_path: Path) -> None:
+    """All is as it was but the counters: leases with the time they had left, keys, sessions, tokens, history (T2)."""
+    file = made(tmp_path)
+    last_token = put_back(file, tmp_path / "data", after_ms=600_000)
+    want = look_into(file).frozen
+
+    async def scene(clock: ManualClock) -> None:
+        async with serving(journal_in(tmp_path / "data"), clock) as engine:
+            got = engine.state.freeze()
+            assert got.slots == want.slots and got.memos == want.memos and got.tokens == want.tokens
+            assert engine.state.now_ms == want.head.now_ms, "time stood still"
+            assert engine.state.lease_of("since") is None, "what came after the backup is not known"
+            assert engine.state.last_token == last_token
+            assert (await granted(engine, "next")).token == last_token + 1
+
+    run(scene)
+    assert inspect(tmp_path / "data", (KEY_FILE,)).problems == ()
+    records = [record["event"] for record in dump(tmp_path / "data")]
+    assert records == ["opened", "granted", "granted", "granted", "restored", "opened", "granted"]
+
+
+def test_numbers_jump_by_two_to_the_32_and_the_time_since(tmp_path: Path) -> None:
+    """Nobody knows what was given out since the backup: both counters go on 2^32 later, and more with the time."""
+    file = made(tmp_path)
+    contents = look_into(file)
+    head, made_ms = contents.frozen.head, contents.about.wall_ms
+    assert head.last_token == 3
+    for passed_ms in (0, 1, 86_400_000):
+        start = start_after(contents, made_ms + passed_ms)
+        assert start.last_token == 3 + JUMP + JUMP_PER_MS * passed_ms
+        assert start.seq == head.seq + JUMP + JUMP_PER_MS * passed_ms
+    assert start_after(contents, made_ms - 5_000).last_token == 3 + JUMP, "a clock that is behind takes nothing away"
+    assert start_after(contents, made_ms, beyond=10**12).last_token == 10**12
+    assert start_after(contents, made_ms, beyond=1).last_token == 3 + JUMP
+
+
+def test_same_backup_restored_twice_gives_no_token_twice(tmp_path: Path) -> None:
+    """What the first restore gave out in its time is less than the second begins with (C6)."""
+    file = made(tmp_path)
+    first = put_back(file, tmp_path / "first", after_ms=60_000)
+    given: list[int] = []
+
+    async def scene(clock: ManualClock) -> None:
+        async with serving(journal_in(tmp_path / "first"), clock) as engine:
+            given.extend([(await granted(engine, f"again-{number}")).token for number in range(900)])
+
+    run(scene)
+    assert first < min(given)
+    assert put_back(file, tmp_path / "second", after_ms=61_000) > max(given)
+
+
+def test_counter_that_would_run_out_is_refused(tmp_path: Path) -> None:
+    """No restore begins where no token is left, and the text says what can be done."""
+    contents = look_into(made(tmp_path))
+    made_ms = contents.about.wall_ms
+    with pytest.raises(JournalError, match=rf"{TOKEN_MAX} is the last") as refusal:
+        start_after(contents, made_ms, beyond=TOKEN_MAX)
+    assert "Check that the clock of this machine is right" in str(refusal.value)
+    with pytest.raises(JournalError):
+        start_after(contents, made_ms + TOKEN_MAX // JUMP_PER_MS)
+
+
+def test_restored_directory_is_backed_up_and_restored_again(tmp_path: Path) -> None:
+    """A backup of a stopped server's directory says the same as one over HTTP, and jumps add up."""
+    first = put_back(made(tmp_path), tmp_path / "data", after_ms=1_000)
+    pieces = backup_of_directory(tmp_path / "data", KEY, "test", 1_760_000_000_000, BackupWriter())
+    (tmp_path / "again").write_bytes(b"".join(pieces))
+    found = look_into(tmp_path / "again")
+    assert found.about.last_token == first
+    assert found.totals.records == 5, "the start, three grants, the restore"
+    assert put_back(tmp_path / "again", tmp_path / "data-2", after_ms=0) == first + JUMP
+    events = [record for record in dump(tmp_path / "data-2") if record["event"] == "restored"]
+    assert [event["last_token"] for event in events] == [first, first + JUMP]
+
+
+@pytest.mark.parametrize("what", [FILE, "notes.txt", "journal.mark"])
+def test_directory_in_use_is_left_alone(what: str, tmp_path: Path) -> None:
+    """Nothing is written over what is there, and the text says what to do."""
+    file = made(tmp_path)
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / what).write_bytes(b"mine")
+    with pytest.raises(JournalError, match=rf"is not empty: there is {what}"):
+        put_back(file, data, after_ms=0)
+    assert [path.name for path in data.iterdir()] == [what]
+    assert (data / what).read_bytes() == b"mine"
+
+
+def test_empty_directory_may_have_what_its_disk_has(tmp_path: Path) -> None:
+    """A file system of its own for the data has `lost+found` in it, and is empty all the same."""
+    file = made(tmp_path)
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / "lost+found").mkdir()
+    put_back(file, tmp_path / "data", after_ms=0)
+    assert inspect(tmp_path / "data").problems == ()
+
+
+def test_restore_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """A disk that is full half way, or Ctrl-C: neither the directory nor anything in it stays."""
+    file = made(tmp_path)
+    contents = look_into(file)
+
+    def fail(_told: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": contents.about.wall_ms, "version": "test"}
+    start = start_after(contents, contents.about.wall_ms)
+    with pytest.raises(OSError, match="No space left"):
+        restore(file, contents, start, tmp_path / "new", tell=fail, **how)
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "there").mkdir(mode=0o700)
+    with pytest.raises(OSError, match="No space left"):
+        restore(file, contents, start, tmp_path / "there", tell=fail, **how)
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def _killed(file: Path, data: Path) -> None:
+    contents = look_into(file)
+    how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": contents.about.wall_ms, "version": "test"}
+    restore(file, contents, start_after(contents, 0), data, tell=lambda _told: os._exit(9), **how)
+
+
+def test_killed_restore_is_not_taken_for_a_directory(tmp_path: Path) -> None:
+    """No server begins anew on what a killed restore left, and the next restore says what to remove."""
+    file, data = made(tmp_path), tmp_path / "data"
+    process = multiprocessing.get_context("spawn").Process(target=_killed, args=(file, data))
+    process.start()
+    process.join()
+    assert process.exitcode == 9
+
+    async def start(clock: ManualClock) -> None:
+        async with serving(journal_in(data), clock):
+            pass
+
+    with pytest.raises(JournalLostError, match=f"{KEY_FILE} is there"):
+        run(start)
+    with pytest.raises(JournalError, match=r"A restore broke off there: remove \.restoring, authority\.key"):
+        put_back(file, data, after_ms=0)
+    shutil.rmtree(data)
+    put_back(file, data, after_ms=0)
+    run(start)
+
+
+def test_journal_of_before_is_refused_in_a_restored_directory(tmp_path: Path) -> None:
+    """A restored journal is another one: the lost one, put back beside the new mark, would give its tokens again."""
+    file = made(tmp_path)
+    put_back(file, tmp_path / "data", after_ms=0)
+    shutil.copy(tmp_path / "lost" / FILE, tmp_path / "data" / FILE)
+
+    async def start(clock: ManualClock) -> None:
+        async with serving(journal_in(tmp_path / "data"), clock):
+            pass
+
+    with pytest.raises(JournalLostError, match="is another journal"):
+        run(start)
+
+
+def test_restored_fits_only_a_counter_that_rises() -> None:
+    """A record that lets the counter fall is damage, and not replayed."""
+    state = State.thaw(Frozen(Head(5, 0, 40, 1), {}, {}, {}, {}, {}, {}, {}))
+    assert event_fits(state, Restored(41, 5, 0, "test"))
+    assert not event_fits(state, Restored(40, 5, 0, "test"))
+
+
+def test_history_of_a_name_is_there_after_a_restore(tmp_path: Path) -> None:
+    """What is known of a name goes with it: who had it, and how that ended."""
+    file = tmp_path / "file"
+
+    async def before(clock: ManualClock) -> None:
+        async with serving(journal_in(tmp_path / "lost"), clock) as engine:
+            lease = await granted(engine, "job", owner="ana")
+            await engine.ask(release("job", lease.lease_id))
+            await engine.compact()
+            await granted(engine, "job", owner="bea")
+            await saved(engine, file)
+
+    async def after(clock: ManualClock) -> None:
+        async with serving(journal_in(tmp_path / "data"), clock) as engine:
+            page = await engine.history(HistoryQuery(name="job"))
+            kinds = [type(record.event).__name__ for record in page.records]
+            assert kinds == ["Granted", "Ended", "Granted"]
+            assert engine.journal.history_begins_after > JUMP, "readers of before are told to look anew (I16)"
+            await engine.compact()
+            assert len((await engine.history(HistoryQuery(name="job"))).records) == 3
+
+    run(before)
+    put_back(file, tmp_path / "data", after_ms=0)
+    run(after)
+    assert inspect(tmp_path / "data").problems == ()

@@ -1,0 +1,79 @@
+"""The file of a backup: read as it was written, and never taken for whole when it is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.journal.backup import HEAD, KEY, MAGIC, PART, RECORDS, About, BackupReader, BackupWriter, frames
+from holdfast.journal.base import JournalDamagedError, JournalTooNewError
+from holdfast.journal.codec import decode_batch, encode_batch
+from tests.journal.golden.make import sample_records
+
+ABOUT = About(version="1.2.3", seq=21, wall_ms=1_750_000_000_000, last_token=7)
+BODIES = [b"k" * 32, b"a part", b"another part", encode_batch(sample_records())]
+
+
+def written(about: About = ABOUT) -> bytes:
+    writer = BackupWriter()
+    key, *parts, records = BODIES
+    pieces = [writer.begin(about, key), *map(writer.part, parts), writer.records(records, len(sample_records()))]
+    return b"".join([*pieces, writer.end()])
+
+
+def test_backup_is_read_as_it_was_written() -> None:
+    """Every frame comes back in its order, whatever pieces the bytes come in, and the end says how much there was."""
+    data = written()
+    for size in (1, 7, len(data)):
+        reader = BackupReader("it")
+        got = [frame for place in range(0, len(data), size) for frame in reader.feed(data[place : place + size])]
+        reader.close()
+        assert [kind for kind, _ in got] == [HEAD, KEY, PART, PART, RECORDS, b"E"]
+        assert [body for _, body in got[1:-1]] == BODIES
+        assert reader.about == ABOUT
+        assert reader.totals is not None
+        assert (reader.totals.parts, reader.totals.records) == (2, len(sample_records()))
+        assert list(decode_batch(got[4][1])) == sample_records()
+
+
+def test_backup_that_broke_off_is_not_whole() -> None:
+    """However little is missing at the end, it is refused: a copy that broke off is never taken for a backup."""
+    data = written()
+    for size in range(len(data)):
+        with pytest.raises(JournalDamagedError):
+            list(frames([data[:size]], "it"))
+
+
+def test_changed_byte_is_found() -> None:
+    """A byte that is another one, anywhere, is found."""
+    data = written()
+    for place in range(0, len(data), 3):
+        changed = bytearray(data)
+        changed[place] ^= 0x10
+        with pytest.raises(JournalDamagedError):
+            list(frames([bytes(changed)], "it"))
+
+
+def test_frames_are_neither_left_out_nor_put_behind() -> None:
+    """A frame that is missing, or anything behind the end, is found: each frame is whole by itself, the file is not."""
+    data = written()
+    writer = BackupWriter()
+    writer.begin(ABOUT, BODIES[0])
+    part = writer.part(BODIES[1])
+    assert data.count(part) == 1
+    for wrong in (data.replace(part, b""), data.replace(part, part + part), data + b"\n", data + data):
+        with pytest.raises(JournalDamagedError, match="is not a whole backup"):
+            list(frames([wrong], "it"))
+
+
+@pytest.mark.parametrize("data", [b"", b"hold", b"SQLite format 3\0" * 100, MAGIC[:-1]])
+def test_other_file_is_no_backup(data: bytes) -> None:
+    """A file of something else is said to be none."""
+    with pytest.raises(JournalDamagedError, match="it is not a backup of Holdfast"):
+        list(frames([data], "it"))
+
+
+def test_newer_backup_says_what_to_use() -> None:
+    """The file of a newer version is refused with the version that can read it."""
+    newer = written(About(format=2, version="9.0.0", seq=1, wall_ms=1, last_token=0))
+    with pytest.raises(JournalTooNewError, match=r"Restore it with Holdfast 9\.0\.0 or later"):
+        list(frames([newer], "it"))
