@@ -16,7 +16,7 @@ from holdfast.client.values.config import Target
 
 T = TypeVar("T")
 
-WAYS = ("http.client", "aiohttp")
+WAYS = ("urllib3", "aiohttp")
 ANSWER_SECONDS = 0.5
 
 
@@ -26,7 +26,7 @@ class Way:
     def __init__(self, kind: str, target: Target, environment: dict[str, str]) -> None:
         self.transport: Any
         self._runner: asyncio.Runner | None = None
-        if kind == "http.client":
+        if kind == "urllib3":
             self.transport = HttpTransport(target, environment=environment, connect_seconds=2)
         else:
             self._runner = asyncio.Runner()

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -44,7 +44,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 @click.command(short_help="Look for trouble: server, store, token, clocks.")
 @click.option(
-    "--data", metavar="DIR", type=click.Path(path_type=Path), help="Look at this data directory instead of a server."
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Look at this data directory, or this backup, instead of a server.",
 )
 @click.option("--dump", is_flag=True, help="Print the journal in --data as JSON lines, and nothing else.")
 @as_json
@@ -52,8 +55,8 @@ class Finding(msgspec.Struct, frozen=True):
 def doctor(*, data: Path | None, dump: bool, json: bool, url: str | None, token_file: Path | None) -> int:
     """Say whether the server, its store, your token and the clocks are well.
 
-    With --data it looks at a data directory of a stopped server instead. It ends with 0 when nothing has failed, with 1
-    when something has, and with 69 when the server cannot be reached.
+    With --data it looks at a data directory of a stopped server, or at a backup, instead. It ends with 0 when nothing
+    has failed, with 1 when something has, and with 69 when the server cannot be reached.
     """
     if dump:
         if data is None:
@@ -211,18 +214,48 @@ def _field(answer: Answer, name: str) -> Any:  # noqa: ANN401 - JSON is whatever
 def _size(size_bytes: object) -> str:
     if not isinstance(size_bytes, int):
         return "of unknown size"
-    return f"{size_bytes / 1024**2:.1f} MiB" if size_bytes < 1024**3 else f"{size_bytes / 1024**3:.1f} GiB"
+    return output.size(size_bytes)
 
 
 # A data directory.
 
 
 def _directory_checks(data: Path) -> list[Finding]:
+    if data.is_file():
+        return _backup_checks(data)
     if not data.is_dir():
         return [
             Finding("directory", "FAIL", f"{data} is not a directory", "name the one that the server was started with")
         ]
     return [Finding("directory", "ok", str(data)), _permissions(data), _disk(data), _journal(data), _key(data)]
+
+
+def _backup_checks(file: Path) -> list[Finding]:
+    from holdfast.engine.restore import look_into
+    from holdfast.journal.backup import MAGIC
+    from holdfast.journal.base import JournalError, JournalTooNewError
+    from holdfast.privatefiles import FOR_OTHERS
+
+    with file.open("rb") as opened:
+        if opened.read(len(MAGIC)) != MAGIC:
+            text = f"{file} is a file, and no backup"
+            return [Finding("directory", "FAIL", text, "name the directory that the server was started with")]
+    checks = [Finding("access", "ok", "yours to read, and nobody else's")]
+    if file.stat().st_mode & FOR_OTHERS:
+        hint = f"it holds the server's key: chmod 600 '{file}'"
+        checks = [Finding("access", "warn", f"other users may use {file}", hint)]
+    try:
+        found = look_into(file)
+    except JournalTooNewError as error:
+        return [*checks, Finding("backup", "FAIL", error.problem, ". ".join(error.ways) or None)]
+    except JournalError as error:
+        hint = "take another; nothing can be restored from this one"
+        return [*checks, Finding("backup", "FAIL", error.problem, hint)]
+    about = found.about
+    made_at = datetime.fromtimestamp(about.wall_ms / 1_000, UTC)
+    when = f"{times.clock(made_at, times.now())} ({times.ago(made_at, times.now())})"
+    text = f"whole: {found.totals.records} records of history, as of record {about.seq} at {when}, by {about.version}"
+    return [*checks, Finding("backup", "ok", f"{text}; {len(found.leases())} leases live in it")]
 
 
 def _permissions(data: Path) -> Finding:
@@ -261,6 +294,7 @@ def _disk(data: Path) -> Finding:
 
 
 def _journal(data: Path) -> Finding:
+    from holdfast.core.events import Restored
     from holdfast.journal.base import JournalError, JournalLockedError
     from holdfast.journal.inspect import inspect
     from holdfast.server.access.secrets import KEY_FILE
@@ -274,7 +308,13 @@ def _journal(data: Path) -> Finding:
     if found.problems:
         more = f" (and {len(found.problems) - 1} more)" if len(found.problems) > 1 else ""
         return Finding("journal", "FAIL", f"{found.problems[0]}{more}", ". ".join(found.ways) or None)
-    return Finding("journal", "ok", f"{found.records} records, all whole; the last is {found.last_seq}")
+    text = f"{found.records} records, all whole; the last is {found.last_seq}"
+    if found.restored is not None and isinstance(event := found.restored.event, Restored):
+        at, made_at = (datetime.fromtimestamp(ms / 1_000, UTC) for ms in (found.restored.wall_ms, event.backup_wall_ms))
+        now = times.now()
+        text += f"; restored {times.ago(at, now)} from a backup of {times.clock(made_at, now)}"
+        text += f", with fencing tokens from {event.last_token + 1} on"
+    return Finding("journal", "ok", text)
 
 
 def _key(data: Path) -> Finding:

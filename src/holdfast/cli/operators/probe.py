@@ -7,16 +7,19 @@ status, its headers, a body that may be anybody's. So this file reaches below th
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from holdfast.client.flows.effects import Send
+from holdfast.client.flows.effects import Open, Send
 from holdfast.client.threads.http import HttpTransport
 from holdfast.client.values import answer as answers
 from holdfast.client.values import config
 
 Answer = answers.Answer
+STREAM_SECONDS = 60.0
+SUCCESS = 200
 _SECRETS = {"holds_": "the secret of a session", "holdc_": "the secret of a claim, for that claim alone"}
 
 
@@ -43,6 +46,17 @@ class Probe:
     def ask(self, path: str) -> Answer:
         """Ask once. Raises `Unreachable`."""
         return self._transport.send(Send("GET", path))
+
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """Yield what a long answer consists of, as it comes. Raises `Unreachable`, and what a refusal means."""
+        stream = self._transport.stream(Open(path, {}, STREAM_SECONDS))
+        try:
+            if stream.status != SUCCESS:
+                body = b"".join(iter(stream.read, b""))
+                raise answers.refusal(Answer(stream.status, {}, body), self.url)
+            yield from iter(stream.read, b"")
+        finally:
+            stream.close()
 
     def is_refusal(self, answer: Answer) -> bool:
         """Tell whether this is how a Holdfast server says no."""

@@ -44,6 +44,12 @@ def hint(text: str) -> None:
     click.echo(text, err=True)
 
 
+def progress(text: str) -> None:
+    """Write how far a long command has come, over what it said before, where a person looks; empty at its end."""
+    if sys.stderr.isatty():
+        click.echo(f"\r{text}\x1b[K", err=True, nl=False)
+
+
 def complain(text: str) -> None:
     """Write an error: one line that says what to do next."""
     click.echo(f"holdfast: {plain(text)}", err=True)
@@ -130,6 +136,13 @@ def _say_columns(rows: list[list[str]]) -> None:
 
 
 # Words that several commands use.
+
+
+def size(size_bytes: int) -> str:
+    """Write how large something is."""
+    if size_bytes < 64 * 1024:
+        return f"{size_bytes / 1024:.1f} KiB"
+    return f"{size_bytes / 1024**2:.1f} MiB" if size_bytes < 1024**3 else f"{size_bytes / 1024**3:.1f} GiB"
 
 
 def who(owner: str | None) -> str:

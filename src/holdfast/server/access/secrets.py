@@ -116,6 +116,10 @@ class AuthorityKey:
             raise ValueError(f"{path} is not a key of {KEY_BYTES} bytes: restore it from a backup")
         return cls(key)
 
+    def for_backup(self) -> bytes:
+        """Return the key itself: a backup has it, so that secrets and pseudonyms stay what they are."""
+        return self._key
+
     def session_secret(self, session: Session, token_digest: str) -> str:
         """Return the secret that a session has under a token (S5). Sessions of old have no salt, and one secret."""
         session_id = session.session_id

@@ -1,0 +1,142 @@
+"""`holdfast backup`: all that a server knows, in one file, while it runs.
+
+The file is checked as it comes. Only a whole one gets its name, after it was synced. Until then it has another name,
+and is removed if anything goes wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.shared import output, times
+from holdfast.cli.shared.options import as_json, asks_server
+from holdfast.errors import HoldfastError
+from holdfast.privatefiles import replacing, sync_folder
+
+if TYPE_CHECKING:
+    from holdfast.journal.backup import BackupReader
+
+TOLD_BYTES = 1024**2
+"""After how many bytes a terminal is told how far it has come."""
+
+EXAMPLES = """\
+\b
+holdfast backup /var/backups/holdfast.backup
+holdfast doctor --data /var/backups/holdfast.backup
+"""
+
+
+@click.command(short_help="Save all that a server knows, while it runs.", epilog=EXAMPLES)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option(
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Of this data directory, which no server uses, instead of a server.",
+)
+@as_json
+@asks_server
+def backup(*, file: Path, force: bool, data: Path | None, json: bool, url: str | None, token_file: Path | None) -> int:
+    """Save all that a server knows into FILE, from which `holdfast restore` makes a data directory.
+
+    The server goes on meanwhile. Your token needs the scope admin, and no prefix. FILE is readable by you alone: it
+    holds the server's key and the hashes of all tokens. It ends with 0 only when FILE is whole and on the disk.
+    """
+    from holdfast.journal.backup import BackupReader
+    from holdfast.journal.base import JournalError
+
+    if file.is_dir():
+        raise click.UsageError(f"{file} is a directory; name a file in it")
+    if file.exists() and not force:
+        raise click.UsageError(f"{file} is there already; choose another name, or replace it with --force")
+    reader = BackupReader("what the server sent" if data is None else str(data))
+    try:
+        pieces = _from_server(url, token_file) if data is None else _from_directory(data)
+        _save(pieces, reader, file)
+    except JournalError as error:
+        output.progress("")
+        output.complain(f"{error.problem}. There is no backup{_ways(error.ways)}")
+        return output.FAILED
+    except HoldfastError:
+        output.progress("")
+        raise
+    except OSError as error:
+        output.progress("")
+        output.complain(
+            f"{file} cannot be written: {error.strerror or error}. There is no backup, and nothing is left of it"
+        )
+        return output.FAILED
+    _tell(reader, file, json=json)
+    return output.OK
+
+
+def _ways(ways: tuple[str, ...]) -> str:
+    return "".join(f". {way}" for way in ways)
+
+
+def _from_server(url: str | None, token_file: Path | None) -> Iterator[bytes]:
+    from holdfast.cli.operators.probe import Probe
+
+    with Probe(url, token_file) as server:
+        yield from server.pieces("/backup")
+
+
+def _from_directory(data: Path) -> Iterator[bytes]:
+    from holdfast import __version__
+    from holdfast.engine.backup import BackupWriter, backup_of_directory
+    from holdfast.journal.base import JournalError
+    from holdfast.privatefiles import NotOursError, read_ours
+    from holdfast.server.access.secrets import KEY_BYTES, KEY_FILE
+
+    try:
+        key = read_ours(data / KEY_FILE, KEY_BYTES)
+    except NotOursError as error:
+        raise JournalError(str(error)) from error
+    except OSError as error:
+        raise JournalError(f"{data / KEY_FILE} cannot be read: {error.strerror}", "Name a data directory") from error
+    return backup_of_directory(data, key, __version__, times.wall_ms(times.now()), BackupWriter())
+
+
+def _save(pieces: Iterator[bytes], reader: BackupReader, file: Path) -> None:
+    told = 0
+    with replacing(file) as saved:
+        for piece in pieces:
+            saved.write(piece)
+            for _ in reader.feed(piece):
+                pass
+            if reader.size_bytes >= told + TOLD_BYTES:
+                told = reader.size_bytes
+                output.progress(f"{output.size(told)} …")
+        reader.close()
+    sync_folder(file.parent)
+    output.progress("")
+
+
+def _tell(reader: BackupReader, file: Path, *, json: bool) -> None:
+    about, totals = reader.about, reader.totals
+    if about is None or totals is None:
+        return
+    made_at = datetime.fromtimestamp(about.wall_ms / 1_000, UTC)
+    if json:
+        output.say_json(
+            {
+                "status": "made",
+                "file": str(file),
+                "size_bytes": reader.size_bytes,
+                "records": totals.records,
+                "seq": about.seq,
+                "fencing_token": about.last_token,
+                "made_at": made_at,
+                "version": about.version,
+            }
+        )
+        return
+    what = f"{output.size(reader.size_bytes)}, {totals.records} records of history, as of record {about.seq}"
+    output.say(output.plain(f"{file} is whole and on the disk: {what} at {times.clock(made_at, times.now())}"))
+    output.hint("It holds the server's key and the hashes of all tokens: keep it as you keep the server itself.")

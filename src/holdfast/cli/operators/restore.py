@@ -1,0 +1,125 @@
+"""`holdfast restore`: a data directory made of a backup, for a server whose own is lost."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.shared import output, times
+from holdfast.cli.shared.options import Whole, as_json
+from holdfast.privatefiles import FOR_OTHERS, NotOursError
+
+if TYPE_CHECKING:
+    from holdfast.engine.restore import Contents, Start
+
+TOKEN_MAX = 2**53 - 1
+LEASES_SHOWN_MAX = 10
+
+EXAMPLES = """\
+\b
+holdfast restore holdfast.backup --data /var/lib/holdfast
+holdfast restore holdfast.backup --beyond 815          # a fence has seen token 815
+"""
+
+
+@click.command(short_help="Make a data directory of a backup.", epilog=EXAMPLES)
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--data", metavar="DIR", type=click.Path(path_type=Path), help="The directory to make; else what `serve` would use."
+)
+@click.option(
+    "--beyond", metavar="N", type=Whole(0, TOKEN_MAX), default=0, help="Let fencing tokens go on after N at least."
+)
+@as_json
+def restore(*, file: Path, data: Path | None, beyond: int, json: bool) -> int:
+    """Make a data directory of the backup FILE, for a server to start on.
+
+    The directory must not be there, or be empty. Fencing tokens go on far beyond those of the backup, for nobody knows
+    what was given out since. What happened since is lost: `holdfast restore` says what is there instead.
+    """
+    from holdfast import __version__
+    from holdfast.engine.restore import look_into, start_after
+    from holdfast.engine.restore import restore as write
+    from holdfast.journal.base import JournalError
+    from holdfast.server.access.secrets import KEY_FILE
+    from holdfast.settings import load
+
+    directory = data or load(overrides={}, environment=os.environ, file=None).settings.data
+    wall_ms = times.wall_ms(times.now())
+    try:
+        contents = look_into(file)
+        start = start_after(contents, wall_ms, beyond)
+        write(
+            file,
+            contents,
+            start,
+            directory,
+            key_file=KEY_FILE,
+            wall_ms=wall_ms,
+            version=__version__,
+            tell=lambda told: output.progress(f"{told} of {contents.totals.records} records …"),
+        )
+    except JournalError as error:
+        return _failed(f"{error.problem}. {' Or: '.join(f'{way}.' for way in error.ways)}".strip())
+    except NotOursError as error:
+        return _failed(str(error))
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{place}{error.strerror or error}. Nothing was restored: nothing is left of it")
+    output.progress("")
+    _tell(file, contents, start, directory, json=json)
+    return output.OK
+
+
+def _failed(text: str) -> int:
+    output.progress("")
+    output.complain(text)
+    return output.FAILED
+
+
+def _tell(file: Path, contents: Contents, start: Start, directory: Path, *, json: bool) -> None:
+    about, frozen = contents.about, contents.frozen
+    made_at = datetime.fromtimestamp(about.wall_ms / 1_000, UTC)
+    leases = contents.leases()
+    if json:
+        output.say_json(
+            {
+                "status": "restored",
+                "data": str(directory),
+                "made_at": made_at,
+                "seq": about.seq,
+                "records": contents.totals.records,
+                "fencing_token": start.last_token,
+                "leases": leases,
+                "sessions": len(frozen.sessions),
+                "tokens": len(frozen.tokens),
+                "waiting": len(frozen.tickets),
+            }
+        )
+        return
+    now = times.now()
+    when = f"{times.clock(made_at, now)} ({times.ago(made_at, now)})"
+    output.say(output.plain(f"{directory} is as the server was at {when}, with {contents.totals.records} records"))
+    longest = f", the longest for {times.span(leases[0].left_ms / 1_000)}: their time stood still" if leases else ""
+    output.say_fields(
+        [
+            ("fencing tokens", f"go on after {start.last_token}; the backup had come to {about.last_token}"),
+            ("leases", f"{len(leases)} live on{longest}"),
+            ("sessions", f"{len(frozen.sessions)} live on, with the secrets that they had"),
+            ("access tokens", f"{len(frozen.tokens)}; one that was revoked since is valid again"),
+            ("in line", f"{len(frozen.tickets)}"),
+        ]
+    )
+    rows = [[each.name, each.owner or "-", times.span(each.left_ms / 1_000)] for each in leases[:LEASES_SHOWN_MAX]]
+    if rows:
+        output.say_table(["JOB", "OWNER", "LIVES ON FOR"], rows, folded=("JOB", "OWNER"))
+    if len(leases) > LEASES_SHOWN_MAX:
+        output.hint(f"and {len(leases) - LEASES_SHOWN_MAX} more; see them with `holdfast jobs`")
+    output.hint("What was claimed after the backup is not known: its holders learn that at their next renewal, and")
+    output.hint("others can claim it at once. Now start the server. Readers of /events are told to look anew.")
+    if file.stat().st_mode & FOR_OTHERS:
+        output.hint(output.plain(f"Other users may read {file}, and it holds the server's key: chmod 600 '{file}'"))
