@@ -40,6 +40,14 @@ _SHARED = apsw.SQLITE_LOCK_SHARED
 _VFS_NAME = "holdfast-inspect"
 
 
+class Restoration(msgspec.Struct, frozen=True, kw_only=True):
+    """That a directory was made from a backup: when, of when, and after which fencing token it went on."""
+
+    wall_ms: int
+    backup_wall_ms: int
+    last_token: int
+
+
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """What a data directory holds, and what is wrong with it."""
 
@@ -54,7 +62,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: int = 0
     first_wall_ms: int | None = None
     last_wall_ms: int | None = None
-    restored: Record | None = None
+    restored: Restoration | None = None
     """The last time that the directory was made from a backup."""
     problems: tuple[str, ...] = ()
     """At most 100, in words. None means that a server can start on it."""
@@ -134,7 +142,7 @@ class _Look:
         self._ways: tuple[str, ...] = ()
         self._records = 0
         self._walls_ms: list[int] = []
-        self._restored: Record | None = None
+        self._restored: Restoration | None = None
         self._last = 0
 
     def everything(self) -> Inspection:
@@ -230,8 +238,10 @@ class _Look:
 
     def _saw(self, record: Record) -> None:
         self._records += 1
-        if isinstance(record.event, Restored):
-            self._restored = record
+        if isinstance(event := record.event, Restored):
+            self._restored = Restoration(
+                wall_ms=record.wall_ms, backup_wall_ms=event.backup_wall_ms, last_token=event.last_token
+            )
         self._walls_ms = [min([record.wall_ms, *self._walls_ms]), max([record.wall_ms, *self._walls_ms])]
 
     @contextlib.contextmanager

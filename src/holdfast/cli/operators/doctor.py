@@ -294,7 +294,6 @@ def _disk(data: Path) -> Finding:
 
 
 def _journal(data: Path) -> Finding:
-    from holdfast.core.events import Restored
     from holdfast.journal.base import JournalError, JournalLockedError
     from holdfast.journal.inspect import inspect
     from holdfast.server.access.secrets import KEY_FILE
@@ -309,11 +308,11 @@ def _journal(data: Path) -> Finding:
         more = f" (and {len(found.problems) - 1} more)" if len(found.problems) > 1 else ""
         return Finding("journal", "FAIL", f"{found.problems[0]}{more}", ". ".join(found.ways) or None)
     text = f"{found.records} records, all whole; the last is {found.last_seq}"
-    if found.restored is not None and isinstance(event := found.restored.event, Restored):
-        at, made_at = (datetime.fromtimestamp(ms / 1_000, UTC) for ms in (found.restored.wall_ms, event.backup_wall_ms))
+    if (restored := found.restored) is not None:
+        at, of = (datetime.fromtimestamp(ms / 1_000, UTC) for ms in (restored.wall_ms, restored.backup_wall_ms))
         now = times.now()
-        text += f"; restored {times.ago(at, now)} from a backup of {times.clock(made_at, now)}"
-        text += f", with fencing tokens from {event.last_token + 1} on"
+        text += f"; restored {times.ago(at, now)} from a backup of {times.clock(of, now)}"
+        text += f", with fencing tokens from {restored.last_token + 1} on"
     return Finding("journal", "ok", text)
 
 
