@@ -7,17 +7,19 @@ ratios of the turns.
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
-import urllib3
 
 import holdfast
 
@@ -97,16 +99,17 @@ async def _async_theirs(session: aiohttp.ClientSession, url: str, pairs: int) ->
 
 
 def _sync_turns(url: str, token: str, pairs: int) -> Comparison:
-    found = Comparison(SYNC, f"{pairs:,} claim/release pairs, Holdfast beside urllib3 by hand", [], [])
-    pool = urllib3.PoolManager(headers={"Authorization": f"Bearer {token}"})
-    with holdfast.Holdfast(url, token=token, owner=_OWNER) as client:
+    found = Comparison(SYNC, f"{pairs:,} claim/release pairs, Holdfast beside http.client by hand", [], [])
+    with (
+        holdfast.Holdfast(url, token=token, owner=_OWNER) as client,
+        closing(http.client.HTTPConnection(url.removeprefix("http://"))) as connection,
+    ):
         for turn in range(TURNS + 1):
             ours = _sync_ours(client, pairs)
-            theirs = _sync_theirs(pool, url, pairs)
+            theirs = _sync_theirs(connection, token, pairs)
             if turn:
                 found.ours.append(ours)
                 found.theirs.append(theirs)
-    pool.clear()
     return found
 
 
@@ -118,12 +121,17 @@ def _sync_ours(client: holdfast.Holdfast, pairs: int) -> float:
     return time.perf_counter() - began
 
 
-def _sync_theirs(pool: urllib3.PoolManager, url: str, pairs: int) -> float:
+def _sync_theirs(connection: http.client.HTTPConnection, token: str, pairs: int) -> float:
     began = time.perf_counter()
-    claim = {"ttl_seconds": TTL_SECONDS, "owner": _OWNER}
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    def ask(path: str, body: dict[str, object]) -> Any:  # noqa: ANN401 - JSON
+        connection.request("POST", path, json.dumps(body), headers)
+        return json.loads(connection.getresponse().read())
+
     for _ in range(pairs):
-        lease = pool.request("POST", f"{url}/locks/theirs/acquire", json=claim).json()["lease_id"]
-        pool.request("POST", f"{url}/locks/theirs/release", json={"lease_id": lease})
+        lease = ask("/locks/theirs/acquire", {"ttl_seconds": TTL_SECONDS, "owner": _OWNER})["lease_id"]
+        ask("/locks/theirs/release", {"lease_id": lease})
     return time.perf_counter() - began
 
 

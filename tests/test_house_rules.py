@@ -525,12 +525,13 @@ def test_imports_are_declared_dependencies() -> None:
     assert undeclared_imports("core/state.py", "from sortedcontainers import SortedDict")
     assert undeclared_imports("errors.py", "import click")
     assert undeclared_imports("client/threads/client.py", "import starlette")
+    assert undeclared_imports("client/threads/http.py", "import urllib3")
     assert undeclared_imports("cli/operators/token.py", "import apsw")
     assert undeclared_imports("engine/engine.py", "import numpy.random")
 
     assert undeclared_imports("core/state.py", "import msgspec, typing") == []
     assert undeclared_imports("journal/sqlite.py", "import apsw") == []
-    assert undeclared_imports("client/coroutines/client.py", "import aiohttp, urllib3") == []
+    assert undeclared_imports("client/coroutines/client.py", "import aiohttp, msgspec") == []
 
 
 def test_one_object_reads_the_clock() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from tests.client.both import KINDS, Both
+from tests.client.peer import Peer
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -67,3 +69,14 @@ def operator(server: ServerProcess) -> Api:
 def job() -> str:
     """A name no other test uses."""
     return unique("job")
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    """A server that is not Holdfast's."""
+    with Peer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()

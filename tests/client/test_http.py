@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
 import pytest
@@ -16,6 +14,7 @@ from holdfast.client.threads import http as threads_http
 from holdfast.client.values.config import Target
 from holdfast.client.values.paths import job_path
 from holdfast.errors import NotAllowed, Refused, ServerError, SettingsError, Unreachable
+from tests.client.peer import Peer
 from tests.client.ways import WAYS, Way
 
 TOKEN = "hold_secret_0123456789"
@@ -25,53 +24,6 @@ class Thing(msgspec.Struct):
     """What the tests ask for."""
 
     value: int
-
-
-class Peer(ThreadingHTTPServer):
-    """Answers every request with what the test put into `answer`, and remembers what it was asked."""
-
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Keep the tests quiet: that a client hangs up is what some of them are about."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
-        self.answer: tuple[int, dict[str, str], bytes] = (200, {}, b'{"value": 1}')
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Peer
-
-    def do_GET(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.asked.append((self.command, self.path, headers, self.rfile.read(length)))
-        status, extra, body = self.server.answer
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **extra}.items():
-            if value:
-                self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_DELETE = do_GET  # noqa: N815 - their names upstream
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name upstream
-        """Keep the tests quiet."""
-
-
-@pytest.fixture
-def peer() -> Iterator[Peer]:
-    with Peer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(params=WAYS)

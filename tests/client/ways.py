@@ -16,7 +16,7 @@ from holdfast.client.values.config import Target
 
 T = TypeVar("T")
 
-WAYS = ("urllib3", "aiohttp")
+WAYS = ("http.client", "aiohttp")
 ANSWER_SECONDS = 0.5
 
 
@@ -26,7 +26,7 @@ class Way:
     def __init__(self, kind: str, target: Target, environment: dict[str, str]) -> None:
         self.transport: Any
         self._runner: asyncio.Runner | None = None
-        if kind == "urllib3":
+        if kind == "http.client":
             self.transport = HttpTransport(target, environment=environment, connect_seconds=2)
         else:
             self._runner = asyncio.Runner()

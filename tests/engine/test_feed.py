@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.core.commands import EndSession, OpenSession
-from holdfast.core.events import Ended, Granted, GrantedMany, Left, Record, Renewed, SessionEnded, TimePassed
+from holdfast.core.events import (
+    Ended,
+    Granted,
+    GrantedMany,
+    Left,
+    Record,
+    Renewed,
+    SessionEnded,
+    TimePassed,
+    TokenEnded,
+    Transferred,
+)
 from holdfast.core.values import Lease
-from holdfast.engine.feed import BACKLOG_MAX, EVERYTHING, NAMES_BACKLOG_MAX, Feed
+from holdfast.engine.feed import ALL_BACKLOG_MAX, BACKLOG_MAX, EVERYTHING, FOLLOWERS_PER_ID_MAX, NAMES_BACKLOG_MAX, Feed
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
@@ -231,3 +242,78 @@ def test_a_watcher_pays_for_its_own_name_alone() -> None:
 
     few, many = steps(1), steps(101)
     assert (many - few) / 100 < 40
+
+
+def _end(seq: int, lease_id: str) -> Record:
+    return Record(seq, seq, seq, Ended("job", lease_id, seq, "expired", well=False))
+
+
+def test_a_follower_hears_of_the_ends_it_awaits_and_of_nothing_else() -> None:
+    """L9: an end is found by its id, within a session's and a token's end too, and each is told once."""
+    feed = Feed()
+    follower, other = feed.follow("ana"), feed.follow("ana")
+    for id_ in ("a", "b", "c", "s"):
+        follower.add(id_)
+    other.add("a")
+    lease = Lease("next", 2, "ana", None, None, False, 1, 1, 0, None, None, 0, 0)
+    inner = SessionEnded("s", "revoked", (Ended("n3", "c", 3, "session_ended", well=False),))
+    feed.publish([_renewal(1), _end(2, "a"), _end(3, "x"), Record(4, 4, 4, Transferred("n2", "b", lease, "ana"))])
+    feed.publish([Record(5, 5, 5, TokenEnded("ben", "op", sessions=(inner,))), _end(6, "a")])
+    heard = []
+    while (happening := follower.at_hand()) is not None:
+        heard.append((happening[0].seq, type(happening[1])))
+    assert heard == [(2, Ended), (4, Transferred), (5, SessionEnded), (5, Ended)]
+    assert (len(follower), len(other)) == (0, 0)
+    assert other.at_hand() is not None and other.at_hand() is None
+
+
+def test_a_follower_ends_with_its_token_and_leaves_nothing() -> None:
+    """Whatever a token followed is let go when it is shut out, and one that falls behind is ended."""
+    feed = Feed()
+    follower, idle, slow = feed.follow("ana", "s"), feed.follow("ana"), feed.follow("ben")
+    follower.add("a")
+    for number in range(ALL_BACKLOG_MAX + 1):
+        slow.add(f"slow-{number}")
+    slow.add("a")
+    feed.publish([Record(1, 1, 1, TokenEnded("ana", "op"))])
+    assert (follower.is_over, idle.is_over, slow.is_over) == (True, True, False)
+    follower.add("b")
+    assert len(follower) == 0, "one that is over follows nothing more"
+    feed.publish([_end(number + 2, f"slow-{number}") for number in range(ALL_BACKLOG_MAX + 1)])
+    assert slow.is_over and slow.fell_behind
+    assert not feed._followers and not feed._by_whose
+
+
+def test_the_eldest_follower_of_a_lease_gives_way() -> None:
+    """A client that came back often, and whose dead connections are not known to be dead, is told on its last one."""
+    feed = Feed()
+    followers = [feed.follow("ana") for _ in range(FOLLOWERS_PER_ID_MAX + 1)]
+    for each in followers:
+        each.add("a")
+    assert [len(each) for each in followers] == [0] + [1] * FOLLOWERS_PER_ID_MAX
+    feed.publish([_end(1, "a")])
+    assert [each.at_hand() is not None for each in followers] == [False] + [True] * FOLLOWERS_PER_ID_MAX
+
+
+def test_nobody_pays_for_following_while_nobody_follows() -> None:
+    """A batch costs the same calls as before there were followers; with one, an end costs one more."""
+
+    def calls(feed: Feed) -> int:
+        count = 0
+
+        def profile(_frame: FrameType, event: str, _arg: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        records = [_renewal(1), _end(2, "x")]
+        sys.setprofile(profile)
+        try:
+            feed.publish(records)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    quiet, followed = Feed(), Feed()
+    followed.follow("ana").add("a")
+    assert calls(quiet) == 2, "publish, and the tally"
+    assert calls(followed) == 3

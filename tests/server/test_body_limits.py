@@ -27,7 +27,7 @@ from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import refused, unique
 from tests.support.gateway import Run
-from tests.support.http import Answer
+from tests.support.http import Answer, EventStream
 from tests.support.raw import head, one, send
 from tests.support.server import PROJECT, ServerProcess
 
@@ -65,6 +65,7 @@ def _written(value: object) -> str:
             return json.dumps(value)
 
 
+FOLLOWED = {"leases": {f"{PATH}/{'a' * 57}{index:04}": ID for index in range(1_000)}, "sessions": []}
 _RUN = {"secret": "s" * 82, "resourceKey": f"file:{'a' * 251}"}
 LARGEST = {
     path: _written(body)
@@ -72,6 +73,8 @@ LARGEST = {
         "/locks/{name}/acquire": TERMS | {"resume": False},
         "/claims": TERMS | {"all": [f"{PATH}/{'a' * 57}{index:04}" for index in range(1_000)]},
         "/claims/secret": {"lock_name": NAME, "lease_id": ID},
+        "/leases/follow": FOLLOWED,
+        "/followers/{id}": FOLLOWED,
         "/locks/{name}/renew": {"lease_id": ID, "ttl_seconds": 2**32 - 1, "keep_ttl": False}
         | {"note": WORDS, "metadata": WORDS},
         "/locks/{name}/release": {"lease_id": ID, "outcome": "done", "remember_seconds": 2**32 - 1, "result": WORDS},
@@ -103,7 +106,10 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def _post(api: Api, path: str, body: bytes) -> Answer:
-    return api.post(path.replace("{name}", "sized"), body)
+    if path == "/leases/follow":
+        with EventStream(api.host, api.port, path, token=api.token, body=body) as stream:
+            return Answer(stream.status, stream.headers, stream.refusal)
+    return api.post(path.replace("{name}", "sized").replace("{id}", ID), body)
 
 
 def _padded(text: str, size: int) -> bytes:

@@ -326,20 +326,25 @@ class EventStream:
         *,
         token: str | None = None,
         headers: Mapping[str, str] | None = None,
+        body: object = None,
     ) -> None:
+        """A stream that takes a body is asked for with POST."""
         self._http = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
-        _, sent = _encoded(None, token, {"Accept": "text/event-stream", **(headers or {})})
-        self._http.request("GET", path, headers=sent)
+        payload, sent = _encoded(body, token, {"Accept": "text/event-stream", **(headers or {})})
+        self._http.request("GET" if body is None else "POST", path, body=payload, headers=sent)
         self._sock = self._http.sock
         self._response = self._http.getresponse()
         self.status = self._response.status
         self.headers = self._response.headers
+        self.refusal = b"" if self.status == 200 else self._response.read()
+        """The whole answer, if it is no stream."""
         self.opened_at = time.monotonic()
         self.comments: list[Frame] = []
         self._frames: list[Frame] = []
         self._news = threading.Condition()
         self._at_end = False
-        self._sock.settimeout(None)
+        with contextlib.suppress(OSError):  # It may be closed already, behind a refusal.
+            self._sock.settimeout(None)
         self._reader = threading.Thread(target=self._read, name="events", daemon=True)
         self._reader.start()
 

@@ -101,7 +101,7 @@ def test_a_run_that_uses_no_fixture_pays_nothing(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(
         "import sys\n"
         "def test_it():\n"
-        "    assert not {'urllib3', 'msgspec', 'holdfast.testing.server_process'} & set(sys.modules)\n"
+        "    assert not {'holdfast.client', 'msgspec', 'holdfast.testing.server_process'} & set(sys.modules)\n"
     )
     result = run_pytest(tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -2,13 +2,16 @@
 
 A listener has a bounded backlog. One that does not keep up is dropped and told so; it never slows anybody else.
 Who listens in the name of a token or a session stops when that has ended: the record that ends it says whose it was.
+
+A follower is told of the ends of the leases and sessions that it named, and of nothing else. To find it costs one
+look-up by id, and only for a record that ends something.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.core.events import (
     Ended,
@@ -37,6 +40,17 @@ NAMES_BACKLOG_MAX = 100_000
 """How many names the records in a backlog may speak of: one record may grant a thousand."""
 EVERYTHING = ""
 """Not a name: who listens to it hears every record with history value."""
+FOLLOWERS_PER_ID_MAX = 8
+"""Who may follow one lease at the same time. One more takes the place of the eldest, whose connection may be dead."""
+
+_ENDING = frozenset({Ended, Transferred, SessionEnded, TokenEnded})
+"""What ends a lease or a session."""
+_SHUTTING_OUT = frozenset({SessionEnded, TokenEnded, TokenRevoked})
+"""What ends the right to listen."""
+
+
+Groups: TypeAlias = "dict[str, dict[Listener, None]]"
+"""Listeners, in the order in which they came."""
 
 
 class Listener:
@@ -91,6 +105,35 @@ class Listener:
         self._feed.forget(self._name, self)
 
 
+class Follower(Listener):
+    """One who is told of the end of each lease and session that it named, once. Ends as a listener does."""
+
+    def __init__(self, feed: Feed, whose: tuple[str, ...]) -> None:
+        super().__init__(feed, EVERYTHING, whose)
+        self._ids: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        """Return how many ends are awaited."""
+        return len(self._ids)
+
+    def add(self, id_: str) -> None:
+        """Follow a lease or a session that lives now."""
+        if id_ not in self._ids and not self.is_over:
+            self._ids[id_] = None
+            self._feed.enter_follower(id_, self)
+
+    def drop(self, id_: str) -> None:
+        """Know that this one is not awaited any more: it has ended, or another follower took the place."""
+        self._ids.pop(id_, None)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.is_over = True
+        self._news.set()
+        ids, self._ids = self._ids, {}
+        self._feed.forget_follower(ids, self)
+
+
 def _size_of(event: Event) -> int:
     """Return how many names an event speaks of: what it weighs in a backlog."""
     match event:
@@ -118,12 +161,17 @@ def _of_session(session_id: str) -> str:
     return f"session {session_id}"
 
 
-def _take_out(groups: dict[str, list[Listener]], key: str, listener: Listener) -> bool:
+def _whose(principal: str | None, session: str | None) -> tuple[str, ...]:
+    of_token = () if principal is None else (_of_token(principal),)
+    return of_token if session is None else (*of_token, _of_session(session))
+
+
+def _take_out(groups: Groups, key: str, listener: Listener) -> bool:
     """Take a listener out of a group, and the group away with its last; False if it is not in it."""
-    those = groups.get(key, [])
+    those = groups.get(key, {})
     if listener not in those:
         return False
-    those.remove(listener)
+    del those[listener]
     if not those:
         del groups[key]
     return True
@@ -157,8 +205,11 @@ class Feed:
     """Who listens to what."""
 
     def __init__(self) -> None:
-        self._listeners: dict[str, list[Listener]] = {}
-        self._by_whose: dict[str, list[Listener]] = {}
+        self._listeners: Groups = {}
+        self._followers: dict[str, tuple[Follower, ...]] = {}
+        """By the id of a lease or a session; the eldest first."""
+        self._by_whose: Groups = {}
+        """Those of each token and session. Every follower is in here."""
         self.count = 0
         self.tally = Tally()
 
@@ -173,13 +224,38 @@ class Feed:
 
     def listen(self, name: str, principal: str | None = None, session: str | None = None) -> Listener:
         """Listen to a name from now on: until it is closed, or until this token or this session has ended."""
-        whose = () if principal is None else (_of_token(principal),)
-        listener = Listener(self, name, whose if session is None else (*whose, _of_session(session)))
-        self._listeners.setdefault(name, []).append(listener)
+        listener = Listener(self, name, _whose(principal, session))
+        self._listeners.setdefault(name, {})[listener] = None
         for each in listener.whose:
-            self._by_whose.setdefault(each, []).append(listener)
+            self._by_whose.setdefault(each, {})[listener] = None
         self.count += 1
         return listener
+
+    def follow(self, principal: str, session: str | None = None) -> Follower:
+        """Follow what will be added: until it is closed, or until this token or this session has ended."""
+        follower = Follower(self, _whose(principal, session))
+        for each in follower.whose:
+            self._by_whose.setdefault(each, {})[follower] = None
+        return follower
+
+    def enter_follower(self, id_: str, follower: Follower) -> None:
+        """Enter one who follows a lease or a session."""
+        those = (*self._followers.get(id_, ()), follower)
+        if len(those) > FOLLOWERS_PER_ID_MAX:
+            those[0].drop(id_)
+            those = those[1:]
+        self._followers[id_] = those
+
+    def forget_follower(self, ids: Iterable[str], follower: Follower) -> None:
+        """Take a follower out of all that it follows; harmless if it is out already."""
+        for id_ in ids:
+            left = tuple(each for each in self._followers.get(id_, ()) if each is not follower)
+            if left:
+                self._followers[id_] = left
+            else:
+                self._followers.pop(id_, None)
+        for whose in follower.whose:
+            _take_out(self._by_whose, whose, follower)
 
     def forget(self, name: str, listener: Listener) -> None:
         """Take a listener out; harmless if it is out already."""
@@ -191,28 +267,52 @@ class Feed:
     def publish(self, records: Sequence[Record]) -> None:
         """Count what happened, and tell everybody concerned. While nobody listens, that is all."""
         self.tally.count(records)
-        if not self._listeners:
+        if not self._listeners and not self._by_whose:
             return
         for record in records:
             event = record.event
-            match event:
-                case Granted() | Renewed() | Ended() | Transferred():
-                    self._tell(event.name, record, event)
-                case GrantedMany():
-                    for grant in event.grants:
-                        self._tell(grant.name, record, grant)
-                case SessionEnded() | SessionRenewed():
-                    for each in event.leases:
-                        self._tell(each.name, record, each)
-                case TokenEnded():
-                    for session in event.sessions:
-                        for ended in session.leases:
-                            self._tell(ended.name, record, ended)
-                case _:
-                    pass
-            if EVERYTHING in self._listeners and is_history(event):
-                self._tell(EVERYTHING, record, event)
-            self._end_those_of(event)
+            kind = type(event)
+            if kind in _ENDING and self._followers:
+                self._tell_of_end(record, event)
+            if self._listeners:
+                self._tell_listeners(record, event)
+            if kind in _SHUTTING_OUT:
+                self._end_those_of(event)
+
+    def _tell_listeners(self, record: Record, event: Event) -> None:
+        match event:
+            case Granted() | Renewed() | Ended() | Transferred():
+                self._tell(event.name, record, event)
+            case GrantedMany():
+                for grant in event.grants:
+                    self._tell(grant.name, record, grant)
+            case SessionEnded() | SessionRenewed():
+                for each in event.leases:
+                    self._tell(each.name, record, each)
+            case TokenEnded():
+                for session in event.sessions:
+                    for ended in session.leases:
+                        self._tell(ended.name, record, ended)
+            case _:
+                pass
+        if EVERYTHING in self._listeners and is_history(event):
+            self._tell(EVERYTHING, record, event)
+
+    def _tell_of_end(self, record: Record, event: Event) -> None:
+        """Tell those who follow what this event ended. It is over, so nobody follows it any more."""
+        match event:
+            case Ended(lease_id=ended) | Transferred(old_lease_id=ended) | SessionEnded(session_id=ended):
+                for follower in self._followers.pop(ended, ()):
+                    follower.drop(ended)
+                    follower.put(record, event)
+            case _:
+                pass
+        match event:
+            case SessionEnded(leases=parts) | TokenEnded(sessions=parts):
+                for part in parts:
+                    self._tell_of_end(record, part)
+            case _:
+                pass
 
     def _end_those_of(self, event: Event) -> None:
         """End those who listen in the name of what this event ended."""
@@ -229,9 +329,10 @@ class Feed:
 
     def close(self) -> None:
         """End every listener: the server stops."""
-        for those in list(self._listeners.values()):
-            for listener in list(those):
-                listener.close()
+        for groups in (self._listeners, self._by_whose):
+            for those in list(groups.values()):
+                for listener in list(those):
+                    listener.close()
 
     def _tell(self, name: str, record: Record, event: Event) -> None:
         for listener in list(self._listeners.get(name, ())):

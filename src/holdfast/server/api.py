@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.server.doors.request import Request
     from holdfast.server.operations.call import Call, Envelope, Reply
     from holdfast.server.render import Answered
+    from holdfast.server.streams.followed import Followed
     from holdfast.settings import Settings
 
 Show: TypeAlias = "Callable[[Api, Call, Any, Moment], Answered]"
@@ -83,6 +84,9 @@ class Api:
         self.counters = Counters()
         self._turns = Turns()
         self.streams = OpenStreams(settings.watches_per_principal_max)
+        self.followers = OpenStreams(settings.followers_per_principal_max, "followers")
+        self.followed: dict[str, Followed] = {}
+        """What is followed on the streams of `POST /leases/follow`, by their ids."""
         self.frames = Frames()
         self.proxies = Proxies(settings.trusted_proxies)
         self._wrong_tokens = WrongTokens(settings.wrong_tokens_per_minute_max)

@@ -164,6 +164,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, About("What they may take: names, owners and results, and 256 bytes each.", "bytes", 1, 2**40)
     ] = 16_777_216
     watches_per_principal_max: Annotated[int, About("Watches one token may have open.", "watches", 1)] = 100
+    followers_per_principal_max: Annotated[
+        int,
+        About(
+            "Streams that one token may have open to follow its leases: one for each process that holds some.",
+            "streams",
+            1,
+        ),
+    ] = 10_000
     watched_names_max: Annotated[int, About("Names that may be watched at the same time.", "names", 1)] = 16_384
     metadata_chars_max: Annotated[int, About("The longest metadata, note or result.", "characters", 1)] = 1_024
     tokens_max: Annotated[int, About("Tokens that `holdfast token create` can make.", "tokens", 1)] = 10_000

@@ -160,6 +160,34 @@ class HappenedReply(_OfClaim, gc=False):
     reason: str | None
 
 
+class EndReply(msgspec.Struct, gc=False):
+    """The end of a lease or a session, for whoever follows it."""
+
+    id: Uuid
+    """Of the lease or the session."""
+    name: str | None
+    """Of the lease; null for a session."""
+    ended: str
+    """Of a lease `released`, `expired`, `revoked`, `session_ended` or `transferred`; of a session `expired`, `deleted`
+    or `revoked`, which is the end of its token."""
+    at: Time
+    by: str | None
+    reason: str | None
+
+
+class FollowingReply(msgspec.Struct, gc=False):
+    """What came of asking to follow leases and sessions."""
+
+    stream: Uuid
+    """The stream on which their ends are told: `POST /followers/{id}` adds to it."""
+    following: int
+    """How many ends are awaited on it now."""
+    ended: list[EndReply]
+    """What has ended already."""
+    unknown: list[Uuid]
+    """What is not the caller's, never was there, or ended too long ago to be remembered."""
+
+
 class HistoryReply(msgspec.Struct, gc=False):
     """What happened, newest first."""
 

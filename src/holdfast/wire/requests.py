@@ -109,6 +109,15 @@ class ClaimSecretBody(_Body):
     lease_id: str
 
 
+class FollowBody(_Body):
+    """Be told when these end. At most `names_per_call_max` of both together."""
+
+    leases: dict[str, str] = {}
+    """The id of the lease that is held, by its name."""
+    sessions: list[str] = []
+    """Ids of sessions."""
+
+
 class CheckBody(_Body):
     """Ask whether a fencing token is the current one."""
 

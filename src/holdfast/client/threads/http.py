@@ -1,18 +1,25 @@
-"""The transport over urllib3: one JSON request, one JSON answer. It follows no redirect.
+"""The transport over `http.client`: one JSON request, one JSON answer. It follows no redirect.
 
-Nothing is retried but what was refused for a token that is another by now. Connections are made as they are needed: a
-claim that waits never keeps a renewal from being sent.
+Connections are kept for the next request in a deque. Taking one out and putting it back is one step of the interpreter
+each, so there is no lock that an interrupt could leave locked, and nothing to wait for: a call that finds none opens
+one, and a claim that waits never keeps a renewal from being sent.
+
+A server hangs up on a connection that was idle for long. So one that was kept is looked at before it is used: one that
+is not quiet is dropped, and the next or a fresh one is taken. That is safe for every request, because no byte of it was
+sent. From the first byte on nobody knows what the server has seen, and nothing is sent again here. Flows do that, with
+an idempotency key. (All but this: what was refused for a token that is another by now is sent with the new one.)
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import ssl
+from collections import deque
 from collections.abc import Mapping
-from http.client import BadStatusLine
+from http.client import BadStatusLine, HTTPException, HTTPResponse
 from types import TracebackType
-from typing import Self
-
-import urllib3
+from typing import Self, cast
 
 from holdfast import tlswords
 from holdfast.client.common.http import (
@@ -24,14 +31,16 @@ from holdfast.client.common.http import (
     payload_of,
     proxy_for,
 )
-from holdfast.client.common.tls import context_for
 from holdfast.client.flows.effects import Open, Send
+from holdfast.client.threads.connection import Connection, ProxyRefused, Route, written
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.config import Target
 from holdfast.errors import ServerError, Unreachable
 
 CONNECTIONS_MAX = 256
-"""How many are kept open for the next request; more at once are closed after use."""
+"""How many are kept open for the next request; the oldest of more is closed."""
+_BROKEN = (OSError, HTTPException, UnicodeError)
+"""What a connection may raise. `UnicodeError`: a host's name that no name server could be asked for."""
 
 
 class HttpTransport:
@@ -47,8 +56,8 @@ class HttpTransport:
         """Prepare; nothing is sent yet. `environment` may name a proxy, which is never asked for a loopback address."""
         self.target = target
         self._bearer = Bearer(target)
-        self._environment = environment
-        self._pool = _pool_for(target, environment)
+        self._route = Route(target, proxy_for(target.url, environment))
+        self._kept: deque[Connection] = deque(maxlen=CONNECTIONS_MAX)
         self._pid = os.getpid()
         self._connect_seconds = connect_seconds
 
@@ -65,8 +74,10 @@ class HttpTransport:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
-        self._pool.clear()
+        """Close the connections of all threads. One that is in use is closed after that."""
+        kept, self._kept = self._kept, deque(maxlen=CONNECTIONS_MAX)
+        while (connection := _popped(kept)) is not None:
+            connection.close()
 
     def send(self, request: Send) -> Answer:
         """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
@@ -77,24 +88,25 @@ class HttpTransport:
         return answer
 
     def _send(self, request: Send, token: str | None) -> Answer:
-        headers = headers_for(token, request)
-        payload = payload_of(request)
+        data = written(request.method, self._route, request.path, headers_for(token, request), payload_of(request))
+        kept = self._of_this_process()
+        connection = self._take(kept) or self._connect(request.answer_seconds)
+        is_reusable = False
         try:
-            response = self._open(request.method, request.path, headers, request.answer_seconds, payload)
-            content = b""
-            # To its very end, where an answer that broke off is found out.
-            while len(content) <= ANSWER_BYTES_MAX and (part := response.read(ANSWER_BYTES_MAX + 1)):
-                content += part
-        except urllib3.exceptions.HTTPError as error:
+            response = connection.ask(request.method, data, request.answer_seconds)
+            content = _whole(response, self.target.url)
+            is_reusable = not response.will_close
+        except _BROKEN as error:
             raise _unreachable(self.target.url, error) from None
-        if len(content) > ANSWER_BYTES_MAX:
-            response.close()  # What is left of it must not be read as the next answer.
-            raise ServerError(f"{self.target.url} sent more than {ANSWER_BYTES_MAX} bytes; is it a Holdfast server?")
-        response.release_conn()
-        return Answer(response.status, response.headers, content)
+        finally:
+            if not is_reusable:
+                connection.close()
+        if kept is self._kept:  # Else it was closed meanwhile.
+            kept.append(connection)
+        return Answer(response.status, cast("Mapping[str, str]", response.headers), content)
 
     def stream(self, opening: Open) -> HttpStream:
-        """Open a response that goes on and on. Raises `Unreachable`."""
+        """Open a response that goes on and on, on a connection of its own. Raises `Unreachable`."""
         token = self._bearer.token
         stream = self._stream(opening, token)
         if self._bearer.is_another_after(stream.status, token):
@@ -103,88 +115,100 @@ class HttpTransport:
         return stream
 
     def _stream(self, opening: Open, token: str | None) -> HttpStream:
-        headers = headers_for(token, opening)
-        payload = payload_of(opening)
+        data = written(opening.method, self._route, opening.path, headers_for(token, opening), payload_of(opening))
+        connection = self._connect(opening.read_seconds)
         try:
-            response = self._open(opening.method, opening.path, headers, opening.read_seconds, payload)
-        except urllib3.exceptions.HTTPError as error:
+            return HttpStream(self.target.url, connection, connection.ask(opening.method, data, opening.read_seconds))
+        except _BROKEN as error:
+            connection.close()
             raise _unreachable(self.target.url, error) from None
-        return HttpStream(self.target.url, response)
 
-    def _open(
-        self, method: str, path: str, headers: Mapping[str, str], read_seconds: float, payload: bytes | None = None
-    ) -> urllib3.BaseHTTPResponse:
+    def _of_this_process(self) -> deque[Connection]:
+        """Return the connections that are kept. On those that a fork copied, one would hear the parent's answers."""
         if os.getpid() != self._pid:
-            # A forked process: on the connections it has inherited it would hear the answers of its parent.
-            self._pool, self._pid = _pool_for(self.target, self._environment), os.getpid()
-        return self._pool.request(
-            method,
-            self.target.url + path,
-            body=payload,
-            headers=headers,
-            redirect=False,
-            retries=False,
-            timeout=urllib3.Timeout(connect=min(self._connect_seconds, read_seconds), read=read_seconds),
-            preload_content=False,
-            decode_content=False,
-        )
+            self._kept, self._pid = deque(maxlen=CONNECTIONS_MAX), os.getpid()
+        return self._kept
+
+    def _take(self, kept: deque[Connection]) -> Connection | None:
+        """Return the connection that was used last and can be used again; None if there is none."""
+        while (connection := _popped(kept)) is not None:
+            if connection.is_quiet():
+                return connection
+            connection.close()
+        return None
+
+    def _connect(self, answer_seconds: float) -> Connection:
+        try:
+            return self._route.connect(min(self._connect_seconds, answer_seconds))
+        except _BROKEN as error:
+            raise _unreachable(self.target.url, error, is_connecting=True, by_proxy=self._route.has_proxy) from None
 
 
 class HttpStream:
-    """A response that is read bit by bit."""
+    """A response that is read bit by bit. Another thread may close it: then the one that reads is at its end."""
 
-    def __init__(self, url: str, response: urllib3.BaseHTTPResponse) -> None:
+    def __init__(self, url: str, connection: Connection, response: HTTPResponse) -> None:
         self._url = url
+        self._connection = connection
         self._response = response
+        self._pid = os.getpid()
         self.status = response.status
 
     def read(self) -> bytes:
         """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
         try:
             return self._response.read1(STREAM_BYTES)
-        except urllib3.exceptions.HTTPError as error:
+        except _BROKEN as error:
             raise _unreachable(self._url, error) from None
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up. In a forked process, only let go: the connection is the parent's."""
+        if os.getpid() == self._pid:
+            self._connection.hang_up()
         self._response.close()
+        self._connection.close()
 
 
-def _pool_for(target: Target, environment: Mapping[str, str]) -> urllib3.PoolManager:
-    proxy, context = proxy_for(target.url, environment), context_for(target)
-    if proxy is None:
-        return urllib3.PoolManager(num_pools=1, maxsize=CONNECTIONS_MAX, ssl_context=context)
-    headers = None
-    if proxy.user is not None:
-        headers = urllib3.make_headers(proxy_basic_auth=f"{proxy.user}:{proxy.password}")
-    return urllib3.ProxyManager(
-        proxy.url, num_pools=1, maxsize=CONNECTIONS_MAX, proxy_headers=headers, ssl_context=context
-    )
+def _popped(kept: deque[Connection]) -> Connection | None:
+    """Take the last one out. Asking whether there is one before would be two steps."""
+    try:
+        return kept.pop()
+    except IndexError:
+        return None
 
 
-def _unreachable(url: str, error: urllib3.exceptions.HTTPError) -> Unreachable:
-    if isinstance(error, urllib3.exceptions.SSLError):
+def _whole(response: HTTPResponse, url: str) -> bytes:
+    """Read an answer to its very end, where one that broke off is found out."""
+    if response.length is not None and response.length <= ANSWER_BYTES_MAX:
+        return response.read()
+    content = response.read(ANSWER_BYTES_MAX + 1)
+    if len(content) > ANSWER_BYTES_MAX:
+        raise ServerError(f"{url} sent more than {ANSWER_BYTES_MAX} bytes; is it a Holdfast server?")
+    return content
+
+
+def _unreachable(url: str, error: BaseException, *, is_connecting: bool = False, by_proxy: bool = False) -> Unreachable:
+    if isinstance(error, ssl.SSLError):
         return Unreachable(url, *tlswords.trouble(error))
-    hung_up = isinstance(error.__cause__ or error.__context__, BadStatusLine | ConnectionResetError)
-    return Unreachable(url, _reason(error), tlswords.IF_TLS if hung_up and url.startswith("http://") else "")
+    reason = _reason(error, is_connecting=is_connecting)
+    if by_proxy:
+        reason = f"the proxy did not let us through ({reason})"
+    hung_up = isinstance(error, BadStatusLine | ConnectionResetError)
+    return Unreachable(url, reason, tlswords.IF_TLS if hung_up and url.startswith("http://") else "")
 
 
-def _reason(error: BaseException) -> str:
-    """Say in a few words why there was no answer: urllib3's own texts show its insides."""
+def _reason(error: BaseException, *, is_connecting: bool) -> str:
+    """Say in a few words why there was no answer."""
     match error:
-        case urllib3.exceptions.NameResolutionError():
+        case socket.gaierror() | UnicodeError():
             return "the host's name is not known"
-        case urllib3.exceptions.NewConnectionError():
-            pass  # A kind of ConnectTimeoutError to urllib3; its cause knows better.
-        case urllib3.exceptions.ConnectTimeoutError():
+        case TimeoutError() if is_connecting:
             return "the connection was not accepted in time"
-        case urllib3.exceptions.ReadTimeoutError():
+        case TimeoutError():
             return "the answer did not come in time"
-        case urllib3.exceptions.ProxyError():
-            return f"the proxy did not let us through ({error.original_error})"
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror.lower()
-        cause = cause.__cause__ or cause.__context__
-    return "the connection broke"
+        case ProxyRefused():
+            return str(error)
+        case OSError(strerror=str(text)) if text:
+            return text.lower()
+        case _:
+            return "the connection broke"

@@ -3,6 +3,7 @@
 Only `client.py` says which transport it is. Whatever takes its place keeps these promises:
 
 - Any number of threads may use it at once, and one that waits for an answer delays no other.
+- What is broken off, by an interrupt too, leaves nothing locked and no connection on which an answer is still to come.
 - A forked process opens connections of its own: on inherited ones it would hear the answers of its parent.
 - It sends a request once, and once more if the server did not know the token and `Bearer` has another by now. It
   retries nothing else, follows no redirect, and raises `Unreachable` if no answer came.

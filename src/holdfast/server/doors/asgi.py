@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from holdfast.server.render import Answered
     from holdfast.server.streams.backup import Backup
     from holdfast.server.streams.events import Events
+    from holdfast.server.streams.follow import Follow
     from holdfast.server.streams.watch import Watch
 
 _NO_CONTENT = 204
-_STREAMS = (b"/watch", b"/events", b"/backup")
+_STREAMS = (b"/watch", b"/events", b"/follow", b"/backup")
 """How the paths of streams end: a quick look tells that nearly all requests are for none."""
 _STREAM_FIELDS = (
     # OctoStore's clients look for the first word; the second is what all our answers say.
@@ -55,7 +56,8 @@ class Door:
         self._mounted = tuple(self._mounts)
         self._chunks_only = chunks_only
         self.whole_methods = frozenset() if self._mounts else frozenset({b"POST"})
-        """The methods that `is_in_pieces` need not be asked about: streams are asked for with GET, mounts with any."""
+        """The methods of repeated heads that `is_in_pieces` need not be asked about. Streams are asked for with GET and
+        mounts with any; the one stream that is asked for with POST never counts as repeated (`incoming`)."""
 
     def is_in_pieces(self, request: Request) -> bool:
         """Tell whether a request is for a stream or a mounted application."""
@@ -147,7 +149,10 @@ class Door:
         return await answered
 
     async def _stream(self, route: Route, request: Request, segment: bytes, receive: Receive, send: Send) -> None:
-        stream: Watch | Events | Backup = route.handler(self._api, route.read(request, segment, _no_reply))
+        if route.operation.body is not None:
+            request.body = await self._body(request, receive)
+        stream: Watch | Events | Follow | Backup = route.handler(self._api, route.read(request, segment, _no_reply))
+        request.body = b""  # It was read, and the request lives as long as the stream.
         media_type = (b"content-type", str(route.operation.replies[200]).encode())
         if request.method == b"HEAD":
             stream.close()

@@ -28,7 +28,8 @@ _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 _JSON = b"application/json"
 _ANY_JSON = msgspec.json.Decoder(msgspec.Raw)
 """Reads what is JSON and makes nothing of it."""
-_LABELS = b"labels"
+_MAPS = frozenset({b"labels", b"leases"})
+"""The fields whose keys are the caller's own words: none of them may stand twice either."""
 _QUOTES_OF_ONE_KEY = 3
 SHOWN_CHARS = 64
 QUERY_FIELDS_MAX = 64
@@ -70,14 +71,14 @@ class BodyReader:
             raise Problem("invalid_input", f"The body is not JSON: {error}") from None
 
     def _check_twice(self, body: bytes, pieces: list[bytes]) -> None:
-        """Refuse a known field that stands twice, or a label. Only a body in which one may is read the slow way."""
+        """Refuse a known field, or a key of a map, that stands twice. Only a body where one may is read slowly."""
         texts = pieces[1::2]
         if len(set(texts)) == len(texts) and b"\\" not in body:
             return
         keys = [text for text, after in zip(texts, pieces[2::2], strict=False) if after.lstrip()[:1] == b":"]
         different = set(keys)
         repeated = len(different) != len(keys) and (
-            _LABELS in different or any(keys.count(known) > 1 for known in self._known & different)
+            not _MAPS.isdisjoint(different) or any(keys.count(known) > 1 for known in self._known & different)
         )
         if not repeated and not any(b"\\" in key for key in keys):
             return

@@ -123,6 +123,8 @@ def _fields(settings: Settings) -> dict[str, Size]:
         "keep_ttl": plain,
         "labels": _times(LABELS_MAX, label),
         "lease_id": uuid,
+        # Of both together there are as many as names in a call.
+        "leases": _times(settings.names_per_call_max, Size(name.bytes_max + uuid.bytes_max, 2)),
         "lock_delay_seconds": plain,
         "lock_name": name,
         "metadata": words,
@@ -140,6 +142,7 @@ def _fields(settings: Settings) -> dict[str, Size]:
         "scopes": _times(_SCOPES_MAX, plain),
         "secret": _text(SECRET_CHARS_MAX),
         "session_id": uuid,
+        "sessions": plain,
         "ticket": uuid,
         "to_owner": owner,
         "ttl": plain,

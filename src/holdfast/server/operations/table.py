@@ -10,7 +10,7 @@ from holdfast.server.gateway.table import GATEWAY
 from holdfast.server.handlers import claims, health, history, listing, locks, paging, sessions, tokens, why
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.pages.documents import Documents
-from holdfast.server.streams import backup, events, watch
+from holdfast.server.streams import backup, events, follow, watch
 from holdfast.wire import replies, requests
 
 _NAME = ("invalid_lock_name",)
@@ -92,6 +92,18 @@ OPERATIONS: tuple[Operation, ...] = (
         problems=("invalid_input", "forbidden", "quota_exceeded"),
     ),
     Operation(
+        "POST",
+        "/followers/{id}",
+        follow.add,
+        "Let a stream of `/leases/follow` tell of more leases and sessions",
+        scope="claim",
+        own_scope=own_scope("claim"),
+        body=requests.FollowBody,
+        check_body=follow.check_ids,
+        replies={200: replies.FollowingReply},
+        problems=("invalid_input", "forbidden", "not_found"),
+    ),
+    Operation(
         "GET",
         "/health",
         health.health,
@@ -106,6 +118,19 @@ OPERATIONS: tuple[Operation, ...] = (
         "Whether the process answers",
         any_host=True,
         replies={200: replies.ReadyReply},
+    ),
+    Operation(
+        "POST",
+        "/leases/follow",
+        follow.follow,
+        "The ends of one's own leases and sessions, told as they happen",
+        scope="claim",
+        own_scope=own_scope("claim"),
+        body=requests.FollowBody,
+        check_body=follow.check_ids,
+        is_stream=True,
+        replies={200: "text/event-stream"},
+        problems=("invalid_input", "forbidden", "quota_exceeded"),
     ),
     Operation(
         "GET",

@@ -9,8 +9,10 @@ from holdfast.wire.problems import Problem
 class OpenStreams:
     """Counts the open streams of each principal, and of each session or claim whose secret opened some."""
 
-    def __init__(self, per_principal_max: int) -> None:
+    def __init__(self, per_principal_max: int, kind: str = "watches") -> None:
+        """`kind` is what the streams are called, in the name of the setting too."""
         self._per_principal_max = per_principal_max
+        self._kind = kind
         self._open: dict[tuple[str, str | None], int] = {}
 
     def count_in(self, principal: str, share: str | None) -> None:
@@ -18,9 +20,9 @@ class OpenStreams:
         in_share = None if share is None else self._open.get((principal, share), 0)
         limit = exceeded(self._per_principal_max, 1, self._open.get((principal, None), 0), in_share)
         if limit is not None:
-            full, of_all = f"may have {limit} watches open", limit == self._per_principal_max
+            full, of_all = f"may have {limit} {self._kind} open", limit == self._per_principal_max
             whose = f"This token {full}" if of_all else f"This claim or session {full}, half of what its token may"
-            raise Problem("quota_exceeded", f"{whose} (watches_per_principal_max): close some.")
+            raise Problem("quota_exceeded", f"{whose} ({self._kind}_per_principal_max): close some.")
         for who in {(principal, None), (principal, share)}:
             self._open[who] = self._open.get(who, 0) + 1
 

@@ -1,0 +1,161 @@
+"""One connection to a server: the socket, the bytes of a request, and the answer as `http.client` reads it.
+
+A connection is at one of two places: among the kept ones of its transport, or in the hands of the one call that uses
+it. It goes back to the kept ones as the last step of that call, when its answer was read to the end. Whatever breaks
+the call off before, an interrupt too, has thrown it away by that: nobody can read an answer that is another's.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from http.client import HTTPResponse
+from typing import cast
+from urllib.parse import urlsplit
+
+from holdfast.client.common import tls
+from holdfast.client.common.http import Proxy
+from holdfast.client.threads.nested import NestedTls
+from holdfast.client.values.config import Target
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class ProxyRefused(OSError):
+    """The proxy would not open a tunnel to the server."""
+
+
+class Route:
+    """How connections to one server are made: directly or through a proxy, plain or with TLS."""
+
+    def __init__(self, target: Target, proxy: Proxy | None) -> None:
+        parts = urlsplit(target.url)
+        self._target = target
+        self._host = parts.hostname or ""
+        self._port = parts.port or _PORTS[parts.scheme]
+        self._proxy = None if proxy is None else urlsplit(proxy.url)
+        self._proxy_line = b"" if proxy is None else _authorization(proxy)
+        self._is_tls = parts.scheme == "https"
+        self._context: ssl.SSLContext | None = None
+        # A plain proxy is asked for the whole address, and told by a header of each request who we are.
+        whole = proxy is not None and not self._is_tls
+        self.prefix = target.url if whole else parts.path
+        """What stands before each path."""
+        self.lines = b"Host: %s\r\n" % parts.netloc.encode() + (self._proxy_line if whole else b"")
+        """The lines that every request has."""
+
+    @property
+    def has_proxy(self) -> bool:
+        """Whether somebody stands in between."""
+        return self._proxy is not None
+
+    def connect(self, seconds: float) -> Connection:
+        """Open a connection; each step of it may take so long. Raises `OSError`."""
+        hop = (self._host, self._port)
+        if self._proxy is not None:
+            hop = (self._proxy.hostname or "", self._proxy.port or _PORTS[self._proxy.scheme])
+        sock = socket.create_connection(hop, seconds)
+        connection = Connection(sock)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._proxy is not None and self._proxy.scheme == "https":
+                connection.secure(ssl.create_default_context(), hop[0])
+            if self._proxy is not None and self._is_tls:
+                self._open_tunnel(connection)
+            if self._is_tls:
+                connection.secure(self._trusting(), self._host)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _trusting(self) -> ssl.SSLContext:
+        """Return whom we trust. Read when it is needed first: that takes a while."""
+        if self._context is None:
+            self._context = tls.context_for(self._target) or ssl.create_default_context()
+        return self._context
+
+    def _open_tunnel(self, connection: Connection) -> None:
+        """Ask the proxy for a way to the server that it cannot read."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        at = f"{host}:{self._port}".encode()
+        connection.sock.sendall(b"CONNECT %s HTTP/1.1\r\nHost: %s\r\n%s\r\n" % (at, at, self._proxy_line))
+        response = connection.hear("CONNECT")
+        response.close()
+        if not 200 <= response.status < 300:  # noqa: PLR2004 - the range of success
+            raise ProxyRefused(f"{response.status} {response.reason}".strip())
+
+
+class Connection:
+    """A connected socket. It is closed when it is dropped."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock: socket.socket | NestedTls = sock
+
+    def __del__(self) -> None:
+        """Close it: nobody else has it any more."""
+        self.sock.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self.sock.close()
+
+    def hang_up(self) -> None:
+        """End it for all who have it, also for a thread that reads from it."""
+        with suppress(OSError):  # It may be over already. Not the method of TLS, which is not for two threads.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def secure(self, context: ssl.SSLContext, host: str) -> None:
+        """Speak TLS from here on."""
+        if isinstance(self.sock, ssl.SSLSocket):
+            self.sock = NestedTls(self.sock, context, host)
+        else:
+            self.sock = context.wrap_socket(self._socket, server_hostname=host)
+
+    @property
+    def _socket(self) -> socket.socket:
+        return self.sock.outer if isinstance(self.sock, NestedTls) else self.sock
+
+    def is_quiet(self) -> bool:
+        """Tell whether it can be used again. What can be read before we have asked is a hang-up, or not for us."""
+        look = select.poll()
+        look.register(self.sock, select.POLLIN)
+        return not look.poll(0)
+
+    def ask(self, method: str, request: bytes, seconds: float) -> HTTPResponse:
+        """Send a request and return its answer, of which the head has been read."""
+        self.sock.settimeout(seconds)
+        with suppress(BrokenPipeError):  # It may have answered before it had heard everything.
+            self.sock.sendall(request)
+        return self.hear(method)
+
+    def hear(self, method: str) -> HTTPResponse:
+        """Read the head of an answer."""
+        response = HTTPResponse(cast("socket.socket", self.sock), method=method)
+        try:
+            response.begin()
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+
+def written(method: str, route: Route, path: str, headers: Mapping[str, str], payload: bytes | None) -> bytes:
+    """Return a request as it travels."""
+    target = route.prefix + path
+    if not (target.isascii() and target.isprintable()) or " " in target:
+        raise ValueError(f"{path!r:.200} cannot stand in a request")
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    length = b"" if payload is None and method == "GET" else b"Content-Length: %d\r\n" % len(payload or b"")
+    head = f"{method} {target} HTTP/1.1\r\n{lines}".encode("ascii")
+    return b"%s%s%s\r\n%s" % (head, route.lines, length, payload or b"")
+
+
+def _authorization(proxy: Proxy) -> bytes:
+    if proxy.user is None:
+        return b""
+    return b"Proxy-Authorization: Basic %s\r\n" % b64encode(f"{proxy.user}:{proxy.password}".encode())

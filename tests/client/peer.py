@@ -1,0 +1,49 @@
+"""An HTTP server in a thread that answers what a test wants, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import socket
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Peer(ThreadingHTTPServer):
+    """Answers every request with what the test put into `answer`, and remembers what it was asked."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Keep the tests quiet: that a client hangs up is what some of them are about."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.answer: tuple[int, dict[str, str], bytes] = (200, {}, b'{"value": 1}')
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.accepted = 0
+        """How many connections there were."""
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        self.accepted += 1
+        return super().get_request()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Peer
+
+    def do_GET(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.asked.append((self.command, self.path, headers, self.rfile.read(length)))
+        status, extra, body = self.server.answer
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **extra}.items():
+            if value:
+                self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_DELETE = do_GET  # noqa: N815 - their names upstream
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name upstream
+        """Keep the tests quiet."""
