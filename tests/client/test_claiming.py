@@ -144,7 +144,7 @@ def test_long_wait_is_several_requests_at_one_place() -> None:
 
 def test_retry_of_a_wait_waits_for_what_is_left() -> None:
     """A wait that breaks off is taken up again for the rest of it only, however often, and never as a new one."""
-    network = scripted(*[after(20, BROKEN)] * 3, acquired())
+    network = scripted(*[after(20, BROKEN)] * 2, after(19, BROKEN), acquired())
     world = World(network)
     world.run(claiming(50))
     assert [body.get("wait_seconds") for body in bodies(world.sent)] == pytest.approx([50, 30, 10, None], abs=1)

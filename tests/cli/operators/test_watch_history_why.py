@@ -90,6 +90,21 @@ def test_watch_goes_on_through_a_restart(tmp_path: Path) -> None:
     assert [event["seq"] for event in events] == sorted({event["seq"] for event in events})
 
 
+def test_watch_says_that_the_server_is_away(tmp_path: Path) -> None:
+    """A server that is away is said on standard error, once, and so is that it is back."""
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
+        Api.of(server, callers.ALICE).acquired("first")
+        with watching(server, tmp_path, "--after", "0") as watch:
+            watch.until("first")
+            server.kill()
+            watch.until("holdfast: the server is away (")
+            with server.restart() as again:
+                watch.until("holdfast: the server is back\n")
+                Api.of(again, callers.ALICE).acquired("second")
+                watch.until("second")
+            assert watch.shown.count("the server is away") == 1
+
+
 def test_watch_is_in_colour_on_a_terminal(server: ServerProcess, api: Api, tmp_path: Path) -> None:
     """On a terminal the event is in colour."""
     job = unique("colour")

@@ -42,11 +42,11 @@ def watch(
 ) -> None:
     """Print what happens to all jobs, or to those that begin with PREFIX, one line each, until Ctrl-C.
 
-    It goes on through restarts of the server: nothing is missing and nothing comes twice. Renewals are not told. With
-    --json each line is an object.
+    It goes on through restarts of the server: nothing is missing and nothing comes twice. That the server is away is
+    said on standard error. Renewals are not told. With --json each line is an object.
     """
     with client(url, token_file) as server:
-        for event in server.events(prefix, labels=labels_of(labels), after=after):
+        for event in server.events(prefix, labels=labels_of(labels), after=after, on_away=_say_away):
             if json:
                 output.say_json_line(event)
             else:
@@ -90,6 +90,11 @@ def history(
         output.hint(output.plain(f"nothing is known of {job}{like_this}, or it is no longer kept"))
     if len(known) > limit and not json:
         output.hint(f"there is more: these are the newest {limit}; see more of them with --limit")
+
+
+def _say_away(why: str | None) -> None:
+    """Say beside the events that the server is away, or back."""
+    output.complain("the server is back" if why is None else f"the server is away ({why}); trying until it is back")
 
 
 def _row(event: Happened, now: datetime) -> list[str]:

@@ -282,8 +282,8 @@ def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str 
     return kept.lease_id
 
 
-def client(url: str | None, token_file: Path | None, *, retry_seconds: float = RETRY_SECONDS) -> Holdfast:
+def client(url: str | None, token_file: Path | None) -> Holdfast:
     """Make a client of the server that the options and the environment name. Raises `SettingsError`."""
     from holdfast import Holdfast
 
-    return Holdfast(url, token_file=token_file, answer_seconds=ANSWER_SECONDS, retry_seconds=retry_seconds)
+    return Holdfast(url, token_file=token_file, answer_seconds=ANSWER_SECONDS, retry_seconds=RETRY_SECONDS)

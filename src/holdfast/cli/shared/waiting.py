@@ -1,14 +1,17 @@
 """What is said while a claim waits in line: on standard error, and only what is new.
 
-On a terminal it is one line that is written over. Elsewhere it is a line whenever the place or the owner changes.
+On a terminal it is one line that is written over. Elsewhere it is a line whenever the place or the owner changes. That
+the server is away, that it is back, and that the place was gone by then, is a line that stays, everywhere.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.cli.shared import output, times
@@ -21,14 +24,15 @@ _WIDTH = 80
 
 
 @contextlib.contextmanager
-def waiting(*, quiet: bool = False) -> Iterator[Callable[[Place], None] | None]:
-    """Give what this yields to a claim as `on_wait`."""
+def waiting(wait: float | None, *, quiet: bool = False) -> Iterator[Callable[[Place], None] | None]:
+    """Give what this yields to a claim as `on_wait`. `wait` is how long it waits."""
     if quiet:
         yield None
         return
-    line = _Line()
+    line = _Line(wait or 0.0)
     try:
         yield line
+        line.note_presence()
     finally:
         line.end()
 
@@ -36,13 +40,46 @@ def waiting(*, quiet: bool = False) -> Iterator[Callable[[Place], None] | None]:
 class _Line:
     """The line that is written over, or the lines where there is no terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, wait: float) -> None:
+        self._wait = wait
+        self._is_away = False
+        self._rejoined = 0
         self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._is_dirty = False
         self._last: tuple[int, str | None] | None = None
 
     def __call__(self, place: Place) -> None:
         """Show where one stands."""
+        if place.away is not None:
+            return self._note_absence(place, place.away)
+        self.note_presence()
+        if place.rejoined > self._rejoined:
+            self._rejoined = place.rejoined
+            self._note("your place in the line was gone; you have joined it anew, at its end")
+        return self._show(place)
+
+    def note_presence(self) -> None:
+        """Say that the server is back, if it was away."""
+        if self._is_away:
+            self._is_away = False
+            self._note("the server is back")
+
+    def _note_absence(self, place: Place, why: str) -> None:
+        if self._is_away:
+            return
+        self._is_away = True
+        until = "until it is back"
+        if self._wait < math.inf:
+            now = times.now()
+            until = f"until {times.clock(now + timedelta(seconds=max(0.0, self._wait - place.waited)), now)}"
+        self._note(f"the server is away ({why}); trying {until}")
+
+    def _note(self, text: str) -> None:
+        """Say something that stays."""
+        self.end()
+        output.complain(text)
+
+    def _show(self, place: Place) -> None:
         text = words(place)
         if self._live:
             sys.stderr.write(_CLEAR + _cut(text))
@@ -64,6 +101,8 @@ class _Line:
 
 def words(place: Place) -> str:
     """Say where one stands: `3rd in line, held by agent-2 for 4 min`."""
+    if not place.position:
+        return "none of the jobs is free yet"
     text = f"{ordinal(place.position)} in line"
     owner = place.owner
     if owner is not None:

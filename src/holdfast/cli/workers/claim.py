@@ -11,7 +11,6 @@ import msgspec
 from holdfast.cli.shared import leases, output, suggestions, times
 from holdfast.cli.shared.interrupts import orderly_end
 from holdfast.cli.shared.options import (
-    RETRY_SECONDS,
     Duration,
     Job,
     as_json,
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from holdfast import ClaimAnyOptions, Holdfast, JobClaim
 
 TTL_SECONDS = 120
-WAITING_RETRY_SECONDS = 15.0
-"""A server that restarts does not end a wait."""
 
 EXAMPLES = """\
 \b
@@ -91,8 +88,7 @@ def claim(
         "redo": redo,
     }
     session = session or from_environment("HOLDFAST_SESSION") or None
-    patience = min(max(RETRY_SECONDS, wait or 0), WAITING_RETRY_SECONDS)
-    with orderly_end(), client(url, token_file, retry_seconds=patience) as server:
+    with orderly_end(), client(url, token_file) as server:
         try:
             claims = _ask(server, jobs, any_of=any_of, resume=resume, session=session, options=options)
         except KeyboardInterrupt:
@@ -101,7 +97,8 @@ def claim(
         is_kept = not no_keep and keep(server.url, claims)
         _say(claims, as_list=len(jobs) > 1 and not any_of, json=json, shows_lease=not is_kept)
         if note is not None:
-            _note(url, token_file, claims, note)
+            for each in claims:
+                server.heartbeat_job(each.job_id, each.lease_id, note=note)
     return output.OK
 
 
@@ -137,22 +134,15 @@ def _ask(
     session: str | None,
     options: ClaimAnyOptions,
 ) -> list[JobClaim]:
-    """Claim, and show the wait where there is a line."""
+    """Claim, and show the wait."""
     from holdfast.cli.shared.waiting import waiting
 
-    if any_of:
-        return [server.claim_any_job(jobs, session=session, **options)]
-    with waiting() as on_wait:
+    with waiting(options["wait"]) as options["on_wait"]:
+        if any_of:
+            return [server.claim_any_job(jobs, session=session, **options)]
         if len(jobs) > 1:
-            return server.claim_all_jobs(jobs, session=session, on_wait=on_wait, **options)
-        return [server.claim_job(jobs[0], session=session, on_wait=on_wait, resume=resume, **options)]
-
-
-def _note(url: str | None, token_file: Path | None, claims: list[JobClaim], note: str) -> None:
-    """Say it with a client of its own: the one that waited in line is more patient than somebody who has the job."""
-    with client(url, token_file) as server:
-        for each in claims:
-            server.heartbeat_job(each.job_id, each.lease_id, note=note)
+            return server.claim_all_jobs(jobs, session=session, **options)
+        return [server.claim_job(jobs[0], session=session, resume=resume, **options)]
 
 
 def _say(claims: list[JobClaim], *, as_list: bool, json: bool, shows_lease: bool) -> None:

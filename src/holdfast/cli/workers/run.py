@@ -185,12 +185,12 @@ def claim(server: Holdfast, jobs: Sequence[str], options: RunOptions) -> Claim |
         "metadata": options.metadata,
         "labels": options.labels,
     }
-    if options.any_one:
-        return server.claim_any(jobs, **terms)
-    with waiting(quiet=options.quiet) as on_wait:
+    with waiting(options.wait, quiet=options.quiet) as terms["on_wait"]:
+        if options.any_one:
+            return server.claim_any(jobs, **terms)
         if len(jobs) > 1:
-            return server.claim_all(jobs, on_wait=on_wait, **terms)
-        return server.claim(jobs[0], on_wait=on_wait, **terms)
+            return server.claim_all(jobs, **terms)
+        return server.claim(jobs[0], **terms)
 
 
 def run_held(server: Holdfast, held: Claim | Claims, command: Sequence[str], options: RunOptions) -> int:

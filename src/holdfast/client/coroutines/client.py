@@ -21,7 +21,7 @@ from holdfast.client.coroutines.session import AsyncSession
 from holdfast.client.flows import claiming, leases, operators, reading
 from holdfast.client.flows import sessions as session_flows
 from holdfast.client.flows.effects import Flow
-from holdfast.client.flows.following import Follower
+from holdfast.client.flows.following import Follower, OnAway
 from holdfast.client.values.arguments import names, whole_seconds
 from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions, check_known
 from holdfast.client.values.records import (
@@ -322,14 +322,20 @@ class AsyncHoldfast(Client):
         return await self._run(reading.check(job_id, token, self._policy))
 
     async def events(
-        self, prefix: str | None = None, *, labels: Mapping[str, str] | None = None, after: int | None = None
+        self,
+        prefix: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        after: int | None = None,
+        on_away: OnAway | None = None,
     ) -> AsyncIterator[Happened]:
         """Follow everything that happens but renewals, for ever, through broken connections.
 
         `after` is the `seq` of the last event one has seen; without it, it begins now. What the server no longer keeps
-        comes as an event `resync`.
+        comes as an event `resync`. `on_away` is called with the reason if the server is away, and with None when it is
+        back.
         """
-        follower = Follower(self._policy, prefix, after, plain_labels(labels))
+        follower = Follower(self._policy, prefix, after, plain_labels(labels), on_away)
         try:
             while True:
                 for event in await self._run(follower.more()):

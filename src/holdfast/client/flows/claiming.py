@@ -83,24 +83,26 @@ def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[list[
 
 def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[Got]:
     """Claim the first free job of a list. The server does not wait for this, so a wait asks again and again."""
-    began: Instant = yield NOW
+    asking = Asking(jobs, wanted, (yield NOW), (yield NEW_KEY))
     pause = POLL_SECONDS
+
+    def request(_wait: float) -> Send:
+        body = ClaimsBody(**_terms(wanted, 0, None), any=list(jobs))
+        return Send("POST", "/claims", body, asking.key, policy.answer_seconds)
+
     while True:
-        asking = Asking(jobs, wanted, began, (yield NEW_KEY))
-
-        def request(_wait: float, key: str = asking.key) -> Send:
-            body = ClaimsBody(**_terms(wanted, 0, None), any=list(jobs))
-            return Send("POST", "/claims", body, key, policy.answer_seconds)
-
         reply, sent = yield from stand(asking, request, ManyAnswer, policy, can_wait=False)
-        left = asking.wait_left((yield NOW))
+        now: Instant = yield NOW
+        left = asking.wait_left(now)
         if not isinstance(reply, HeldManyReply) or left <= 0:
             if isinstance(reply, HeldManyReply) and wanted.wait:
                 raise _many_held(reply, NotInTime)
             return _got_many(reply, sent, wanted, 1)[0]
+        asking.tell(now, None)
         soonest = pause * POLL_SHARE_MIN  # A server that says "at once" again and again is not asked without end.
         yield Rest(min(pause, left, max(reply.retry_after_ms / 1_000, soonest)))
         pause = min(pause * 2, POLL_SECONDS_MAX)
+        asking.start_over((yield NEW_KEY))
 
 
 def _terms(wanted: Wanted, wait: float, ticket: str | None) -> dict[str, Any]:

@@ -17,6 +17,10 @@ T = TypeVar("T")
 
 RETRY_FIRST_SECONDS = 0.05
 RETRY_SECONDS_MAX = 1.0
+AWAY_SECONDS = 1.0
+"""A server that has not answered for so long is said to be away. Less than that nobody needs to hear of."""
+LATE_TOKEN_SECONDS = 15.0
+"""How long one who waits, or follows, waits at least for a new token in its file."""
 HASTE_SECONDS = 3.0
 """How long cleaning up may take after an interrupt."""
 AGAIN = frozenset({502, 503, 504})
@@ -25,6 +29,11 @@ _TOKEN_NOT_KNOWN = frozenset({"authentication_failed", "too_many_wrong_tokens"})
 
 Passes = Callable[[Answer], bool]
 """Tells of an answer whether it may be another one soon, so that it is worth to ask again."""
+Longer = Callable[[Instant, float, Answer | Unreachable], float]
+"""Is told of each try in vain: when, for how many seconds there were no others, and what came of it.
+
+Returns for how many seconds more it is to be tried, if that is longer than what is left of `retry_seconds`.
+"""
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -47,38 +56,48 @@ def lacks_new_token(answer: Answer, policy: Policy) -> bool:
     return found is not None and found.code in _TOKEN_NOT_KNOWN
 
 
-def exchange(request: Send | Callable[[Instant], Send], policy: Policy, passes: Passes = restarts) -> Flow[Heard]:
+def exchange(
+    request: Send | Callable[[Instant], Send], policy: Policy, passes: Passes = restarts, longer: Longer | None = None
+) -> Flow[Heard]:
     """Send a request until there is an answer that does not pass by itself, for `retry_seconds` after the first.
 
     Only for requests that can be sent twice: reads, and those with an idempotency key (C5). One that waits is made
-    anew for each try, because less of the wait is left.
+    anew for each try, because less of the wait is left. It may be tried for `longer`.
     """
     pause = RETRY_FIRST_SECONDS
     failing_since: Instant | None = None
     while True:
         sent: Instant = yield NOW
-        heard = None
-        problem: Unreachable | None = None
         asked = request if isinstance(request, Send) else request(sent)
+        found: Answer | Unreachable
         try:
-            heard = Heard((yield asked), sent)
+            answer: Answer = yield asked
         except Unreachable as error:
-            problem = error
+            found = error
         else:
-            if not passes(heard.answer):
-                return heard
+            if not passes(answer):
+                return Heard(answer, sent)
+            found = answer
         now: Instant = yield NOW
-        waited = asked.answer_seconds > policy.answer_seconds and elapsed_ms(sent, now) > policy.retry_seconds * 1_000
-        if failing_since is None or waited:
-            # What breaks off in the middle of a long wait had a server at its other end till then.
+        if failing_since is None or _broke_off(asked, elapsed_ms(sent, now), policy):
             failing_since = now
-        if elapsed_ms(failing_since, now) + pause * 1_000 > policy.retry_seconds * 1_000:
-            if problem is not None:
-                raise problem
-            if heard is not None:
-                return heard
+        failing = elapsed_ms(failing_since, now) / 1_000
+        left = policy.retry_seconds - failing
+        if longer is not None:
+            left = max(left, longer(now, failing, found))
+        if pause > left:
+            if isinstance(found, Unreachable):
+                raise found
+            return Heard(found, sent)
         yield Rest(pause * (0.5 + (yield SHARE) / 2))
         pause = min(pause * 2, RETRY_SECONDS_MAX)
+
+
+def _broke_off(asked: Send, elapsed: int, policy: Policy) -> bool:
+    """Tell whether this ended in the middle of a long wait: then there was a server at its other end till now."""
+    return asked.answer_seconds > policy.answer_seconds and (
+        policy.retry_seconds * 1_000 < elapsed < asked.answer_seconds * 1_000
+    )
 
 
 def insist(request: Send, policy: Policy) -> Flow[Heard]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.flows.effects import NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
-from holdfast.client.flows.exchange import lacks_new_token, restarts
+from holdfast.client.flows.exchange import AWAY_SECONDS, LATE_TOKEN_SECONDS, lacks_new_token, restarts
 from holdfast.client.values import records
 from holdfast.client.values.answer import Answer, refusal
 from holdfast.client.values.paths import with_query
@@ -21,11 +21,13 @@ READ_SECONDS = 45.0
 """Three times as long as the server is ever silent."""
 AGAIN_SECONDS = 0.1
 AGAIN_SECONDS_MAX = 2.0
-LATE_TOKEN_SECONDS = 15.0
-"""How long one that was connected waits at least for a new token in its file."""
 LINE_BYTES_MAX = 16 * 1024 * 1024
 PARTS_MAX = 10_000
 """How many parts the record may have that the server tells in parts: about 640 MB."""
+
+
+OnAway = Callable[[str | None], object]
+"""Is told why a server that was followed does not answer, once for each time, and None when it does again."""
 
 
 class _Frame(msgspec.Struct):
@@ -50,9 +52,17 @@ class Follower:
     """Where one who follows has got to."""
 
     def __init__(
-        self, policy: Policy, prefix: str | None, after: int | None, labels: Mapping[str, str] | None = None
+        self,
+        policy: Policy,
+        prefix: str | None,
+        after: int | None,
+        labels: Mapping[str, str] | None = None,
+        on_away: OnAway | None = None,
     ) -> None:
         self._policy = policy
+        self._on_away = on_away
+        self._is_away = False
+        """Whether it was said that the server is away."""
         self._path = with_query("/events", labels, prefix=prefix)
         self._after = after
         self._stream: Any = None
@@ -73,13 +83,15 @@ class Follower:
                 data: bytes = yield Read(self._stream)
                 if not data:
                     raise Unreachable(self._policy.url, "the connection was closed")
-            except Unreachable:
+            except Unreachable as error:
                 yield from self.close()
                 now: Instant = yield NOW
                 failing_since = failing_since or now
                 failed_ms = elapsed_ms(failing_since, now)
                 if not self._was_connected and failed_ms > self._policy.retry_seconds * 1_000:
                     raise
+                if failed_ms >= AWAY_SECONDS * 1_000:
+                    self._tell_away(error.problem)
                 yield from self._rest_a_while()
                 continue
             except _TokenLate as late:
@@ -89,7 +101,7 @@ class Follower:
                     raise late.refused from None
                 yield from self._rest_a_while()
                 continue
-            self._pause = AGAIN_SECONDS
+            self._pause, failing_since, refused_since = AGAIN_SECONDS, None, None
             events = self._take(data)
             if events:
                 return events
@@ -97,6 +109,13 @@ class Follower:
     def _rest_a_while(self) -> Flow[None]:
         yield Rest(self._pause * (0.5 + (yield SHARE) / 2))
         self._pause = min(self._pause * 2, AGAIN_SECONDS_MAX)
+
+    def _tell_away(self, why: str | None) -> None:
+        is_away = why is not None
+        if is_away != self._is_away:
+            self._is_away = is_away
+            if self._on_away is not None:
+                self._on_away(why)
 
     def close(self) -> Flow[None]:
         """Hang up; `more` begins again where this ended."""
@@ -111,6 +130,7 @@ class Follower:
         self._stream = yield Open(self._path, headers, READ_SECONDS)
         if self._stream.status == 200:  # noqa: PLR2004 - the one good answer
             self._was_connected = True
+            self._tell_away(None)
             return
         status, body = self._stream.status, b""
         while len(body) <= LINE_BYTES_MAX and (part := (yield Read(self._stream))):

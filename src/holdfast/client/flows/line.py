@@ -3,24 +3,39 @@
 One request waits for 50 seconds at most, so a long wait is several requests with one key and one ticket. Whatever is
 interrupted leaves the line, and gives back what it may have got by then. If the token comes from a file and is rotated
 meanwhile, the wait goes on with the new one, at the end of the line: the old place is gone with the old token.
+
+A server that goes away does not end a wait: it is asked again until the wait is over, with the same key and ticket, so
+that the place is the same when it is back. If the place is gone by then, the line is joined anew. A wait without an end
+needs a server that has answered once: before that, the address may be wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from holdfast.client import owners
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send
-from holdfast.client.flows.exchange import HASTE_SECONDS, Heard, exchange, lacks_new_token, restarts
+from holdfast.client.flows.exchange import (
+    AWAY_SECONDS,
+    HASTE_SECONDS,
+    LATE_TOKEN_SECONDS,
+    Heard,
+    exchange,
+    lacks_new_token,
+    restarts,
+)
 from holdfast.client.flows.reading import status
 from holdfast.client.values.answer import Answer, decoded, envelope, refusal
 from holdfast.client.values.options import Wanted
 from holdfast.client.values.paths import job_path
-from holdfast.client.values.records import JobStatus, Place
-from holdfast.errors import HoldfastError, JobHeld, NotInTime
+from holdfast.client.values.records import JobOwner, JobStatus, Place
+from holdfast.errors import HoldfastError, JobHeld, NotInTime, Unreachable
 from holdfast.wire.replies import AcquiredReply, ClaimsReply, WaitingReply
 from holdfast.wire.requests import ReleaseBody
 
@@ -38,9 +53,19 @@ _OK, _CONFLICT = 200, 409
 _GONE = frozenset({400, 404})
 """A lease that is not current: 404, or 400 where somebody else has the name by now."""
 
+log = logging.getLogger("holdfast.client")
+
 
 class _WatcherRaised(Exception):
     """`on_wait` raised one of our own exceptions, which must not be taken for the server's."""
+
+
+@contextlib.contextmanager
+def _watching() -> Iterator[None]:
+    try:
+        yield
+    except HoldfastError as error:
+        raise _WatcherRaised from error
 
 
 class Asking:
@@ -52,6 +77,14 @@ class Asking:
         self.began = began
         self.key = key
         self.ticket: str | None = None
+        self.position = 0
+        """Where we stood when we last heard of it; 0 if we did not."""
+        self.rejoined = 0
+        """How often the place was gone, and the line joined anew."""
+        self.is_met = False
+        """Whether the server has answered once."""
+        self.is_away = False
+        """Whether we have said that the server is away, and it did not answer since."""
         self.asked_wait = 0.0
         """How long the last request was to wait."""
         self.left_at_last = 0.0
@@ -68,13 +101,45 @@ class Asking:
     def this_wait(self, now: Instant) -> float:
         """Return how long the next request waits."""
         left = self.wait_left(now)
-        if self.wanted.on_wait is None:
-            return min(left, WAIT_SECONDS_MAX)
-        return min(left, WATCHED_WAIT_SECONDS_MAX if self.ticket else GLANCE_SECONDS)
+        is_watched = self.wanted.on_wait is not None
+        # One without an end looks as well: from its first answer on, a server that goes away does not end it.
+        if self.is_away or (self.ticket is None and (is_watched or left == math.inf)):
+            return min(left, GLANCE_SECONDS)
+        return min(left, WATCHED_WAIT_SECONDS_MAX if is_watched else WAIT_SECONDS_MAX)
 
     def start_over(self, key: str) -> None:
         """Forget the place and the key: what they led to is gone."""
         self.ticket, self.key = None, key
+
+    def longer(self, now: Instant, failing: float, found: Answer | Unreachable) -> float:
+        """Return for how many seconds more to ask: the rest of the wait, if the server is away. Then say that it is."""
+        left = self.wait_left(now)
+        if isinstance(found, Answer) and not restarts(found):
+            return min(left, LATE_TOKEN_SECONDS - failing)
+        if left == 0 or (left == math.inf and not self.is_met):
+            return 0.0
+        if failing >= AWAY_SECONDS:
+            why = f"it answers {found.status}" if isinstance(found, Answer) else found.problem
+            if self.wanted.on_wait is None and not self.is_away:
+                until = "until it is back" if left == math.inf else f"for {left:.0f} s more"
+                log.warning("the server is away (%s); asking again %s", why, until)
+            self.is_away = True
+            with _watching():
+                self.tell(now, None, why)
+        return left
+
+    def heard(self) -> None:
+        """Take note of an answer."""
+        if self.is_away and self.wanted.on_wait is None:
+            log.warning("the server is back")
+        self.is_met, self.is_away = True, False
+
+    def tell(self, now: Instant, owner: JobOwner | None, away: str | None = None) -> None:
+        """Tell whoever watches where we stand."""
+        if self.wanted.on_wait is None:
+            return
+        waited = elapsed_ms(self.began, now) / 1_000
+        self.wanted.on_wait(Place(self.jobs[0], self.position, waited, owner, away, self.rejoined))
 
 
 def stand(
@@ -97,7 +162,9 @@ def stand(
 
     while True:
         try:
-            heard: Heard = yield from exchange(next_try, policy, passes)
+            heard: Heard = yield from exchange(next_try, policy, passes, asking.longer)
+            if not restarts(heard.answer):
+                asking.heard()
             if not _settles(heard.answer):
                 yield from _begin_again(asking, heard.answer, policy)
                 continue
@@ -134,13 +201,14 @@ def _begin_again(asking: Asking, answer: Answer, policy: Policy) -> Flow[None]:
         raise refusal(answer, policy.url, policy.token_file)
     # The place lapsed while we were cut off, or the lease ended before we heard of it.
     asking.unheard += 1
+    asking.rejoined += 1
     asking.start_over((yield NEW_KEY))
 
 
 def _go_on_waiting(asking: Asking, reply: WaitingReply, sent: Instant, policy: Policy) -> Flow[None]:
     """Take note of the place. Raises `NotInTime` once the wait is over."""
     now: Instant = yield NOW
-    asking.ticket = reply.ticket
+    asking.ticket, asking.position = reply.ticket, reply.position
     asking.unheard = 0
     left = asking.wait_left(now)
     if left <= 0:
@@ -148,12 +216,8 @@ def _go_on_waiting(asking: Asking, reply: WaitingReply, sent: Instant, policy: P
         raise (yield from _not_in_time(asking, policy))
     if asking.wanted.on_wait is not None:
         known = (yield from _glance(asking.jobs[0], policy)) if len(asking.jobs) == 1 else None
-        waited = elapsed_ms(asking.began, now) / 1_000
-        place = Place(asking.jobs[0], reply.position, waited, None if known is None else known.owner)
-        try:
-            asking.wanted.on_wait(place)
-        except HoldfastError as error:
-            raise _WatcherRaised from error
+        with _watching():
+            asking.tell(now, None if known is None else known.owner)
     if elapsed_ms(sent, now) < asking.asked_wait * 500:
         # Sent away early: somebody of the same name stands at the same place. Taking it back at once would never end.
         asking.crowded += 1

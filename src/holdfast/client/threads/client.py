@@ -14,7 +14,7 @@ from holdfast.client.common.decorator import Skipping
 from holdfast.client.flows import claiming, leases, operators, reading
 from holdfast.client.flows import sessions as session_flows
 from holdfast.client.flows.effects import Flow
-from holdfast.client.flows.following import Follower
+from holdfast.client.flows.following import Follower, OnAway
 from holdfast.client.threads.claim import Claim, Claims
 from holdfast.client.threads.http import HttpTransport
 from holdfast.client.threads.link import Link
@@ -297,14 +297,20 @@ class Holdfast(Client):
         return self._run(reading.check(job_id, token, self._policy))
 
     def events(
-        self, prefix: str | None = None, *, labels: Mapping[str, str] | None = None, after: int | None = None
+        self,
+        prefix: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        after: int | None = None,
+        on_away: OnAway | None = None,
     ) -> Iterator[Happened]:
         """Follow everything that happens but renewals, for ever, through broken connections.
 
         `after` is the `seq` of the last event one has seen; without it, it begins now. What the server no longer keeps
-        comes as an event `resync`.
+        comes as an event `resync`. `on_away` is called with the reason if the server is away, and with None when it is
+        back.
         """
-        follower = Follower(self._policy, prefix, after, plain_labels(labels))
+        follower = Follower(self._policy, prefix, after, plain_labels(labels), on_away)
         try:
             while True:
                 yield from self._run(follower.more())

@@ -24,6 +24,8 @@ class _EveryOption(TypedDict, total=False):
     """Keep the job closed for so long after any end of this claim."""
     labels: Mapping[str, str] | None
     """What to find it by: at most 16 texts by key. Lists and events can be asked for a label."""
+    on_wait: Callable[[Place], None] | None
+    """Called every few seconds of the wait, with the place in the line, and whether the server is away."""
 
 
 class ClaimAnyOptions(_EveryOption, total=False):
@@ -41,10 +43,7 @@ class ClaimAnyOptions(_EveryOption, total=False):
 
 
 class ClaimAllOptions(ClaimAnyOptions, total=False):
-    """What `claim_all` may ask for: what `claim_any` may, and to hear of the wait."""
-
-    on_wait: Callable[[Place], None] | None
-    """Called with the place in the line, every few seconds."""
+    """What `claim_all` may ask for: what `claim_any` may."""
 
 
 class ClaimOptions(ClaimAllOptions, total=False):
@@ -57,8 +56,6 @@ class ClaimOptions(ClaimAllOptions, total=False):
 class ClaimJobOptions(_EveryOption, total=False):
     """What `claim_job` may ask for, beside the owner, the metadata and the ttl, which have a place of their own."""
 
-    on_wait: Callable[[Place], None] | None
-    """Called with the place in the line, every few seconds."""
     resume: bool
     """Ask for one's own live claim back."""
 

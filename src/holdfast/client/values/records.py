@@ -121,10 +121,15 @@ class Place(msgspec.Struct, frozen=True):
 
     job_id: str
     position: int
+    """0 while it is not known yet, and where there is no line: for the first free one of several jobs."""
     waited: float
     """Seconds."""
     owner: JobOwner | None
     """Who has the job meanwhile, if it is one job and somebody has it."""
+    away: str | None = None
+    """Why the server does not answer just now; None while it does. It is asked again until the wait is over."""
+    rejoined: int = 0
+    """How often the place was gone when we came back to it, so that the line was joined anew, at its end."""
 
 
 class SessionInfo(msgspec.Struct, frozen=True):
