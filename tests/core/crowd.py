@@ -325,8 +325,8 @@ def check_lines(state: State) -> None:
     assert {i: who for who, those in presence.tickets_by_holder.items() for i in those} == {
         i: holder_of_ticket(tickets[i]) for i in presence.present
     }
-    assert index.ticket_by_wish == {
-        (holder_of_ticket(ticket), ticket.names): i
+    assert index.tickets_by_wish == {
+        (holder_of_ticket(ticket), frozenset(ticket.names)): {i: None}
         for i, ticket in tickets.items()
         if holder_of_ticket(ticket)[0] != "alone"
     }

@@ -86,8 +86,8 @@ class Key(NamedTuple):
     """The other leases that it made (M2)."""
     session: str | None = None
     """The session that it counts against, if what it was spent for is bound to one."""
-    left: bool = False
-    """It made a place in the line that was given up."""
+    left: str = ""
+    """The place in the line that it made and has no more."""
 
 
 Account = tuple[str, str | None]
@@ -208,7 +208,7 @@ class Naive(Waiting):
             happened.append(("expired", claim.name))
         gone = [place for place in self.line.places if place.away is not None and place.away + ABSENT_MS <= now]
         for place in sorted(gone, key=lambda place: place.away or 0):
-            self.leave_line(place, ("ticket-gone",))
+            self.leave_line(place, ("ticket-gone",), is_remembered=True)
         self.settle_line()
         return happened
 
@@ -222,7 +222,8 @@ class Naive(Waiting):
         for claim in sorted(bound):
             self.end(claim, "session_ended")
         for place in [place for place in self.line.places if place.bound and place.session == run.session_id]:
-            self.leave_line(place, ("session-lapsed",) if how == "expired" else ("session-unknown",))
+            told = ("session-lapsed",) if how == "expired" else ("session-unknown",)
+            self.leave_line(place, told, is_remembered=True)
         self.ends += 1
         self.runs[self.runs.index(run)] = run._replace(how=how, at=self.now, place=self.ends)
         return sorted(claim.name for claim in bound)
@@ -328,8 +329,8 @@ class Naive(Waiting):
         return None
 
     def again(self, command: Keyed, key: Key) -> tuple[object, ...]:
-        if key.left:
-            return ("ticket-gone",)
+        if key.left and isinstance(command, Acquire | ClaimAll):
+            return self.return_to(command, key.left)
         place = next((place for place in self.line.places if key.made in place.lease_ids), None)
         if place is not None:
             return self.come_back(place, place)
@@ -383,7 +384,7 @@ class Naive(Waiting):
         name = command.name
         claim = self.live(name)
         if command.ticket is not None:
-            return self.return_to(command)
+            return self.return_to(command, command.ticket)
         if (done := self.done(name)) and not command.terms.redo:
             return done
         closed = claim is None and self.closed_until(name) > self.now
@@ -437,23 +438,24 @@ class Naive(Waiting):
         if taken is not None:
             self.line.places.remove(taken)
             if taken.lease_ids != place.lease_ids:
-                self.drop_key(taken)
+                self.remember_key(taken)
 
     def drop_key(self, place: Place) -> None:
-        """A place that was refused or taken over leaves no memory of its key (C5)."""
+        """A place that was refused leaves no memory of its key (C5)."""
         gone = (place.principal, place.key)
         self.keys = [key for key in self.keys if (key.principal, key.key) != gone or place.key is None]
 
     def remember_key(self, place: Place) -> None:
-        """A place that was given up, or lapsed, is remembered like one that ended (C5)."""
+        """The key of a place that ended, or that another request has now, is remembered like that of a lease (C5)."""
         for number, key in enumerate(self.keys):
             if (key.principal, key.key) == (place.principal, place.key):
                 self.ends += 1
                 session = place.session if place.bound else None
-                self.keys[number] = key._replace(place=self.ends, at=self.now, session=session, left=True)
+                self.keys[number] = key._replace(place=self.ends, at=self.now, session=session, left=place.ticket_id)
 
     def keep_key(self, place: Place) -> None:
         if place.key is not None:
+            self.drop_key(place)
             first, *more = place.lease_ids
             self.keys.append(Key(place.principal, place.key, "acquire", place.asked, first, more=tuple(more)))
 

@@ -37,7 +37,12 @@ class Place(NamedTuple):
 
     @property
     def who(self) -> Answer:
-        return who(self.bound, self.session, self.principal, self.owner, self.lease_ids[0])
+        return who(self.bound, self.session, self.principal, self.owner, self.ticket_id)
+
+    def asked_as(self, names: tuple[str, ...]) -> "Place":
+        """The same place with its names in another order."""
+        ids = dict(zip(self.names, self.lease_ids, strict=True))
+        return self._replace(names=names, lease_ids=tuple(ids[name] for name in names))
 
 
 def who(bound: bool, session: str | None, principal: str, owner: str | None, lease_id: str) -> Answer:
@@ -81,8 +86,9 @@ class Line:
         return next((place for place in self.places if place.ticket_id == ticket_id), None)
 
     def own(self, wanted: Place) -> Place | None:
-        """The place that a holder has already for just these names (W3)."""
-        same = (place for place in self.places if (place.who, place.names) == (wanted.who, wanted.names))
+        """The place that a holder has already for just this set of names (W3)."""
+        wish = (wanted.who, set(wanted.names))
+        same = (place for place in self.places if (place.who, set(place.names)) == wish)
         return None if wanted.who[0] == "alone" else next(same, None)
 
     def at(self, name: str) -> list[Place]:
@@ -182,7 +188,7 @@ class Waiting(ABC):
 
     def claim_all(self, command: ClaimAll) -> Answer:
         if command.ticket is not None:
-            return self.return_to(command)
+            return self.return_to(command, command.ticket)
         if lacking := self.lacking(command, len(command.names)):
             return lacking
         obstacles = [(name, self.obstacle(name, command)) for name in command.names]
@@ -261,8 +267,10 @@ class Waiting(ABC):
         wanted = place_for(command, self.now)
         known = self.line.own(wanted)
         if known is not None:
-            taken = wanted._replace(ticket_id=known.ticket_id, lease_ids=known.lease_ids, away=known.away)
-            return self.come_back(known, taken)
+            lease_ids = known.asked_as(wanted.names).lease_ids
+            return self.come_back(
+                known, wanted._replace(ticket_id=known.ticket_id, lease_ids=lease_ids, away=known.away)
+            )
         if full := self.no_place(wanted):
             return full
         if circle := self.line.shortest_circle(wanted, self.holders()):
@@ -277,33 +285,34 @@ class Waiting(ABC):
             self.leave_line(known, ("deadlock", circle))
             return ("deadlock", circle)
         if known != taken:
-            self.drop_key(known)
+            self.remember_key(known)
             self.keep_key(taken)
             self.line.swap(known, taken)
         return ("later", taken.ticket_id)
 
-    def return_to(self, command: Acquire | ClaimAll) -> Answer:
+    def return_to(self, command: Acquire | ClaimAll, ticket_id: str) -> Answer:
         wanted = place_for(command, self.now)
-        place = self.line.find(command.ticket)
+        place = self.line.find(ticket_id)
         if place is None:
             done = [self.done(name) for name in wanted.names if not command.terms.redo]
             return next((each for each in done if each), ("ticket-gone",))
-        whose = (place.names, place.principal, place.owner, place.bound)
-        same = whose == (wanted.names, wanted.principal, wanted.owner, wanted.bound)
+        whose = (set(place.names), place.principal, place.owner, place.bound)
+        same = whose == (set(wanted.names), wanted.principal, wanted.owner, wanted.bound)
         if not same or (place.bound and place.session != wanted.session):
             return ("ticket-gone",)
-        return self.come_back(place, place._replace(key=wanted.key, asked=wanted.asked))
+        return self.come_back(place, place.asked_as(wanted.names)._replace(key=wanted.key, asked=wanted.asked))
 
     def leave(self, command: Leave) -> Answer:
         place = self.line.find(command.ticket_id)
         if place is None or place.principal != command.principal:
             return ("ticket-gone",)
-        self.leave_line(place, ("ticket-gone",))
+        self.leave_line(place, ("ticket-gone",), is_remembered=True)
         return ("ok",)
 
-    def leave_line(self, place: Place, answer: Answer) -> None:
+    def leave_line(self, place: Place, answer: Answer, *, is_remembered: bool = False) -> None:
+        """C5: what was given up, or ended with its session, is remembered; refusals leave nothing."""
         self.line.places.remove(place)
-        if answer == ("ticket-gone",):
+        if is_remembered:
             self.remember_key(place)
         else:
             self.drop_key(place)

@@ -201,12 +201,27 @@ def test_all_comes_back_to_its_place(alice: Api, bob: Api) -> None:
     first = bob.claims(key=key, all=names, owner="ben", wait_seconds=0.01).json()
     assert (first["status"], first["position"]) == ("waiting", 1)
     assert bob.claims(key=key, all=names, owner="ben", wait_seconds=0.01).json()["ticket"] == first["ticket"]
-    refused(bob.claims(all=names[::-1], owner="ben", ticket=first["ticket"]), 404, "ticket_gone")
+    refused(bob.claims(all=names[:1], owner="ben", ticket=first["ticket"]), 404, "ticket_gone")
     alice.release(names[0], lease)
     body = bob.claims(key=key, all=names, owner="ben", ticket=first["ticket"]).json()
     assert [claim["name"] for claim in body["claims"]] == names
     again = bob.claims(key=key, all=names, owner="ben").json()
     assert [claim["lease_id"] for claim in again["claims"]] == [claim["lease_id"] for claim in body["claims"]]
+
+
+def test_all_in_another_order_is_the_same_place(alice: Api, bob: Api) -> None:
+    """W3, C5: one place for an owner and a set of names. The answer has the order asked last; a key has its own."""
+    names = _names(3)
+    lease = alice.acquired(names[0])["lease_id"]
+    ticket = bob.claims(all=names, owner="ben", wait_seconds=0.01).json()["ticket"]
+    other, key = names[::-1], unique("key")
+    assert bob.claims(key=key, all=other, owner="ben", wait_seconds=0.01).json()["ticket"] == ticket
+    refused(bob.claims(key=key, all=names, owner="ben", wait_seconds=0.01), 422, "idempotency_conflict")
+    alice.release(names[0], lease)
+    body = bob.claims(key=key, all=other, owner="ben", wait_seconds=1).json()
+    assert [claim["name"] for claim in body["claims"]] == other
+    assert sorted(claim["fencing_token"] for claim in body["claims"]) == [c["fencing_token"] for c in body["claims"]]
+    refused(bob.claims(all=names, owner="ben", ticket=ticket), 404, "ticket_gone")
 
 
 def test_all_of_one_name_that_waited_looks_the_same(alice: Api, bob: Api, name: str) -> None:

@@ -37,7 +37,7 @@ from holdfast.core.values import (
 if TYPE_CHECKING:
     from holdfast.core.commands import Acquire, Release, Renew, Reopen, Revoke, Transfer
     from holdfast.core.decision import Notice
-    from holdfast.core.events import Left
+    from holdfast.core.events import Event, Left
     from holdfast.core.refusals import Refusal
     from holdfast.core.state import State
     from holdfast.core.values import Limits, Moment, Slot, Terms
@@ -53,7 +53,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     if memo is not None:
         return _acquired_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
     if command.ticket is not None:
-        return line.return_to(state, command, now)
+        return line.return_to(state, command, command.ticket, now)
     slot = state.slots.get(command.name, EMPTY)
     lease = slot.lease
     if slot.done is not None and slot.done.until_ms > now.ms and not terms.redo:
@@ -127,7 +127,7 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
 def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) -> Decision:
     """Answer a retry: the same lease, the same place in line, or that it has ended. Never a new grant (C5)."""
     if memo.kind == "left":
-        return refuse(refusals.TicketGone())
+        return line.return_to(state, command, memo.made, now)
     slot = state.slots.get(command.name, EMPTY)
     lease = slot.lease
     if lease is not None and lease.lease_id == memo.made:
@@ -174,11 +174,10 @@ def _grant(state: State, command: Acquire, slot: Slot, now: Moment) -> Decision:
     if token > TOKEN_MAX:
         return refuse(refusals.TokensExhausted())
     lease = lease_from(command.terms, command.lease_id, token, now)
-    # Who gets a name it also stood in line for has no more need of that place.
-    waits = state.index.lines and command.name in state.index.lines
-    place = line.own_ticket(state, line.ticket_for(command, state, now)) if waits else None
-    event = Granted(command.name, lease, command.terms.fingerprint, place)
-    return Decision((event,), Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts + 1))
+    events: tuple[Event, ...] = (Granted(command.name, lease, command.terms.fingerprint),)
+    if state.index.lines and command.name in state.index.lines:
+        events = (*line.no_more_need(state, line.ticket_for(command, state, now)), *events)
+    return Decision(events, Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts + 1))
 
 
 def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision:

@@ -86,15 +86,15 @@ def recall(state: State, asked: Keyed, kind: str) -> Memo | refusals.KeyConflict
     if memo is None or (memo.kind == kind and memo.fingerprint == asked.fingerprint):
         return memo
     if memo.kind == "left" and kind == "acquire" and memo.fingerprint == asked.fingerprint:
-        # It made a place in the line that was given up.
+        # It made a place in the line that is not its own any more.
         return memo
     return refusals.KeyConflict()
 
 
 def left(ticket: Ticket, how: str) -> Left:
-    """Make the end of a place in the line. The key of one that was given up is remembered; refusals leave nothing."""
+    """Make the end of a place in the line. Its key is remembered, unless its request was refused (C5)."""
     terms = ticket.terms
-    is_remembered = terms.key is not None and how in {"withdrawn", "gone"}
+    is_remembered = terms.key is not None and how not in {"refused", "deadlock"}
     return Left(ticket.ticket_id, how, ticket.names, terms.owner, terms.labels, is_remembered, terms.principal)
 
 

@@ -59,9 +59,11 @@ class Reopened(msgspec.Struct, frozen=True, array_like=True, tag="reopened", gc=
 
 
 class Joined(msgspec.Struct, frozen=True, array_like=True, tag="joined", gc=False):
-    """Somebody stands in line."""
+    """Somebody stands in line, or another request of the same holder has the place now."""
 
     ticket: Ticket
+    is_remembered: bool = False
+    """Whether the key of the request that had the place before is remembered (C5)."""
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag="left", gc=False):

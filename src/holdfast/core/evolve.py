@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -32,13 +31,12 @@ from holdfast.core.events import (
     TokensUsed,
     Transferred,
 )
+from holdfast.core.memory import fade, forget_by, remember, spend_key, take_back_key
 from holdfast.core.state import EMPTY, State
-from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Slot, SpentKey, holder_of_lease
+from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Slot, holder_of_lease
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from holdfast.core.values import AccessToken, Remembered
+    from holdfast.core.values import AccessToken, Ticket
 
 
 def evolve(state: State, record: Record) -> None:
@@ -56,7 +54,7 @@ def evolve(state: State, record: Record) -> None:
         case GrantedMany():
             _granted_many(state, event)
         case Joined():
-            _joined(state, event)
+            _joined(state, event, record)
         case Left():
             _left(state, event, record)
         case Transferred():
@@ -78,7 +76,7 @@ def evolve(state: State, record: Record) -> None:
         case TokensUsed():
             _tokens_used(state, event)
         case Forgotten() | SharesForgotten() | DoneFaded():
-            _forgotten(state, event)
+            forget_by(state, event)
         case Opened():
             state.epoch = event.epoch
         case Restored():
@@ -134,7 +132,7 @@ def _finish(state: State, name: str, lease: Lease) -> None:
         state.presence.lose_interest(holder_of_lease(lease))
 
 
-def _joined(state: State, event: Joined) -> None:
+def _joined(state: State, event: Joined, record: Record) -> None:
     """Let a ticket stand in line, or let another request of its holder have the place it has."""
     ticket, terms = event.ticket, event.ticket.terms
     known = state.tickets.get(ticket.ticket_id)
@@ -143,19 +141,29 @@ def _joined(state: State, event: Joined) -> None:
         state.index.add_ticket(ticket)
         state.presence.absent_since[ticket.ticket_id] = state.now_ms
     elif known.terms.key is not None:
-        # A key leads to a place only while its own request is the one that has it: one lease, one claimer (C3).
+        # A key leads to a lease only if its own request is the one that has the place: one lease, one claimer (C3).
         state.memos.pop((known.terms.principal, known.terms.key), None)
+        if event.is_remembered:
+            _spend_place(state, known, record)
     if terms.key is not None:
+        take_back_key(state, terms.principal, terms.key)
         state.memos[terms.principal, terms.key] = Memo("acquire", ticket.lease_ids[0], terms.fingerprint)
 
 
 def _left(state: State, event: Left, record: Record) -> None:
-    terms = state.tickets[event.ticket_id].terms
+    ticket = state.tickets[event.ticket_id]
     _leave(state, event.ticket_id)
-    if event.is_remembered and terms.key is not None:
+    if event.is_remembered:
+        _spend_place(state, ticket, record)
+
+
+def _spend_place(state: State, ticket: Ticket, record: Record) -> None:
+    """Remember the key that made a place and has it no more (C5)."""
+    terms = ticket.terms
+    if terms.key is not None:
         session = terms.session if terms.bound else None
-        memo = Memo("left", event.ticket_id, terms.fingerprint)
-        _spend_key(state, terms.principal, terms.key, memo, record.at_ms, session=session)
+        memo = Memo("left", ticket.ticket_id, terms.fingerprint)
+        spend_key(state, terms.principal, terms.key, memo, record.at_ms, session=session)
 
 
 def _leave(state: State, ticket_id: str) -> None:
@@ -196,7 +204,7 @@ def _renewed(state: State, event: Renewed, record: Record) -> None:
     if event.claim_key is not None:
         memo = Memo("acquire", lease.lease_id, event.fingerprint)
         session = lease.session if lease.bound else None
-        _spend_key(state, lease.principal, event.claim_key, memo, record.at_ms, session=session)
+        spend_key(state, lease.principal, event.claim_key, memo, record.at_ms, session=session)
 
 
 def _ended(state: State, event: Ended, record: Record) -> None:
@@ -227,11 +235,11 @@ def _ended(state: State, event: Ended, record: Record) -> None:
     end_key = None if by_other else event.key
     bound = lease.bound and says_whose
     ended = EndedLease(event.name, lease.principal, lease.session, end, lease.key, end_key, bound)
-    _remember(state, lease.lease_id, ended)
+    remember(state, lease.lease_id, ended)
     if event.key is not None and event.by is not None:
         memo = Memo("revoke" if event.how == "revoked" else "release", lease.lease_id, event.fingerprint)
         if by_other:
-            _spend_key(state, event.by, event.key, memo, record.at_ms)
+            spend_key(state, event.by, event.key, memo, record.at_ms)
         else:
             state.memos[event.by, event.key] = memo
     for each in event.left:
@@ -246,7 +254,7 @@ def _transferred(state: State, event: Transferred, record: Record) -> None:
         return
     end = LastEnd("transferred", old.token, old.owner, old.note, record.at_ms, record.wall_ms, event.by)
     _finish(state, event.name, old)
-    _remember(state, old.lease_id, EndedLease(event.name, old.principal, old.session, end, old.key, None, old.bound))
+    remember(state, old.lease_id, EndedLease(event.name, old.principal, old.session, end, old.key, None, old.bound))
     state.slots[event.name] = Slot(new, 0, end, slot.attempts)
     state.last_token = new.token
     _begin(state, event.name, new)
@@ -256,9 +264,9 @@ def _transferred(state: State, event: Transferred, record: Record) -> None:
 
 
 def _reopened(state: State, event: Reopened, record: Record) -> None:
-    _fade(state, event.name)
+    fade(state, event.name)
     if event.key is not None:
-        _spend_key(state, event.by, event.key, Memo("reopen", event.name, event.fingerprint), record.at_ms)
+        spend_key(state, event.by, event.key, Memo("reopen", event.name, event.fingerprint), record.at_ms)
 
 
 def _session_opened(state: State, event: SessionOpened) -> None:
@@ -282,11 +290,11 @@ def _session_ended(state: State, event: SessionEnded, record: Record) -> None:
     for ended in event.leases:
         _ended(state, ended, record)
     for each in event.left:
-        _leave(state, each.ticket_id)
+        _left(state, each, record)
     session = state.sessions.pop(event.session_id)
     state.index.drop_session(session)
     ended_session = EndedSession(session.principal, event.how, record.at_ms, record.wall_ms, session.key, event.key)
-    _remember(state, event.session_id, ended_session)
+    remember(state, event.session_id, ended_session)
     if event.key is not None:
         state.memos[session.principal, event.key] = Memo("end_session", event.session_id, event.fingerprint)
     state.agenda.tidy_session_alarms(state.sessions)
@@ -307,13 +315,13 @@ def _token_created(state: State, event: TokenCreated, record: Record) -> None:
     token = event.token
     _let_in(state, token)
     if event.key is not None:
-        _spend_key(state, token.made_by, event.key, Memo("token", token.name, event.fingerprint), record.at_ms)
+        spend_key(state, token.made_by, event.key, Memo("token", token.name, event.fingerprint), record.at_ms)
 
 
 def _token_revoked(state: State, event: TokenRevoked, record: Record) -> None:
     _shut_out(state, event.name)
     if event.key is not None:
-        _spend_key(state, event.by, event.key, Memo("revoke_token", event.name, event.fingerprint), record.at_ms)
+        spend_key(state, event.by, event.key, Memo("revoke_token", event.name, event.fingerprint), record.at_ms)
 
 
 def _token_ended(state: State, event: TokenEnded, record: Record) -> None:
@@ -321,7 +329,7 @@ def _token_ended(state: State, event: TokenEnded, record: Record) -> None:
     for each in event.sessions:
         _session_ended(state, each, record)
     for place in event.left:
-        _leave(state, place.ticket_id)
+        _left(state, place, record)
     if event.keeps_sessions:
         for session_id in state.index.sessions_by_principal.get(event.name, ()):
             session = state.sessions[session_id]
@@ -332,7 +340,7 @@ def _token_ended(state: State, event: TokenEnded, record: Record) -> None:
         _let_in(state, event.successor)
     if event.key is not None:
         kind = "revoke_token" if event.successor is None else "rotate_token"
-        _spend_key(state, event.by, event.key, Memo(kind, event.name, event.fingerprint), record.at_ms)
+        spend_key(state, event.by, event.key, Memo(kind, event.name, event.fingerprint), record.at_ms)
 
 
 def _tokens_used(state: State, event: TokensUsed) -> None:
@@ -341,104 +349,3 @@ def _tokens_used(state: State, event: TokensUsed) -> None:
             state.last_used[name] = wall_ms
         else:
             state.last_used.pop(name, None)
-
-
-def _spend_key(state: State, principal: str, key: str, memo: Memo, at_ms: int, *, session: str | None = None) -> None:
-    state.memos[principal, key] = memo
-    _remember(state, f"{principal} {key}", SpentKey(principal, key, at_ms, session))
-
-
-def _remember(state: State, place: str, thing: Remembered) -> None:
-    """Keep what is over in the retry memory, behind all that is there."""
-    before = state.remembered.pop(place, None)
-    if before is not None:
-        state.index.forget(place, before)
-    state.remembered[place] = thing
-    state.index.remember(place, thing)
-
-
-def _fade(state: State, name: str) -> None:
-    """Let finished work be claimed again; the name keeps its place among the free ones."""
-    slot = state.slots[name]
-    if slot.done is not None:
-        state.slots[name] = faded = replace(slot, done=None)
-        state.index.fade(name, faded)
-
-
-def _forgotten(state: State, event: Forgotten | SharesForgotten | DoneFaded) -> None:
-    match event:
-        case Forgotten():
-            _eldest_forgotten(state, event)
-        case SharesForgotten():
-            _shares_forgotten(state, event)
-        case DoneFaded():
-            for name in event.names:
-                _fade(state, name)
-
-
-def _eldest_forgotten(state: State, event: Forgotten) -> None:
-    for place in list(islice(state.remembered, event.remembered)):
-        _forget(state, place)
-    if event.names:
-        # Only older versions wrote this; the walk over all names is theirs.
-        for name in list(islice(_forgettable(state), event.names)):
-            state.index.drop_free(name, state.slots.pop(name))
-
-
-def _forgettable(state: State) -> Iterator[str]:
-    for name, slot in state.slots.items():
-        if slot.lease is None and may_go(state, name, slot, state.now_ms):
-            yield name
-
-
-def _shares_forgotten(state: State, event: SharesForgotten) -> None:
-    for principal, session, number in event.remembered:
-        for place in list(islice(state.index.memory.account(principal, session).items, number)):
-            _forget(state, place)
-    for principal, session, looked_at in event.names:
-        for name in list(islice(state.index.free.account(principal, session).items, looked_at)):
-            slot = state.slots.pop(name)
-            state.index.drop_free(name, slot)
-            if not may_go(state, name, slot, state.now_ms):
-                # Put behind, here and there, so that it is not looked at again before all others.
-                state.slots[name] = slot
-                state.index.add_free(name, slot)
-
-
-def may_go(state: State, name: str, slot: Slot, now_ms: int) -> bool:
-    """Tell whether a free name may be forgotten: nobody waits for it, it is open (I14) and not known as done (L5)."""
-    is_open = slot.closed_until_ms <= now_ms and (slot.done is None or slot.done.until_ms <= now_ms)
-    return is_open and name not in state.index.lines
-
-
-def _forget(state: State, place: str) -> None:
-    """Drop one entry of the retry memory, with the keys that lead to it."""
-    thing = state.remembered.pop(place)
-    state.index.forget(place, thing)
-    match thing:
-        case EndedLease(principal=principal, key=key, end=end, end_key=end_key):
-            _forget_claim(state, principal, key)
-            # It was ended by an operator's key, maybe.
-            _forget_memos(state, principal if end.by is None else end.by, end_key)
-        case EndedSession(principal=principal, key=key, end_key=end_key):
-            _forget_memos(state, principal, key, end_key)
-        case SpentKey(principal=principal, key=key):
-            _forget_memos(state, principal, key)
-
-
-def _forget_claim(state: State, principal: str, key: str | None) -> None:
-    """Forget a key with the last of the leases it made: until then a retry must not make new ones (C5)."""
-    memo = None if key is None else state.memos.get((principal, key))
-    if key is None or memo is None:
-        return
-    if memo.leases > 1:
-        # The ids would outlive what is remembered of them, and count for nobody.
-        state.memos[principal, key] = replace(memo, leases=memo.leases - 1, lease_ids=())
-    else:
-        del state.memos[principal, key]
-
-
-def _forget_memos(state: State, principal: str, *keys: str | None) -> None:
-    for key in keys:
-        if key is not None:
-            state.memos.pop((principal, key), None)

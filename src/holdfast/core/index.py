@@ -50,8 +50,11 @@ class Index:
         self.join_number: dict[str, int] = {}
         """A number for each ticket that rises with the order of joining, across all lines (I12)."""
         self.last_join_number = 0
-        self.ticket_by_wish: dict[tuple[Holder, tuple[str, ...]], str] = {}
-        """The one place of a holder for just these names (W3). A claim without an owner never has one already."""
+        self.tickets_by_wish: dict[tuple[Holder, frozenset[str]], dict[str, None]] = {}
+        """The place of a holder for just these names, in any order (W3). A claim without an owner has none already.
+
+        It is one, but for journals of versions that took another order for another wish.
+        """
         self.tickets_by_session: dict[str, dict[str, None]] = {}
         """Tickets that end with a session."""
         self.ticket_by_lease_id: dict[str, str] = {}
@@ -199,7 +202,7 @@ class Index:
             self.ticket_by_lease_id[lease_id] = ticket_id
         holder = holder_of_ticket(ticket)
         if holder[0] != "alone":
-            self.ticket_by_wish[holder, ticket.names] = ticket_id
+            self.tickets_by_wish.setdefault((holder, frozenset(ticket.names)), {})[ticket_id] = None
         if terms.bound and terms.session is not None:
             self.tickets_by_session.setdefault(terms.session, {})[ticket_id] = None
         self.tickets_by_principal.setdefault(terms.principal, {})[ticket_id] = None
@@ -213,7 +216,7 @@ class Index:
             _take_out(self.lines, name, ticket_id)
         for lease_id in ticket.lease_ids:
             self.ticket_by_lease_id.pop(lease_id, None)
-        self.ticket_by_wish.pop((holder_of_ticket(ticket), ticket.names), None)
+        _take_out(self.tickets_by_wish, (holder_of_ticket(ticket), frozenset(ticket.names)), ticket_id)
         if terms.bound and terms.session is not None:
             _take_out(self.tickets_by_session, terms.session, ticket_id)
         _take_out(self.tickets_by_principal, terms.principal, ticket_id)

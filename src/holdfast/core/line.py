@@ -65,6 +65,7 @@ from holdfast.core.values import TOKEN_MAX, Ticket, holder_of_lease, holder_of_t
 if TYPE_CHECKING:
     from holdfast.core.answers import Answer
     from holdfast.core.commands import Acquire, ClaimAll, Leave
+    from holdfast.core.events import Left
     from holdfast.core.presence import Place
     from holdfast.core.refusals import Refusal
     from holdfast.core.state import State
@@ -81,11 +82,10 @@ def ticket_for(command: Acquire | ClaimAll, state: State, now: Moment) -> Ticket
 
 def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits) -> Decision:
     """Stand in line, at the place the holder has already if it has one (W3)."""
-    known = own_ticket(state, ticket)
-    if known is not None:
-        place = state.tickets[known]
-        asked = replace(ticket, ticket_id=known, lease_ids=place.lease_ids, joined_wall_ms=place.joined_wall_ms)
-        return come_back(state, asked, wait_ms, now)
+    place = own_place(state, ticket)
+    if place is not None:
+        kept = {"ticket_id": place.ticket_id, "joined_wall_ms": place.joined_wall_ms}
+        return come_back(state, replace(in_order(ticket.names, place), terms=ticket.terms, **kept), wait_ms, now)
     full = no_place(state, ticket, limits)
     if full is not None:
         return refuse(full)
@@ -95,37 +95,52 @@ def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits
     return Decision((Joined(ticket),), MustWait(ticket.ticket_id, wait_ms))
 
 
-def own_ticket(state: State, ticket: Ticket) -> str | None:
-    """Return the place that this holder has already for just these names."""
-    return state.index.ticket_by_wish.get((holder_of_ticket(ticket), ticket.names))
+def own_place(state: State, ticket: Ticket) -> Ticket | None:
+    """Return the place that this holder has already for just these names, in any order (W3)."""
+    those = state.index.tickets_by_wish.get((holder_of_ticket(ticket), frozenset(ticket.names)))
+    return None if those is None else state.tickets[next(iter(those))]
+
+
+def in_order(names: tuple[str, ...], place: Ticket) -> Ticket:
+    """Return a place with its names in the order of whoever asks now: its claims are answered in that order."""
+    leases = place.leases
+    return replace(place, names=names, lease_ids=tuple(leases[name] for name in names))
+
+
+def no_more_need(state: State, ticket: Ticket) -> tuple[Left, ...]:
+    """Return the end of the place that a holder has for what it gets without it; its key is remembered (C5)."""
+    place = own_place(state, ticket)
+    return () if place is None else (left(place, "withdrawn"),)
 
 
 def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decision:
     """Wait at a place one has; a circle that closed while one was away is told, and ends the wait (D1).
 
     What differs from the place as it was is made durable: a key leads to the place only for the request that has it,
-    so that of two requests of one holder never both are told that they own what comes of it (C3).
+    so that of two requests of one holder never both are told that they own what comes of it (C3). The key before it is
+    remembered: it made that place, and makes nothing else (C5).
     """
     ticket_id = asked.ticket_id
     endless = find_circle(state, holder_of_ticket(asked), asked.names, now.ms)
     if endless is None:
-        return Decision(() if asked == state.tickets[ticket_id] else (Joined(asked),), MustWait(ticket_id, wait_ms))
+        change = () if asked == state.tickets[ticket_id] else (Joined(asked, is_remembered=True),)
+        return Decision(change, MustWait(ticket_id, wait_ms))
     if isinstance(endless, refusals.TooTangled):
         # Nothing is wrong with the place itself: its holder may come back when fewer wait.
         return refuse(endless)
     return Decision((left(asked, "deadlock"),), endless, ((ticket_id, endless),))
 
 
-def return_to(state: State, command: Acquire | ClaimAll, now: Moment) -> Decision:
-    """Come back with a ticket: it must be this caller's, for just these names (W3)."""
-    ticket = state.tickets.get(command.ticket or "")
+def return_to(state: State, command: Acquire | ClaimAll, ticket_id: str, now: Moment) -> Decision:
+    """Come back with a ticket, or with a key that leads to it: it must be this caller's, for just these names (W3)."""
+    ticket = state.tickets.get(ticket_id)
     if ticket is None:
         # Finished work answered all in line, also those who were absent and did not hear it (L5).
         finished = None if command.terms.redo else _finished(state, command.names, now.ms)
         return refuse(finished or refusals.TicketGone())
     kept, asked = ticket.terms, command.terms
     if (
-        ticket.names != command.names
+        set(ticket.names) != set(command.names)
         or kept.owner != asked.owner
         or kept.bound != asked.bound
         or (kept.bound and kept.session != asked.session)
@@ -133,7 +148,7 @@ def return_to(state: State, command: Acquire | ClaimAll, now: Moment) -> Decisio
     ):
         return refuse(refusals.TicketGone())
     terms = replace(kept, key=asked.key, fingerprint=asked.fingerprint)
-    return come_back(state, replace(ticket, terms=terms), command.wait_ms, now)
+    return come_back(state, replace(in_order(command.names, ticket), terms=terms), command.wait_ms, now)
 
 
 def _finished(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Finished | None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from holdfast.core.agenda import EDGES_MAX
 from holdfast.core.decision import Due, end_of, left
 from holdfast.core.events import DoneFaded, Forgotten, SessionEnded, SharesForgotten, TimePassed
-from holdfast.core.evolve import may_go
 from holdfast.core.line import circle_at_handover, next_turn
+from holdfast.core.memory import may_go
 from holdfast.core.refusals import SessionLapsed, TicketGone
 from holdfast.core.sessions import ends_with, places_in
 from holdfast.core.shares import givers, weight_of_name, weight_of_remembered

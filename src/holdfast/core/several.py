@@ -6,7 +6,6 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.core import line, refusals
 from holdfast.core.answers import Acquired, AcquiredMany
@@ -63,7 +62,7 @@ def claim_all(state: State, command: ClaimAll, now: Moment, limits: Limits) -> D
     if memo is not None:
         return _all_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
     if command.ticket is not None:
-        return line.return_to(state, command, now)
+        return line.return_to(state, command, command.ticket, now)
     lacking = _lacking(state, command, limits, len(command.names))
     if lacking is not None:
         return refuse(lacking)
@@ -137,10 +136,9 @@ def _obstacle(
 
 def _grant_all(state: State, ticket: Ticket, now: Moment) -> Decision:
     grants, claims = line.grant_each(state, ticket, now)
-    place = line.own_ticket(state, ticket) if ticket.names[0] in state.index.lines else None
-    if len(grants) == 1:
-        return Decision((replace(grants[0], ticket_id=place),), AcquiredMany(claims))
-    return Decision((GrantedMany(grants, place, key_knows_all=True),), AcquiredMany(claims))
+    given_up = line.no_more_need(state, ticket) if ticket.names[0] in state.index.lines else ()
+    event = grants[0] if len(grants) == 1 else GrantedMany(grants, key_knows_all=True)
+    return Decision((*given_up, event), AcquiredMany(claims))
 
 
 def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
@@ -159,7 +157,7 @@ def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
 def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Decision:
     """Answer a retry of a claim of all: every lease it made, its place in line, or the one that has ended."""
     if memo.kind == "left":
-        return refuse(refusals.TicketGone())
+        return line.return_to(state, command, memo.made, now)
     if memo.made in state.index.ticket_by_lease_id:
         ticket = state.tickets[state.index.ticket_by_lease_id[memo.made]]
         return line.come_back(state, ticket, command.wait_ms, now)

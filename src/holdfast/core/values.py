@@ -182,6 +182,11 @@ class Ticket(msgspec.Struct, frozen=True, gc=False):
     """The principal's token was one of the journal's when it joined, so its revocation can be seen at the grant."""
     joined_wall_ms: int = 0
 
+    @property
+    def leases(self) -> dict[str, str]:
+        """The lease id that it will get for each name. The order of the names is that of whoever asked last."""
+        return dict(zip(self.names, self.lease_ids, strict=True))
+
 
 Holder = tuple[str, str, str | None]
 """Who waits for whom: a session and its owner, a principal and its owner, or one lease or ticket alone."""
@@ -233,7 +238,8 @@ Remembered = EndedLease | EndedSession | SpentKey
 class Memo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What an idempotency key made: `kind` is the operation, `made` the lease, session or token it made or ended.
 
-    The kind `left` is a claim whose place in the line was given up before it got anything.
+    The kind `left` is a claim that has its place in the line no more, and `made` is that place: it was given up, or a
+    later request of the same holder has it.
     """
 
     kind: str
@@ -265,16 +271,16 @@ def holder_of_lease(lease: Lease) -> Holder:
 
 
 def holder_of_ticket(ticket: Ticket) -> Holder:
-    """Return who stands in line: the one that its leases will belong to."""
-    return _holder(ticket.terms, ticket.lease_ids[0])
+    """Return who stands in line: the one that its leases will belong to, or that place alone."""
+    return _holder(ticket.terms, ticket.ticket_id)
 
 
-def _holder(whose: Lease | Terms, lease_id: str) -> Holder:
+def _holder(whose: Lease | Terms, itself: str) -> Holder:
     if whose.bound and whose.session is not None:
         return ("session", whose.session, whose.owner)
     if whose.owner is not None:
         return ("principal", whose.principal, whose.owner)
-    return ("alone", lease_id, None)
+    return ("alone", itself, None)
 
 
 def lease_from(terms: Terms, lease_id: str, token: int, now: Moment) -> Lease:

@@ -62,6 +62,7 @@ class JoinedRow(msgspec.Struct, frozen=True, array_like=True, tag="joined", gc=F
     """The event `Joined` on the disk."""
 
     ticket: TicketRow
+    is_remembered: bool = False
 
 
 def ticket_row(ticket: Ticket) -> TicketRow:
@@ -84,7 +85,7 @@ def ticket_of(row: TicketRow) -> Ticket:
 
 def event_row(event: Event) -> msgspec.Struct:
     """Return an event as it is written: itself, but for one that holds a ticket."""
-    return JoinedRow(ticket_row(event.ticket)) if isinstance(event, Joined) else event
+    return JoinedRow(ticket_row(event.ticket), event.is_remembered) if isinstance(event, Joined) else event
 
 
 _Stored = functools.reduce(operator.or_, (JoinedRow if each is Joined else each for each in get_args(Event)))
@@ -130,7 +131,7 @@ def decode_batch(data: bytes, holding: Sequence[bytes] = ()) -> Iterator[Record]
             raise JournalTooNewError(f"a record checks out but cannot be read: {error}", USE_THE_NEWER) from error
         event: Any = row.event
         if isinstance(event, JoinedRow):
-            event = Joined(ticket_of(event.ticket))
+            event = Joined(ticket_of(event.ticket), event.is_remembered)
         yield Record(row.seq, row.at_ms, row.wall_ms, event)
 
 
