@@ -80,6 +80,7 @@ class JobHeld(HoldfastError):
         waiting: int = 0,
         retry_after: float | None = None,
         others: Sequence[JobHeld] = (),
+        shown_as: str | None = None,
     ) -> None:
         """Take all that the server said of the owner. Times are None where a closed name has no owner."""
         super().__init__(text)
@@ -96,6 +97,8 @@ class JobHeld(HoldfastError):
         self.retry_after = retry_after
         """Seconds after which it may be free."""
         self.others = tuple(others)
+        self.shown_as = shown_as or owner
+        """The owner for people: its name, or the access token's in brackets if none was given. None: nobody has it."""
 
 
 class NotInTime(JobHeld):
@@ -114,6 +117,7 @@ class JobDone(HoldfastError):
         token: int = 0,
         completed_at: datetime | None = None,
         result: str | None = None,
+        shown_as: str | None = None,
     ) -> None:
         """Take all that is remembered."""
         super().__init__(text)
@@ -122,6 +126,8 @@ class JobDone(HoldfastError):
         self.token = token
         self.completed_at = completed_at
         self.result = result
+        self.shown_as = shown_as or owner
+        """Who did it, for people: as in `JobHeld`."""
 
 
 class LeaseLost(HoldfastError):

@@ -221,7 +221,8 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
     answered: tuple[Left, ...] = ()
     notices: tuple[Notice, ...] = ()
     if command.done and command.remember_ms:
-        done = Done(lease.owner, lease.token, command.result, now.wall_ms, now.ms + command.remember_ms)
+        whose = lease.principal if lease.owner is None else None
+        done = Done(lease.owner, lease.token, command.result, now.wall_ms, now.ms + command.remember_ms, whose)
         too_much = _too_much_done(state, command.name, lease, done, limits)
         if too_much is not None:
             return refuse(too_much)

@@ -129,4 +129,5 @@ def end_of(name: str, lease: Lease, how: str, now_ms: int, *, by: str | None = N
         note=lease.note,
         labels=lease.labels,
         principal=lease.principal,
+        whose=lease.principal if lease.owner is None else None,
     )

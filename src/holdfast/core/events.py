@@ -123,6 +123,8 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False)
     labels: Labels | None = None
     principal: str | None = None
     """Whose lease it was: what is remembered of it is counted against that one. None in records up to format 2."""
+    whose: str | None = None
+    """What `LastEnd` keeps of a lease that named no owner."""
 
 
 class SessionOpened(msgspec.Struct, frozen=True, array_like=True, tag="session_opened", gc=False):

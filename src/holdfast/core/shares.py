@@ -199,7 +199,7 @@ def weight_of_name(name: str, slot: Slot) -> int:
 
 def _weight_of_end(end: LastEnd) -> int:
     weight = 0
-    for text in (end.owner, end.note, end.reason):
+    for text in (end.owner, end.note, end.reason, end.whose):
         if text is not None:
             weight += _size_of(text)
     return weight

@@ -102,6 +102,8 @@ class LastEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     by: str | None = None
     reason: str | None = None
     delay_ms: int = 0
+    whose: str | None = None
+    """The principal of a lease that named no owner, so that people are shown somebody. None up to format 3."""
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -135,6 +137,8 @@ class Done(msgspec.Struct, frozen=True, array_like=True, gc=False):
     result: str | None
     wall_ms: int
     until_ms: int
+    whose: str | None = None
+    """As in `LastEnd`."""
 
 
 class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -11,6 +11,7 @@ from holdfast.core.shares import may
 from holdfast.core.state import EMPTY
 from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.server.times import rfc3339
+from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import (
     AcquiredReply,
@@ -45,7 +46,7 @@ HIDDEN = "(hidden)"
 Answered: TypeAlias = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
 """A reply: status, body, and the headers that not every reply has."""
 
-R = TypeVar("R", AcquiredReply, HeldName, HeldReply, LockReply)
+R = TypeVar("R", HeldName, HeldReply, LockReply)
 
 encode = msgspec.json.Encoder().encode
 
@@ -69,7 +70,9 @@ def acquired(answer: Acquired, now: Moment, waited_ms: int = 0) -> AcquiredReply
         answer.attempts,
         lease.session,
     )
-    return reply if lease.labels is None else _with_carried(reply, lease)
+    if lease.labels is not None:
+        reply.labels = lease.labels
+    return reply
 
 
 def held(answer: refusals.Held, now: Moment, key: AuthorityKey) -> HeldReply:
@@ -96,6 +99,8 @@ def _with_carried(reply: R, lease: Lease) -> R:
     """Add what a claim carries only to be shown, wherever a claim is shown."""
     if lease.labels is not None:
         reply.labels = lease.labels
+    if lease.owner is None:
+        reply.shown_as = shown_as(lease.principal, lease.metadata)
     return reply
 
 
@@ -121,7 +126,10 @@ def done(answer: refusals.Finished, now: Moment) -> DoneReply:
     """Say that the work is finished, by whom, and what came of it."""
     known = answer.done
     at = rfc3339(known.wall_ms)
-    return DoneReply(answer.name, known.owner, known.token, at, known.result, known.until_ms - now.ms)
+    reply = DoneReply(answer.name, known.owner, known.token, at, known.result, known.until_ms - now.ms)
+    if known.owner is None:
+        reply.shown_as = shown_as(known.whose)
+    return reply
 
 
 def claims(answer: AcquiredMany, now: Moment, waited_ms: int) -> ClaimsReply:
@@ -175,7 +183,12 @@ def held_many(answer: refusals.AllHeld, now: Moment, key: AuthorityKey) -> HeldM
 
 def previous(end: LastEnd) -> Previous:
     """Say who was there before."""
-    return Previous(end.owner, end.token, end.how, rfc3339(end.wall_ms), end.note)
+    reply = Previous(end.owner, end.token, end.how, rfc3339(end.wall_ms), end.note)
+    if end.owner is None:
+        # Only its holder hands a lease over, or releases it.
+        by_holder = end.how in {"released", "transferred"}
+        reply.shown_as = shown_as(end.by if by_holder else end.whose)
+    return reply
 
 
 def holder_id(lease: Lease, key: AuthorityKey) -> str:
@@ -235,6 +248,8 @@ def _free(name: str, slot: Slot, state: State, now: Moment, *, before: Previous 
     if slot.done is not None and slot.done.until_ms > now.ms:
         free.status, free.owner, free.fencing_token = "done", slot.done.owner, slot.done.token
         free.completed_at, free.result = rfc3339(slot.done.wall_ms), slot.done.result
+        if slot.done.owner is None:
+            free.shown_as = shown_as(slot.done.whose)
     elif slot.closed_until_ms > now.ms:
         free.retry_after_ms = slot.closed_until_ms - now.ms
         free.available_at = rfc3339(now.wall_ms + free.retry_after_ms)

@@ -13,14 +13,21 @@ from msgspec import UNSET, UnsetType
 from holdfast.wire.fields import Labels, Millis, Time, Token, Uuid
 
 
-class _OfClaim(msgspec.Struct, kw_only=True, gc=False):
-    """What is shown of a claim wherever it is shown; it stands behind all else."""
+class _Shown(msgspec.Struct, kw_only=True, gc=False):
+    """How somebody is shown who gave no owner; it stands behind all else."""
+
+    shown_as: str | UnsetType = UNSET
+    """Only if `owner` is null: what people are shown instead, `(access token ci-runner, issue=1842)`."""
+
+
+class _ShownClaim(_Shown, kw_only=True, gc=False):
+    """What is shown of somebody's claim wherever it is shown; it stands behind all else."""
 
     labels: Labels | UnsetType = UNSET
     """What the claim is marked with; left out if it has none."""
 
 
-class Previous(msgspec.Struct, gc=False):
+class Previous(_Shown, gc=False):
     """Who was there before."""
 
     owner: str | None
@@ -31,7 +38,7 @@ class Previous(msgspec.Struct, gc=False):
     note: str | None
 
 
-class AcquiredReply(_OfClaim, gc=False, tag_field="status", tag="acquired"):
+class AcquiredReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"):
     """The caller owns the name."""
 
     lease_id: Uuid
@@ -47,9 +54,11 @@ class AcquiredReply(_OfClaim, gc=False, tag_field="status", tag="acquired"):
     previous: Previous | None
     attempts: int
     session_id: Uuid | None = None
+    labels: Labels | UnsetType = UNSET
+    """What the claim is marked with; left out if it has none."""
 
 
-class HeldReply(_OfClaim, gc=False, tag_field="status", tag="held"):
+class HeldReply(_ShownClaim, gc=False, tag_field="status", tag="held"):
     """Somebody else owns the name."""
 
     holder_id: Uuid
@@ -82,7 +91,7 @@ class WaitingReply(msgspec.Struct, gc=False, tag_field="status", tag="waiting"):
     waited_ms: Millis
 
 
-class DoneReply(msgspec.Struct, gc=False, tag_field="status", tag="done"):
+class DoneReply(_Shown, gc=False, tag_field="status", tag="done"):
     """The work is finished: do not do it again."""
 
     name: str
@@ -114,7 +123,7 @@ class ClaimsReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"):
     waited_ms: Millis
 
 
-class HeldName(_OfClaim, gc=False):
+class HeldName(_ShownClaim, gc=False):
     """One of the names that could not be had."""
 
     name: str
@@ -147,7 +156,7 @@ class CheckReply(msgspec.Struct, gc=False):
     """That of the live lease, if there is one."""
 
 
-class HappenedReply(_OfClaim, gc=False):
+class HappenedReply(_ShownClaim, gc=False):
     """Something that happened to a name."""
 
     seq: int
@@ -198,7 +207,7 @@ class HistoryReply(msgspec.Struct, gc=False):
     """If it is there, this many changes of record `next_before` were told: ask with `offset` too for its others."""
 
 
-class WhyLink(msgspec.Struct, gc=False):
+class WhyLink(_Shown, gc=False):
     """One link of the chain: a name, who holds it, how alive that one looks, what it waits for itself."""
 
     name: str
@@ -212,7 +221,7 @@ class WhyLink(msgspec.Struct, gc=False):
     """What the owner itself stands in line for."""
 
 
-class WhyWaiter(msgspec.Struct, gc=False):
+class WhyWaiter(_Shown, gc=False):
     """One who stands in line."""
 
     owner: str | None
@@ -240,7 +249,7 @@ class RenewedReply(msgspec.Struct, gc=False):
     expires_in_ms: Millis
 
 
-class LockReply(_OfClaim, gc=False, omit_defaults=True):
+class LockReply(_ShownClaim, gc=False, omit_defaults=True):
     """What is known of a name."""
 
     name: str

@@ -65,7 +65,9 @@ def test_watch_tells_what_happens(server: ServerProcess, api: Api, tmp_path: Pat
         assert watch.end() == 130
         first, second, third = watch.shown.splitlines()
     assert re.fullmatch(rf"{CLOCK}  granted       {prefix}a  agent-1  token {token}  by alice", first)
-    assert re.fullmatch(rf"{CLOCK}  released      {prefix}before  -  token \d+  by alice: failed", second)
+    assert re.fullmatch(
+        rf"{CLOCK}  released      {prefix}before  \(access token alice\)  token \d+  by alice: failed", second
+    )
     assert re.fullmatch(rf"{CLOCK}  revoked       {prefix}a  agent-1  token {token}  by operator: too slow", third)
 
 

@@ -106,7 +106,22 @@ def test_ordinals() -> None:
 def test_place_by_the_servers_clock() -> None:
     """How long somebody holds it is counted by the server's own clock, however wrong ours is."""
     began = AT - timedelta(days=400)
-    owner = JobOwner("j", "agent-2", 1, began, began, began + timedelta(minutes=6), 120, None, None, None, 2, 1, None)
+    owner = JobOwner(
+        "j",
+        "agent-2",
+        1,
+        began,
+        began,
+        began + timedelta(minutes=6),
+        120,
+        None,
+        None,
+        None,
+        2,
+        1,
+        None,
+        shown_as="agent-2",
+    )
     assert waiting.words(Place("j", 3, 1.0, owner)) == "3rd in line, held by agent-2 for 4 min"
     assert waiting.words(Place("j", 1, 1.0, None)) == "1st in line"
 
@@ -198,11 +213,10 @@ def test_closed_name_says_so() -> None:
 
 def test_who_was_before() -> None:
     """The owner before is named with how that ended and its last note."""
-    previous = Previous("agent-2", 3, "session_ended", AT - timedelta(minutes=4), "tests pass")
+    previous = Previous("agent-2", 3, "session_ended", AT - timedelta(minutes=4), "tests pass", "agent-2")
     assert output.previous_words(previous, AT) == "agent-2, session ended 4 min ago; its note: tests pass"
-    assert (
-        output.previous_words(Previous(None, 3, "expired", AT, None), AT) == "an owner without a name, expired 0 s ago"
-    )
+    nameless = Previous(None, 3, "expired", AT, None, "(access token ci-runner)")
+    assert output.previous_words(nameless, AT) == "(access token ci-runner), expired 0 s ago"
 
 
 def test_events_that_are_no_longer_kept(capsys: pytest.CaptureFixture[str]) -> None:

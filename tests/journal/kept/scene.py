@@ -28,7 +28,7 @@ VOLATILE = frozenset(
     }
 )
 """What an answer says of the time at which it is given."""
-WORDING = frozenset({"details", "error"})
+WORDING = frozenset({"details", "error", "shown_as"})
 """What an answer says to people, in words that may get better. Its code stays."""
 VOLATILE_IF_NEW = frozenset({"at", "claimed_at", "last_heartbeat_at"})
 """The same, where the request itself changed something."""

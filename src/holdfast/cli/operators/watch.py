@@ -100,7 +100,7 @@ def _say_away(why: str | None) -> None:
 def _row(event: Happened, now: datetime) -> list[str]:
     when, age = ("-", "-") if event.at is None else (times.clock(event.at, now), times.ago(event.at, now))
     token = "-" if event.token is None else str(event.token)
-    return [when, age, event.event, event.owner or "-", token, event.by or "-", event.reason or ""]
+    return [when, age, event.event, event.shown_as or "-", token, event.by or "-", event.reason or ""]
 
 
 def _say(event: Happened) -> None:
@@ -109,7 +109,9 @@ def _say(event: Happened) -> None:
         return
     when = times.clock(event.at, times.now())
     word = click.style(f"{output.plain(event.event):13}", fg=COLOURS.get(event.event))
-    rest = f"{event.job_id}  {event.owner or '-'}"
+    rest = event.job_id
+    if event.shown_as:
+        rest += f"  {event.shown_as}"
     if event.token is not None:
         rest += f"  token {event.token}"
     if event.by:

@@ -52,13 +52,18 @@ def _say_link(link: dict[str, Any], depth: int, now: datetime) -> None:
     since = times.since(datetime.fromisoformat(link["claimed_at"]), now)
     beat = times.ago(datetime.fromisoformat(link["last_heartbeat_at"]), now)
     left = times.span(link["expires_in_ms"] / 1_000)
-    told = f"is held by {output.who(link['owner'])} since {since}, last heartbeat {beat}, {left} left"
+    told = f"is held by {_who(link)} since {since}, last heartbeat {beat}, {left} left"
     output.say(f"{arrow}{name} {output.plain(told)}")
     if link["note"]:
         output.say(f"{indent}   note: {output.plain(link['note'])}")
     if link["waits_for"]:
         wanted = ", ".join(link["waits_for"])
-        output.say(f"{indent}   {output.plain(output.who(link['owner']))} waits for {output.plain(wanted)}")
+        output.say(f"{indent}   {output.plain(_who(link))} waits for {output.plain(wanted)}")
+
+
+def _who(told: dict[str, Any]) -> str:
+    """Name an owner, or say what the server shows of one that gave no name. An older server says nothing."""
+    return told["owner"] or told.get("shown_as") or "(no owner given)"
 
 
 def _say_end(chain: list[dict[str, Any]], *, is_cut: bool) -> None:
@@ -66,7 +71,7 @@ def _say_end(chain: list[dict[str, Any]], *, is_cut: bool) -> None:
     if is_cut:
         output.say("the chain goes on, but no more of it is shown")
     elif last["status"] == "held" and len(chain) > 1:
-        output.say(output.plain(f"everybody waits for {output.who(last['owner'])}, who waits for nobody"))
+        output.say(output.plain(f"everybody waits for {_who(last)}, who waits for nobody"))
 
 
 def _say_circle(chain: list[dict[str, Any]]) -> None:
@@ -92,4 +97,4 @@ def _say_line(job: str, waiting: list[dict[str, Any]], now: datetime) -> None:
     for place, each in enumerate(waiting, start=1):
         span = times.span((now - datetime.fromisoformat(each["since"])).total_seconds())
         away = "" if each["there"] else ", away at the moment"
-        output.say(output.plain(f"{place:4}. {output.who(each['owner'])} for {span}{away}"))
+        output.say(output.plain(f"{place:4}. {_who(each)} for {span}{away}"))

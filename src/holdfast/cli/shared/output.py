@@ -145,17 +145,12 @@ def size(size_bytes: int) -> str:
     return f"{size_bytes / 1024**2:.1f} MiB" if size_bytes < 1024**3 else f"{size_bytes / 1024**3:.1f} GiB"
 
 
-def who(owner: str | None) -> str:
-    """Name an owner."""
-    return owner or "an owner without a name"
-
-
 def previous_words(previous: Previous, now: datetime) -> str:
     """Say who had a job before, how that ended, and what that one said last."""
     from holdfast.cli.shared import times
 
     ended = previous.ended.replace("_", " ")
-    text = f"{who(previous.owner)}, {ended} {times.ago(previous.at, now)}"
+    text = f"{previous.shown_as}, {ended} {times.ago(previous.at, now)}"
     return text + (f"; its note: {previous.note}" if previous.note else "")
 
 
@@ -168,4 +163,11 @@ def metadata_words(metadata: Metadata) -> str:
     """Write what was attached: text as it is, fields as key=value."""
     if metadata is None or isinstance(metadata, str):
         return metadata or ""
-    return ", ".join(f"{key}={value}" for key, value in metadata.items())
+    return ", ".join(f"{key}={_in_words(value)}" for key, value in metadata.items())
+
+
+def _in_words(value: object) -> str:
+    """Write a value of metadata: text as it is, all else as the JSON that was sent."""
+    import msgspec
+
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

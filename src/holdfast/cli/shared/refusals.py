@@ -150,6 +150,7 @@ def _fields(error: HoldfastError) -> dict[str, Any]:
                 "token": error.token,
                 "completed_at": error.completed_at,
                 "result": error.result,
+                "shown_as": error.shown_as,
             }
         case LeaseLost():
             return {"job_id": error.job_id, "reason": error.reason, "by": error.by, "why": error.why}
@@ -178,6 +179,7 @@ def _held_fields(error: JobHeld) -> dict[str, Any]:
         "same_owner": error.same_owner,
         "waiting": error.waiting,
         "retry_after": error.retry_after,
+        "shown_as": error.shown_as,
     }
     if error.others:
         fields["others"] = [_held_fields(each) for each in error.others]
@@ -189,7 +191,7 @@ def _held(error: JobHeld) -> str:
         is_said = not isinstance(error, NotInTime) or "not acquired" in str(error)
         return str(error) if is_said else f"not acquired in time: {error}"
     now = times.now()
-    text = f"{error.job_id} is held by {output.who(error.owner)} since {times.since(error.claimed_at, now)}"
+    text = f"{error.job_id} is held by {error.shown_as} since {times.since(error.claimed_at, now)}"
     if isinstance(error, NotInTime):
         text = f"not acquired in time: {text}"
     if error.last_heartbeat_at is not None:
@@ -208,7 +210,7 @@ def _what_now(error: JobHeld) -> str:
 
 
 def _done(error: JobDone) -> str:
-    text = f"{error.job_id} is done: by {output.who(error.owner)}"
+    text = f"{error.job_id} is done: by {error.shown_as}"
     if error.completed_at is not None:
         now = times.now()
         text += f" at {times.clock(error.completed_at, now)} ({times.ago(error.completed_at, now)})"

@@ -108,7 +108,7 @@ def words(place: Place) -> str:
     if owner is not None:
         moment = output.answered_at(owner)
         held = times.span((moment - owner.claimed_at).total_seconds())
-        text += f", held by {output.who(owner.owner)} for {held}"
+        text += f", held by {owner.shown_as} for {held}"
     return output.plain(text)
 
 

@@ -76,7 +76,7 @@ def _row(job: JobOwner) -> list[str]:
     now = output.answered_at(job)
     return [
         job.job_id,
-        job.owner or "-",
+        job.shown_as,
         times.span((now - job.claimed_at).total_seconds()),
         times.ago(job.last_heartbeat_at, now),
         times.span(job.expires_in),
@@ -87,7 +87,7 @@ def _row(job: JobOwner) -> list[str]:
 
 def _say_held(status: JobStatus, owner: JobOwner) -> None:
     now = output.answered_at(owner)
-    output.say(f"{output.plain(status.job_id)} is {_word('held')} by {output.plain(output.who(owner.owner))}")
+    output.say(f"{output.plain(status.job_id)} is {_word('held')} by {output.plain(owner.shown_as)}")
     beat = owner.last_heartbeat_at
     rows = [
         ("since", times.since(owner.claimed_at, now)),
@@ -112,7 +112,7 @@ def _say_not_held(status: JobStatus) -> None:
     rows: list[tuple[str, str]] = []
     if status.completed_at is not None:
         at = f"{times.clock(status.completed_at, now)} ({times.ago(status.completed_at, now)})"
-        rows.append(("by", f"{output.who(status.done_by)} at {at}"))
+        rows.append(("by", f"{status.shown_as} at {at}"))
     if status.result:
         rows.append(("result", status.result))
     if status.available_at is not None:

@@ -234,7 +234,7 @@ def _not_in_time(asking: Asking, policy: Policy) -> Flow[JobHeld]:
     if known is None or owner is None:
         return NotInTime(f"{job} was {waited}", job_id=job, waiting=0 if known is None else known.waiting)
     return NotInTime(
-        f"{job} was {waited}; it is held by {owner.owner or 'an owner without a name'}",
+        f"{job} was {waited}; it is held by {owner.shown_as}",
         job_id=job,
         owner=owner.owner,
         metadata=owner.metadata,
@@ -245,6 +245,7 @@ def _not_in_time(asking: Asking, policy: Policy) -> Flow[JobHeld]:
         expires_at=owner.expires_at,
         waiting=known.waiting,
         retry_after=owner.expires_in,
+        shown_as=owner.shown_as,
     )
 
 

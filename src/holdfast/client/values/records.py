@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast.errors import JobDone, JobHeld, ServerError
+from holdfast.wire.holders import shown_as
 from holdfast.wire.replies import (
     AcquiredReply,
     ClaimReply,
@@ -38,6 +39,8 @@ class Previous(msgspec.Struct, frozen=True):
     at: datetime
     note: str | None
     """The last thing that owner said."""
+    shown_as: str = ""
+    """The owner for people: its name, or the access token's in brackets if no owner was given."""
 
 
 class JobClaim(msgspec.Struct, frozen=True):
@@ -82,6 +85,8 @@ class JobOwner(msgspec.Struct, frozen=True):
     attempts: int
     previous: Previous | None
     labels: dict[str, str] = {}
+    shown_as: str = ""
+    """The owner for people: its name, or the access token's in brackets if no owner was given."""
 
 
 class JobStatus(msgspec.Struct, frozen=True):
@@ -98,6 +103,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     done_by: str | None = None
     completed_at: datetime | None = None
     result: str | None = None
+    shown_as: str | None = None
+    """Who has it or has done it, for people, as in `JobOwner`. None while nobody has."""
 
 
 class Happened(msgspec.Struct, frozen=True):
@@ -114,6 +121,8 @@ class Happened(msgspec.Struct, frozen=True):
     by: str | None
     reason: str | None
     labels: dict[str, str] = {}
+    shown_as: str | None = None
+    """The owner for people, as in `JobOwner`. None for what concerns no owner, like `reopened`."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -212,11 +221,18 @@ def plain_labels(labels: Mapping[str, str] | None) -> dict[str, str] | None:
     return {str.__str__(key): str.__str__(value) for key, value in labels.items()}
 
 
+def shown(reply: PreviousReply | HeldReply | HeldName | LockReply | DoneReply) -> str:
+    """Return the owner for people. An older server says nothing of one that has no name."""
+    if reply.owner is not None:
+        return reply.owner
+    return reply.shown_as if isinstance(reply.shown_as, str) else shown_as(None, getattr(reply, "metadata", None))
+
+
 def previous(reply: PreviousReply | None) -> Previous | None:
     """Say who was there before."""
     if reply is None:
         return None
-    return Previous(reply.owner, reply.fencing_token, reply.ended, time_of(reply.at), reply.note)
+    return Previous(reply.owner, reply.fencing_token, reply.ended, time_of(reply.at), reply.note, shown(reply))
 
 
 def claimed(job: str, reply: AcquiredReply) -> JobClaim:
@@ -272,6 +288,7 @@ def owner_of(reply: LockReply) -> JobOwner | None:
         reply.attempts,
         previous(reply.previous),
         labels_of(reply.labels),
+        shown(reply),
     )
 
 
@@ -289,6 +306,7 @@ def status_of(reply: LockReply) -> JobStatus:
         reply.owner if done else None,
         time_of(reply.completed_at) if isinstance(reply.completed_at, str) else None,
         reply.result if isinstance(reply.result, str) else None,
+        None if reply.status == "free" else shown(reply),
     )
 
 
@@ -304,6 +322,7 @@ def happened(reply: HappenedReply) -> Happened:
         reply.by,
         reply.reason,
         labels_of(reply.labels),
+        reply.owner if reply.shown_as is UNSET else reply.shown_as,
     )
 
 
@@ -330,7 +349,7 @@ def opened_session(reply: SessionOpenedReply, url: str) -> OpenedSession:
 def job_held(job: str, reply: HeldReply) -> JobHeld:
     """Say who has the job."""
     until = time_of(reply.expires_at)
-    text = f"{job} is held by {reply.owner or 'an owner without a name'} since {_clock(reply.claimed_at)}"
+    text = f"{job} is held by {shown(reply)} since {_clock(reply.claimed_at)}"
     text += f", last heard of at {_clock(reply.last_heartbeat_at)}, until {_clock(reply.expires_at)} at least"
     if reply.note:
         text += f"; its note: {reply.note}"
@@ -347,6 +366,7 @@ def job_held(job: str, reply: HeldReply) -> JobHeld:
         same_owner=reply.same_owner,
         waiting=reply.waiting,
         retry_after=reply.retry_after_ms / 1_000,
+        shown_as=shown(reply),
     )
 
 
@@ -358,7 +378,7 @@ def job_closed(job: str, reply: DelayedReply) -> JobHeld:
 
 def name_held(reply: HeldName) -> JobHeld:
     """Say who has one of several jobs."""
-    text = f"{reply.name} is held by {reply.owner or 'an owner without a name'}"
+    text = f"{reply.name} is held by {shown(reply)}"
     if reply.holder_id is None:
         text = f"{reply.name} is closed by the lock delay of its last owner"
     return JobHeld(
@@ -372,6 +392,7 @@ def name_held(reply: HeldName) -> JobHeld:
         last_heartbeat_at=_time_or_none(reply.last_heartbeat_at),
         expires_at=_time_or_none(reply.expires_at),
         retry_after=reply.retry_after_ms / 1_000,
+        shown_as=None if reply.holder_id is None else shown(reply),
     )
 
 
@@ -381,7 +402,7 @@ def _time_or_none(text: str | None) -> datetime | None:
 
 def job_done(reply: DoneReply) -> JobDone:
     """Say that the work is finished."""
-    text = f"{reply.name} is done: by {reply.owner or 'an owner without a name'} at {_clock(reply.completed_at)}"
+    text = f"{reply.name} is done: by {shown(reply)} at {_clock(reply.completed_at)}"
     if reply.result:
         text += f"; result: {reply.result}"
     return JobDone(
@@ -391,6 +412,7 @@ def job_done(reply: DoneReply) -> JobDone:
         token=reply.fencing_token,
         completed_at=time_of(reply.completed_at),
         result=reply.result,
+        shown_as=shown(reply),
     )
 
 

@@ -39,6 +39,7 @@ from holdfast.wire.gateway import (
     GatewayReleasedReply,
     GatewayStatusReply,
 )
+from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ def _acquired(_api: Api, call: Call, _outcome: Acquired, _now: Moment) -> Answer
     return _OK, encode(GatewayAcquiredReply(True, call.item)), ()
 
 
-def _held(api: Api, _call: Call, outcome: Held, _now: Moment) -> Answered:
-    refused = GatewayRefusedReply(holder=_holder(api, outcome), held_since=outcome.lease.granted_wall_ms)
+def _held(_api: Api, _call: Call, outcome: Held, _now: Moment) -> Answered:
+    refused = GatewayRefusedReply(holder=_holder(outcome), held_since=outcome.lease.granted_wall_ms)
     return _CONFLICT, encode(refused), ()
 
 
@@ -105,7 +106,7 @@ def _deadlock(_api: Api, call: Call, outcome: Deadlock, _now: Moment) -> Answere
 
 
 def _done(_api: Api, _call: Call, outcome: Finished, _now: Moment) -> Answered:
-    return _refused(f"done by {outcome.done.owner or 'a claim without an owner'}")
+    return _refused(f"done by {outcome.done.owner or shown_as(outcome.done.whose)}")
 
 
 def _delayed(_api: Api, _call: Call, outcome: Delayed, now: Moment) -> Answered:
@@ -169,8 +170,8 @@ def _not_held(_api: Api, _call: Call, _outcome: NotHeld, _now: Moment) -> Answer
     return _NOT_FOUND, encode(GatewayRefusedReply(reason="lock not found")), ()
 
 
-def _held_by_another(api: Api, _call: Call, outcome: Held, _now: Moment) -> Answered:
-    return _refused(f"held by {_holder(api, outcome)}")
+def _held_by_another(_api: Api, _call: Call, outcome: Held, _now: Moment) -> Answered:
+    return _refused(f"held by {_holder(outcome)}")
 
 
 _SHOWS_RELEASED: dict[type, Show] = {Released: _released, NotHeld: _not_held, Held: _held_by_another}
@@ -181,9 +182,9 @@ def _refused(reason: str) -> Answered:
     return _CONFLICT, encode(GatewayRefusedReply(reason=reason)), ()
 
 
-def _holder(api: Api, outcome: Held) -> str:
-    """Return what people call the holder; one without any name has a pseudonym."""
-    return render.holder_id(outcome.lease, api.auth.key) if outcome.holder is None else outcome.holder
+def _holder(outcome: Held) -> str:
+    """Return what people call the holder."""
+    return outcome.holder or shown_as(outcome.lease.principal, outcome.lease.metadata)
 
 
 # Looks.
@@ -199,7 +200,7 @@ def list_(api: Api, call: Call) -> None:
             lease = state.lease_of(name)
             if lease is not None and is_of_run(lease, run.session, run.owner, api.engine.limits):
                 until_ms = now.wall_ms + state.until_of(lease) - now.ms
-                holder = _shown_holder(api, state, lease)
+                holder = _shown_holder(state, lease)
                 found.append(GatewayOwnLock(name, holder, lease.granted_wall_ms, until_ms))
         return _OK, encode(found), ()
 
@@ -215,9 +216,8 @@ def status(api: Api, call: Call) -> None:
         for name in islice(state.index.held.walk(call.caller.prefix or "", after), paging.SLICE_ITEMS):
             lease = state.lease_of(name)
             if lease is not None:
-                holder = _shown_holder(api, state, lease)
-                agent = holder.rpartition("-")[0] or holder
-                found.append(GatewayLock(name, agent, holder, lease.granted_wall_ms))
+                holder = _shown_holder(state, lease)
+                found.append(GatewayLock(name, _agent(holder), holder, lease.granted_wall_ms))
         is_last = not found or found[-1].resource_key == after
         return is_last or len(found) >= STATUS_LOCKS_MAX
 
@@ -229,7 +229,11 @@ def status(api: Api, call: Call) -> None:
     api.answer_later(call, look)
 
 
-def _shown_holder(api: Api, state: State, lease: Lease) -> str:
-    """Return what people call the holder of a lease; one without any name has a pseudonym."""
-    name = name_of_holder(state, lease)
-    return render.holder_id(lease, api.auth.key) if name is None else name
+def _shown_holder(state: State, lease: Lease) -> str:
+    """Return what people call the holder of a lease."""
+    return name_of_holder(state, lease) or shown_as(lease.principal, lease.metadata)
+
+
+def _agent(holder: str) -> str:
+    """Return the agent of a run, which is its name without the number. Brackets say that there is no such name."""
+    return holder if holder.startswith("(") else holder.rpartition("-")[0] or holder

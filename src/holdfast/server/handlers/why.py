@@ -5,14 +5,17 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from holdfast.core.views import why as follow
 from holdfast.server.render import encode
 from holdfast.server.times import rfc3339
+from holdfast.wire.holders import shown_as
 from holdfast.wire.replies import WhyLink, WhyReply, WhyWaiter
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Moment, Ticket
     from holdfast.core.views import Link
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
@@ -28,7 +31,7 @@ def why(api: Api, call: Call) -> None:
     def view(state: State, now: Moment) -> Answered:
         chain = follow(state, call.item, call.caller.prefix or "")
         waiting = [
-            WhyWaiter(ticket.terms.owner, rfc3339(ticket.joined_wall_ms), ticket.ticket_id in state.presence.present)
+            _waiter(ticket, is_there=ticket.ticket_id in state.presence.present)
             for ticket in (state.tickets[each] for each in islice(state.index.lines.get(call.item, ()), WAITERS_SHOWN))
         ]
         links = [_link(link, state, now) for link in chain.links]
@@ -42,7 +45,9 @@ def _link(link: Link, state: State, now: Moment) -> WhyLink:
     lease = slot.lease
     if lease is None:
         if slot.done is not None and slot.done.until_ms > now.ms:
-            return WhyLink(link.name, "done", slot.done.owner, None, None, None, None, [])
+            done = slot.done
+            shown = shown_as(done.whose) if done.owner is None else UNSET
+            return WhyLink(link.name, "done", done.owner, None, None, None, None, [], shown_as=shown)
         closed = slot.closed_until_ms > now.ms
         return WhyLink(link.name, "closed" if closed else "free", None, None, None, None, None, [])
     return WhyLink(
@@ -54,4 +59,11 @@ def _link(link: Link, state: State, now: Moment) -> WhyLink:
         state.until_of(lease) - now.ms,
         lease.note,
         list(link.waits_for),
+        shown_as=shown_as(lease.principal, lease.metadata) if lease.owner is None else UNSET,
     )
+
+
+def _waiter(ticket: Ticket, *, is_there: bool) -> WhyWaiter:
+    terms = ticket.terms
+    shown = shown_as(terms.principal, terms.metadata) if terms.owner is None else UNSET
+    return WhyWaiter(terms.owner, rfc3339(ticket.joined_wall_ms), is_there, shown_as=shown)

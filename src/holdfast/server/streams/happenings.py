@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from holdfast.core.events import (
     Ended,
@@ -19,6 +19,7 @@ from holdfast.core.events import (
     Transferred,
 )
 from holdfast.server.times import rfc3339
+from holdfast.wire.holders import shown_as
 from holdfast.wire.replies import HappenedReply
 
 if TYPE_CHECKING:
@@ -86,9 +87,22 @@ def labels_of(told: Told) -> Labels | None:
             return None
 
 
+def _shown_as(told: Told) -> str | UnsetType:
+    """Return how somebody is shown who named no owner."""
+    match told:
+        case Granted(lease=lease) | Transferred(lease=lease) if lease.owner is None:
+            return shown_as(lease.principal, lease.metadata)
+        case Ended(owner=None) | Left(owner=None):
+            return shown_as(told.principal)
+        case Joined() if told.ticket.terms.owner is None:
+            return shown_as(told.ticket.terms.principal, told.ticket.terms.metadata)
+        case _:
+            return UNSET
+
+
 def said(seq: int, wall_ms: int, name: str, told: Told) -> HappenedReply:
     """Say what happened to one name, in the record of this number and time."""
-    say = partial(HappenedReply, seq, rfc3339(wall_ms), labels=labels_of(told) or UNSET)
+    say = partial(HappenedReply, seq, rfc3339(wall_ms), labels=labels_of(told) or UNSET, shown_as=_shown_as(told))
     match told:
         case Granted(lease=lease):
             return say("granted", name, lease.owner, lease.token, lease.principal, None)
