@@ -1,7 +1,8 @@
 """The user's own client configuration: which server, and where its token is. A leaf, for client and server alike.
 
 Two files in `$XDG_CONFIG_HOME/holdfast`: `client.toml` with `url` and `token_file`, and the token in a file of its own
-that only its user can read. The server writes them at its first start, so that the next command just works.
+that only its user can read. The server writes them at its first start, so that the next command just works. `ca_file`
+and `allow_insecure_http` may stand there too: whom to trust, and whether plain HTTP will do.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class ClientConfig(msgspec.Struct, frozen=True):
 
     url: str | None = None
     token_file: Path | None = None
+    ca_file: Path | None = None
+    allow_insecure_http: bool = False
 
 
 def client_config_dir(environment: Mapping[str, str]) -> Path:
@@ -61,11 +64,14 @@ def read(environment: Mapping[str, str]) -> ClientConfig:
         raise SettingsError("client configuration", str(file), f"is not TOML: {error}") from None
     for name, value in lines.items():
         if name not in ClientConfig.__struct_fields__:
-            raise SettingsError(f"{name!r:.100}", str(file), "there is no such setting", "url and token_file")
-        if not isinstance(value, str) or not value:
-            raise SettingsError(name, str(file), f"{value!r:.100} cannot be used", "text")
-    token_file = lines.get("token_file")
-    return ClientConfig(lines.get("url"), None if token_file is None else file.parent / Path(token_file).expanduser())
+            allowed = f"{', '.join(ClientConfig.__struct_fields__[:-1])} and {ClientConfig.__struct_fields__[-1]}"
+            raise SettingsError(f"{name!r:.100}", str(file), "there is no such setting", allowed)
+        kind, allowed = (bool, "true or false") if name == "allow_insecure_http" else (str, "text")
+        if not isinstance(value, kind) or value == "":
+            raise SettingsError(name, str(file), f"{value!r:.100} cannot be used", allowed)
+    for name in {"token_file", "ca_file"} & lines.keys():
+        lines[name] = file.parent / Path(lines[name]).expanduser()
+    return ClientConfig(**lines)
 
 
 def read_token(file: Path) -> str:
@@ -100,11 +106,17 @@ def remember(url: str, token: str, environment: Mapping[str, str]) -> Path | Non
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     # The token first: a configuration must never name a file that is not there.
     replace(token_file, f"{token}\n".encode())
-    if known != ClientConfig(url, token_file):
-        replace(directory / CONFIG_NAME, f"url = {_quoted(url)}\ntoken_file = {_quoted(TOKEN_NAME)}\n".encode())
+    if (known.url, known.token_file) != (url, token_file):
+        _write(directory / CONFIG_NAME, known, url)
     return token_file
 
 
-def _quoted(text: str) -> str:
-    """Write a TOML string: JSON's is one of them."""
-    return msgspec.json.encode(text).decode()
+def _write(file: Path, known: ClientConfig, url: str) -> None:
+    """Write `client.toml` anew; what else was in it stays. JSON's strings and switches are TOML's too."""
+    lines: dict[str, str | bool] = {"url": url, "token_file": TOKEN_NAME}
+    if known.ca_file is not None:
+        lines["ca_file"] = str(known.ca_file)
+    if known.allow_insecure_http:
+        lines["allow_insecure_http"] = True
+    text = "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in lines.items())
+    replace(file, text.encode())

@@ -40,5 +40,5 @@ def _certificate(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
         return f"its certificate is for another name {said}", "use the name that is in the certificate"
     if error.verify_code in _OTHER_TIME:
         return f"its certificate is not valid now {said}", "renew it, or set the clock of this machine right"
-    hint = "name a file with its CA's certificate in SSL_CERT_FILE (a self-signed certificate is its own CA)"
+    hint = "name a file with its CA's certificate in HOLDFAST_CA_FILE (a self-signed certificate is its own CA)"
     return f"its certificate is not trusted {said}", hint

@@ -38,7 +38,7 @@ def test_a_certificate_that_nobody_vouches_for(secured: ServerProcess, refusing:
     """A self-signed certificate is not trusted, and the hint is where to put it."""
     error = refusing(secured.url)
     assert error.problem == "its certificate is not trusted (self-signed certificate)"
-    assert "SSL_CERT_FILE" in error.hint
+    assert "HOLDFAST_CA_FILE" in error.hint
 
 
 def test_https_where_http_is_spoken(server: ServerProcess, refusing: Refusing) -> None:

@@ -2,7 +2,7 @@
 
 The law of this file: success is said only when the gateway said it. It imports the standard library alone, and of that
 as little as it can, because a shell script may start it a thousand times; whatever is seldom needed is imported late,
-and so are the two modules of ours, which import next to nothing.
+and so are the modules of ours, which import next to nothing.
 The secret comes from the environment and leaves in the body, so it is on no command line.
 """
 
@@ -34,15 +34,16 @@ EXIT |= {413: BAD_REQUEST, 421: BAD_REQUEST, 429: NOT_ALLOWED}
 _HELP = """\
 {usage}
 
-  URI            what to lock, as in github://acme/app/issues/42{ttl}
+  URI             what to lock, as in github://acme/app/issues/42{ttl}
+  --ca-file FILE  trust the certificates in FILE and no others; else HOLDFAST_CA_FILE
 
-Environment: GATEWAY_URL, SHUTDOWN_SECRET. Without GATEWAY_URL the server of HOLDFAST_URL or of your client.toml is
-asked; HOLDFAST_RLOCK_STANDALONE=1 then means that there is no server and no need of one.
+Environment: GATEWAY_URL, SHUTDOWN_SECRET, HOLDFAST_CA_FILE. Without GATEWAY_URL the server of HOLDFAST_URL or of your
+client.toml is asked; HOLDFAST_RLOCK_STANDALONE=1 then means that there is no server and no need of one.
 Prints one line of JSON. Exit codes: 0 ok, 1 held by another, 2 not found, 3 not allowed, 4 bad request, 5 unavailable,
 6 unreachable, 7 other, 9 usage, 10-12 gateway errors.
 """
 _TOO_LATE = "no answer in time: it may or may not have been done"
-_TTL_HELP = "\n  --ttl SECONDS  for how long; the server's resourceLockTimeout if absent"
+_TTL_HELP = "\n  --ttl SECONDS   for how long; the server's resourceLockTimeout if absent"
 
 Said = tuple[int, dict[str, object]]
 """An exit code and what to print."""
@@ -63,8 +64,9 @@ class LostError(UnreachableError):
 class Address:
     """Where the gateway is."""
 
-    def __init__(self, url: str, origin: str) -> None:
+    def __init__(self, url: str, origin: str, ca_file: str = "") -> None:
         """Take `http://host:port/path` apart. Raises `UnreachableError`."""
+        self.ca_file = ca_file
         scheme, separator, rest = url.partition("://")
         self.scheme = scheme.lower()
         authority, slash, path = rest.partition("/")
@@ -155,6 +157,7 @@ def run(
     seconds: float = SECONDS_MAX,
 ) -> Said:
     """Ask the gateway; return the exit code and what to print. Raises `UsageError` and `UnreachableError`."""
+    arguments, environment = _with_options(arguments, environment)
     if not environment.get("GATEWAY_URL") and environment.get("HOLDFAST_RLOCK_STANDALONE") == "1":
         return OK, {"ok": True}
     address = _find(environment)
@@ -167,6 +170,24 @@ def run(
 
 def _failed(text: str) -> dict[str, object]:
     return {"ok": False, "error": text}
+
+
+def _with_options(arguments: list[str], environment: Mapping[str, str]) -> tuple[list[str], Mapping[str, str]]:
+    """Take the options out that are variables as well, and put them there."""
+    left: list[str] = []
+    given: dict[str, str] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name == "--ca-file":
+            given["HOLDFAST_CA_FILE"] = value if equals else next(rest, "")
+            if not given["HOLDFAST_CA_FILE"]:
+                raise UsageError("--ca-file needs a file")
+        elif argument == "--allow-insecure-http":
+            given["HOLDFAST_ALLOW_INSECURE_HTTP"] = "1"
+        else:
+            left.append(argument)
+    return left, {**environment, **given} if given else environment
 
 
 def _read_arguments(arguments: list[str], *, timed: bool) -> dict[str, object]:
@@ -199,41 +220,32 @@ def _read_seconds(text: str) -> float:
 
 
 def _find(environment: Mapping[str, str]) -> Address:
+    ca_file = environment.get("HOLDFAST_CA_FILE", "")
+    allowed = environment.get("HOLDFAST_ALLOW_INSECURE_HTTP", "").lower() in {"1", "true", "yes", "on"}
     if url := environment.get("GATEWAY_URL"):
         # Whoever started this run chose the network between the two; inside one host it is often plain HTTP.
-        return Address(url, "GATEWAY_URL")
+        return Address(url, "GATEWAY_URL", ca_file)
     if url := environment.get("HOLDFAST_URL"):
-        return _guarded(Address(url, "HOLDFAST_URL"))
-    file, url = _from_client_config(environment)
-    if url:
-        return _guarded(Address(url, file))
+        return _guarded(Address(url, "HOLDFAST_URL", ca_file), allowed=allowed)
+    from holdfast.cli.agents.rlock_config import Kept
+
+    try:
+        kept = Kept(environment)
+    except ValueError as error:
+        raise UnreachableError(str(error)) from None
+    if kept.url:
+        address = Address(kept.url, kept.file, ca_file or kept.ca_file)
+        return _guarded(address, allowed=allowed or kept.allow_insecure_http)
     raise UnreachableError("no gateway: set GATEWAY_URL, or HOLDFAST_RLOCK_STANDALONE=1 if nothing else runs")
 
 
-def _guarded(address: Address) -> Address:
+def _guarded(address: Address, *, allowed: bool) -> Address:
     if address.scheme == "http" and not address.stays_here:
-        raise UnreachableError("the secret would travel unencrypted: use https://, or set GATEWAY_URL if that is meant")
+        if not allowed:
+            meant = "set HOLDFAST_ALLOW_INSECURE_HTTP=1 or GATEWAY_URL if that is meant"
+            raise UnreachableError(f"the secret would travel unencrypted: use https://, or {meant}")
+        _write(2, f"the secret travels to {address.authority} unencrypted, as was allowed\n")
     return address
-
-
-def _from_client_config(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the file and the address in it, or nothing. The same file as `holdfast.clientconfig` reads."""
-    config = environment.get("XDG_CONFIG_HOME", "")
-    if not config.startswith("/"):
-        config = (environment.get("HOME") or os.path.expanduser("~")) + "/.config"  # noqa: PTH111 - pathlib is heavy
-    file = config + "/holdfast/client.toml"
-    try:
-        opened = open(file, encoding="utf-8")  # noqa: PTH123, SIM115 - pathlib is heavy
-    except OSError:
-        return file, ""
-    with opened:
-        import tomllib
-
-        try:
-            url = tomllib.loads(opened.read()).get("url")
-        except (OSError, ValueError) as error:
-            raise UnreachableError(f"{file} cannot be read: {error}") from None
-    return file, url if isinstance(url, str) else ""
 
 
 # How to ask.
@@ -305,7 +317,7 @@ def _connect(address: Address, deadline: float) -> _socket.socket:
             connection.settimeout(_left(deadline))
             connection.connect(place)
             if address.scheme == "https":
-                connection = _secured(connection, address.host)
+                connection = _secured(connection, address)
         except OSError as error:
             connection.close()
             failure = _why_not(error) if address.scheme == "https" else str(error)
@@ -314,24 +326,16 @@ def _connect(address: Address, deadline: float) -> _socket.socket:
     raise UnreachableError(f"cannot reach {address.scheme}://{address.authority}: {failure}")
 
 
-def _secured(connection: _socket.socket, host: str) -> _socket.socket:
-    import socket
-    import ssl
+def _secured(connection: _socket.socket, address: Address) -> _socket.socket:
+    from holdfast.cli.agents.rlock_tls import secured
 
-    left = connection.gettimeout()
-    whole = socket.socket(fileno=connection.detach())
-    whole.settimeout(left)
-    return ssl.create_default_context().wrap_socket(whole, server_hostname=host)
+    return secured(connection, address.host, address.ca_file)
 
 
 def _why_not(error: OSError) -> str:
-    import ssl
+    from holdfast.cli.agents.rlock_tls import why_not
 
-    if not isinstance(error, ssl.SSLError):
-        return str(error)
-    from holdfast import tlswords
-
-    return "; ".join(tlswords.trouble(error))
+    return why_not(error)
 
 
 def _resolve(address: Address, deadline: float) -> list[tuple[int, int, int, str, tuple[str, int]]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
 from holdfast.cli.shared import output
 from holdfast.cli.shared.interrupts import orderly_end
-from holdfast.cli.shared.options import Duration, asks_server, attaches, metadata_of
+from holdfast.cli.shared.options import Duration, asks_server, attaches, metadata_of, reach
 from holdfast.cli.shared.suggestions import COMMAND
 from holdfast.cli.shared.with_command import (
     GRACE_SECONDS,
@@ -68,9 +67,10 @@ def exec_(
     from holdfast.supervision.supervisor import run_child
 
     attached = metadata_of(metadata, pairs)
-    with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS) as server:
+    with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS, **reach()) as server:
         session = server.session(name, ttl=ttl, metadata=attached)
-        base = os.environ if keep_token else environment_with(session.secret, session.url)
+        secret = None if keep_token else session.secret
+        base = environment_with(secret, {**server.environment, "HOLDFAST_URL": session.url})
         lost = False
         try:
             ended = run_child(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import as_json, asks_server
+from holdfast.cli.shared.options import as_json, asks_server, reach
 from holdfast.errors import HoldfastError
 from holdfast.privatefiles import replacing, sync_folder
 
@@ -83,7 +83,7 @@ def _ways(ways: tuple[str, ...]) -> str:
 def _from_server(url: str | None, token_file: Path | None) -> Iterator[bytes]:
     from holdfast.cli.operators.probe import Probe
 
-    with Probe(url, token_file) as server:
+    with Probe(url, token_file, reach()) as server:
         yield from server.pieces("/backup")
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.cli.shared import output, times
 from holdfast.cli.shared.harmless import in_json
-from holdfast.cli.shared.options import as_json, asks_server
+from holdfast.cli.shared.options import as_json, asks_server, reach
 from holdfast.errors import ServerError, Unreachable
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def doctor(*, data: Path | None, dump: bool, json: bool, url: str | None, token_
     else:
         from holdfast.cli.operators.probe import Probe
 
-        with Probe(url, token_file) as server:
+        with Probe(url, token_file, reach()) as server:
             checks = list(_server_checks(server))
     if json:
         output.say_json({"ok": not _failed(checks), "checks": checks})

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from holdfast.cli.shared.options import Reach
 from holdfast.client.flows.effects import Open, Send
 from holdfast.client.threads.http import HttpTransport
 from holdfast.client.values import answer as answers
@@ -26,9 +27,10 @@ _SECRETS = {"holds_": "the secret of a session", "holdc_": "the secret of a clai
 class Probe:
     """A way to a server, by the address and with the token that a client would use."""
 
-    def __init__(self, url: str | None, token_file: Path | None) -> None:
+    def __init__(self, url: str | None, token_file: Path | None, reach: Reach) -> None:
         """Find the server and the token; nothing is sent yet. Raises `SettingsError`."""
-        target = config.find(url=url, token_file=token_file, environment=os.environ)
+        target = config.find(url=url, token_file=token_file, environment=os.environ, **reach)
+        config.tell_if_insecure(target)
         self.url = target.url
         self.url_origin = target.url_origin
         self.has_token = target.token is not None

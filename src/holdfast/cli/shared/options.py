@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
 
 from holdfast.cli.shared import suggestions
+from holdfast.cli.shared.suggestions import REACH
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -148,14 +149,50 @@ def takes_text(command: click.Command) -> None:
 
 
 def asks_server(command: F) -> F:
-    """Add the options that say which server, and with which token."""
+    """Add the options that say which server, with which token, and how to trust it.
+
+    The last two go by the context: whoever makes a client asks `reach()`.
+    """
     url = click.option("--url", metavar="URL", help="The server; else HOLDFAST_URL, else your client.toml.")
     token_file = click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),
         help="The file with your token; else HOLDFAST_TOKEN, HOLDFAST_TOKEN_FILE, else your client.toml.",
     )
-    return url(token_file(command))
+    ca_file = click.option(
+        "--ca-file",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        expose_value=False,
+        callback=_note_reach,
+        help="Trust the certificates in FILE and no others; else HOLDFAST_CA_FILE, else your client.toml.",
+    )
+    insecure = click.option(
+        "--allow-insecure-http",
+        is_flag=True,
+        default=None,
+        expose_value=False,
+        callback=_note_reach,
+        help="Send your token over plain HTTP to another machine; else HOLDFAST_ALLOW_INSECURE_HTTP=1.",
+    )
+    return url(token_file(ca_file(insecure(command))))
+
+
+class Reach(TypedDict):
+    """How a server is reached, as a client takes it."""
+
+    ca_file: Path | None
+    allow_insecure_http: bool | None
+
+
+def reach() -> Reach:
+    """Return what the options say of how to reach the server."""
+    noted: dict[str, Any] = click.get_current_context().meta.get(REACH, {})
+    return {"ca_file": noted.get("ca_file"), "allow_insecure_http": noted.get("allow_insecure_http")}
+
+
+def _note_reach(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    context.meta.setdefault(REACH, {})[parameter.name] = value
 
 
 def as_json(command: F) -> F:
@@ -286,4 +323,4 @@ def client(url: str | None, token_file: Path | None) -> Holdfast:
     """Make a client of the server that the options and the environment name. Raises `SettingsError`."""
     from holdfast import Holdfast
 
-    return Holdfast(url, token_file=token_file, answer_seconds=ANSWER_SECONDS, retry_seconds=RETRY_SECONDS)
+    return Holdfast(url, token_file=token_file, answer_seconds=ANSWER_SECONDS, retry_seconds=RETRY_SECONDS, **reach())

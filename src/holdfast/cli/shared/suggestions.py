@@ -7,6 +7,8 @@ from click.shell_completion import CompletionItem
 
 COMMAND = "holdfast.command"
 """Where the context has what stood behind `--`; nothing where there was none."""
+REACH = "holdfast.reach"
+"""Where the context has the options of how to reach the server."""
 ANSWER_SECONDS = 1.0
 NAMES_MAX = 100
 
@@ -36,7 +38,8 @@ def _ask(context: click.Context, prefix: str) -> list[str]:
 
     url, file = context.params.get("url"), context.params.get("token_file")
     # Asked once: whoever pressed a key does not wait for a second try.
-    with Holdfast(url, token_file=file, answer_seconds=ANSWER_SECONDS, retry_seconds=0) as server:
+    reach = context.meta.get(REACH, {})
+    with Holdfast(url, token_file=file, answer_seconds=ANSWER_SECONDS, retry_seconds=0, **reach) as server:
         return [each.job_id for each in server.list_claimed_jobs(prefix or None, limit=NAMES_MAX)]
 
 

@@ -40,10 +40,16 @@ keeps_token = click.option(
 )
 
 
-def environment_with(secret: str, url: str) -> dict[str, str]:
-    """Return our environment for a command that shall have this secret, for this server, in place of our token."""
+def environment_with(secret: str | None, reached: Mapping[str, str]) -> dict[str, str]:
+    """Return our environment for a command that shall have this secret in place of our token.
+
+    `reached` has the variables by which it finds the server. Without a secret our token and our address stay as they
+    are, and only how to trust the server is added.
+    """
+    if secret is None:
+        return {**os.environ, **{name: reached[name] for name in reached.keys() - {"HOLDFAST_URL"}}}
     ours = {name: value for name, value in os.environ.items() if name not in OWN_TOKENS}
-    return {**ours, "HOLDFAST_URL": url, "HOLDFAST_TOKEN": secret}
+    return {**ours, **reached, "HOLDFAST_TOKEN": secret}
 
 
 class WithCommand(click.Command):

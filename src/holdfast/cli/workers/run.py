@@ -25,6 +25,7 @@ from holdfast.cli.shared.options import (
     labels,
     labels_of,
     metadata_of,
+    reach,
 )
 from holdfast.cli.shared.refusals import exit_code, sentence
 from holdfast.cli.shared.with_command import (
@@ -149,7 +150,7 @@ def run(
         quiet=quiet,
         keep_token=keep_token,
     )
-    with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS) as server:
+    with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS, **reach()) as server:
         try:
             if options.wait and not any_one:
                 refuse_jobs_of_outer_run(server, jobs)
@@ -200,7 +201,8 @@ def run_held(server: Holdfast, held: Claim | Claims, command: Sequence[str], opt
 
     claims = tuple(held) if isinstance(held, Claims) else (held,)
     try:
-        base = os.environ if options.keep_token else _restricted_environment(server, claims[0])
+        secret = None if options.keep_token else _secret_of(server, claims[0])
+        base = environment_with(secret, server.environment)
     except BaseException:
         # Nothing of it ran: the job did not fail.
         give_back(held, None)
@@ -225,10 +227,10 @@ def run_held(server: Holdfast, held: Claim | Claims, command: Sequence[str], opt
     return output.LOST if lost or ended.lost else ended.returncode
 
 
-def _restricted_environment(server: Holdfast, claim: Claim) -> dict[str, str]:
-    """Return our environment with a secret for what we hold in place of the token. All of one claim have the same."""
+def _secret_of(server: Holdfast, claim: Claim) -> str:
+    """Return the secret for what we hold, in place of the token. All of one claim have the same."""
     try:
-        secret = server.claim_secret(claim.job_id, claim.lease_id)
+        return server.claim_secret(claim.job_id, claim.lease_id)
     except Refused as error:
         if error.code != "not_found":
             raise
@@ -236,7 +238,6 @@ def _restricted_environment(server: Holdfast, claim: Claim) -> dict[str, str]:
             f"the server at {server.url} is older than this command and has no secrets for claims: update it, or let"
             " the command have your own token with --keep-token"
         ) from None
-    return environment_with(secret, server.url)
 
 
 def _announce(claims: Sequence[Claim]) -> None:

@@ -30,6 +30,8 @@ class Client(ABC):
         *,
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        allow_insecure_http: bool | None = None,
         owner: str | None = None,
         answer_seconds: float = ANSWER_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
@@ -38,7 +40,9 @@ class Client(ABC):
         """Find the server and the token; nothing is sent yet. Raises `SettingsError`.
 
         What is not given comes from HOLDFAST_URL, HOLDFAST_TOKEN, HOLDFAST_TOKEN_FILE, else from the user's
-        client.toml. `owner` is the name that claims bear unless they have one of their own; without any, each thread or
+        client.toml. So do `ca_file` (HOLDFAST_CA_FILE), the certificates to trust in place of the system's, and
+        `allow_insecure_http` (HOLDFAST_ALLOW_INSECURE_HTTP), without which no token goes to another machine over plain
+        HTTP. `owner` is the name that claims bear unless they have one of their own; without any, each thread or
         task has one of the form host:pid:random. An answer may take `answer_seconds`; a server that does not answer is
         asked again for `retry_seconds`.
         """
@@ -48,7 +52,10 @@ class Client(ABC):
             token=token,
             token_file=None if token_file is None else Path(token_file),
             environment=self._environment,
+            ca_file=None if ca_file is None else Path(ca_file),
+            allow_insecure_http=allow_insecure_http,
         )
+        config.tell_if_insecure(self._target)
         self._owner = owner
         self._policy = Policy(
             self._target.url,
@@ -66,6 +73,11 @@ class Client(ABC):
     def url(self) -> str:
         """The server's address."""
         return self._target.url
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which a child process reaches the same server in the same way; never the token."""
+        return self._target.environment
 
     def __repr__(self) -> str:
         """Show where it leads, never the token."""

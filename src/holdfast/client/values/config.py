@@ -1,11 +1,13 @@
 """Which server, and with which token: from the arguments, else the environment, else the user's `client.toml`.
 
-The token in `client.toml` belongs to the server named there: it is never sent to another one.
+What stands in `client.toml` belongs to the server named there: its token is never sent to another one, and neither its
+CA nor its plain HTTP counts for another one.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
@@ -13,9 +15,18 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from holdfast import clientconfig
+from holdfast.clientconfig import ClientConfig
 from holdfast.errors import SettingsError
 
 DEFAULT_URL = "http://127.0.0.1:7420"
+CA_VARIABLE = "HOLDFAST_CA_FILE"
+INSECURE_VARIABLE = "HOLDFAST_ALLOW_INSECURE_HTTP"
+
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_told: set[str] = set()
+"""The servers of which it was said that they are reached without encryption."""
+
+log = logging.getLogger("holdfast.client")
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -27,6 +38,20 @@ class Target(msgspec.Struct, frozen=True):
     token_origin: str
     token_file: Path | None = None
     """Where the token was read, and will be read again when the server refuses it: it may have been rotated."""
+    ca_file: Path | None = None
+    """The certificates to trust in place of the system's, over https."""
+    is_insecure: bool = False
+    """Whether the token travels unencrypted to another machine, and somebody allowed it."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which a child process reaches the same server in the same way; never the token."""
+        found = {"HOLDFAST_URL": self.url}
+        if self.ca_file is not None:
+            found[CA_VARIABLE] = str(self.ca_file.absolute())
+        if self.is_insecure:
+            found[INSECURE_VARIABLE] = "1"
+        return found
 
     def __repr__(self) -> str:
         """Show everything but the token."""
@@ -34,7 +59,13 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def find(
-    *, url: str | None, token_file: Path | None, environment: Mapping[str, str], token: str | None = None
+    *,
+    url: str | None,
+    token_file: Path | None,
+    environment: Mapping[str, str],
+    token: str | None = None,
+    ca_file: Path | None = None,
+    allow_insecure_http: bool | None = None,
 ) -> Target:
     """Put the target together. Raises `SettingsError` for anything that cannot be used."""
     kept = clientconfig.read(environment)
@@ -45,12 +76,28 @@ def find(
             break
     else:
         found, url_origin = DEFAULT_URL, "the default"
+    if kept.url is not None and not _same_server(kept.url, found):
+        kept = ClientConfig()
     token, token_origin, file = _find_token(token, token_file, environment)
-    if token is None and file is None and (kept.url is None or _same_server(kept.url, found)):
-        token_origin, file = (token_origin, None) if kept.token_file is None else (place, kept.token_file)
+    if token is None and file is None and kept.token_file is not None:
+        token_origin, file = place, kept.token_file
     if file is not None:
         token = clientconfig.read_token(file)
-    return _guarded(Target(found, url_origin, token, token_origin, file))
+    trusted = _find_ca(ca_file, environment, kept, place) if found.startswith("https://") else None
+    target = Target(found, url_origin, token, token_origin, file, trusted)
+    if allow_insecure_http is None:
+        allow_insecure_http = _is_allowed(environment, kept)
+    return _guarded(target, allowed=allow_insecure_http)
+
+
+def tell_if_insecure(target: Target) -> None:
+    """Say aloud, once in a process, that a token travels unencrypted. Unless logging is set up, it is on stderr."""
+    if target.is_insecure and target.url not in _told:
+        _told.add(target.url)
+        text = (
+            "holdfast: the token travels to %s unencrypted, as was allowed: whoever is on the way can read and use it"
+        )
+        log.warning(text, target.url)
 
 
 def is_loopback(url: str) -> bool:
@@ -75,6 +122,33 @@ def _find_token(
     if named := environment.get("HOLDFAST_TOKEN_FILE"):
         return None, "HOLDFAST_TOKEN_FILE", Path(named).expanduser()
     return None, "nowhere", None
+
+
+def _find_ca(given: Path | None, environment: Mapping[str, str], kept: ClientConfig, place: str) -> Path | None:
+    """Return the file with the certificates to trust, if there is one. It is looked at before anything is sent."""
+    named = environment.get(CA_VARIABLE)
+    if given is not None:
+        file, origin = given, "the given ca_file"
+    elif named:
+        file, origin = Path(named).expanduser(), CA_VARIABLE
+    elif kept.ca_file is not None:
+        file, origin = kept.ca_file, place
+    else:
+        return None
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise SettingsError("ca_file", origin, f"{file} cannot be read: {error.strerror}") from None
+    if b"-----BEGIN CERTIFICATE-----" not in content:
+        raise SettingsError("ca_file", origin, f"{file} holds no certificate", "a file of certificates in PEM")
+    return file
+
+
+def _is_allowed(environment: Mapping[str, str], kept: ClientConfig) -> bool:
+    text = environment.get(INSECURE_VARIABLE, "").strip().lower()
+    if text and text not in _SWITCH:
+        raise SettingsError("allow_insecure_http", INSECURE_VARIABLE, f"{text!r:.100} cannot be used", "1 or 0")
+    return _SWITCH[text] if text else kept.allow_insecure_http
 
 
 def _checked_token(text: str, origin: str) -> str:
@@ -107,9 +181,14 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _guarded(target: Target) -> Target:
-    """Refuse to send a token where everyone on the way can read it."""
-    if target.token is not None and target.url.startswith("http://") and not is_loopback(target.url):
-        problem = f"the token would travel to {target.url} unencrypted; use https://, or a tunnel to a loopback address"
-        raise SettingsError("url", target.url_origin, problem)
-    return target
+def _guarded(target: Target, *, allowed: bool) -> Target:
+    """Refuse to send a token where everyone on the way can read it, unless somebody says that this is meant."""
+    if target.token is None or not target.url.startswith("http://") or is_loopback(target.url):
+        return target
+    if allowed:
+        return msgspec.structs.replace(target, is_insecure=True)
+    problem = (
+        f"the token would travel to {target.url} unencrypted; use https://, or a tunnel to a loopback address; if that"
+        f" is meant, set {INSECURE_VARIABLE}=1"
+    )
+    raise SettingsError("url", target.url_origin, problem)
