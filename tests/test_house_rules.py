@@ -106,6 +106,7 @@ CLOCK_WITHOUT_ARGUMENT = re.compile(r"time\.(gmtime|localtime|ctime|asctime)")
 CHANCE = re.compile(
     r"random\..+|secrets\.(?!compare_digest$).+|os\.(urandom|getrandom)|uuid\.uuid[14678]|ssl\.RAND_\w+"
 )
+REPR_OF_AN_ERROR = re.compile(r"\{(error|exception|failure|outcome)!r|repr\((error|exception|failure|outcome)\)")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 # Upper case is SQL whatever follows; in lower case "create a token" is prose and "create table token" is not.
 SQL = re.compile(
@@ -356,6 +357,14 @@ def unfinished(path: str, text: str) -> list[str]:
     ]
 
 
+def repr_of_an_error(path: str, text: str) -> list[str]:
+    return [
+        f"{path}:{line}: {found[0]}; say what went wrong in words"
+        for line, content in enumerate(text.splitlines(), start=1)
+        if (found := REPR_OF_AN_ERROR.search(content)) and not path.startswith("testing/")
+    ]
+
+
 def missing_docstring(path: str, text: str) -> list[str]:
     return [] if ast.get_docstring(ast.parse(text)) else [f"{path}: a module opens with the sentence that is its law"]
 
@@ -592,6 +601,14 @@ def test_rooms_stay_small() -> None:
 
     assert crowded_rooms(f"cli/x/{number}.py" for number in range(13))
     assert crowded_rooms(f"cli/x/{number}.py" for number in range(12)) == []
+
+
+def test_errors_are_said_in_words() -> None:
+    """No text shows an error as Python would write it down. What `testing` says is for programmers."""
+    assert whole_tree(repr_of_an_error) == []
+
+    assert repr_of_an_error("x.py", 'print(f"cannot be read: {error!r}")')
+    assert repr_of_an_error("x.py", 'print(f"cannot be read: {error}")') == []
 
 
 def test_nothing_is_left_unfinished() -> None:

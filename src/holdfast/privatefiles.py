@@ -30,6 +30,11 @@ class NotOursError(Exception):
         self.problem = problem
 
 
+def reason_of(error: Exception) -> str:
+    """Say why something failed in the system's own words, without what Python writes around them."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
 def open_ours(
     path: Path,
     flags: int = os.O_RDONLY,

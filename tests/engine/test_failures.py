@@ -528,3 +528,28 @@ def test_a_snapshot_is_never_ahead_of_the_journal() -> None:
                 assert len(await events(journal)) == (0 if error is None else 1)
 
     run(test)
+
+
+def test_writes_that_fail_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """However many batches are refused for the same reason, the log has one line, and one when writes work again."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            for number in range(20):
+                journal.is_shut = True
+                asked = Asked(engine)
+                asked.submit("refused", acquire(f"job-{number}"))
+                await turns()
+                journal.let_through(REFUSED)
+                await turns(10)
+                assert isinstance(asked["refused"], Unavailable)
+            journal.open_gate()
+            await engine.ask(acquire("job"))
+            await engine.ask(acquire("another"))
+
+    with caplog.at_level("WARNING", "holdfast.engine"):
+        run(test)
+    first, second = caplog.messages
+    assert first == "append: no; nothing of it happened, and the state is read anew"
+    assert second == "writes work again: 1 records are on the disk; 20 writes had failed"

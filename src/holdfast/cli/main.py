@@ -166,7 +166,8 @@ def _missing_extra(error: ModuleNotFoundError) -> int:
 
 def _bug(error: Exception) -> int:
     where = traceback.extract_tb(error.__traceback__)[-1]
-    output.complain(f"unexpected {error!r:.500} at {Path(where.filename).name}:{where.lineno}; please report this")
+    text = f"{type(error).__name__}: {error}"
+    output.complain(f"unexpected {text:.500} at {Path(where.filename).name}:{where.lineno}; please report this")
     return output.UNEXPECTED
 
 

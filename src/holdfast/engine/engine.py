@@ -48,7 +48,7 @@ from holdfast.core.values import Limits, Moment
 from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, Clock
 from holdfast.engine.compaction import Compaction, Compactor
 from holdfast.engine.feed import Feed
-from holdfast.engine.recovery import recover
+from holdfast.engine.recovery import Trouble, recover
 from holdfast.engine.replies import Unavailable, Unknown, answer_all, outcome_or_raise, settle_future
 from holdfast.engine.turns import Turns
 from holdfast.engine.waiters import Waited, Waiter, Waiters
@@ -92,6 +92,7 @@ class Engine:
         """Set when the engine has failed for good: the process must end."""
         self._version = version
         self._watchdog = watchdog
+        self._trouble = Trouble()
         self._turns = Turns(clock, self._tick)
         self._batch: list[Record] = []
         self._answers: list[OwedAnswer] = []
@@ -355,6 +356,8 @@ class Engine:
                 raise
         else:
             answer_all(answers)
+            if batch and self._trouble.is_on:
+                self._trouble.ended(len(batch))
             if self.failed is None:
                 self._compactor.count(len(batch), len(self.state.slots))
 
@@ -373,7 +376,7 @@ class Engine:
 
     async def _take_back(self, answers: list[OwedAnswer], why: str) -> None:
         """Nothing of the batch happened, nor of what was decided on top of it: say so and read the state anew."""
-        log.error("%s; the state is read anew", why)
+        self._trouble.began(why)
         self._serving = False
         self._answer_everybody(answers, Unavailable(why))
         # What a snapshot in the making shows is durable; but a journal is not asked to read and compact at once.
@@ -387,7 +390,8 @@ class Engine:
         What was decided on top of an unknown batch is unknown too: it may be the retry of a request in that batch.
         """
         if self.failed is None:
-            self.failed = str(error) if isinstance(error, JournalError) else f"internal error: {error!r}"
+            is_bug = not isinstance(error, JournalError)
+            self.failed = f"internal error: {type(error).__name__}: {error}" if is_bug else str(error)
             log.critical("%s; the server ends: start it again", self.failed, exc_info=error)
         self._serving = False
         self._turns.cancel_timer()

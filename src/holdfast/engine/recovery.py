@@ -14,6 +14,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.core.events import Opened, Record
 from holdfast.core.evolve import evolve
 from holdfast.core.fits import event_fits
@@ -33,6 +35,31 @@ REPORT_EVERY = 10_000
 log = logging.getLogger("holdfast.engine")
 
 
+class Trouble:
+    """Says once that writes fail, and once that they work again: each request may be a write that fails."""
+
+    def __init__(self) -> None:
+        self._why: str | None = None
+        self._refused = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the last write failed."""
+        return self._why is not None
+
+    def began(self, why: str) -> None:
+        """Know that a batch was not written, and that the state is read anew. Another reason is said too."""
+        self._refused += 1
+        if why != self._why:
+            self._why = why
+            log.error("%s; nothing of it happened, and the state is read anew", why)
+
+    def ended(self, records: int) -> None:
+        """Know that a batch was written."""
+        log.warning("writes work again: %d records are on the disk; %d writes had failed", records, self._refused)
+        self._why, self._refused = None, 0
+
+
 async def recover(
     journal: Journal, *, clock: Clock, version: str, append: Callable[[list[Record]], Awaitable[None]]
 ) -> tuple[State, int]:
@@ -41,22 +68,57 @@ async def recover(
     state = State.thaw(snapshot.decode(recovered.snapshot))
     replayed = replay(state, recovered.records)
     if recovered.epoch != state.epoch:
+        if not recovered.was_closed:
+            _tell_of_crash(state, replayed, clock)
         opened = Record(state.seq + 1, state.now_ms, clock.wall_ms(), Opened(recovered.epoch, version))
         evolve(state, opened)
         await append([opened])
     # Whoever stood in line has its full minute to come back from now on, however long ago it joined (W2).
     state.send_everybody_away()
-    return state, replayed
+    return state, replayed.count
 
 
-def replay(state: State, records: Iterable[Record]) -> int:
+def _tell_of_crash(state: State, replayed: Replayed, clock: Clock) -> None:
+    """Say once what a start found that follows no stop: how much, how old it is, and that nothing ended by it (T2)."""
+    away = "nobody knows how long ago"
+    if replayed.last_wall_ms is not None:
+        away = f"its last record is {_span(clock.wall_ms() - replayed.last_wall_ms)} old"
+    log.warning(
+        "the server before this one did not stop: it was killed, or the power failed; %s. %d records were replayed."
+        " %d leases, %d sessions and %d places in line live on with the time that they had left: none ended meanwhile",
+        away,
+        replayed.count,
+        len(state.index.held),
+        len(state.sessions),
+        len(state.tickets),
+    )
+
+
+def _span(passed_ms: int) -> str:
+    """Write how long: to the tenth of a second, of a minute after some, of an hour after some more."""
+    seconds = max(0, passed_ms) / 1000
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """How many records were replayed, and the wall time of the last of them."""
+
+    count: int
+    last_wall_ms: int | None
+
+
+def replay(state: State, records: Iterable[Record]) -> Replayed:
     """Let every record take effect, in order, and return how many there were. Raises for one that does not fit."""
-    count = 0
+    count, last_wall_ms = 0, None
     for record in records:
         if record.seq != state.seq + 1 or record.at_ms < state.now_ms or not event_fits(state, record.event):
             raise JournalDamagedError(f"record {record.seq} does not fit what came before it", RESTORE)
         evolve(state, record)
         count += 1
+        last_wall_ms = record.wall_ms
         if count % REPORT_EVERY == 0:
             log.info("recovering: %d records replayed", count)
-    return count
+    return Replayed(count, last_wall_ms)

@@ -6,6 +6,7 @@ another file grow, and removing it would free nothing.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from typing import TYPE_CHECKING
@@ -16,20 +17,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+log = logging.getLogger("holdfast.journal")
+
+MIB = 2**20
+
+
 class Ballast:
-    """One file that is only there to be removed."""
+    """One file that is only there to be removed. Says once that it is gone, and once that it is back."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
         self._path = path
         self._size_bytes = size_bytes
+        self._is_missed = False
 
     def lay(self) -> bool:
         """Reserve the space; tell whether it is there. As much again must stay free, else it would come and go.
 
         Raises `NotOursError` for what is not a ballast of ours.
         """
-        if self._size_bytes == 0 or self._is_whole():
-            return True
+        is_there = self._size_bytes == 0 or self._is_whole() or self._make()
+        if is_there and self._is_missed:
+            log.warning("there is room under %s again: the reserve is back, and claims are taken", self._path.parent)
+        elif not is_there and not self._is_missed:
+            self._tell("there is no room for the reserve")
+        self._is_missed = not is_there
+        return is_there
+
+    def _make(self) -> bool:
         if shutil.disk_usage(self._path.parent).free < 2 * self._size_bytes:
             return False
         try:
@@ -39,12 +53,27 @@ class Ballast:
             finally:
                 os.close(file)
         except OSError:
-            self.give_up()
+            self._remove()
             return False
         return True
 
     def give_up(self) -> bool:
         """Free the space; tell whether there was any."""
+        if not self._remove():
+            return False
+        self._is_missed = True
+        self._tell("the reserve was given up for what keeps and ends leases")
+        return True
+
+    def _tell(self, what: str) -> None:
+        log.error(
+            "the disk under %s is full: %s. Claims are refused until %.0f MiB are free",
+            self._path.parent,
+            what,
+            2 * self._size_bytes / MIB,
+        )
+
+    def _remove(self) -> bool:
         try:
             self._path.unlink()
         except OSError:

@@ -68,6 +68,8 @@ class Recovered(msgspec.Struct, frozen=True):
     """The parts that were given to `compact`, in order; none if there was no snapshot."""
     records: Iterator[Record]
     """Every record after the snapshot, in order. To be read once, before the first append."""
+    was_closed: bool = True
+    """Whether the one who had the seat before gave it back. If not, it was killed, or the power failed."""
 
 
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.journal.base import JournalError, JournalLostError
-from holdfast.privatefiles import NotOursError, read_ours, replace
+from holdfast.privatefiles import NotOursError, read_ours, reason_of, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,8 +64,10 @@ def _read(directory: Path) -> Mark | None:
         return msgspec.json.decode(read_ours(path, SIZE_BYTES_MAX), type=Mark)
     except FileNotFoundError:
         return None
-    except (NotOursError, OSError) as error:
+    except NotOursError as error:
         raise JournalError(str(error)) from error
+    except OSError as error:
+        raise JournalError(f"{path} cannot be read: {reason_of(error)}") from error
     except msgspec.MsgspecError as error:
         way = f"If the journal beside it is the newest, remove {path} and start again"
         raise JournalError(f"{path} is damaged: {error}", way) from error

@@ -40,7 +40,7 @@ from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.shares import UNCOUNTED
 from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, write_again
-from holdfast.privatefiles import WRITE_FOR_OTHERS, NotOursError, check_file, check_folder, sync_folder
+from holdfast.privatefiles import WRITE_FOR_OTHERS, NotOursError, check_file, check_folder, reason_of, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -109,8 +109,10 @@ class SqliteJournal:
 
     async def open(self) -> Recovered:
         """Lock the file and tell what is in it."""
+        # Whoever closes the file leaves no WAL behind.
+        was_closed = self._store is not None or not _size_of(self._directory / f"{FILE}-wal")
         parts = self._take_seat() if self._store is None else self._look(self._store)
-        return Recovered(self._epoch, parts, self._tail())
+        return Recovered(self._epoch, parts, self._tail(), was_closed)
 
     async def append(self, batch: Sequence[Record]) -> None:
         """Commit a batch: one row, one sync."""
@@ -188,7 +190,8 @@ class SqliteJournal:
             mark.write(self._directory, mark.Mark(self._identity, self._epoch, self._last))
         except OSError as error:
             # The one before goes on counting: it says less, and nothing that is untrue.
-            log.warning("%s cannot be written: %s; it is tried again later", self._directory / mark.FILE, error)
+            why = reason_of(error)
+            log.warning("%s cannot be written: %s; it is tried again later", self._directory / mark.FILE, why)
 
     def _unlock(self) -> None:
         if self._store is not None:
@@ -259,7 +262,7 @@ class SqliteJournal:
         if isinstance(error, apsw.CorruptError | apsw.NotADBError):
             return JournalDamagedError(f"{self._path} is damaged: {error}", RESTORE)
         way = "Check that the directory is writable and has room"
-        return JournalError(f"{self._path} cannot be opened: {error}", way)
+        return JournalError(f"{self._path} cannot be opened: {reason_of(error)}", way)
 
     def _open_in_turn(self) -> list[bytes]:
         """Open the file, and try again if it is locked: of two that start together each can stand in the other's way.

@@ -32,8 +32,8 @@ from holdfast.engine.build import (
     build,
 )
 from holdfast.errors import SettingsError
-from holdfast.privatefiles import NotOursError, read_ours, replace
-from holdfast.server import logs
+from holdfast.privatefiles import NotOursError, read_ours, reason_of, replace
+from holdfast.server import logs, render
 from holdfast.server.access.auth import SCOPES, Auth, BadTokenError, StaticTokens, entries_of
 from holdfast.server.access.secrets import KEY_FILE, AuthorityKey, digest, new_token
 from holdfast.server.api import Api
@@ -163,7 +163,7 @@ async def _start(engine: Engine, settings: Settings) -> AuthorityKey:
     except JournalLockedError as error:
         raise StartError(str(error), EX_TEMPFAIL) from error
     except (JournalError, NotOursError, OSError, ValueError) as error:
-        raise StartError(f"the data directory {settings.data} cannot be used: {error}", EX_IOERR) from error
+        raise StartError(f"the data directory {settings.data} cannot be used: {reason_of(error)}", EX_IOERR) from error
 
 
 def _engine_for(settings: Settings) -> Engine:
@@ -211,7 +211,9 @@ def _static_tokens(settings: Settings) -> StaticTokens:
             content = read_ours(settings.tokens_file, TOKENS_BYTES_MAX, root_shares=True)
             in_file = content.decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise StartError(f"tokens_file {settings.tokens_file} cannot be read: {error}", EX_USAGE) from error
+            raise StartError(
+                f"tokens_file {settings.tokens_file} cannot be read: {reason_of(error)}", EX_USAGE
+            ) from error
         except NotOursError as error:
             raise StartError(f"tokens_file {error}", EX_USAGE) from error
         if len(content) > TOKENS_BYTES_MAX:
@@ -259,7 +261,7 @@ async def _first_token(api: Api, url: str, settings: Settings) -> str | None:
     command = CreateToken(principal=FIRST_TOKEN, name=FIRST_TOKEN, digest=digest(token), scopes=SCOPES)
     outcome, _ = await api.engine.ask(command)
     if not isinstance(outcome, TokenMade):
-        raise StartError(f"the first token could not be made: {outcome}", EX_IOERR)
+        raise StartError(f"the first token could not be made: {render.problem(outcome).details}", EX_IOERR)
     return str(path)
 
 

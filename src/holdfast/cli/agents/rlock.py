@@ -304,7 +304,7 @@ def _send(address: Address, request: bytes, deadline: float) -> tuple[int, bytes
     except TimeoutError:
         raise UnreachableError(_TOO_LATE) from None
     except (OSError, ValueError) as error:
-        raise LostError(f"the connection broke, it may or may not have been done: {error}") from None
+        raise LostError(f"the connection broke, it may or may not have been done: {_words(error)}") from None
     finally:
         connection.close()
 
@@ -320,7 +320,7 @@ def _connect(address: Address, deadline: float) -> _socket.socket:
                 connection = _secured(connection, address)
         except OSError as error:
             connection.close()
-            failure = _why_not(error) if address.scheme == "https" else str(error)
+            failure = _why_not(error) if address.scheme == "https" else _words(error)
         else:
             return connection
     raise UnreachableError(f"cannot reach {address.scheme}://{address.authority}: {failure}")
@@ -330,6 +330,11 @@ def _secured(connection: _socket.socket, address: Address) -> _socket.socket:
     from holdfast.cli.agents.rlock_tls import secured
 
     return secured(connection, address.host, address.ca_file)
+
+
+def _words(error: Exception) -> str:
+    """Say what went wrong in the system's own words, without what Python writes around them."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def _why_not(error: OSError) -> str:
