@@ -170,7 +170,6 @@ def test_watcher_that_raises_leaves_the_line(either: Either, open_client: Callab
     ("method", "jobs", "option"),
     [
         ("claim", "j", "timeout"),
-        ("claim_any", ["j"], "on_wait"),
         ("claim_any", ["j"], "resume"),
         ("claim_all", ["j"], "resume"),
     ],

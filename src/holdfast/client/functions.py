@@ -95,7 +95,7 @@ def exclusive(
 
 
 def claim_job(
-    job_id: str, owner: str | None = None, metadata: Metadata = None, ttl: float = JOB_TTL_SECONDS
+    job_id: str, owner: str | None = None, metadata: Metadata = None, ttl: float | None = JOB_TTL_SECONDS
 ) -> JobClaim:
     """Claim a job for `ttl` seconds; renew it with `heartbeat_job`. Raises `JobHeld` or `JobDone`."""
     return default_client().claim_job(job_id, owner, metadata, ttl)

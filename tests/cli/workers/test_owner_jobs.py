@@ -60,7 +60,7 @@ def test_owner_of_a_held_job(reader: Run, api: Api, server: ServerProcess) -> No
     assert re.fullmatch(rf"{CLOCK} \((9|10) min left\)", told["until"])
     assert (told["note"], told["metadata"], told["token"]) == ("half way", "model=small", str(lease["fencing_token"]))
     assert told["waiting"].startswith("1 ") and told["attempts"].startswith("2 ")
-    assert re.fullmatch(r"agent-1, released \d+ s ago; its note: gave up", told["before"])
+    assert re.fullmatch(r"agent-1, released as failed \d+ s ago; its note: gave up", told["before"])
 
 
 def test_owner_of_a_free_job_is_1(reader: Run, api: Api) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -169,6 +170,20 @@ def test_failure_counts_as_an_attempt(run: Run, api: Api) -> None:
     assert run("run/attempts", "--", "false").returncode == 1
     assert run("run/attempts", "--", "false").returncode == 1
     assert api.acquired("run/attempts")["attempts"] == 3
+
+
+def test_a_failure_is_said_to_the_next_run(run: Run, holdfast: Run, server: ServerProcess) -> None:
+    """C7: a run after a failed one says who failed, that it failed, and which attempt this is; a good end, nothing."""
+    job = "run/failed"
+    assert "before" not in run(job, "--owner", "agent-1", "--", "false").stderr
+    owner = holdfast("owner", job, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE).stdout
+    assert "agent-1, released as failed 0 s ago" in owner and "1 since it last ended well" in owner
+    second = run(job, "--owner", "agent-2", "--", "sh", "-c", 'echo "$HOLDFAST_ATTEMPTS"')
+    assert re.search(r"holdfast: before: agent-1, released as failed \d s ago\n", second.stderr)
+    assert "holdfast: attempt 2: it has not ended well so far\n" in second.stderr
+    assert second.stdout == "2\n"
+    third = run(job, "--", "true")
+    assert re.search(r"holdfast: before: agent-2, released \d s ago\n$", third.stderr)
 
 
 def test_success_is_remembered(run: Run, api: Api) -> None:

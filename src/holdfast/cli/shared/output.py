@@ -145,11 +145,15 @@ def size(size_bytes: int) -> str:
     return f"{size_bytes / 1024**2:.1f} MiB" if size_bytes < 1024**3 else f"{size_bytes / 1024**3:.1f} GiB"
 
 
-def previous_words(previous: Previous, now: datetime) -> str:
-    """Say who had a job before, how that ended, and what that one said last."""
+def previous_words(previous: Previous, now: datetime, attempts: int = 0) -> str:
+    """Say who had a job before, how that ended, and what that one said last.
+
+    `attempts` is how many claims there were since the job last ended well. If there was any, the last one failed.
+    """
     from holdfast.cli.shared import times
 
-    ended = previous.ended.replace("_", " ")
+    is_failed = attempts > 0 and previous.ended == "released"
+    ended = "released as failed" if is_failed else previous.ended.replace("_", " ")
     text = f"{previous.shown_as}, {ended} {times.ago(previous.at, now)}"
     return text + (f"; its note: {previous.note}" if previous.note else "")
 

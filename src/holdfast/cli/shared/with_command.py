@@ -24,6 +24,7 @@ OF_ONE_JOB = (
     "HOLDFAST_JOB",
     "HOLDFAST_FENCING_TOKEN",
     "HOLDFAST_LEASE",
+    "HOLDFAST_ATTEMPTS",
     "HOLDFAST_PREVIOUS_OWNER",
     "HOLDFAST_PREVIOUS_ENDED",
     "HOLDFAST_PREVIOUS_NOTE",
@@ -106,6 +107,7 @@ def environment_for(base: Mapping[str, str], claims: Sequence[Claim]) -> dict[st
         "HOLDFAST_JOB": only.job_id,
         "HOLDFAST_FENCING_TOKEN": str(only.token),
         "HOLDFAST_LEASE": only.lease_id,
+        "HOLDFAST_ATTEMPTS": str(only.attempts),
     }
     before = only.previous
     if before is not None:

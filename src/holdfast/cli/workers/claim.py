@@ -24,9 +24,10 @@ from holdfast.cli.shared.options import (
     metadata_of,
 )
 from holdfast.cli.shared.refusals import quoted
+from holdfast.errors import Refused
 
 if TYPE_CHECKING:
-    from holdfast import ClaimAnyOptions, Holdfast, JobClaim
+    from holdfast import ClaimAnyOptions, Holdfast, JobClaim, Previous
 
 TTL_SECONDS = 120
 
@@ -41,7 +42,9 @@ holdfast claim --any issue-1 issue-2 issue-3 -m model=small --json
 @click.command(epilog=EXAMPLES, short_help="Claim a job.")
 @click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=suggestions.claimed_jobs)
 @click.option("--any", "any_of", is_flag=True, help="Claim the first free one of several jobs, not all of them.")
-@click.option("--ttl", metavar="TIME", type=Duration(), default=TTL_SECONDS, help="How long it lives unrenewed [2m].")
+@click.option(
+    "--ttl", metavar="TIME", type=Duration(), help="How long it lives unrenewed [2m, or what the server allows]."
+)
 @click.option("-w", "--wait", metavar="TIME", type=Duration(), help="Stand in line for so long; else fail at once.")
 @click.option("--owner", metavar="NAME", help="In whose name; else HOLDFAST_OWNER, else user@host:pid.")
 @attaches
@@ -57,7 +60,7 @@ def claim(
     *,
     jobs: tuple[str, ...],
     any_of: bool,
-    ttl: int,
+    ttl: int | None,
     wait: int | None,
     owner: str | None,
     metadata: str | None,
@@ -80,7 +83,7 @@ def claim(
     if resume and len(jobs) > 1:
         raise click.UsageError("--resume takes back one job; name one")
     options: ClaimAnyOptions = {
-        "ttl": ttl,
+        "ttl": ttl or TTL_SECONDS,
         "owner": owner or default_owner(),
         "wait": wait,
         "metadata": metadata_of(metadata, pairs),
@@ -90,7 +93,7 @@ def claim(
     session = session or from_environment("HOLDFAST_SESSION") or None
     with orderly_end(), client(url, token_file) as server:
         try:
-            claims = _ask(server, jobs, any_of=any_of, resume=resume, session=session, options=options)
+            claims = _ask(server, jobs, any_of=any_of, resume=resume, session=session, options=options, ttl=ttl)
         except KeyboardInterrupt:
             output.complain(f"interrupted; nothing was claimed and you are no longer in line for {', '.join(jobs)}")
             return output.INTERRUPTED
@@ -125,6 +128,16 @@ def describe(claim: JobClaim) -> str:
     return f"{claim.job_id}, token {claim.token}, until {times.clock(claim.expires_at, now)} ({left})"
 
 
+def before_words(claim: JobClaim, previous: Previous) -> str:
+    """Say who had the job before: `agent-2, released as failed 4 min ago; its note: no disk space`."""
+    return output.previous_words(previous, times.now(), claim.attempts - 1)
+
+
+def attempt_words(claim: JobClaim) -> str:
+    """Say how often the job was tried, if that was more than once."""
+    return f"attempt {claim.attempts}: it has not ended well so far"
+
+
 def _ask(
     server: Holdfast,
     jobs: tuple[str, ...],
@@ -133,8 +146,27 @@ def _ask(
     resume: bool,
     session: str | None,
     options: ClaimAnyOptions,
+    ttl: int | None,
 ) -> list[JobClaim]:
-    """Claim, and show the wait."""
+    """Claim, and show the wait. If nobody asked for a ttl, and ours is too long for the server, its own is taken."""
+    try:
+        return _ask_once(server, jobs, any_of=any_of, resume=resume, session=session, options=options)
+    except Refused as error:
+        if ttl is not None or error.code != "invalid_ttl":
+            raise
+    options["ttl"] = None
+    return _ask_once(server, jobs, any_of=any_of, resume=resume, session=session, options=options)
+
+
+def _ask_once(
+    server: Holdfast,
+    jobs: tuple[str, ...],
+    *,
+    any_of: bool,
+    resume: bool,
+    session: str | None,
+    options: ClaimAnyOptions,
+) -> list[JobClaim]:
     from holdfast.cli.shared.waiting import waiting
 
     with waiting(options["wait"]) as options["on_wait"]:
@@ -154,9 +186,9 @@ def _say(claims: list[JobClaim], *, as_list: bool, json: bool, shows_lease: bool
         word = "acquired again:" if each.reacquired else "acquired"
         output.say(f"{click.style(word, fg='green')} {output.plain(describe(each))}")
         if each.previous is not None:
-            output.say(output.plain(f"before: {output.previous_words(each.previous, times.now())}"))
+            output.say(output.plain(f"before: {before_words(each, each.previous)}"))
         if each.attempts > 1:
-            output.say(f"attempt {each.attempts}: it has not ended well so far")
+            output.say(attempt_words(each))
         if shows_lease:
             output.say(f"lease {output.plain(each.lease_id)}")
     if output.is_terminal() and not shows_lease:

@@ -130,10 +130,12 @@ def _rows_of_any_status(status: JobStatus, now: datetime) -> list[tuple[str, str
     rows: list[tuple[str, str]] = []
     if status.waiting:
         rows.append(("waiting", f"{status.waiting} (who: holdfast why {quoted(status.job_id)})"))
-    if status.attempts > 1:
+    if status.attempts > (status.owner is not None):
         rows.append(("attempts", f"{status.attempts} since it last ended well"))
     if status.previous is not None:
-        rows.append(("before", output.previous_words(status.previous, now)))
+        # The claim that is held counts as an attempt too.
+        before = status.attempts - (status.owner is not None)
+        rows.append(("before", output.previous_words(status.previous, now, before)))
     return rows
 
 

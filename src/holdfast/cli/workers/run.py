@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from holdfast.cli.shared import output, suggestions, times
+from holdfast.cli.shared import output, suggestions
 from holdfast.cli.shared.interrupts import orderly_end
 from holdfast.cli.shared.options import (
     REMEMBER_SECONDS_MAX,
@@ -31,14 +31,13 @@ from holdfast.cli.shared.refusals import exit_code, sentence
 from holdfast.cli.shared.with_command import (
     GRACE_SECONDS,
     RETRY_SECONDS,
-    TTL_SECONDS,
     WithCommand,
     environment_for,
     environment_with,
     fencing_tokens,
     keeps_token,
 )
-from holdfast.cli.workers.claim import describe
+from holdfast.cli.workers.claim import attempt_words, before_words, describe
 from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost, Refused, ServerError
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ holdfast run deploy-main -w 10m -E 75 -- ./deploy.sh
 holdfast run --any task-1 task-2 -- sh -c './work "$HOLDFAST_JOB"'
 
 The command finds HOLDFAST_JOB, HOLDFAST_FENCING_TOKEN and HOLDFAST_LEASE in its environment, HOLDFAST_JOBS (JSON) for
-one job or several, with their lease ids, and HOLDFAST_PREVIOUS_OWNER, HOLDFAST_PREVIOUS_ENDED and
+one job or several, with their lease ids, HOLDFAST_ATTEMPTS, and HOLDFAST_PREVIOUS_OWNER, HOLDFAST_PREVIOUS_ENDED and
 HOLDFAST_PREVIOUS_NOTE if somebody was there before. In place of your token it has a secret that can only look at, renew
 and release what this run holds, so that `holdfast note "$HOLDFAST_JOB" "half way"` works in it; --keep-token leaves it
 your token.
@@ -69,7 +68,7 @@ class RunOptions(NamedTuple):
     """What the options ask for, beside the jobs and the command."""
 
     wait: float
-    ttl: int
+    ttl: int | None
     any_one: bool
     grace: int
     remember: int | None
@@ -87,7 +86,7 @@ class RunOptions(NamedTuple):
 @click.option(
     "-w", "--wait", type=Duration(), metavar="TIME", help="Stand in line for so long. Without -n and -w: for ever."
 )
-@click.option("--ttl", type=Duration(), metavar="TIME", default=TTL_SECONDS, help="The life of the lease [60s].")
+@click.option("--ttl", type=Duration(), metavar="TIME", help="The life of the lease; else the server's default [60s].")
 @click.option("--any", "any_one", is_flag=True, help="Take the first free one of the jobs instead of all of them.")
 @click.option("--grace", type=Duration(), metavar="TIME", default=GRACE_SECONDS, help="From TERM to KILL [10s].")
 @click.option(
@@ -114,7 +113,7 @@ def run(
     jobs: tuple[str, ...],
     no_wait: bool,
     wait: int | None,
-    ttl: int,
+    ttl: int | None,
     any_one: bool,
     grace: int,
     conflict: int | None,
@@ -245,7 +244,9 @@ def _announce(claims: Sequence[Claim]) -> None:
     for each in claims:
         output.hint(f"holdfast: acquired {output.plain(describe(each.record))}")
         if each.previous is not None:
-            output.hint(f"holdfast: before: {output.plain(output.previous_words(each.previous, times.now()))}")
+            output.hint(f"holdfast: before: {output.plain(before_words(each.record, each.previous))}")
+        if each.attempts > 1:
+            output.hint(f"holdfast: {attempt_words(each.record)}")
 
 
 def give_back(held: Claim | Claims, outcome: str | None) -> bool:

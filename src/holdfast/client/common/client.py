@@ -16,6 +16,7 @@ from holdfast.client.values.options import Wanted, check_known
 from holdfast.client.values.records import packed, plain_labels
 
 TTL_SECONDS = 60.0
+"""For sessions."""
 JOB_TTL_SECONDS = 120.0
 """For those who renew themselves: seldom, if they are agents."""
 HISTORY_LIMIT = 100
@@ -86,8 +87,9 @@ class Client(ABC):
     def _wanted(self, worker: object, kind: type, options: Mapping[str, Any], *, session: str | None = None) -> Wanted:
         """Put together what a claim asks for, in the name of a thread or task. What cannot be sent is refused here."""
         check_known(options, kind)
-        ttl, metadata = options.get("ttl", TTL_SECONDS), options.get("metadata")
-        whole_seconds(ttl)
+        ttl, metadata = options.get("ttl"), options.get("metadata")
+        if ttl is not None:
+            whole_seconds(ttl)
         packed(metadata)
         return Wanted(
             ttl=ttl,

@@ -187,7 +187,7 @@ class AsyncHoldfast(Client):
         job_id: str,
         owner: str | None = None,
         metadata: Metadata = None,
-        ttl: float = JOB_TTL_SECONDS,
+        ttl: float | None = JOB_TTL_SECONDS,
         *,
         session: str | None = None,
         **options: Unpack[ClaimJobOptions],

@@ -108,7 +108,7 @@ def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[Got]:
 def _terms(wanted: Wanted, wait: float, ticket: str | None) -> dict[str, Any]:
     """Return the fields that the body of every claim has."""
     return {
-        "ttl_seconds": whole_seconds(wanted.ttl),
+        "ttl_seconds": None if wanted.ttl is None else whole_seconds(wanted.ttl),
         "metadata": records.packed(wanted.metadata),
         "labels": wanted.labels or UNSET,
         "owner": wanted.owner,

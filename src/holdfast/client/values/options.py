@@ -31,10 +31,10 @@ class _EveryOption(TypedDict, total=False):
 class ClaimAnyOptions(_EveryOption, total=False):
     """What `claim_any` may ask for."""
 
-    ttl: float
+    ttl: float | None
     """The life of the lease: how long the job stays ours if this process dies.
 
-    60, unless given; 120 for those who renew themselves.
+    The server's `default_ttl_seconds` (60), unless given; 120 for those who renew themselves.
     """
     owner: str | None
     """The name that others see; the client's, unless given, else one of the form host:pid:random."""
@@ -63,7 +63,7 @@ class ClaimJobOptions(_EveryOption, total=False):
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What one claim asks for, once the defaults are filled in. Times in seconds, as the caller gave them."""
 
-    ttl: float
+    ttl: float | None
     owner: str | None
     wait: float = 0.0
     metadata: Metadata = None
