@@ -101,7 +101,7 @@ class HttpTransport:
         finally:
             if not is_reusable:
                 connection.close()
-        if kept is self._kept:  # Else it was closed meanwhile.
+        if is_reusable and kept is self._kept:  # Else the client was closed meanwhile.
             kept.append(connection)
         return Answer(response.status, cast("Mapping[str, str]", response.headers), content)
 
