@@ -113,6 +113,8 @@ def test_held_says_by_whom() -> None:
     assert type(error) is JobHeld
     assert (error.job_id, error.owner, error.note, error.metadata) == ("j", "ana", "half way", {"a": 1})
     assert (error.same_owner, error.waiting, error.retry_after) == (True, 3, 5.0)
+    assert str(error).startswith("you hold j yourself, as ana, since 2026-01-01 00:00:00Z")
+    assert "resume=True gives it back" in str(error)
     assert "ana" in str(error) and "half way" in str(error)
 
 

@@ -99,7 +99,7 @@ def test_who_was_there_before(alice: Run) -> None:
     alice("claim", job, "--note", "tests fail")
     alice("release", job, "--failed")
     shown = alice("claim", job, HOLDFAST_OWNER="agent-2").stdout.splitlines()
-    assert re.fullmatch(r"before: agent-1, released \d+ s ago; its note: tests fail", shown[1])
+    assert re.fullmatch(r"before: agent-1, released as failed \d+ s ago; its note: tests fail", shown[1])
     assert shown[2].startswith("attempt 2")
 
 
@@ -113,7 +113,17 @@ def test_held_is_1(alice: Run) -> None:
         rf" try again in \d+ (s|min), wait with -w, or ask `holdfast why {job}`",
         line,
     )
-    assert "--resume" in refused(alice("claim", job), 1)
+
+
+def test_held_by_oneself(alice: Run) -> None:
+    """Whoever holds it itself is told so, and how to take it back, whether it would wait (13) or not (1)."""
+    job = unique()
+    alice("claim", job)
+    told = rf"holdfast: you hold {job} yourself, as agent-1, "
+    back = rf"take it back with `holdfast claim {job} --resume`"
+    for command in (["claim", job], ["run", "-n", job, "--", "true"]):
+        assert re.match(rf"{told}since {CLOCK} .*; {back}", refused(alice(*command), 1))
+    assert re.match(rf"{told}and would wait for ever; {back}", refused(alice("claim", "-w", "5s", job), 13))
 
 
 def test_refusal_as_json(alice: Run) -> None:

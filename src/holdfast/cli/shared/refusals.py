@@ -67,6 +67,9 @@ def sentence(error: HoldfastError) -> str:
             return f"{_held(error)}; {_what_now(error)}"
         case JobDone():
             return f"{_done(error)}; to do it again, add --redo"
+        case Deadlock(cycle=[owner, job]):
+            advice = _what_now_with_ones_own(job)
+            return f"you hold {job} yourself, as {owner}, and would wait for ever; {advice}"
         case Deadlock():
             circle = " -> ".join([*error.cycle, *error.cycle[:1]])
             return (
@@ -191,7 +194,10 @@ def _held(error: JobHeld) -> str:
         is_said = not isinstance(error, NotInTime) or "not acquired" in str(error)
         return str(error) if is_said else f"not acquired in time: {error}"
     now = times.now()
-    text = f"{error.job_id} is held by {error.shown_as} since {times.since(error.claimed_at, now)}"
+    whose = f"{error.job_id} is held by {error.shown_as}"
+    if error.same_owner:
+        whose = f"you hold {error.job_id} yourself, as {error.shown_as},"
+    text = f"{whose} since {times.since(error.claimed_at, now)}"
     if isinstance(error, NotInTime):
         text = f"not acquired in time: {text}"
     if error.last_heartbeat_at is not None:
@@ -202,11 +208,18 @@ def _held(error: JobHeld) -> str:
 def _what_now(error: JobHeld) -> str:
     ask = f"ask `holdfast why {quoted(error.job_id)}`"
     if error.same_owner:
-        return f"its owner has your name: take it back with --resume, or {ask}"
+        return _what_now_with_ones_own(error.job_id)
     if isinstance(error, NotInTime):
         return f"wait longer with -w, or {ask}"
     after = "" if error.retry_after is None else f" in {times.span(error.retry_after)}"
     return f"try again{after}, wait with -w, or {ask}"
+
+
+def _what_now_with_ones_own(job: str) -> str:
+    return (
+        f"take it back with `holdfast claim {quoted(job)} --resume`;"
+        " if another worker has it under your name, give each its own --owner"
+    )
 
 
 def _done(error: JobDone) -> str:

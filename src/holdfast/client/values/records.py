@@ -349,10 +349,14 @@ def opened_session(reply: SessionOpenedReply, url: str) -> OpenedSession:
 def job_held(job: str, reply: HeldReply) -> JobHeld:
     """Say who has the job."""
     until = time_of(reply.expires_at)
-    text = f"{job} is held by {shown(reply)} since {_clock(reply.claimed_at)}"
+    since = _clock(reply.claimed_at)
+    whose = f"you hold {job} yourself, as {shown(reply)}," if reply.same_owner else f"{job} is held by {shown(reply)}"
+    text = f"{whose} since {since}"
     text += f", last heard of at {_clock(reply.last_heartbeat_at)}, until {_clock(reply.expires_at)} at least"
     if reply.note:
         text += f"; its note: {reply.note}"
+    if reply.same_owner:
+        text += "; resume=True gives it back. If another worker has it under your name, give each an owner of its own"
     return JobHeld(
         text,
         job_id=job,
