@@ -167,3 +167,19 @@ def test_lease_of_a_deleted_session_is_gone(alice: Api, name: str, verb: str) ->
     lease = alice.acquired(name, ephemeral=True, session_id=session_id)
     alice.end_session(session_id)
     refused(getattr(alice, verb)(name, lease["lease_id"]), 404, ("lease_not_current", "not_found"))
+
+
+@pytest.mark.parametrize("verb", ["renew", "release"])
+def test_revoked_lease_has_a_code_that_octostore_knows(
+    alice: Api, bob: Api, operator: Api, name: str, verb: str
+) -> None:
+    """L7: OctoStore's own client takes only its codes for a loss: it is `lease_not_current`, and `ended` says how."""
+    lease = alice.acquired(name)["lease_id"]
+    operator.revoke(name, reason="maintenance window")
+    told = ("revoked", "operator", "maintenance window")
+    gone = refused(getattr(alice, verb)(name, lease), 404, "lease_not_current")
+    assert (gone["ended"], gone["by"], gone["reason"]) == told
+    bob.acquired(name)
+    taken = refused(getattr(alice, verb)(name, lease), 400, "lease_not_current")
+    assert (taken["ended"], taken["by"], taken["reason"]) == told
+    assert "maintenance window" in taken["details"]

@@ -76,11 +76,38 @@ def test_any_release_opens_the_circle(alice: Api, released: int) -> None:
 
 
 def test_waiting_for_oneself_is_a_circle(alice: Api, name: str) -> None:
-    """D1: a holder that waits for what it holds itself is refused, and told that it is itself."""
+    """D1a: a holder that waits for what it holds itself is refused, and told whose lease that is and since when."""
     alice.acquired(name, owner="ana")
-    body = refused(alice.acquire(name, owner="ana", wait_seconds=10), 409, "deadlock")
-    assert body["cycle"] == ["ana", name]
-    assert "an owner of its own" in body["details"]
+    since = alice.held(name, owner="ben")["claimed_at"]
+    for answer in (
+        alice.acquire(name, owner="ana", wait_seconds=10),
+        alice.claims(all=[unique("free"), name], owner="ana", wait_seconds=10),
+    ):
+        body = refused(answer, 409, "deadlock")
+        assert body["cycle"] == ["ana", name]
+        assert (body["owner"], body["same_owner"], body["claimed_at"]) == ("ana", True, since)
+        assert f"ana holds {name} itself since {since}" in body["details"]
+        assert "resume: true" in body["details"] and "an owner of its own" in body["details"]
+    assert alice.acquire(name, owner="ana", resume=True, wait_seconds=10).json()["reacquired"]
+
+
+def test_waiting_for_ones_own_session_is_a_circle(alice: Api, name: str) -> None:
+    """D1a: so with a session's secret and no owner: it is the session that holds it, and `resume` gives it back."""
+    session = alice.new_session(name="nightly")
+    run = Api(alice.host, alice.port, session["session_secret"])
+    lease = run.acquired(name)["lease_id"]
+    body = refused(run.acquire(name, wait_seconds=10), 409, "deadlock")
+    assert body["cycle"] == ["nightly", name] and body["owner"] is None
+    assert body["details"].startswith(f"nightly holds {name} itself since {body['claimed_at']}")
+    assert run.acquire(name, resume=True, wait_seconds=10).json()["lease_id"] == lease
+
+
+def test_a_longer_circle_speaks_of_no_own_lease(alice: Api) -> None:
+    """D1a: what is said of one's own lease is said of a circle of one alone."""
+    ring = Ring(alice, 2)
+    body = refused(alice.acquire(ring.names[0], owner=ring.owners[1], wait_seconds=50), 409, "deadlock")
+    assert {"owner", "same_owner", "claimed_at"}.isdisjoint(body)
+    ring.close()
 
 
 def test_a_plain_try_is_never_a_deadlock(alice: Api) -> None:

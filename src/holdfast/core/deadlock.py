@@ -73,7 +73,8 @@ def find_circle(
                 continue
             blocker = holder_of_lease(lease)
             if blocker == requester:
-                return Deadlock(_path(state, requester, waiter, name, came_from))
+                own = lease if waiter == requester else None
+                return Deadlock(_path(state, requester, waiter, name, came_from), own)
             if blocker not in came_from:
                 came_from[blocker] = (waiter, name)
                 ahead.append((blocker, _wants(state, blocker, now_ms, interests=interests)))

@@ -38,6 +38,8 @@ class Deadlock(msgspec.Struct, frozen=True, gc=False):
 
     path: tuple[str, ...]
     """Of a long one the middle is left out: `…` stands for a holder there, and the next place says how many."""
+    own: Lease | None = None
+    """In a circle of one, the requester's own lease that it would wait for (D1a)."""
 
 
 class TooTangled(msgspec.Struct, frozen=True, gc=False):

@@ -81,6 +81,8 @@ class Api:
         self.engine = engine
         self.auth = auth
         self.settings = settings
+        self.knows_revoked = settings.reentrant != "holder"
+        """Whether callers are told the code `revoked`: not by the setting that restores OctoStore's rule."""
         self.counters = Counters()
         self._turns = Turns()
         self.streams = OpenStreams(settings.watches_per_principal_max)
@@ -213,7 +215,7 @@ class Api:
                 show = shows.get(type(outcome))
             count(outcome)
             if show is None:
-                problem = render.problem(outcome, call.caller.prefix)
+                problem = render.problem(outcome, call.caller.prefix, knows_revoked=self.knows_revoked)
                 self._log_refusal(problem, call.request, call.caller)
                 call.reply(*call.refusal(problem, call.request))
             else:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from holdfast.server.doors.request import Request
 
 _NOT_CURRENT_LIVE = 400
-_OWN_CIRCLE = 2
 RETRY_LATER_MS = 1_000
 _HELD_BYTES_MAX = 256 * 1024
 """How much is said of those who are in the way of a claim of several names, as JSON: metadata may make it megabytes."""
@@ -305,8 +304,11 @@ _TOO_MANY: dict[type, tuple[str, str]] = {
 """Refusals by a limit: code and details, with the setting that somebody who runs the server can change."""
 
 
-def problem(outcome: object, prefix: str | None = None) -> Problem:
-    """Put a refusal into the words of the wire, for a caller that is confined to a prefix or not."""
+def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool = True) -> Problem:
+    """Put a refusal into the words of the wire, for a caller that is confined to a prefix or not.
+
+    `knows_revoked`: whether callers know the code `revoked`. OctoStore's own client takes only its codes for a loss.
+    """
     if type(outcome) in _PLAIN:
         return Problem(*_PLAIN[type(outcome)])
     if type(outcome) in _TOO_MANY:
@@ -314,7 +316,7 @@ def problem(outcome: object, prefix: str | None = None) -> Problem:
         return Problem(code, details.format(limit=getattr(outcome, "limit", 0)))
     match outcome:
         case refusals.NotCurrent():
-            return _not_current(outcome)
+            return _not_current(outcome, knows_revoked=knows_revoked)
         case refusals.BadTtl(max_ms=max_ms):
             return Problem("invalid_ttl", f"ttl_seconds is 1 to {max_ms // 1000}.")
         case refusals.BadField(text=text):
@@ -323,9 +325,13 @@ def problem(outcome: object, prefix: str | None = None) -> Problem:
             return Problem("invalid_lock_name", f"Bad name: {text}.")
         case refusals.SessionUnknown():
             return Problem("not_found", "No such session of this token.", label="Session not found")
-        case refusals.Deadlock(path=path):
+        case refusals.Deadlock(path=path, own=own):
             shown = masked(path, prefix)
-            return Problem("deadlock", _circle(shown), fields={"cycle": list(shown)})
+            if own is not None:
+                return _own_circle(shown, own)
+            around = " → ".join([*shown, shown[0]])
+            text = f"Waiting would never end: {around}. Release what you hold, or do not wait."
+            return Problem("deadlock", text, fields={"cycle": list(shown)})
         case refusals.TooTangled(limit=limit):
             text = (
                 f"Too many waits hang together: more than {limit} would have to be looked at"
@@ -371,23 +377,32 @@ def masked(path: tuple[str, ...], prefix: str | None) -> tuple[str, ...]:
     return tuple(shown[: len(path)])
 
 
-def _circle(path: tuple[str, ...]) -> str:
-    shown = " → ".join([*path, path[0]])
-    if len(path) <= _OWN_CIRCLE:
-        # Sharing an owner's name is the usual way into this one.
-        return (
-            f"This owner holds it already and would wait for itself: {shown}."
-            " Give each worker an owner of its own, or ask for the lease back with resume."
-        )
-    return f"Waiting would never end: {shown}. Release what you hold, or do not wait."
+def _own_circle(path: tuple[str, ...], lease: Lease) -> Problem:
+    """Say that one would wait for its own lease, and since when it has that (D1a).
+
+    A claim whose answer was lost is the usual way into this one, and two workers with one owner's name the other.
+    """
+    who, name = path
+    claimed_at = rfc3339(lease.granted_wall_ms)
+    text = (
+        f"{who} holds {name} itself since {claimed_at}, and would wait for itself."
+        f" If that lease is yours, claim {name} with resume: true to have it back."
+        " If it is another worker's, give each worker an owner of its own."
+    )
+    beat_at = rfc3339(lease.beat_wall_ms)
+    own = {"owner": lease.owner, "same_owner": True, "claimed_at": claimed_at, "last_heartbeat_at": beat_at}
+    return Problem("deadlock", text, fields={"cycle": list(path), **own})
 
 
-def _not_current(outcome: refusals.NotCurrent) -> Problem:
+def _not_current(outcome: refusals.NotCurrent, *, knows_revoked: bool) -> Problem:
     ended = outcome.ended
     fields = None if ended is None else _ended(ended)
     if ended is not None and ended.end.how == "revoked":
         text = f"This lease was revoked by {ended.end.by}: {ended.end.reason}. Stop working on it."
-        return Problem("revoked", text, fields=fields)
+        if knows_revoked:
+            return Problem("revoked", text, fields=fields)
+        status = _NOT_CURRENT_LIVE if outcome.succeeded else None
+        return Problem("lease_not_current", text, status=status, fields=fields)
     if outcome.succeeded:
         text = "Somebody else holds this name, or another lease does: stop working on it."
         return Problem("lease_not_current", text, status=_NOT_CURRENT_LIVE, fields=fields)

@@ -96,8 +96,9 @@ def _refusal(said: Answer | Refusal) -> str:
             return f"all-held {busy}, retry={time(retry_after_ms)}"
         case refusals.Finished(name=name, done=done):
             return words(f"done {name}", finished(done))
-        case refusals.Deadlock(path=path):
-            return f"deadlock {' '.join(path)}"
+        case refusals.Deadlock(path=path, own=own):
+            since_ms = 0 if own is None else own.granted_wall_ms - WALL_MS
+            return words(f"deadlock {' '.join(path)}", {"own-since": time(since_ms) if since_ms else None})
         case refusals.NotCurrent():
             return _not_current(said)
         case refusals.TooManyLeases() | refusals.TooManySessions() | refusals.TooManyTokens():
