@@ -60,6 +60,7 @@ COUNTS = {
     "one server: rounds": Counts(2, 10, 40),
     "events: thousands missed by a reader": Counts(3, 10, 10),
     "clocks: steps of the wall": Counts(40, 500, 10_000),
+    "deadlines: seconds": Counts(0, 5, 60),
     "hostile mix: seconds": Counts(4, 30, 600),
     "hostile mix by a user: seconds": Counts(4, 30, 600),
     # With nginx and HAProxy in front; 0 leaves these tests out.
