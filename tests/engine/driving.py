@@ -70,11 +70,14 @@ class FineClock:
         self._clock = clock
         self.past_us = 0
 
-    def monotonic_ns(self) -> int:
-        return self._clock.monotonic_ns() + self.past_us * 1_000
+    def monotonic_us(self) -> int:
+        return self._clock.monotonic_ms() * 1000 + self.past_us
+
+    def monotonic_seconds(self) -> float:
+        return self.monotonic_us() / 1_000_000
 
     def monotonic_ms(self) -> int:
-        return self.monotonic_ns() // 1_000_000
+        return self.monotonic_us() // 1000
 
     def wall_ms(self) -> int:
         return self._clock.wall_ms() + self.past_us // 1000

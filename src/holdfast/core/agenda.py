@@ -90,10 +90,6 @@ class Agenda:
         heaps = (self.lease_alarms.earlier(), self.session_alarms.earlier(), self.opening_alarms)
         return [alarms[0][0] for alarms in heaps if alarms]
 
-    def has_lines_to_settle(self) -> bool:
-        """Tell whether somebody may have a turn, or close a circle."""
-        return bool(self.candidates or self.names_with_new_holder)
-
     # What is over needs no alarm (alarms.py).
 
     def tidy_lease_alarms(self, slots: dict[str, Slot], live: int) -> None:

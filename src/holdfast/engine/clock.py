@@ -19,8 +19,8 @@ SILENCE_MS_MAX = 5_000
 class Clock(Protocol):
     """What a clock can tell."""
 
-    def monotonic_ns(self) -> int:
-        """Return nanoseconds that only rise; they mean nothing outside this process."""
+    def monotonic_seconds(self) -> float:
+        """Return seconds that only rise; they mean nothing outside this process."""
         ...
 
     def monotonic_ms(self) -> int:
@@ -35,7 +35,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
-    monotonic_ns = staticmethod(time.monotonic_ns)
+    monotonic_seconds = staticmethod(time.monotonic)
     """Python's own function, with none of ours around it: each request asks for it several times."""
 
     def monotonic_ms(self) -> int:

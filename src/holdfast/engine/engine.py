@@ -146,7 +146,10 @@ class Engine:
 
     def turn(self) -> Moment | None:
         """Return the time of the turn; what is due has ended then. None when nothing can be asked."""
-        return self._now() if self._serving else None
+        if not self._serving:
+            return None
+        turns = self._turns
+        return turns.now if turns.read_seconds() < turns.over_seconds else self._begin_turn()
 
     def why_not_serving(self) -> str:
         """Say why nothing can be asked."""
@@ -162,7 +165,7 @@ class Engine:
             self._turn_away(reply)
             return None
         turns = self._turns
-        now = turns.now if turns.read_ns() < turns.over_ns else self._begin_turn()
+        now = turns.now if turns.read_seconds() < turns.over_seconds else self._begin_turn()
         if not self.journal.takes_claims and isinstance(command, NEEDS_ROOM):
             health = self.journal.health()
             if not health.takes_claims:
@@ -181,7 +184,8 @@ class Engine:
             state.presence.take_interest(*decision.interest)
         if decision.notices:
             self._notify(decision.notices, now)
-        if state.agenda.has_lines_to_settle():
+        agenda = state.agenda
+        if agenda.candidates or agenda.names_with_new_holder:
             self._settle_line(now)
         if waiter is not None and waiter.deadline_ms <= now.ms:
             self._send_away(self._waiters.overdue(now.ms), now)
@@ -227,16 +231,19 @@ class Engine:
     # Turns: one time for all that is decided in one.
 
     def _now(self) -> Moment:
-        """Return the time of the turn, and begin another if its millisecond is over (T1a). `submit` has a copy."""
+        """Return the time of the turn, and begin another if its millisecond is over (T1a).
+
+        `turn` and `submit` say the same once more: they are called for every request.
+        """
         turns = self._turns
-        return turns.now if turns.read_ns() < turns.over_ns else self._begin_turn()
+        return turns.now if turns.read_seconds() < turns.over_seconds else self._begin_turn()
 
     def _begin_turn(self) -> Moment:
         """Stamp the turn once and end what fell due, all of it, before anything is decided in it (T1, T3).
 
         How much can fall due at once is bounded by the time a turn can move: what has its deadline in the same 250 ms.
         """
-        is_first = not self._turns.is_in_round
+        is_first = self._turns.round_began_ms is None
         now = self._turns.begin()
         try:
             while (due := settle(self.state, now, self.limits)) is not None:
@@ -256,7 +263,7 @@ class Engine:
     def _end_round(self) -> None:
         """What comes next is decided at a later time; time passes by itself from here on if anything waits for it."""
         self._turns.end_round(self._batch, self._answers)
-        if not self._turns.has_timer:
+        if self._turns.timer is None:
             self._set_timer()
 
     def _settle_line(self, now: Moment) -> None:
@@ -335,8 +342,9 @@ class Engine:
         elif self._stopping or self.failed is not None:
             return False
         else:
-            # A round that only looked at the time has left nothing. What follows begins another, which wakes us.
-            self._end_round()
+            if self._turns.round_began_ms is not None:
+                # It only looked at the time, and left nothing. What follows begins another, and that wakes us.
+                self._end_round()
             self._gathered = asyncio.get_running_loop().create_future()
             await self._gathered
         return True

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from holdfast.engine.replies import OwedAnswer
 
 TURN_MS = 1
-NS_PER_MS = 1_000_000
 
 
 class Turns:
@@ -41,34 +40,25 @@ class Turns:
 
     def __init__(self, clock: Clock, tick: Callable[[], None]) -> None:
         """`tick` is called when the timer rings."""
-        self.read_ns = clock.monotonic_ns
+        self.read_seconds = clock.monotonic_seconds
         self.now = Moment(0, 0)
-        """The time of the turn, while `read_ns() < over_ns`."""
-        self.over_ns = 0
+        """The time of the turn, while `read_seconds() < over_seconds`."""
+        self.over_seconds = 0.0
         """When the turn is over by itself; 0 if none has begun."""
         self.began_ms = 0
         """When the last turn began, by the monotonic clock."""
+        self.round_began_ms: int | None = None
+        """When the first turn began of a round that is not ended yet."""
+        self.timer: asyncio.TimerHandle | None = None
         self._clock = clock
         self._tick = tick
         self._time = AuthorityTime(clock.monotonic_ms(), 0)
         self._budget = Budget(clock)
-        self._round_began_ms: int | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def now_ms(self) -> int:
         """Authority time, as of the last turn."""
         return self._time.now_ms
-
-    @property
-    def is_in_round(self) -> bool:
-        """Whether a turn has begun since the last round was ended."""
-        return self._round_began_ms is not None
-
-    @property
-    def has_timer(self) -> bool:
-        """Whether time passes by itself."""
-        return self._timer is not None
 
     def resume(self, now_ms: int) -> None:
         """Let time go on from where the journal stopped."""
@@ -76,24 +66,25 @@ class Turns:
 
     def begin(self) -> Moment:
         """Stamp a turn."""
-        read_ms = self.read_ns() // NS_PER_MS
+        read_ms = self._clock.monotonic_ms()
         self.began_ms = read_ms
-        self.over_ns = (read_ms + TURN_MS) * NS_PER_MS
-        if self._round_began_ms is None:
-            self._round_began_ms = read_ms
+        # Exact: both are the nearest numbers to what they stand for, so neither is ever on the wrong side of the other.
+        self.over_seconds = (read_ms + TURN_MS) / 1000
+        if self.round_began_ms is None:
+            self.round_began_ms = read_ms
         self.now = Moment(self._time.advance(read_ms), self._clock.wall_ms())
         return self.now
 
     def end_round(self, batch: Sequence[Record], answers: Sequence[OwedAnswer]) -> None:
         """End the round and its turn. `batch` and `answers` are what it left behind."""
-        began_ms = self._round_began_ms
-        if began_ms is not None and self.read_ns() // NS_PER_MS > began_ms + BUDGET_MS:
+        began_ms = self.round_began_ms
+        if began_ms is not None and self._clock.monotonic_ms() > began_ms + BUDGET_MS:
             self._budget.tell(began_ms, batch, answers)
-        self.drop()
+        self.over_seconds, self.round_began_ms = 0.0, None
 
     def drop(self) -> None:
         """End the round and its turn, and say nothing of it."""
-        self.over_ns, self._round_began_ms = 0, None
+        self.over_seconds, self.round_began_ms = 0.0, None
 
     # The timer.
 
@@ -101,14 +92,14 @@ class Turns:
         """Let the timer ring at a time, or at the next tick if that is sooner."""
         self.cancel_timer()
         wait_ms = TICK_MS if alarm_ms is None else min(TICK_MS, max(1, alarm_ms - self._time.now_ms))
-        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._ring)
+        self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._ring)
 
     def cancel_timer(self) -> None:
         """Let it not ring."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def _ring(self) -> None:
-        self._timer = None
+        self.timer = None
         self._tick()

@@ -66,13 +66,6 @@ class Counters:
         self.refusals = 0
         """What was decided against: held names, lost leases, full quotas, bad values."""
 
-    def count(self, outcome: object) -> None:
-        """Count an outcome, if it left no record."""
-        if isinstance(outcome, Acquired):
-            self.reacquires += outcome.reacquired
-        elif type(outcome) in _REFUSALS:
-            self.refusals += 1
-
 
 class Api:
     """What the handlers share."""
@@ -213,7 +206,10 @@ class Api:
             if show is None:
                 outcome, call.waited_ms = after_wait(outcome)
                 show = shows.get(type(outcome))
-            count(outcome)
+            if type(outcome) in _REFUSALS:
+                counters.refusals += 1
+            elif isinstance(outcome, Acquired) and outcome.reacquired:
+                counters.reacquires += 1
             if show is None:
                 problem = render.problem(outcome, call.caller.prefix, knows_revoked=self.knows_revoked)
                 self._log_refusal(problem, call.request, call.caller)
@@ -221,7 +217,7 @@ class Api:
             else:
                 call.reply(*show(self, call, outcome, now))
 
-        count = self.counters.count
+        counters = self.counters
         waiter = self.engine.submit(command, answer)
         if waiter is not None:
             call.request.on_disconnect = lambda: self.engine.step_away(waiter)

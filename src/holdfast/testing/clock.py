@@ -10,12 +10,12 @@ class ManualClock:
         self._monotonic_ms = monotonic_ms
         self._wall_ms = wall_ms
 
-    def monotonic_ns(self) -> int:
-        """Return the same in nanoseconds."""
-        return self.monotonic_ms() * 1_000_000
+    def monotonic_seconds(self) -> float:
+        """Return the seconds it was advanced by, from where it began."""
+        return self._monotonic_ms / 1000
 
     def monotonic_ms(self) -> int:
-        """Return the milliseconds it was advanced by, from where it began."""
+        """Return the same in milliseconds."""
         return self._monotonic_ms
 
     def wall_ms(self) -> int:

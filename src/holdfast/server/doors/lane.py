@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.server.doors.exchange import Exchange
 from holdfast.server.doors.gone import GONE
 from holdfast.server.doors.incoming import BODY, FEED_BYTES, HEAD, IDLE, Incoming
-from holdfast.server.doors.lanes import LONG_NS
+from holdfast.server.doors.lanes import LONG_SECONDS
 from holdfast.server.doors.message import CONTINUE, LARGE_BYTES, message
 from holdfast.server.doors.owed import Debt, Owed, Refusal
 from holdfast.server.doors.request import Request
@@ -307,10 +307,10 @@ class Lane(asyncio.BufferedProtocol):
         self._owed.current, self._since = request, lanes.now_seconds
         if not self.is_known:
             request.on_known = self._recognise
-        began_ns = lanes.now_ns()
+        began = lanes.read_seconds()
         lanes.routes.handle(request, partial(self._reply, request))
-        if (took_ns := lanes.now_ns() - began_ns) >= LONG_NS:
-            lanes.charge(self.known_as or self, took_ns)
+        if (took_seconds := lanes.read_seconds() - began) >= LONG_SECONDS:
+            lanes.charge(self.known_as or self, took_seconds)
         if self._half_closed and self._is_away():
             self._hang_up()
 

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from holdfast.server.operations.routes import Routes
 
 BACKLOG_MS = 4
-LONG_MS = 2
-LONG_NS = LONG_MS * 1_000_000
+LONG_SECONDS = 0.002
 """From here on a request takes long: nearly all take a tenth of it or less."""
 DEBT_TIMES, DEBT_MS_MAX = 20, 1_000
 """How long one is in debt for it: for so many times as long as it took."""
@@ -90,7 +89,7 @@ class Lanes:
         """No answer of ours takes longer: a wait in line, and a disk that must answer or the server ends."""
         self._clock = routes.api.engine.clock
         self.now_ms = self._clock.monotonic_ms
-        self.now_ns = self._clock.monotonic_ns
+        self.read_seconds = self._clock.monotonic_seconds
         self._read_date()
         self._has: dict[str, int] = {}
         """How many connections each principal has; and all of them together."""
@@ -168,9 +167,9 @@ class Lanes:
         self.common_fields = written([(b"date", self.date), *NEVER_KEPT])
         """The header fields that every answer has, as they are written."""
 
-    def charge(self, who: object, took_ns: int) -> None:
+    def charge(self, who: object, took_seconds: float) -> None:
         """Let somebody be in debt for a request that took long."""
-        self.debtors[who] = self.now_ms() + min(DEBT_TIMES * took_ns // 1_000_000, DEBT_MS_MAX)
+        self.debtors[who] = self.now_ms() + min(int(DEBT_TIMES * took_seconds * 1000), DEBT_MS_MAX)
 
     def is_in_debt(self, who: object) -> bool:
         """Tell whether somebody asked just now what took long."""
