@@ -38,7 +38,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.core.answers import MustWait, Waiting
+from holdfast.core.answers import MustWait
 from holdfast.core.commands import NEEDS_ROOM, Command
 from holdfast.core.decide import decide, settle, settle_line
 from holdfast.core.events import Event, Record, TimePassed
@@ -51,7 +51,7 @@ from holdfast.engine.feed import Feed
 from holdfast.engine.recovery import Trouble, recover
 from holdfast.engine.replies import Unavailable, Unknown, answer_all, outcome_or_raise, settle_future
 from holdfast.engine.turns import Turns
-from holdfast.engine.waiters import Waited, Waiter, Waiters
+from holdfast.engine.waiters import Waiter, Waiters
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.base import Journal, JournalError, JournalUnavailableError
 from holdfast.journal.failpoints import failpoint
@@ -140,7 +140,8 @@ class Engine:
         """Answer all who wait with their places, and let nobody wait from now on: the server is about to stop (W2)."""
         self._may_wait = False
         if self._serving and len(self._waiters):
-            self._send_away(self._waiters.take_all(), self._now())
+            self._now()
+            self._send_away(self._waiters.take_all())
 
     # Commands and reads.
 
@@ -183,12 +184,12 @@ class Engine:
         if decision.interest is not None:
             state.presence.take_interest(*decision.interest)
         if decision.notices:
-            self._notify(decision.notices, now)
+            self._notify(decision.notices)
         agenda = state.agenda
         if agenda.candidates or agenda.names_with_new_holder:
             self._settle_line(now)
         if waiter is not None and waiter.deadline_ms <= now.ms:
-            self._send_away(self._waiters.overdue(now.ms), now)
+            self._send_away(self._waiters.overdue(now.ms))
         return waiter
 
     def step_away(self, waiter: Waiter) -> None:
@@ -248,8 +249,8 @@ class Engine:
         try:
             while (due := settle(self.state, now, self.limits)) is not None:
                 self._apply(due.event, now)
-                self._notify(due.notices, now)
-            self._send_away(self._waiters.overdue(now.ms), now)
+                self._notify(due.notices)
+            self._send_away(self._waiters.overdue(now.ms))
         except Exception as error:
             self._fail(error)
             raise
@@ -270,7 +271,7 @@ class Engine:
         """Let those have their turn whom the last command made room for, before anything else is decided (W1)."""
         while (due := settle_line(self.state, now, self.limits)) is not None:
             self._apply(due.event, now)
-            self._notify(due.notices, now)
+            self._notify(due.notices)
 
     def _apply(self, event: Event, now: Moment) -> None:
         """Let an event take effect in memory, and put its record into the batch."""
@@ -287,34 +288,17 @@ class Engine:
     def _wait(self, ticket_id: str, wait_ms: int, reply: Reply, now: Moment) -> Waiter:
         deadline_ms = now.ms + wait_ms if self._may_wait else now.ms
         waiter = Waiter(ticket_id, reply, received_ms=self._turns.began_ms, deadline_ms=deadline_ms)
-        self.state.arrive(ticket_id)
-        before = self._waiters.put(waiter)
+        self._answers.extend(self._waiters.wait(waiter, self.state, self._turns))
         if wait_ms < TICK_MS:
             # Sooner than the next tick may come: the timer is set anew when the round ends.
             self._turns.cancel_timer()
-        if before is not None:
-            self._tell(before, Waiting(ticket_id, self.state.position_of(ticket_id)), now)
         return waiter
 
-    def _notify(self, notices: Iterable[Notice], now: Moment) -> None:
-        for ticket_id, outcome in notices:
-            waiter = self._waiters.take(ticket_id)
-            if waiter is not None:
-                self._tell(waiter, outcome, now)
-                # Most have no place any more. Who has is answered, and so not present.
-                self.state.depart(ticket_id, now.ms)
+    def _notify(self, notices: Iterable[Notice]) -> None:
+        self._answers.extend(self._waiters.tell(notices, self.state, self._turns))
 
-    def _send_away(self, waiters: Iterable[Waiter], now: Moment) -> None:
-        """Answer those who stop waiting, most often because their time is over; they keep their places (W2)."""
-        for waiter in waiters:
-            position = self.state.position_of(waiter.ticket_id)
-            self.state.depart(waiter.ticket_id, now.ms)
-            self._tell(waiter, Waiting(waiter.ticket_id, position), now)
-
-    def _tell(self, waiter: Waiter, outcome: object, now: Moment) -> None:
-        # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
-        waited_ms = max(0, self._turns.began_ms - waiter.received_ms - 1)
-        self._answers.append((waiter.reply, Waited(outcome, waited_ms), now))
+    def _send_away(self, waiters: Iterable[Waiter]) -> None:
+        self._answers.extend(self._waiters.send_away(waiters, self.state, self._turns))
 
     # The writer: makes batch after batch durable, then answers.
 

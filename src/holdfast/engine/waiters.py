@@ -1,4 +1,8 @@
-"""The requests that wait in line, by ticket and by deadline. Not durable: a place outlives its request (W2)."""
+"""The requests that wait in line, by ticket and by deadline. Not durable: a place outlives its request (W2).
+
+Whether somebody is present at a place is the state's to know, and goes with the request: it is said here, and nowhere
+else. What a request is told when its wait is over is returned as an answer that is owed.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from holdfast.core.answers import Waiting
 
-    from holdfast.core.values import Moment
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.core.decision import Notice
+    from holdfast.core.state import State
+    from holdfast.engine.replies import OwedAnswer, Reply
+    from holdfast.engine.turns import Turns
 
 
 SPENT_MAX = 1_000
@@ -35,13 +44,17 @@ class Waiter:
 
     __slots__ = ("deadline_ms", "received_ms", "reply", "ticket_id")
 
-    def __init__(
-        self, ticket_id: str, reply: Callable[[Any, Moment], None], *, received_ms: int, deadline_ms: int
-    ) -> None:
+    def __init__(self, ticket_id: str, reply: Reply, *, received_ms: int, deadline_ms: int) -> None:
         self.ticket_id = ticket_id
         self.reply = reply
         self.received_ms = received_ms
         self.deadline_ms = deadline_ms
+
+    def answered(self, outcome: object, turns: Turns) -> OwedAnswer:
+        """Return the answer that it is owed, now that its wait is over."""
+        # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
+        waited_ms = max(0, turns.began_ms - self.received_ms - 1)
+        return self.reply, Waited(outcome, waited_ms), turns.now
 
 
 class Waiters:
@@ -55,8 +68,31 @@ class Waiters:
     def __len__(self) -> int:
         return len(self._by_ticket)
 
+    def wait(self, waiter: Waiter, state: State, turns: Turns) -> Iterator[OwedAnswer]:
+        """Let a request wait at its place; the one that waited there before is answered (W3)."""
+        before = self.put(waiter)
+        state.arrive(waiter.ticket_id)
+        if before is not None:
+            yield before.answered(Waiting(waiter.ticket_id, state.position_of(waiter.ticket_id)), turns)
+
+    def tell(self, notices: Iterable[Notice], state: State, turns: Turns) -> Iterator[OwedAnswer]:
+        """Answer those to whom something happened, if they wait."""
+        for ticket_id, outcome in notices:
+            waiter = self.take(ticket_id)
+            if waiter is not None:
+                yield waiter.answered(outcome, turns)
+                # Most have no place any more. Who has is answered, and so not present.
+                state.depart(ticket_id, turns.now.ms)
+
+    def send_away(self, waiters: Iterable[Waiter], state: State, turns: Turns) -> Iterator[OwedAnswer]:
+        """Answer those who stop waiting, most often because their time is over; they keep their places (W2)."""
+        for waiter in waiters:
+            position = state.position_of(waiter.ticket_id)
+            state.depart(waiter.ticket_id, turns.now.ms)
+            yield waiter.answered(Waiting(waiter.ticket_id, position), turns)
+
     def put(self, waiter: Waiter) -> Waiter | None:
-        """Let a request wait at its place; return the one that waited there before, if one did (W3)."""
+        """Let a request wait at its place; return the one that waited there before, if one did."""
         before = self._by_ticket.get(waiter.ticket_id)
         self._by_ticket[waiter.ticket_id] = waiter
         if len(self._deadlines) > 2 * len(self._by_ticket) + SPENT_MAX:
