@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.engine.watchdog import EXIT_DISK_HANGS, Watchdog
 from holdfast.testing.clock import ManualClock
-from tests.engine.driving import GateJournal, acquire, run, serving, turns
+from tests.engine.driving import GateJournal, run, serving
+
+if TYPE_CHECKING:
+    from holdfast.journal.base import Recovered
 
 
 @pytest.fixture
@@ -24,10 +28,10 @@ def test_a_quick_commit_is_not_worth_a_word(exits: list[int], caplog: pytest.Log
     dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
     clock.advance(100_000)
     dog.look()
-    dog.enter()
+    number = dog.enter("append")
     clock.advance(999)
     dog.look()
-    dog.leave()
+    dog.leave(number)
     clock.advance(100_000)
     dog.look()
     assert exits == [] and caplog.messages == []
@@ -38,11 +42,11 @@ def test_a_slow_commit_is_reported_once(exits: list[int], caplog: pytest.LogCapt
     clock = ManualClock()
     dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
     for said in (1, 2):
-        dog.enter()
+        number = dog.enter("append")
         for _ in range(20):
             clock.advance(1_000)
             dog.look()
-        dog.leave()
+        dog.leave(number)
         assert len(caplog.messages) == said
     assert exits == []
 
@@ -51,7 +55,7 @@ def test_a_hanging_commit_ends_the_process(exits: list[int]) -> None:
     """A commit over the second bound ends the process with its own exit code, at the second look that sees it."""
     clock = ManualClock()
     dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
-    dog.enter()
+    dog.enter("append")
     clock.advance(29_999)
     dog.look()
     clock.advance(1)
@@ -67,13 +71,13 @@ def test_a_paused_process_is_not_a_hanging_disk(slow_before_ms: int, exits: list
     """A pause of an hour in the middle of a commit ends nothing if the commit is over by the next look (T1)."""
     clock = ManualClock()
     dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
-    dog.enter()
+    number = dog.enter("append")
     clock.advance(slow_before_ms)
     dog.look()
     clock.advance(3_600_000)
     dog.look()
-    dog.leave()
-    dog.enter()
+    dog.leave(number)
+    dog.enter("append")
     clock.advance(250)
     dog.look()
     clock.advance(3_600_000)
@@ -93,32 +97,41 @@ def test_the_thread_looks_by_itself_and_stops(exits: list[int], monkeypatch: pyt
         assert looked.wait(10)
         dog.stop()
         dog.stop()
-    assert not any(thread.name == "holdfast-watchdog" for thread in threading.enumerate())
+    assert not _is_watching()
 
 
-def test_the_engine_tells_of_every_append() -> None:
-    """The watchdog knows of an append from its first instant to its last, failed or not, and of none in between."""
+def test_calls_on_their_way_at_once_are_told_apart(exits: list[int], caplog: pytest.LogCaptureFixture) -> None:
+    """A call inside another, or in another thread, hides none: the end of a quick one is not the end of a hanging one,
+    and the hanging one is named.
+    """
+    clock = ManualClock()
+    dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
+    dog.enter("compact")
+    for _ in range(40):
+        clock.advance(1_000)
+        quick = dog.enter("append")
+        dog.look()
+        dog.leave(quick)
+    assert exits[:1] == [EXIT_DISK_HANGS]
+    assert "a call to the disk has taken 1000 ms (compact): the disk is slow or hangs" in caplog.messages
+    assert not any("append" in message for message in caplog.messages)
 
-    class Told(Watchdog):
-        told = ""
 
-        def enter(self) -> None:
-            self.told += "("
+def test_the_engine_starts_and_stops_it() -> None:
+    """It watches from before the journal is opened until the journal is closed."""
 
-        def leave(self) -> None:
-            self.told += ")"
+    class Told(GateJournal):
+        async def open(self) -> Recovered:
+            assert _is_watching()
+            return await super().open()
 
     async def test(clock: ManualClock) -> None:
-        journal, dog = GateJournal(), Told(clock)
-        async with serving(journal, clock, watchdog=dog) as engine:
-            assert dog.told == "()"
-            journal.is_shut = True
-            engine.submit(acquire("job"), lambda *_: None)
-            await turns()
-            assert dog.told == "()("
-            journal.let_through(OSError("no"))
-            await turns()
-            assert dog.told == "()()"
-        assert not any(thread.name == "holdfast-watchdog" for thread in threading.enumerate())
+        async with serving(Told(), clock, watchdog=Watchdog(clock)):
+            assert _is_watching()
+        assert not _is_watching()
 
     run(test)
+
+
+def _is_watching() -> bool:
+    return any(thread.name == "holdfast-watchdog" for thread in threading.enumerate())

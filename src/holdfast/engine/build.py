@@ -57,6 +57,7 @@ def build(
     `witnesses` are names of files in the directory that are only there after a journal.
     """
     clock = SystemClock()
+    watchdog = Watchdog(clock, end_ms=disk_hang_ms)
     return Engine(
         SqliteJournal(
             directory,
@@ -64,10 +65,11 @@ def build(
             ballast_bytes=ballast_bytes,
             identity=new_identity(),
             witnesses=witnesses,
+            watch=watchdog,
         ),
         limits,
         clock=clock,
         version=version,
         compaction=Compaction(records=snapshot_records, size_bytes=snapshot_bytes),
-        watchdog=Watchdog(clock, end_ms=disk_hang_ms),
+        watchdog=watchdog,
     )

@@ -355,13 +355,7 @@ class Engine:
 
     async def _append(self, batch: list[Record]) -> None:
         failpoint("before_append")
-        if self._watchdog is not None:
-            self._watchdog.enter()
-        try:
-            await self.journal.append(batch)
-        finally:
-            if self._watchdog is not None:
-                self._watchdog.leave()
+        await self.journal.append(batch)
         failpoint("after_append_before_publish")
 
     # When the journal fails.

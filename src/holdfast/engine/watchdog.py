@@ -1,4 +1,8 @@
-"""A thread that watches the disk: a commit that hangs blocks the loop, so somebody else must say so and end the server.
+"""A thread that watches the disk: a call that hangs blocks the loop, so somebody else must say so and end the server.
+
+The journal says before and after each call to the disk that it is on its way: a commit of records, a slice of a
+snapshot, a row of the history, the mark. Several may be on their way at once, one inside another or in other threads;
+the eldest is looked at, for if that one is not late none is.
 
 Ending is safe: nothing of the hanging batch was answered, and recovery tells what became of it. Going on is not:
 clients would wait, time out and retry against a server that cannot answer.
@@ -9,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,15 +26,16 @@ log = logging.getLogger("holdfast.engine")
 
 
 class Watchdog:
-    """Reports a commit that takes long and ends the process when one takes too long."""
+    """Reports a call to the disk that takes long, and ends the process when one takes too long."""
 
     def __init__(self, clock: Clock, *, warn_ms: int = 1_000, end_ms: int = 30_000) -> None:
         """Prepare; `start` makes the thread."""
         self._clock = clock
         self._warn_ms = warn_ms
         self._end_ms = end_ms
-        self._since_ms: int | None = None
-        """When the commit began that is on its way. The two below name a commit by this."""
+        self._numbers = count(1)
+        self._on_their_way: dict[int, tuple[int, str]] = {}
+        """By number, the eldest first: when it began, and what it is. The two below are such numbers."""
         self._warned_of: int | None = None
         self._overdue: int | None = None
         self._stopped = threading.Event()
@@ -48,13 +54,15 @@ class Watchdog:
             self._thread.join()
             self._thread = None
 
-    def enter(self) -> None:
-        """Say that a commit begins."""
-        self._since_ms = self._clock.monotonic_ms()
+    def enter(self, what: str) -> int:
+        """Know that a call to the disk begins; return its number."""
+        number = next(self._numbers)
+        self._on_their_way[number] = (self._clock.monotonic_ms(), what)
+        return number
 
-    def leave(self) -> None:
-        """Say that it is over."""
-        self._since_ms = None
+    def leave(self, number: int) -> None:
+        """Know that it is over."""
+        self._on_their_way.pop(number, None)
 
     def _watch(self) -> None:
         while not self._stopped.wait(LOOK_EVERY_SECONDS):
@@ -62,17 +70,23 @@ class Watchdog:
 
     def look(self) -> None:
         """Look once. A pause of the whole process looks like a hanging disk, so two looks must agree before it ends."""
-        since_ms = self._since_ms
-        if since_ms is None:
+        # Copied in one step: other threads enter and leave meanwhile.
+        on_their_way = list(self._on_their_way.items())
+        if not on_their_way:
             return
+        number, (since_ms, what) = on_their_way[0]
         passed_ms = self._clock.monotonic_ms() - since_ms
-        if passed_ms >= self._warn_ms and self._warned_of != since_ms:
-            self._warned_of = since_ms
-            log.warning("a commit has taken %d ms: the disk is slow or hangs", passed_ms)
+        if passed_ms >= self._warn_ms and self._warned_of != number:
+            self._warned_of = number
+            log.warning("a call to the disk has taken %d ms (%s): the disk is slow or hangs", passed_ms, what)
         if passed_ms < self._end_ms:
             return
-        if self._overdue != since_ms:
-            self._overdue = since_ms
+        if self._overdue != number:
+            self._overdue = number
             return
-        log.critical("a commit has hung for %d ms: ending the process; a restart tells what is durable", passed_ms)
+        log.critical(
+            "a call to the disk has hung for %d ms (%s): ending the process; a restart tells what is durable",
+            passed_ms,
+            what,
+        )
         os._exit(EXIT_DISK_HANGS)

@@ -11,10 +11,13 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from holdfast.journal.base import Nobody, watched
 from holdfast.privatefiles import open_ours
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from holdfast.journal.base import Watch
 
 
 log = logging.getLogger("holdfast.journal")
@@ -25,9 +28,10 @@ MIB = 2**20
 class Ballast:
     """One file that is only there to be removed. Says once that it is gone, and once that it is back."""
 
-    def __init__(self, path: Path, size_bytes: int) -> None:
+    def __init__(self, path: Path, size_bytes: int, watch: Watch | None = None) -> None:
         self._path = path
         self._size_bytes = size_bytes
+        self._watch = watch or Nobody()
         self._is_missed = False
 
     def lay(self) -> bool:
@@ -35,7 +39,8 @@ class Ballast:
 
         Raises `NotOursError` for what is not a ballast of ours.
         """
-        is_there = self._size_bytes == 0 or self._is_whole() or self._make()
+        with watched(self._watch, "lay the reserve"):
+            is_there = self._size_bytes == 0 or self._is_whole() or self._make()
         if is_there and self._is_missed:
             log.warning("there is room under %s again: the reserve is back, and claims are taken", self._path.parent)
         elif not is_there and not self._is_missed:
@@ -75,7 +80,8 @@ class Ballast:
 
     def _remove(self) -> bool:
         try:
-            self._path.unlink()
+            with watched(self._watch, "give up the reserve"):
+                self._path.unlink()
         except OSError:
             return False
         return True

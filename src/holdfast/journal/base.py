@@ -6,6 +6,7 @@ happen; after `OutcomeUnknownError` nobody in this process can know, so the proc
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -121,8 +122,44 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     text: str = "ok"
 
 
+class Watch(Protocol):
+    """Hears of every call to a store that can hang, before and after: whoever calls it cannot say so any more."""
+
+    def enter(self, what: str) -> int:
+        """Know that something begins that can hang; return the number of this very call."""
+        ...
+
+    def leave(self, number: int) -> None:
+        """Know that it is over."""
+        ...
+
+
+class Nobody:
+    """Watches nothing."""
+
+    def enter(self, what: str) -> int:  # noqa: ARG002 - Nobody listens.
+        """Let it begin."""
+        return 0
+
+    def leave(self, number: int) -> None:
+        """Let it be over."""
+
+
+@contextmanager
+def watched(watch: Watch, what: str) -> Iterator[None]:
+    """Say before and after the block that it can hang."""
+    number = watch.enter(what)
+    try:
+        yield
+    finally:
+        watch.leave(number)
+
+
 class Journal(Protocol):
-    """A durable, totally ordered list of records with one writer."""
+    """A durable, totally ordered list of records with one writer.
+
+    One that can hang says so to a `Watch`, around each call of its own: only it knows where one begins and ends.
+    """
 
     takes_claims: bool
     """False while there is only room for what ends or keeps leases: new claims are refused before they are decided."""

@@ -24,6 +24,8 @@ NAMES = frozenset(
         "after_commit",
         "after_append_before_publish",
         "after_publish_before_answer",
+        "before_mark",
+        "before_slice_commit",
         "before_snapshot",
         "mid_snapshot",
         "before_snapshot_counts",

@@ -34,7 +34,10 @@ from holdfast.journal.base import (
     JournalTooNewError,
     JournalUnavailableError,
     Keeping,
+    Nobody,
     Recovered,
+    Watch,
+    watched,
 )
 from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
@@ -81,12 +84,14 @@ class SqliteJournal:
         checkpoint_pages: int = CHECKPOINT_PAGES,
         identity: int = 0,
         witnesses: Sequence[str] = (),
+        watch: Watch | None = None,
         connect: Callable[[str], apsw.Connection] = apsw.Connection,
     ) -> None:
         """Prepare; nothing is touched before `open`.
 
         `identity` is the number of a journal that has none yet. `witnesses` are names of files in the directory that
-        are only there after a journal. `connect` lets a test put its own file system underneath.
+        are only there after a journal. `watch` hears of every call to the disk that can hang. `connect` lets a test put
+        its own file system underneath.
         """
         self._directory = directory
         self._path = directory / FILE
@@ -95,8 +100,9 @@ class SqliteJournal:
         self._checkpoint_pages = checkpoint_pages
         self._identity = identity
         self._witnesses = witnesses
+        self._watch = watch or Nobody()
         self._connect = connect
-        self._ballast = Ballast(directory / BALLAST, ballast_bytes)
+        self._ballast = Ballast(directory / BALLAST, ballast_bytes, self._watch)
         self._store: Store | None = None
         self._archive: Archive | None = None
         self._epoch = 0
@@ -187,7 +193,9 @@ class SqliteJournal:
     def _leave_mark(self) -> None:
         """Note how far the journal has come: only what is durable, and only while it is ours."""
         try:
-            mark.write(self._directory, mark.Mark(self._identity, self._epoch, self._last))
+            with watched(self._watch, "write the mark"):
+                failpoint("before_mark")
+                mark.write(self._directory, mark.Mark(self._identity, self._epoch, self._last))
         except OSError as error:
             # The one before goes on counting: it says less, and nothing that is untrue.
             why = reason_of(error)
@@ -280,7 +288,7 @@ class SqliteJournal:
         """Lock, look, and only then change anything: what is refused stays as it was, byte for byte."""
         if not self._path.exists():
             mark.check(self._path, None, self._witnesses)
-        store = Store(self._connect(str(self._path)), self._path)
+        store = Store(self._connect(str(self._path)), self._path, self._watch)
         try:
             is_new = self._lock(store.db)
             if is_new:
@@ -359,9 +367,10 @@ class SqliteJournal:
         """
         mark = self._directory / UNSYNCED
         is_unsynced = mark.exists()
-        if is_unsynced:
-            write_again(store.db, f"{self._path}-wal")
-        busy, _, _ = next(store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
+        with watched(self._watch, "empty the WAL"):
+            if is_unsynced:
+                write_again(store.db, f"{self._path}-wal")
+            busy, _, _ = next(store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
         if busy:
             raise JournalError(f"{self._path}: the WAL cannot be emptied. Stop whatever else has the file open")
         epoch = store.meta("epoch") + 1

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from holdfast.journal.base import RESTORE, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.base import (
+    RESTORE,
+    JournalDamagedError,
+    JournalUnavailableError,
+    Nobody,
+    OutcomeUnknownError,
+    Watch,
+    watched,
+)
+from holdfast.journal.failpoints import failpoint
 from holdfast.journal.sql import load
 
 if TYPE_CHECKING:
@@ -23,6 +32,8 @@ if TYPE_CHECKING:
 SQL = load("sqlite.sql")
 UNSYNCED = "unsynced"
 """A file that is there after a sync failed, until what was written then has been written again."""
+SLOW = frozenset({"check_meta", "check_batch", "check_parts", "check_integrity"})
+"""Statements that look at every page of a table: a sound disk may take long for them too."""
 CHUNK_BYTES = 64 * 1024
 """SQLite's own file layer writes less than 128 KiB at once, and takes more for a full disk."""
 
@@ -38,16 +49,30 @@ class DiskFullError(Exception):
 class Store:
     """A connection that has the seat."""
 
-    def __init__(self, db: apsw.Connection, path: Path) -> None:
+    def __init__(self, db: apsw.Connection, path: Path, watch: Watch | None = None) -> None:
+        """`watch` hears of every call to the disk, but of those that take long on a sound one too (`SLOW`)."""
         self.db = db
         self._path = path
+        self._watch = watch or Nobody()
         self._unknown: str | None = None
 
     def run(self, name: str, values: Row = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a named statement."""
         self._refuse_if_unknown()
+        watch = Nobody() if name in SLOW else self._watch
         try:
-            yield from self.db.execute(SQL[name], values)
+            with watched(watch, name):
+                rows = iter(self.db.execute(SQL[name], values))
+            while True:
+                # Each row by itself: what is done with one is not the disk's time.
+                number = watch.enter(name)
+                try:
+                    row = next(rows, None)
+                finally:
+                    watch.leave(number)
+                if row is None:
+                    return
+                yield row
         except (apsw.CorruptError, apsw.NotADBError) as error:
             raise self.damaged(f"{name}: {error}") from error
         except UnicodeDecodeError as error:
@@ -71,6 +96,13 @@ class Store:
     def commit(self, operation: str, work: Callable[[], object]) -> None:
         """Do the work in one transaction. Raises what `append` promises, and `DiskFullError`."""
         self._refuse_if_unknown()
+        number = self._watch.enter(operation)
+        try:
+            self._commit(operation, work)
+        finally:
+            self._watch.leave(number)
+
+    def _commit(self, operation: str, work: Callable[[], object]) -> None:
         try:
             self.db.execute("BEGIN IMMEDIATE")
             work()
@@ -91,8 +123,13 @@ class Store:
 
     def slice(self, work: Callable[[], object]) -> None:
         """Do one slice of a compaction. On a full disk it is left for later: each can be done over."""
+
+        def write() -> None:
+            work()
+            failpoint("before_slice_commit")
+
         try:
-            self.commit("compact", work)
+            self.commit("compact", write)
         except DiskFullError as error:
             raise JournalUnavailableError(f"compact: the disk under {self._path.parent} is full: {error}") from error
 
@@ -109,7 +146,7 @@ class Store:
 
     def close(self) -> None:
         """Unlock the file. What cannot be moved out of the WAL now is moved at the next start."""
-        with contextlib.suppress(apsw.Error):
+        with contextlib.suppress(apsw.Error), watched(self._watch, "close"):
             self.db.close()
 
     def close_untouched(self) -> None:
