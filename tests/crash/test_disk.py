@@ -19,6 +19,7 @@ from tests.crash.load import Crowd
 from tests.support import callers, fulldisk
 from tests.support.api import Api
 from tests.support.checks import refused, wait_until
+from tests.support.pending import waiting
 from tests.support.raw import facts
 from tests.support.server import serving
 
@@ -110,6 +111,25 @@ def test_append_that_fails_changes_nothing(tmp_path: Path) -> None:
         assert server.terminate() == 0, server.log
     granted = [record["name"] for record in dump(data) if record["event"] == "granted"]
     assert granted == ["kept", "other", "job"]
+
+
+@pytest.mark.parametrize("fast_lane", [True, False])
+def test_one_in_line_keeps_its_place_when_a_later_append_fails(fast_lane: bool, tmp_path: Path) -> None:
+    """W2, I6: who stands in line since an earlier commit hears `waiting` with its ticket, not that nothing happened."""
+    settings = {"fast_lane": fast_lane}
+    # Passings: the server's own first record, the grant, the joining, then the claim that fails.
+    with serving(
+        tmp_path / "data", tokens=callers.TOKENS, env=failing("before_commit=error@4"), settings=settings
+    ) as server:
+        alice, bob = Api.of(server, callers.ALICE), Api.of(server, callers.BOB)
+        lease = alice.acquired("job", ttl_seconds=600)
+        with waiting(bob, "job", wait_seconds=40, owner="bob") as asked:
+            refused(alice.acquire("other", ttl_seconds=600), 503, "storage_unavailable")
+            told = asked.json()
+        assert told["status"] == "waiting" and told["position"] == 1, told
+        assert alice.release("job", lease["lease_id"]).status == 200
+        back = bob.acquire("job", ticket=told["ticket"], wait_seconds=10, owner="bob").json()
+        assert back["status"] == "acquired", back
 
 
 def test_failing_renewal_and_release_change_nothing(tmp_path: Path) -> None:

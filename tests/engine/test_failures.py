@@ -13,6 +13,7 @@ from holdfast.core.refusals import Held, NotCurrent
 from holdfast.engine import engine as engine_module
 from holdfast.engine.compaction import Compaction
 from holdfast.engine.replies import Unavailable, Unknown
+from holdfast.engine.waiters import after_wait
 from holdfast.journal.base import DeposedError, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.failpoints import arm
 from tests.engine.driving import (
@@ -318,6 +319,40 @@ def test_a_bug_in_settling_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> N
                 await engine.ask(acquire("other"))
             assert engine.ended.is_set()
             assert len(await tail(journal)) == 2
+
+    run(test)
+
+
+@pytest.mark.parametrize("place", ["settle_line", "arrive", "interest"])
+def test_a_bug_behind_a_decision_ends_the_engine(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that was decided has changed memory. If what follows from it raises, nothing of it is written, and
+    everybody is told once that nobody knows, the one who asked too (W1, I6).
+    """
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            await engine.ask(acquire("job"))
+            asked.submit("waits", acquire("job", "id-of-ben", owner="ben", wait_ms=30_000, new_ticket="ticket"))
+            await turns()
+            asked.submit("on its way", acquire("other"))
+            durable = len(await tail(journal))
+            if place == "settle_line":
+                monkeypatch.setattr(engine_module, "settle_line", _bug)
+                asked.submit("bug", release("job"))
+            elif place == "arrive":
+                monkeypatch.setattr(engine.state, "arrive", _bug)
+                asked.submit("bug", acquire("job", "x", owner="cy", wait_ms=30_000, new_ticket="ticket of cy"))
+            else:
+                monkeypatch.setattr(engine.state.presence, "take_interest", _bug)
+                asked.submit("bug", acquire("job", "x", owner="cy", interest=True))
+            await asyncio.wait_for(engine.ended.wait(), 1)
+            await turns()
+            assert sorted(asked.labels) == ["bug", "on its way", "waits"]
+            kinds = {label: type(after_wait(outcome)[0]) for label, outcome in asked.answers}
+            assert set(kinds.values()) == {Unknown}
+            assert len(await tail(journal)) == durable
 
     run(test)
 

@@ -24,12 +24,13 @@ be untrue if the power failed before ana's grant was on the disk. So they wait i
 **When the journal fails**, it says whether the batch may have happened:
 
 - It did not (`JournalUnavailableError`): the batch, and all that was decided on top of it, is answered `Unavailable`.
-  The state is read anew from the journal, and the engine serves on.
+  The state is read anew from the journal, and the engine serves on. Those whose places in line are in it hear that.
 - Nobody knows (`OutcomeUnknownError`), or the writer's seat is lost (`DeposedError`): everybody is answered `Unknown`,
   and the process ends. The next start reads what is durable.
 
-**When the core has a bug**: if `decide` raises, nothing was changed, and only the one who asked is hurt. If `evolve` or
-`settle` raises, memory cannot be trusted. Nothing of it is written, and the process ends as if nobody knew.
+**When the core has a bug**: if `decide` raises, nothing was changed, and only the one who asked is hurt. If anything
+behind it raises (`evolve`, `settle`), memory cannot be trusted. Nothing of it is written, and the process ends as if
+nobody knew.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from holdfast.engine.feed import Feed
 from holdfast.engine.recovery import Trouble, recover
 from holdfast.engine.replies import Unavailable, Unknown, answer_all, outcome_or_raise, settle_future
 from holdfast.engine.turns import Turns
-from holdfast.engine.waiters import Waiter, Waiters
+from holdfast.engine.waiters import Waited, Waiter, Waiters, places_after
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.base import Journal, JournalError, JournalUnavailableError
 from holdfast.journal.failpoints import failpoint
@@ -139,14 +140,16 @@ class Engine:
     def end_waits(self) -> None:
         """Answer all who wait with their places, and let nobody wait from now on: the server is about to stop (W2)."""
         self._may_wait = False
-        if self._serving and len(self._waiters):
-            self._now()
+        if len(self._waiters) and self.turn() is not None:
             self._send_away(self._waiters.take_all())
 
     # Commands and reads.
 
     def turn(self) -> Moment | None:
-        """Return the time of the turn; what is due has ended then. None when nothing can be asked."""
+        """Return the time of the turn, after beginning another if its millisecond is over (T1a).
+
+        What is due has ended then. None when nothing can be asked.
+        """
         if not self._serving:
             return None
         turns = self._turns
@@ -160,11 +163,13 @@ class Engine:
         """Decide a command now; `reply(outcome, moment)` is called once everything the outcome rests on is durable.
 
         If the command has to wait in line, the one who waits is returned, so that it can be said to be gone.
-        What a bug in the core raises is raised here, and `reply` is then never called: nothing of the command happened.
+        If the core has a bug in deciding it, that is raised here and `reply` is never called: nothing of the command
+        happened. A bug in what follows from it ends the engine.
         """
         if not self._serving:
             self._turn_away(reply)
             return None
+        # As `turn`, without a call: every request comes here.
         turns = self._turns
         now = turns.now if turns.read_seconds() < turns.over_seconds else self._begin_turn()
         if not self.journal.takes_claims and isinstance(command, NEEDS_ROOM):
@@ -177,19 +182,24 @@ class Engine:
         for event in decision.events:
             self._apply(event, now)
         waiter: Waiter | None = None
-        if isinstance(decision.answer, MustWait):
-            waiter = self._wait(decision.answer.ticket_id, decision.answer.wait_ms, reply, now)
-        else:
-            self._answers.append((reply, decision.answer, now))
-        if decision.interest is not None:
-            state.presence.take_interest(*decision.interest)
-        if decision.notices:
-            self._notify(decision.notices)
-        agenda = state.agenda
-        if agenda.candidates or agenda.names_with_new_holder:
-            self._settle_line(now)
-        if waiter is not None and waiter.deadline_ms <= now.ms:
-            self._send_away(self._waiters.overdue(now.ms))
+        try:
+            if isinstance(decision.answer, MustWait):
+                waiter = self._wait(decision.answer.ticket_id, decision.answer.wait_ms, reply, now)
+            else:
+                self._answers.append((reply, decision.answer, now))
+            if decision.interest is not None:
+                state.presence.take_interest(*decision.interest)
+            if decision.notices:
+                self._notify(decision.notices)
+            agenda = state.agenda
+            if agenda.candidates or agenda.names_with_new_holder:
+                self._settle_line(now)
+            if waiter is not None and waiter.deadline_ms <= now.ms:
+                self._send_away(self._waiters.overdue(now.ms))
+        except Exception as error:  # noqa: BLE001 - Whatever it is, memory cannot be trusted any more.
+            # Everybody is told that nobody knows, the one who asked too: it must not hear of it a second time.
+            self._fail(error)
+            return None
         return waiter
 
     def step_away(self, waiter: Waiter) -> None:
@@ -199,10 +209,10 @@ class Engine:
 
     def read(self, view: Callable[[State, Moment], T], reply: Reply) -> None:
         """Look at the state now; the answer waits for whatever it may rest on, like every other."""
-        if not self._serving:
+        now = self.turn()
+        if now is None:
             self._turn_away(reply)
             return
-        now = self._now()
         self._answers.append((reply, view(self.state, now), now))
 
     async def ask(self, command: Command) -> tuple[Any, Moment]:
@@ -230,14 +240,6 @@ class Engine:
         reply(Unavailable(self.why_not_serving()), Moment(self._turns.now_ms, self.clock.wall_ms()))
 
     # Turns: one time for all that is decided in one.
-
-    def _now(self) -> Moment:
-        """Return the time of the turn, and begin another if its millisecond is over (T1a).
-
-        `turn` and `submit` say the same once more: they are called for every request.
-        """
-        turns = self._turns
-        return turns.now if turns.read_seconds() < turns.over_seconds else self._begin_turn()
 
     def _begin_turn(self) -> Moment:
         """Stamp the turn once and end what fell due, all of it, before anything is decided in it (T1, T3).
@@ -341,7 +343,7 @@ class Engine:
                 self.feed.publish(batch)
                 failpoint("after_publish_before_answer")
         except JournalUnavailableError as error:
-            await self._take_back(answers, str(error))
+            await self._take_back(answers, Unavailable(str(error)))
         except BaseException as error:
             self._fail(error, answers)
             if not isinstance(error, Exception):
@@ -360,15 +362,24 @@ class Engine:
 
     # When the journal fails.
 
-    async def _take_back(self, answers: list[OwedAnswer], why: str) -> None:
-        """Nothing of the batch happened, nor of what was decided on top of it: say so and read the state anew."""
-        self._trouble.began(why)
+    async def _take_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
+        """Nothing of the batch happened, nor of what was decided on top of it: say so and read the state anew.
+
+        Who stands in line may have its place since an earlier batch. That is known when the state was read anew, and
+        told then: `waiting` with its ticket, as after a restart (W2), or that nothing happened.
+        """
+        self._trouble.began(refused.text)
         self._serving = False
-        self._answer_everybody(answers, Unavailable(why))
+        owed = self._take_all_owed(answers)
+        self._answers = [answer for answer in owed if isinstance(answer[1], Waited)]
+        answer_all((reply, refused, now) for reply, outcome, now in owed if not isinstance(outcome, Waited))
         # What a snapshot in the making shows is durable; but a journal is not asked to read and compact at once.
         await self._compactor.end()
-        if not self._stopping and self.failed is None:
+        if self._stopping or self.failed is not None:
+            self._answer_everybody((), Unknown(refused.text))
+        else:
             await self._load()
+            answer_all(places_after(self._take_all_owed(()), self.state, refused))
 
     def _fail(self, error: BaseException, answers: Iterable[OwedAnswer] = ()) -> None:
         """What is durable cannot be known here, or memory cannot be trusted: answer nothing more, let the process end.
@@ -386,13 +397,16 @@ class Engine:
         self._wake_writer()
         self.ended.set()
 
-    def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unavailable | Unknown) -> None:
+    def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unknown) -> None:
         """Give the same outcome to a failed batch, to all that was decided on top of it, and to all who wait."""
-        waiting = ((waiter.reply, None, Moment(self._turns.now_ms, 0)) for waiter in self._waiters.take_all())
+        answer_all((reply, outcome, now) for reply, _, now in self._take_all_owed(answers))
+
+    def _take_all_owed(self, answers: Iterable[OwedAnswer]) -> list[OwedAnswer]:
+        waiting = (waiter.answered(None, self._turns) for waiter in self._waiters.take_all())
         owed = [*answers, *self._answers, *waiting]
         self._batch, self._answers = [], []
         self._turns.drop()
-        answer_all((reply, outcome, now) for reply, _, now in owed)
+        return owed
 
     def _wake_writer(self) -> None:
         if self._gathered is not None and not self._gathered.done():
@@ -425,9 +439,9 @@ class Engine:
 
     def _tick(self) -> None:
         """Let time pass although nobody asks: end what is due, and keep the time itself now and then (T2)."""
-        if not self._serving:
+        now = self.turn()
+        if now is None:
             return
-        now = self._now()
         # One turn early: the next one may be as much as a turn later.
         if now.ms - self.state.now_ms >= SILENCE_MS_MAX - TURN_MS_MAX:
             self._apply(TimePassed(), now)

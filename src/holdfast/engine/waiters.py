@@ -32,11 +32,30 @@ class Waited(msgspec.Struct, frozen=True):
 
     outcome: Any
     waited_ms: int
+    ticket_id: str
+    """The place that it stood at."""
 
 
 def after_wait(outcome: object) -> tuple[object, int]:
     """Return an outcome and how long it was waited for: not at all, if it came at once."""
     return (outcome.outcome, outcome.waited_ms) if isinstance(outcome, Waited) else (outcome, 0)
+
+
+def places_after(in_line: list[OwedAnswer], state: State, refused: object) -> list[OwedAnswer]:
+    """Return what those are told who stood in line when a batch was taken back: their places, or that it was refused.
+
+    `state` was read anew. Everybody in it is away then, but a position counts those who were there until now.
+    """
+    there = [ticket_id for _, waited, _ in in_line if (ticket_id := waited.ticket_id) in state.tickets]
+    for ticket_id in there:
+        state.arrive(ticket_id)
+    places = {ticket_id: Waiting(ticket_id, state.position_of(ticket_id)) for ticket_id in there}
+    state.send_everybody_away()
+    return [(reply, _instead(waited, places.get(waited.ticket_id)) or refused, now) for reply, waited, now in in_line]
+
+
+def _instead(waited: Waited, place: Waiting | None) -> Waited | None:
+    return None if place is None else Waited(place, waited.waited_ms, waited.ticket_id)
 
 
 class Waiter:
@@ -54,7 +73,7 @@ class Waiter:
         """Return the answer that it is owed, now that its wait is over."""
         # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
         waited_ms = max(0, turns.began_ms - self.received_ms - 1)
-        return self.reply, Waited(outcome, waited_ms), turns.now
+        return self.reply, Waited(outcome, waited_ms, self.ticket_id), turns.now
 
 
 class Waiters:
