@@ -142,6 +142,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def make_folder(directory: Path) -> None:
+    """Make the directory, and make it last: one whose entry was not synced is gone after a power cut with all in it."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        wrong = next(path for path in (directory, *directory.parents) if path.exists() or path.is_symlink())
+        raise NotOursError(wrong, "is not a directory; name one, or a path where it can be made") from None
+    for path in missing:
+        sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a directory last: one that was not synced is gone after a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

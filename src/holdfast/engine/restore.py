@@ -37,8 +37,8 @@ from holdfast.journal.backup import KEY, PART, RECORDS, About, BackupReader, Tot
 from holdfast.journal.base import JournalDamagedError, JournalError
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.inspect import inspect
-from holdfast.journal.sqlite import FILE, SqliteJournal, make_directory
-from holdfast.privatefiles import check_folder, replace, sync_folder
+from holdfast.journal.sqlite import FILE, SqliteJournal
+from holdfast.privatefiles import check_folder, make_folder, replace, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,7 +137,7 @@ def restore(
     Raises `JournalError` for a directory that cannot be used, and `OSError`; then nothing of it is left.
     """
     is_new = not directory.exists()
-    make_directory(directory)
+    make_folder(directory)
     check_folder(directory)
     _refuse_unless_empty(directory, key_file)
     staging = directory / STAGING

@@ -43,7 +43,7 @@ from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.shares import UNCOUNTED
 from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, write_again
-from holdfast.privatefiles import WRITE_FOR_OTHERS, NotOursError, check_file, check_folder, reason_of, sync_folder
+from holdfast.privatefiles import WRITE_FOR_OTHERS, NotOursError, check_file, check_folder, make_folder, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -242,7 +242,7 @@ class SqliteJournal:
             raise JournalError(f"SQLite {apsw.sqlite_lib_version()} can damage a WAL: install apsw 3.51.3 or later")
         mask = os.umask(0o077)
         try:
-            make_directory(self._directory)
+            make_folder(self._directory)
             check_files(self._directory)
             try:
                 parts = self._open_in_turn()
@@ -436,18 +436,6 @@ def _bring_up(store: Store) -> None:
             store.db.execute(statement)
     newest = next(store.run("read_newest_history"))[0] or 0
     store.do("write_meta", [("schema", SCHEMA), (UNCOUNTED, newest)])
-
-
-def make_directory(directory: Path) -> None:
-    """Make the directory, and make it last: one whose entry was not synced is gone after a power cut with all in it."""
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        wrong = next(path for path in (directory, *directory.parents) if path.exists() or path.is_symlink())
-        raise NotOursError(wrong, "is not a directory; name one, or a path where it can be made") from None
-    for path in missing:
-        sync_folder(path.parent)
 
 
 def _size_of(path: Path) -> int:
