@@ -49,7 +49,7 @@ def kept(*steps: object, share: float = 0.5) -> tuple[World, Term]:
     world = World(scripted(*steps), share=share)  # type: ignore[arg-type]
     term = Term("j", 7, world.now(), TTL_MS)
     claimed = World(scripted(acquired())).run(claim("j", Wanted(ttl=60, owner="o"), POLICY)).claim
-    world.run(keep_renewed(term, renewal_of_lease(claimed), POLICY))
+    world.run(keep_renewed(term, renewal_of_lease(claimed).request, POLICY))
     return world, term
 
 
@@ -230,7 +230,7 @@ OPENED = answer(
 
 def test_session_is_kept_with_all_of_it() -> None:
     """S4: one request keeps a session and every lease that is bound to it."""
-    assert renewal_of_session(HOLDER)(1.5) == Send("POST", f"/sessions/{HOLDER}/renew-all", answer_seconds=1.5)
+    assert renewal_of_session(HOLDER).request(1.5) == Send("POST", f"/sessions/{HOLDER}/renew-all", answer_seconds=1.5)
 
 
 def test_session_counts_from_the_first_try() -> None:

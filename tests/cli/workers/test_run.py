@@ -345,6 +345,56 @@ def test_revoked_claim_stops_the_command(start: Start, server: ServerProcess, ap
     assert is_dead(command)
 
 
+def test_revoked_command_is_killed_before_its_next_renewal(
+    start: Start, server: ServerProcess, api: Api, tmp_path: Path
+) -> None:
+    """L9: with a ttl of an hour, a command deaf to TERM is gone as soon as its claim is revoked, grace or not.
+
+    Whoever has the job next can say how long that took: here it waits in line, and its command does not find the first
+    one alive a second after it began.
+    """
+    places = [tmp_path / "first", tmp_path / "second"]
+    for place in places:
+        place.mkdir()
+    first = start(
+        "run/l9", "--ttl", "1h", "--grace", "30s", "--", *program("deaf_to('SIGTERM')", "beat()"), place=places[0]
+    )
+    command = wait_for_command(places[0])
+    second = start("run/l9", "-w", "60s", "--", "sh", "-c", f"sleep 1; kill -0 {command} 2>/dev/null && echo beside")
+    wait_until(lambda: api.status("run/l9").json()["waiting"] == 1, seconds_max=SECONDS_MAX)
+    assert Api.of(server, callers.OPERATOR).revoke("run/l9", reason="wrong branch").status < 300
+    _, error = first.communicate(timeout=SECONDS_MAX)
+    assert (first.returncode, "wrong branch" in error, is_dead(command)) == (20, True, True)
+    said, _ = second.communicate(timeout=SECONDS_MAX)
+    assert said == ""
+
+
+def test_session_exec_is_stopped_when_its_session_ends(server: ServerProcess, api: Api, tmp_path: Path) -> None:
+    """L9: the command of a run whose session somebody ends is stopped then, and not at the next renewal."""
+    started = subprocess.Popen(
+        [sys.executable, *ENTRY, "session", "exec", "triage-l9", "--ttl", "1h", "--", *program("beat()")],
+        env=environment(server, tmp_path),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    command = wait_for_command(tmp_path)
+    mine = [each["session_id"] for each in api.sessions().json()["sessions"] if each["name"] == "triage-l9"]
+    assert [api.end_session(session).status for session in mine] == [204]
+    _, error = started.communicate(timeout=SECONDS_MAX)
+    assert (started.returncode, "its session has ended" in error, is_dead(command)) == (20, True, True)
+
+
+def test_command_that_releases_as_its_last_act_ends_well(start: Start, api: Api) -> None:
+    """A command may give its own run's claim back and end: that is no loss, and its exit code is the run's."""
+    script = f'sleep 1; {sys.executable} -m holdfast release "$HOLDFAST_JOB"; exit 3'
+    process = start("run/own", "--ttl", "1h", "--", "sh", "-c", script)
+    said, error = process.communicate(timeout=SECONDS_MAX)
+    assert (process.returncode, "released" in said, "lost" in error) == (3, True, False)
+    assert api.status("run/own").json()["status"] == "free"
+
+
 def test_unreachable_server_stops_the_command_in_time(start: Start, tmp_path: Path) -> None:
     """A server that is gone for good: the command is dead before its lease can have ended, even one deaf to TERM."""
     places = {"polite": tmp_path / "polite", "deaf": tmp_path / "deaf"}

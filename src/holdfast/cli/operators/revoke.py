@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.shared import output
+from holdfast.cli.shared import output, times
 from holdfast.cli.shared.options import Whole, as_json, asks_server, client, names_job
+from holdfast.errors import Refused
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast, JobOwner
 
 
 @click.command(short_help="End somebody's claim.")
@@ -18,15 +24,34 @@ from holdfast.cli.shared.options import Whole, as_json, asks_server, client, nam
 def revoke(*, job: str, reason: str, json: bool, url: str | None, token_file: Path | None) -> None:
     """End somebody's claim on JOB.
 
-    Its owner is told who did it and why, and the token is worth nothing from then on. Your own token needs the scope
-    admin.
+    Its owner is told who did it and why, and the fencing token is worth nothing from then on. A command that runs for
+    the claim under `holdfast run` is killed within about a second. Your own token needs the scope admin.
     """
     with client(url, token_file) as server:
+        owner = _owner(server, job)
         server.revoke(job, reason)
     if json:
         output.say_json({"status": "revoked", "job_id": job, "reason": reason})
         return
     output.say(output.plain(f"{job} is revoked"))
+    if owner is not None:
+        output.hint(output.plain(_what_happens(owner)))
+
+
+def _owner(server: Holdfast, job: str) -> JobOwner | None:
+    """Return who has the job, if we may know."""
+    with contextlib.suppress(Refused):
+        return server.get_job_owner(job)
+    return None
+
+
+def _what_happens(owner: JobOwner) -> str:
+    """Say what becomes of the holder, and when."""
+    return (
+        f"{owner.shown_as} is told now. Within about a second its command under `holdfast run` is killed, and its claim"
+        " in Python is lost. If it cannot be reached, or asks over HTTP itself, it learns of it at its next renewal,"
+        f" within {times.span(owner.expires_in)} if it keeps to its lease. The job can be claimed from now on."
+    )
 
 
 @click.command(short_help="Let finished work be done again.")

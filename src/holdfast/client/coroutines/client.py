@@ -64,6 +64,7 @@ class AsyncHoldfast(Client):
     async def close(self) -> None:
         """Close the connections. Claims that are still held are not renewed any more."""
         self._background.close()
+        await self._link.close()
         await self._transport.close()
 
     async def _run(self, flow: Flow[T]) -> T:

@@ -10,12 +10,13 @@ loss. `watch_deadline` only waits for the end of the term: whatever hangs, it sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from holdfast.client.clock import Instant
 from holdfast.client.flows.effects import NOW, SHARE, Flow, Policy, Rest, Send
+from holdfast.client.flows.ends import ATTEND_AFTER_SECONDS
 from holdfast.client.flows.leases import renewal_request, told_loss
 from holdfast.client.values.answer import Answer, envelope, refusal
 from holdfast.client.values.paths import session_path
@@ -32,8 +33,10 @@ ANSWER_SHARE = 0.5
 FAIR_SECONDS = 0.5
 """A try that had less time before the deadline says nothing of the server: what was wrong before is the reason."""
 
-Renewal: TypeAlias = Callable[[float], Send]
+Renew: TypeAlias = Callable[[float], Send]
 """Makes the request that renews, given how long its answer may take."""
+Attend: TypeAlias = Callable[[], None]
+"""Lets the end of a term be heard of at once."""
 
 
 class _RenewedReply(msgspec.Struct):
@@ -42,33 +45,57 @@ class _RenewedReply(msgspec.Struct):
     expires_in_ms: int
 
 
+class Renewal(NamedTuple):
+    """How something is renewed, and what it is called: a lease, or a session with every lease bound to it (S4)."""
+
+    id: str
+    """Of the lease or the session."""
+    name: str | None
+    """The job of the lease; None for a session."""
+
+    def request(self, answer_seconds: float) -> Send:
+        """Return the request that renews, given how long its answer may take."""
+        if self.name is None:
+            return Send("POST", session_path(self.id, "renew-all"), answer_seconds=answer_seconds)
+        return renewal_request(self.name, self.id, answer_seconds)
+
+
 def renewal_of_lease(claim: JobClaim) -> Renewal:
     """Return what renews a lease."""
-    return lambda answer_seconds: renewal_request(claim.job_id, claim.lease_id, answer_seconds)
+    return Renewal(claim.lease_id, claim.job_id)
 
 
 def renewal_of_session(session_id: str) -> Renewal:
-    """Return what renews a session, and with it every lease that is bound to it (S4)."""
-    path = session_path(session_id, "renew-all")
-    return lambda answer_seconds: Send("POST", path, answer_seconds=answer_seconds)
+    """Return what renews a session."""
+    return Renewal(session_id, None)
 
 
-def watch_deadline(term: Term) -> Flow[None]:
-    """Lose the term when its time is over. Nothing here waits for anything but time."""
+def watch_deadline(term: Term, attend: Attend | None = None) -> Flow[None]:
+    """Lose the term when its time is over. Nothing here waits for anything but time.
+
+    If the term lives for a while, `attend` is called once, so that its end is heard of. It waits for nothing either.
+    """
     while not term.ended:
         now: Instant = yield NOW
         if term.is_lost(now):
             return
-        yield Rest(term.left_ms(now) / 1_000)
+        left_seconds = term.left_ms(now) / 1_000
+        if attend is None or left_seconds <= ATTEND_AFTER_SECONDS:
+            yield Rest(left_seconds)
+            continue
+        yield Rest(ATTEND_AFTER_SECONDS)
+        if not term.ended:
+            attend()
+        attend = None
 
 
-def keep_renewed(term: Term, renewal: Renewal, policy: Policy) -> Flow[None]:
+def keep_renewed(term: Term, renew: Renew, policy: Policy) -> Flow[None]:
     """Renew a term again and again, until it ends or is lost."""
     while True:
         rest_ms = term.rest_ms((yield NOW), (yield SHARE))
         # Never at once: a server that promises next to nothing must not be asked without end.
         yield Rest(max(rest_ms / 1_000, AGAIN_SECONDS_MIN))
-        while not (yield from _renew_once(term, renewal, policy)):
+        while not (yield from _renew_once(term, renew, policy)):
             left_ms = term.left_ms((yield NOW))
             share: float = yield SHARE
             pause = min(left_ms / 1_000 / TRIES_PER_TERM, AGAIN_SECONDS_MAX) * (0.5 + share / 2)
@@ -77,14 +104,14 @@ def keep_renewed(term: Term, renewal: Renewal, policy: Policy) -> Flow[None]:
             return
 
 
-def _renew_once(term: Term, renewal: Renewal, policy: Policy) -> Flow[bool]:
+def _renew_once(term: Term, renew: Renew, policy: Policy) -> Flow[bool]:
     """Try to renew; True if there is nothing to try again."""
     sent: Instant = yield NOW
     if term.ended or term.is_lost(sent):
         return True
     answer_seconds = min(policy.answer_seconds, max(term.left_ms(sent) / 1_000 * ANSWER_SHARE, AGAIN_SECONDS_MIN))
     try:
-        answer: Answer = yield renewal(answer_seconds)
+        answer: Answer = yield renew(answer_seconds)
     except Unreachable as error:
         if term.trouble is None or answer_seconds >= FAIR_SECONDS:
             term.trouble = Loss("unreachable", why=error.problem)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from typing import TypeVar
 
 from holdfast.client.common.background import BackgroundFlow
 from holdfast.client.flows.effects import Flow, Policy
+from holdfast.client.flows.ends import Ends
 from holdfast.client.flows.renewing import Renewal, keep_renewed, watch_deadline
 from holdfast.client.threads.background import background_thread
 from holdfast.client.threads.driver import drive
@@ -21,6 +24,7 @@ class Link:
     def __init__(self, transport: Transport, policy: Policy) -> None:
         self.policy = policy
         self._transport = transport
+        self._ends = Ends(policy, self._keep, self._listen)
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end, in this thread."""
@@ -28,10 +32,18 @@ class Link:
 
     def renew_in_background(self, term: Term, renewal: Renewal) -> tuple[BackgroundFlow, ...]:
         """Renew a term until it ends, and watch its deadline beside that. Give what this returns to `stop`."""
-        flows = (watch_deadline(term), keep_renewed(term, renewal, self.policy))
-        return tuple(background_thread().add(flow, self._transport.send) for flow in flows)
+        attend = partial(self._ends.attend, term, renewal)
+        flows = (watch_deadline(term, attend), keep_renewed(term, renewal.request, self.policy))
+        return tuple(map(self._keep, flows))
 
     def stop(self, renewals: tuple[BackgroundFlow, ...]) -> None:
         """Stop renewing."""
         for each in renewals:
             background_thread().drop(each)
+
+    def _keep(self, flow: Flow[None]) -> BackgroundFlow:
+        return background_thread().add(flow, self._transport.send)
+
+    def _listen(self, flow: Flow[None]) -> None:
+        """Let a flow that blocks go on in a thread of its own, for as long as it takes."""
+        threading.Thread(target=drive, args=(flow, self._transport), name="holdfast-ends", daemon=True).start()

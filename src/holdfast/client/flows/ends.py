@@ -1,0 +1,260 @@
+"""Hearing at once of ends that we did not ask for: one stream for each client, and the flows that keep it (L9).
+
+    watch_deadline ──► attend       half a second after the claim; what lives shorter is never followed
+                         │ gathers for a moment: one request for all that was claimed meanwhile
+                         ├─ a stream is open ──► POST /followers/{id}       adds to it
+                         └─ none is ───────────► listen ──► POST /leases/follow, in a thread or task of its own
+                                                   │
+                              term.lose(Loss(…)) ◄─┘ for each end that is told
+
+It only makes the news quicker. A claim is renewed and its time is counted as if this was not here: an older server, one
+that refuses, or one that cannot be reached is nothing to speak of. Listening ends when nothing is held any more.
+
+Nothing here has a lock. What threads share is changed in single steps, and no step is done by a thread of the user's,
+which an interrupt could stop in the middle: `attend` is called by the background, as the flows are.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+from weakref import ref
+
+import msgspec
+
+from holdfast.client.flows.effects import SHARE, Close, Flow, Open, Policy, Read, Rest, Send
+from holdfast.client.values.answer import Answer
+from holdfast.client.values.term import Loss, Term
+from holdfast.errors import HoldfastError, Unreachable
+from holdfast.wire.replies import EndReply, FollowingReply
+from holdfast.wire.requests import FollowBody
+
+ATTEND_AFTER_SECONDS = 0.5
+"""How long something is held before it is followed."""
+GATHER_SECONDS = 0.1
+READ_SECONDS = 45.0
+"""Three times as long as the server is ever silent."""
+IDS_PER_CALL = 500
+"""A server takes 1,000 unless told otherwise."""
+AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.25, 30.0
+NOT_THERE_SECONDS = 300.0
+"""How long a server is left alone that does not know the way: it is older, or something else answers for it."""
+RELEASED_SECONDS = 0.75
+"""How long a claim goes on that somebody of ours gave back by its lease id: what does that as its last act may end."""
+FRAME_BYTES_MAX = 2**20
+_OK = 200
+_NOT_THERE = frozenset({404, 405})
+
+log = logging.getLogger("holdfast.client")
+
+
+class Subject(Protocol):
+    """What is followed."""
+
+    @property
+    def id(self) -> str:
+        """The id of the lease or the session."""
+
+    @property
+    def name(self) -> str | None:
+        """The job of the lease; None for a session."""
+
+
+class _Held(NamedTuple):
+    """Something that is followed, or will be."""
+
+    name: str | None
+    term: ref[Term]
+
+
+class _RefusedError(Exception):
+    """The server does not let us follow. `pause_seconds` is how long to leave it alone."""
+
+    def __init__(self, pause_seconds: float) -> None:
+        super().__init__()
+        self.pause_seconds = pause_seconds
+
+
+class Ends:
+    """The ends that one client waits for."""
+
+    def __init__(
+        self, policy: Policy, keep: Callable[[Flow[None]], object], listen: Callable[[Flow[None]], object]
+    ) -> None:
+        """`keep` lets a flow go on in the background, `listen` in a thread or a task of its own, for it blocks."""
+        self._policy = policy
+        self._keep = keep
+        self._listen = listen
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._pid = os.getpid()
+        self._held: dict[str, _Held] = {}
+        self._new: deque[str] = deque()
+        self._is_gathering = self._is_listening = False
+        self._stream: str | None = None
+        """The id of the stream that is open."""
+
+    def attend(self, term: Term, subject: Subject) -> None:
+        """Hear of the end of something that is held. Called in the background."""
+        if os.getpid() != self._pid:
+            self._begin_anew()  # A fork: the thread that listens is the parent's, and so is all that it listens for.
+        self._held[subject.id] = _Held(subject.name, ref(term))
+        self._new.append(subject.id)
+        if not self._is_gathering:
+            self._is_gathering = True
+            self._keep(self._gather())
+
+    def _gather(self) -> Flow[None]:
+        """Follow all that came within a moment."""
+        yield Rest(GATHER_SECONDS)
+        self._is_gathering = False
+        new = [self._new.popleft() for _ in range(len(self._new))]
+        # Looked at after what is new stands in `_held`. One that opens a stream sets it, and then looks into `_held`.
+        stream = self._stream
+        if stream is not None:
+            yield from self._add(stream, new)
+        elif not self._is_listening and self._living():
+            self._is_listening = True
+            try:
+                self._listen(self.listen())
+            except RuntimeError as error:
+                # There may be too many threads just now: the next that is claimed tries again.
+                self._is_listening = False
+                log.debug("ends are heard of at the next renewal: %s", error)
+
+    def _add(self, stream: str, ids: Iterable[str]) -> Flow[None]:
+        """Let an open stream tell of more. If that fails the stream is broken, and the next one has it all."""
+        for body in _bodies((id_, held) for id_ in ids if (held := self._held.get(id_)) is not None and _lives(held)):
+            try:
+                path = f"/followers/{stream}"
+                answer: Answer = yield Send("POST", path, body, answer_seconds=self._policy.answer_seconds)
+                if answer.status != _OK:
+                    return
+                self._take(msgspec.json.decode(answer.body, type=FollowingReply))
+            except (HoldfastError, msgspec.MsgspecError) as error:
+                log.debug("not followed, so its end is heard of at its next renewal: %s", error)
+
+    def listen(self) -> Flow[None]:
+        """Hear of ends for as long as anything is held."""
+        pause = AGAIN_SECONDS
+        while self._goes_on():
+            try:
+                yield from self._follow()
+                pause = AGAIN_SECONDS
+            except _RefusedError as refused:
+                pause = max(pause, refused.pause_seconds)
+            except (HoldfastError, msgspec.MsgspecError) as error:
+                log.debug("ends are heard of at the next renewal for now: %s", error)
+            yield Rest(pause * (0.5 + (yield SHARE) / 2))
+            pause = min(pause * 2, max(AGAIN_SECONDS_MAX, pause))
+
+    def _goes_on(self) -> bool:
+        """Tell whether there is anything to listen for. If not, the next that is claimed begins it again."""
+        if self._living():
+            return True
+        self._is_listening = False
+        if not self._living() or self._is_listening:
+            return False
+        self._is_listening = True  # It came while we looked. If another listens too by now, that does no harm.
+        return True
+
+    def _follow(self) -> Flow[None]:
+        """Open a stream and hear what it tells, until it ends."""
+        asked = (_bodies(self._living().items()) or [FollowBody()])[0]
+        headers = {"Accept": "text/event-stream"}
+        stream: Any = yield Open("/leases/follow", headers, READ_SECONDS, method="POST", body=asked)
+        try:
+            if stream.status != _OK:
+                raise _RefusedError(NOT_THERE_SECONDS if stream.status in _NOT_THERE else AGAIN_SECONDS)
+            rest = b""
+            while data := (yield Read(stream)):
+                *frames, rest = (rest + data).split(b"\n\n")
+                if len(rest) > FRAME_BYTES_MAX:
+                    raise Unreachable(self._policy.url, "it sends events without end")
+                for kind, said in map(_fields, frames):
+                    if kind == "following":
+                        following = msgspec.json.decode(said, type=FollowingReply)
+                        self._stream = following.stream
+                        self._take(following)
+                        known = {*asked.leases.values(), *asked.sessions}
+                        yield from self._add(following.stream, [id_ for id_ in self._living() if id_ not in known])
+                    elif kind == "ended":
+                        self._tell(msgspec.json.decode(said, type=EndReply))
+                if not self._living():
+                    return
+        finally:
+            self._stream = None
+            yield Close(stream)
+
+    # What was told.
+
+    def _take(self, following: FollowingReply) -> None:
+        for end in following.ended:
+            self._tell(end)
+
+    def _tell(self, end: EndReply) -> None:
+        """Lose what has ended. What we gave back ourselves has ended before, and cannot be lost."""
+        held = self._held.pop(end.id, None)
+        term = None if held is None else held.term()
+        if term is None or term.ended:
+            return
+        if end.name is None:
+            term.lose(Loss("session_ended", told=True))
+        elif end.ended == "released":
+            self._keep(_lose_later(held_term=ref(term), loss=_loss_of(end)))
+        else:
+            term.lose(_loss_of(end))
+
+    def _living(self) -> dict[str, _Held]:
+        """Return what is held, and forget the rest."""
+        held = self._held.copy()
+        for id_, each in tuple(held.items()):
+            if not _lives(each):
+                del held[id_]
+                self._held.pop(id_, None)
+        return held
+
+
+def _lives(held: _Held) -> bool:
+    term = held.term()
+    return term is not None and not term.ended and term.loss is None
+
+
+def _loss_of(end: EndReply) -> Loss:
+    return Loss(end.ended, end.by, end.reason, told=True)
+
+
+def _lose_later(held_term: ref[Term], loss: Loss) -> Flow[None]:
+    yield Rest(RELEASED_SECONDS)
+    term = held_term()
+    if term is not None:
+        term.lose(loss)
+
+
+def _bodies(held: Iterable[tuple[str, _Held]]) -> list[FollowBody]:
+    """Return the bodies that name all of these, none of them too many."""
+    bodies: list[FollowBody] = []
+    for number, (id_, each) in enumerate(held):
+        if number % IDS_PER_CALL == 0:
+            bodies.append(FollowBody(leases={}, sessions=[]))
+        if each.name is None:
+            bodies[-1].sessions.append(id_)
+        else:
+            bodies[-1].leases[each.name] = id_
+    return bodies
+
+
+def _fields(frame: bytes) -> tuple[str, bytes]:
+    """Return the kind and the data of a frame; both empty for a comment."""
+    fields = dict(_lines(frame))
+    return fields.get(b"event", b"").decode("ascii", "replace"), fields.get(b"data", b"")
+
+
+def _lines(frame: bytes) -> Iterator[tuple[bytes, bytes]]:
+    for line in frame.split(b"\n"):
+        name, _, value = line.partition(b":")
+        yield name, value.removeprefix(b" ")

@@ -1,0 +1,355 @@
+"""A held claim learns of its end at once, and not at its next renewal (L9); what it costs, and what it leaves alone."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import Holdfast, LeaseLost
+from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read
+from holdfast.client.flows.ends import ATTEND_AFTER_SECONDS, IDS_PER_CALL, NOT_THERE_SECONDS, Ends
+from holdfast.client.flows.renewing import Renewal, watch_deadline
+from holdfast.client.values.term import Term
+from holdfast.errors import Unreachable
+from holdfast.wire.requests import FollowBody
+from tests.client.driving import AT, POLICY, URL, World, answer, scripted
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.checks import wait_until
+from tests.support.server import ServerProcess
+
+LONG = 3_600
+"""A ttl whose first renewal comes after twenty minutes."""
+SECONDS_MAX = 20.0
+STREAM = "44444444-4444-4444-8444-444444444444"
+
+
+# One client of either kind, and a real server.
+
+
+def test_revocation_is_heard_of_before_the_next_renewal(either: Any, operator: Api, job: str) -> None:  # noqa: ANN401
+    """L9: a claim whose next renewal is twenty minutes away is lost when it is revoked, by whom and why."""
+    claim = either.claim(job, ttl=LONG)
+    assert operator.revoke(job, reason="wrong branch").status == 204
+    wait_until(claim.lost.is_set, seconds_max=SECONDS_MAX)
+    with pytest.raises(LeaseLost, match="operator has revoked it: wrong branch"):
+        claim.raise_if_lost()
+    claim.release()
+
+
+def test_what_is_claimed_later_is_followed_on_the_same_stream(either: Any, operator: Api, job: str) -> None:  # noqa: ANN401
+    """One stream serves a client: claims that come while it is open, several at once too, are added to it."""
+    first = either.claim(job, ttl=LONG)
+    operator.revoke(job, reason="r")
+    wait_until(first.lost.is_set, seconds_max=SECONDS_MAX)
+    more = either.claim_all([f"{job}/1", f"{job}/2"], ttl=LONG)
+    other = either.claim(f"{job}/3", ttl=LONG)
+    operator.revoke(f"{job}/2", reason="r")
+    wait_until(more.lost.is_set, seconds_max=SECONDS_MAX)
+    other.raise_if_lost()
+    other.release()
+    with pytest.raises(LeaseLost):
+        more.release()
+
+
+def test_session_hears_of_its_end(either: Any, operator: Api, job: str) -> None:  # noqa: ANN401
+    """L9: a session that somebody else ends is lost at once, with every claim of it."""
+    session = either.session("run", ttl=LONG)
+    claim = session.claim(job, ttl=LONG)
+    either.end_session(session.session_id)
+    wait_until(lambda: session.lost.is_set() and claim.lost.is_set(), seconds_max=SECONDS_MAX)
+    with pytest.raises(LeaseLost, match="its session has ended"):
+        claim.raise_if_lost()
+    with pytest.raises(LeaseLost):
+        session.end()
+
+
+def test_what_we_give_back_is_no_loss(open_client: Callable[..., Any], operator: Api, job: str) -> None:
+    """A release and a transfer of our own are told on the stream like any end, and nobody is told of a loss."""
+    either = open_client()
+    told: list[object] = []
+    claims = [either.claim(f"{job}/{number}", ttl=LONG, on_lost=told.append) for number in range(3)]
+    operator.revoke(f"{job}/2", reason="r")
+    wait_until(claims[2].lost.is_set, seconds_max=SECONDS_MAX)  # So all three are followed by now.
+    claims[0].release()
+    claims[1].transfer("next")
+    last = either.claim(f"{job}/3", ttl=LONG)
+    operator.revoke(f"{job}/3", reason="r")
+    wait_until(last.lost.is_set, seconds_max=SECONDS_MAX)  # So the stream has told of what was before.
+    assert len(told) == 1
+    assert not claims[0].lost.is_set() and not claims[1].lost.is_set()
+    for lost in (claims[2], last):
+        with pytest.raises(LeaseLost):
+            lost.release()
+
+
+def test_it_is_followed_again_after_a_restart(
+    open_client: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory, job: str
+) -> None:
+    """A stream that breaks is opened again with all that is held."""
+    with ServerProcess.start(tmp_path_factory.mktemp("again") / "data", tokens=callers.TOKENS) as server:
+        either = open_client(url=server.url)
+        claims = [either.claim(f"{job}/{number}", ttl=LONG) for number in range(2)]
+        Api.of(server, callers.OPERATOR).revoke(f"{job}/0", reason="r")
+        wait_until(claims[0].lost.is_set, seconds_max=SECONDS_MAX)
+        server.kill()
+        with server.restart() as again:
+            Api.of(again, callers.OPERATOR).revoke(f"{job}/1", reason="later")
+            wait_until(claims[1].lost.is_set, seconds_max=SECONDS_MAX)
+        for claim in claims:
+            with pytest.raises(LeaseLost):
+                claim.release()
+
+
+def test_listening_ends_when_nothing_is_held(server: ServerProcess, client: Holdfast, operator: Api, job: str) -> None:
+    """The thread that listens ends with the last claim; one that was dropped does not keep it."""
+    claim = client.claim(job, ttl=LONG)
+    wait_until(_listeners, seconds_max=SECONDS_MAX)
+    claim.release()
+    with pytest.warns(ResourceWarning, match="dropped while held"):
+        _claim_and_drop(client, f"{job}/dropped")
+    last = client.claim(f"{job}/last", ttl=LONG)
+    operator.revoke(f"{job}/last", reason="r")
+    assert last.lost.wait(SECONDS_MAX)
+    wait_until(lambda: not _listeners(), seconds_max=SECONDS_MAX)
+    with pytest.raises(LeaseLost):
+        last.release()
+
+
+def _claim_and_drop(client: Holdfast, job: str) -> None:
+    client.claim(job, ttl=LONG)
+    gc.collect()
+
+
+def _listeners() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "holdfast-ends"]
+
+
+def test_forked_process_has_a_stream_of_its_own(client: Holdfast, operator: Api, job: str) -> None:
+    """What a child claims is heard of by the child, although the parent listens already."""
+    claim = client.claim(job, ttl=LONG)
+    wait_until(_listeners, seconds_max=SECONDS_MAX)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            inner = client.claim(f"{job}/child", ttl=LONG)
+            code = 0 if inner.lost.wait(SECONDS_MAX) else 2
+        finally:
+            os._exit(code)
+    wait_until(lambda: operator.revoke(f"{job}/child", reason="r").status == 204, seconds_max=SECONDS_MAX)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    claim.raise_if_lost()
+    claim.release()
+
+
+# The flows, in a world of their own.
+
+
+class Stream:
+    """A stream that says what it is told to say, and then ends or breaks."""
+
+    def __init__(self, status: int, parts: Iterable[bytes | BaseException | Callable[[], object]]) -> None:
+        self.status = status
+        self.parts = list(parts)
+        self.is_closed = False
+
+
+class Streaming(World):
+    """A world in which streams can be opened."""
+
+    def __init__(self, *streams: Stream | BaseException) -> None:
+        super().__init__(scripted(answer(200, stream=STREAM, following=1, ended=[], unknown=[])))
+        self.streams = list(streams)
+        self.opened: list[FollowBody] = []
+
+    def perform(self, effect: Effect) -> Any:  # noqa: ANN401 - each effect has a result of its own
+        match effect:
+            case Open(body=FollowBody() as body, path="/leases/follow", method="POST"):
+                self.opened.append(body)
+                stream = self.streams.pop(0)
+                if isinstance(stream, BaseException):
+                    raise stream
+                return stream
+            case Read(stream=stream):
+                while stream.parts:
+                    part = stream.parts.pop(0)
+                    if isinstance(part, BaseException):
+                        raise part
+                    if isinstance(part, bytes):
+                        return part
+                    part()
+                return b""
+            case Close(stream=stream):
+                stream.is_closed = True
+                return None
+            case _:
+                return super().perform(effect)
+
+
+class Followed:
+    """Ends whose flows are kept until the test runs them."""
+
+    def __init__(self) -> None:
+        self.kept: list[Flow[None]] = []
+        self.listening: list[Flow[None]] = []
+        self.ends = Ends(POLICY, self.kept.append, self.listening.append)
+        self.world = Streaming()
+
+    def claimed(self, number: int = 0, *, is_session: bool = False) -> Term:
+        """Claim something, and let it live for a while."""
+        term = Term(f"j{number}", 1, self.world.now(), LONG * 1_000)
+        self.ends.attend(term, Renewal(f"id-{number}", None if is_session else f"j{number}"))
+        return term
+
+    def run_kept(self) -> None:
+        while self.kept:
+            self.world.run(self.kept.pop(0))
+
+
+def _following(*ended: dict[str, object]) -> bytes:
+    said = {"stream": STREAM, "following": 1, "ended": list(ended), "unknown": []}
+    return b"event: following\ndata: " + msgspec.json.encode(said) + b"\n\n"
+
+
+def _end(number: int, how: str = "revoked", *, name: str | None = "") -> dict[str, object]:
+    said = f"j{number}" if name == "" else name
+    return {"id": f"id-{number}", "name": said, "ended": how, "at": AT, "by": "ops", "reason": "why"}
+
+
+def _ended(number: int, how: str = "revoked", *, name: str | None = "") -> bytes:
+    return b"event: ended\ndata: " + msgspec.json.encode(_end(number, how, name=name)) + b"\n\n"
+
+
+def test_short_claims_cost_nothing() -> None:
+    """A claim that is given back within half a second is never followed; one that lives longer is, once."""
+    world, attended = Streaming(), []
+    short, long = (Term("j", 1, world.now(), 10_000) for _ in range(2))
+
+    def rest(seconds: float) -> None:
+        if seconds == ATTEND_AFTER_SECONDS:
+            short.end()
+        if world.now().monotonic_ms > 7_005_000:
+            long.end()
+
+    world.on_rest = rest
+    world.run(watch_deadline(short, lambda: attended.append("short")))
+    world.run(watch_deadline(long, lambda: attended.append("long")))
+    assert attended == ["long"]
+
+
+def test_what_comes_together_is_one_request() -> None:
+    """However many claims come within a moment, they open one stream, or add to it with one request."""
+    followed = Followed()
+    terms = [followed.claimed(number) for number in range(3)]
+    assert len(followed.kept) == 1
+    followed.run_kept()
+    assert len(followed.listening) == 1
+    later: list[Term] = []
+
+    def claim_more() -> None:
+        later.extend(followed.claimed(number) for number in (3, 4))
+        later[1].end()
+        followed.run_kept()
+
+    followed.world.streams = [Stream(200, [_following(), claim_more, _ended(3)])]
+    followed.world.streams.append(Unreachable(URL, "gone"))
+    followed.world.on_rest = lambda _seconds: [term.end() for term in terms]  # So that listening ends.
+    followed.world.run(followed.listening[0])
+    assert [sorted(body.leases) for body in followed.world.opened] == [["j0", "j1", "j2"]]
+    assert followed.world.paths == [f"POST /followers/{STREAM}"]
+    assert followed.world.sent[0].body == FollowBody(leases={"j3": "id-3"}, sessions=[])
+    assert later[0].loss is not None and later[0].loss.reason == "revoked"
+
+
+def test_many_are_asked_for_in_parts() -> None:
+    """A server takes so many ids in a call; the rest is added as soon as the stream is open."""
+    followed = Followed()
+    terms = [followed.claimed(number) for number in range(2 * IDS_PER_CALL + 1)]
+    followed.run_kept()
+    followed.world.streams = [Stream(200, [_following(), lambda: [term.end() for term in terms], b": keepalive\n\n"])]
+    followed.world.run(followed.listening[0])
+    asked = [*followed.world.opened, *(request.body for request in followed.world.sent)]
+    assert [len(body.leases) for body in asked if isinstance(body, FollowBody)] == [IDS_PER_CALL, IDS_PER_CALL, 1]
+
+
+@pytest.mark.parametrize(
+    ("how", "name", "reason"),
+    [
+        ("revoked", "", "revoked"),
+        ("expired", "", "expired"),
+        ("transferred", "", "transferred"),
+        ("released", "", "released"),
+        ("deleted", None, "session_ended"),
+    ],
+)
+def test_an_end_is_a_loss_as_a_refused_renewal_is(how: str, name: str | None, reason: str) -> None:
+    """The same reasons as a renewal that is refused; cut anywhere on the way, and told at once if it came before."""
+    for parts in ([_following(), _ended(0, how, name=name)[:20], _ended(0, how, name=name)[20:]], None):
+        followed = Followed()
+        term = followed.claimed(0, is_session=name is None)
+        followed.run_kept()
+        followed.world.streams = [Stream(200, parts or [_following(_end(0, how, name=name))]), Stream(404, [])]
+        followed.world.run(_until(followed, term))
+        assert term.loss is not None and (term.loss.reason, term.loss.told) == (reason, True)
+
+
+def _until(followed: Followed, term: Term) -> Flow[None]:
+    """Listen, and run what is kept for later, until the term is lost."""
+    flow = followed.listening[0]
+    value: Any = None
+    while term.loss is None:
+        effect = flow.send(value)
+        followed.run_kept()
+        value = followed.world.perform(effect)
+    yield from ()
+
+
+def test_a_release_by_somebody_of_ours_is_heard_of_a_little_later() -> None:
+    """A command that gives its own run's claim back as its last act is not stopped for it; one that goes on is."""
+    followed = Followed()
+    term = followed.claimed(0)
+    followed.run_kept()
+    followed.world.streams = [Stream(200, [_following(), _ended(0, "released")]), Unreachable(URL, "gone")]
+    followed.world.on_rest = lambda _seconds: term.end()
+    followed.world.run(followed.listening[0])
+    assert len(followed.kept) == 1, "it would be lost later"
+    followed.run_kept()
+    assert term.loss is None
+
+
+@pytest.mark.parametrize(
+    ("stream", "seconds_min"),
+    [
+        (Stream(404, []), NOT_THERE_SECONDS / 2),
+        (Stream(405, []), NOT_THERE_SECONDS / 2),
+        (Stream(429, []), 0.1),
+        (Stream(503, []), 0.1),
+        (Stream(200, [b"event: following\ndata: nonsense\n\n"]), 0.1),
+        (Stream(200, [b"x" * 2_000_000]), 0.1),
+        (Unreachable(URL, "refused"), 0.1),
+    ],
+)
+def test_without_it_all_is_as_before(stream: Stream | BaseException, seconds_min: float) -> None:
+    """An older server, a refusal, nonsense, or nobody there: nothing is lost by it, and it is not asked without end."""
+    followed = Followed()
+    term = followed.claimed(0)
+    followed.run_kept()
+    rests: list[float] = []
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        term.end()
+
+    followed.world.on_rest = rest
+    followed.world.streams = [stream]
+    followed.world.run(followed.listening[0])
+    assert term.loss is None
+    assert rests[0] >= seconds_min
+    assert isinstance(stream, BaseException) or stream.is_closed
