@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -329,6 +330,26 @@ def test_unknown_variables_are_reported() -> None:
     (sentence,) = unknown_variables({**environment, "HOLDFAST_MAX_TTL": "secret value"})
     assert "HOLDFAST_MAX_TTL is not known" in sentence and "HOLDFAST_MAX_TTL_SECONDS" in sentence
     assert "secret value" not in sentence
+
+
+def test_variables_of_clients_are_not_reported() -> None:
+    """What the program itself reads or hands to its commands is known to the server, and so is what Kubernetes says."""
+    found: set[str] = set()
+    for path in sorted((Path(__file__).parents[1] / "src" / "holdfast").rglob("*.py")):
+        found.update(re.findall(r"\"(HOLDFAST_[A-Z_]+[A-Z])\"", path.read_text("utf-8")))
+    assert {"HOLDFAST_JOB", "HOLDFAST_OWNER", "HOLDFAST_SESSION", "HOLDFAST_CA_FILE"} < found
+    assert unknown_variables(dict.fromkeys(found, "x")) == []
+    service = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_7420_TCP", "PORT_7420_TCP_ADDR"]
+    for start in ("HOLDFAST", "HOLDFAST_SERVER"):
+        assert unknown_variables({f"{start}_{end}": "tcp://10.0.0.1:7420" for end in service}) == []
+
+
+def test_nearest_variable_is_one_that_looks_like_it() -> None:
+    """What all variables begin with does not make any two of them near."""
+    (sentence,) = unknown_variables({"HOLDFAST_QQQ": "1"})
+    assert "did you mean" not in sentence
+    (sentence,) = unknown_variables({"HOLDFAST_LISTN": "1"})
+    assert sentence.endswith("did you mean HOLDFAST_LISTEN?")
 
 
 def test_addresses() -> None:

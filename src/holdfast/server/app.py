@@ -46,7 +46,7 @@ from holdfast.server.tls import BadCertificateError, Certificate, certificate_of
 from holdfast.settings import parse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
     from types import FrameType
 
@@ -78,11 +78,16 @@ class StartError(Exception):
         self.code = code
 
 
-def serve(settings: Settings, file: Path | None) -> int:
-    """Run a server until it is told to stop; return the exit code. `file` is where settings were read from."""
+def serve(settings: Settings, file: Path | None, warnings: Sequence[str] = ()) -> int:
+    """Run a server until it is told to stop; return the exit code.
+
+    `file` is where settings were read from; `warnings` are what the log says of how they were given.
+    """
     try:
         arm_failpoints(os.environ)
         logs.configure(settings.log_format)
+        for warning in warnings:
+            log.warning("%s", warning)
         # Connections in the handshake of TLS are not counted yet: they need room beside the others.
         _allow_files(settings.connections_max * (1 if settings.tls_cert is None else 2) + SPARE_FILES)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:

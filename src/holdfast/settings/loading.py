@@ -7,9 +7,10 @@ project, of /tmp. It may set numbers and switches, and nothing that says who get
 from __future__ import annotations
 
 import difflib
+import re
 import stat
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,32 @@ OTHER_VARIABLES = frozenset(
     PREFIX + name
     for name in (
         "ALLOW_INSECURE_HTTP",
+        "ATTEMPTS",
         "CA_FILE",
         "CONFIG",
         "FAILPOINTS",
+        "FENCING_TOKEN",
+        "JOB",
+        "JOBS",
+        "LEASE",
+        "LINE",
+        "OWNER",
+        "PREVIOUS_ENDED",
+        "PREVIOUS_NOTE",
+        "PREVIOUS_OWNER",
         "PROOF",
         "RLOCK_STANDALONE",
         "SEED",
+        "SESSION",
         "TESTING",
         "TOKEN",
         "TOKEN_FILE",
         "URL",
     )
 )
-"""Variables that are not settings of the server."""
+"""Variables that are not settings of the server: of clients, of commands in `holdfast run`, of tests."""
+SERVICE_VARIABLE = re.compile(r"\w+_SERVICE_(HOST|PORT)(_\w+)?|\w+_PORT(_[0-9]+_(TCP|UDP)(_(ADDR|PORT|PROTO))?)?")
+"""What Kubernetes and Docker tell a container of a service that is called `holdfast`."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -84,10 +98,13 @@ def _within_max_ttl(settings: Settings, given: Mapping[str, object]) -> Settings
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """One sentence for each HOLDFAST_ variable that means nothing: most likely a typo."""
     known = {row.variable for row in TABLE} | OTHER_VARIABLES
+    strange = (name for name in sorted(environment) if name.startswith(PREFIX) and name not in known)
+    # Compared without what all of them begin with: it would make every name near to every other.
+    names = {name.removeprefix(PREFIX): name for name in known}
     return [
-        f"the environment variable {name} is not known and was ignored{_nearest(name, known)}"
-        for name in sorted(environment)
-        if name.startswith(PREFIX) and name not in known
+        f"the environment variable {name} is not known and was ignored{_nearest(name.removeprefix(PREFIX), names)}"
+        for name in strange
+        if not SERVICE_VARIABLE.fullmatch(name)
     ]
 
 
@@ -155,6 +172,10 @@ def _row(name: str, origin: str) -> Setting:
     return NAMES[name]
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _nearest(name: str, known: Mapping[str, object]) -> str:
+    """Ask whether another name was meant. Where `known` says how a name is written, as that says."""
     near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    if not near:
+        return ""
+    written = known[near[0]]
+    return f"; did you mean {written if isinstance(written, str) else near[0]}?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -44,6 +45,16 @@ def test_unknown_variable_is_a_warning(tmp_path: Path) -> None:
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS, env={"HOLDFAST_MAX_TTL": "5"}) as server:
         assert "HOLDFAST_MAX_TTL is not known" in server.log
         assert "did you mean HOLDFAST_MAX_TTL_SECONDS?" in server.log
+        line = next(line for line in server.log.splitlines() if "HOLDFAST_MAX_TTL is" in line)
+        assert json.loads(line)["level"] == "warning", "it is a line of the log like any other"
+
+
+def test_variables_of_clients_are_passed_over(tmp_path: Path) -> None:
+    """A shell in which workers run starts a server without a word about what they use."""
+    env = {"HOLDFAST_OWNER": "ana", "HOLDFAST_JOB": "x", "HOLDFAST_PORT": "tcp://10.0.0.1:7420"}
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS, env=env) as server:
+        server.terminate()
+        assert "not known" not in server.log
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -34,4 +34,4 @@ def _context(ca_file: str) -> ssl.SSLContext:
 
 def why_not(error: OSError) -> str:
     """Say why there is no encrypted connection, and what to do."""
-    return "; ".join(tlswords.trouble(error)) if isinstance(error, ssl.SSLError) else str(error)
+    return "; ".join(tlswords.trouble(error)) if isinstance(error, ssl.SSLError) else error.strerror or str(error)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.shared import output
-
 
 class _Serve(click.Command):
     """A command whose help ends with the table of settings."""
@@ -19,7 +17,8 @@ class _Serve(click.Command):
 
         formatter.write_paragraph()
         formatter.write_text(
-            "Every setting is --set NAME=VALUE, a variable HOLDFAST_<NAME> or a line of holdfast.toml; the first wins."
+            "Every setting is --set NAME=VALUE, a variable HOLDFAST_NAME, or a line of holdfast.toml; the first wins."
+            " The variable of max_ttl_seconds is HOLDFAST_MAX_TTL_SECONDS."
         )
         with formatter.section("Settings"):
             formatter.write_dl(
@@ -51,11 +50,9 @@ def serve(*, config: Path | None, changes: tuple[str, ...], **short: str | None)
     overrides = dict(_pair(change) for change in changes)
     overrides |= {name: value for name, value in short.items() if value is not None}
     loaded = load(overrides=overrides, environment=os.environ, file=config)
-    for warning in unknown_variables(os.environ):
-        output.complain(warning)
     from holdfast.server.app import serve as serve_until_stopped
 
-    return serve_until_stopped(loaded.settings, loaded.file)
+    return serve_until_stopped(loaded.settings, loaded.file, unknown_variables(os.environ))
 
 
 def _pair(change: str) -> tuple[str, str]:
