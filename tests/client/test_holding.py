@@ -19,6 +19,7 @@ from holdfast.client.values.options import Wanted
 from holdfast.client.values.term import Loss
 from holdfast.errors import LeaseLost, LeaseReleased, Unreachable
 from tests.client.driving import BROKEN, LEASE, POLICY, World, acquired, answer, bodies, problem, renewed, scripted
+from tests.support.checks import wait_until
 
 FREED = answer(200)
 SECONDS_MAX = 20.0
@@ -223,7 +224,7 @@ def test_no_thread_to_wait_for_time(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         background.add(beating(first.set, 1), lambda _: "answer")
-    assert "nothing is renewed for now" in caplog.text
+        wait_until(lambda: "nothing is renewed for now" in caplog.text)
     background.add(beating(second.set, 1), lambda _: "answer")
     assert first.wait(SECONDS_MAX) and second.wait(SECONDS_MAX)
 

@@ -271,3 +271,45 @@ def test_lost_answers_cost_nothing(server: ServerProcess, client: Holdfast, nowh
         assert sorted(each[1:] for each in happened if each[0] == event) == sorted(had), event
     assert client.list_claimed_jobs(job) == []
     assert [client.job(name).waiting for name in every] == [0] * len(every)
+
+
+LEFT = """
+import sys, warnings, holdfast
+warnings.simplefilter("always")
+session = holdfast.session("left")
+kept = [holdfast.claim(sys.argv[1]), holdfast.claim_all([sys.argv[1] + "/2"]), session.claim(sys.argv[1] + "/3")]
+with holdfast.claim(sys.argv[1] + "/4"):
+    pass
+"""
+
+
+def test_what_is_left_at_exit_is_given_back(
+    server: ServerProcess, client: Holdfast, tmp_path: Path, job: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A program that ends with claims in its hands gives them back, as failed, and warns of each."""
+    with workers(server, tmp_path) as start:
+        worker = start(LEFT, job)
+        worker.finish()
+        assert worker.process.returncode == 0
+    assert client.list_claimed_jobs(job) == []
+    assert [client.history(f"{job}{more}")[0].event for more in ("", "/2", "/3")] == [
+        "released",
+        "released",
+        "session_ended",
+    ]
+    assert [client.job(f"{job}{more}").attempts for more in ("", "/4")] == [1, 0]
+    said = capfd.readouterr().err
+    assert said.count("to the end of the program") == 3 and "the session left lived" in said
+
+
+def test_a_gone_server_does_not_keep_a_program_from_its_end(tmp_path: Path, job: str) -> None:
+    """At exit a server that does not answer is asked for a short time only."""
+    with serving(tmp_path / "data", tokens=callers.TOKENS) as server, workers(server, tmp_path) as start:
+        worker = start(f"{LEFT}\nprint('ends', flush=True)\nsys.stdin.readline()", job)
+        assert worker.line() == "ends"
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            worker.finish()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert worker.process.returncode == 0

@@ -63,6 +63,9 @@ COUNTS = {
     "deadlines: seconds": Counts(0, 5, 60),
     "hostile mix: seconds": Counts(4, 30, 600),
     "hostile mix by a user: seconds": Counts(4, 30, 600),
+    # The client for threads, interrupted at every step of what it does.
+    "interrupts: places of each life, 0 for every one": Counts(120, 0, 0),
+    "interrupts: real ones": Counts(60, 1_500, 10_000),
     # With nginx and HAProxy in front; 0 leaves these tests out.
     "proxies: ways to cut a request": Counts(0, 2, 10),
     "proxies: seconds of a wait": Counts(0, 3, 50),

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from holdfast.client.common.immediate import perform_immediate
 from holdfast.client.common.schedule import Entry
@@ -25,21 +26,27 @@ log = logging.getLogger("holdfast.client")
 class BackgroundFlow:
     """A flow that goes on in the background, and what it waits for."""
 
-    __slots__ = ("entry", "flow", "send", "stopped")
+    __slots__ = ("_owner", "entry", "flow", "send", "stopped")
 
-    def __init__(self, flow: Flow[None], send: Callable[[Send], Any]) -> None:
+    def __init__(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> None:
         self.flow = flow
         self.send = send
         self.entry: Entry[BackgroundFlow] | None = None
         self.stopped = False
+        self._owner = None if owner is None else ref(owner)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was dropped, or nobody has its owner: an interrupt may have come before that reached anybody."""
+        return self.stopped or (self._owner is not None and self._owner() is None)
 
 
 class Background(ABC):
     """Advances each flow up to where it has to wait. How to wait is known to the thread and to the event loop."""
 
-    def add(self, flow: Flow[None], send: Callable[[Send], Any]) -> BackgroundFlow:
-        """Keep a flow going until it ends or is dropped."""
-        running = BackgroundFlow(flow, send)
+    def add(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> BackgroundFlow:
+        """Keep a flow going until it ends or is dropped, or nobody has its owner any more."""
+        running = BackgroundFlow(flow, send, owner)
         self._advance(running, partial(flow.send, None))
         return running
 
@@ -58,7 +65,7 @@ class Background(ABC):
     def _advance(self, running: BackgroundFlow, step: Callable[[], Effect]) -> None:
         """Go on with a flow. Only one at a time has it."""
         try:
-            while not running.stopped:
+            while not running.is_over:
                 effect = step()
                 match effect:
                     case Rest(seconds=seconds):

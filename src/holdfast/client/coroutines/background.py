@@ -51,7 +51,7 @@ class BackgroundLoop(Background):
         task.add_done_callback(self._asking.discard)
 
     def _rest(self, running: BackgroundFlow, seconds: float) -> None:
-        if running.stopped:
+        if running.is_over:
             return
         due_ms = clock.boot_ms() + max(0, round(seconds * 1_000))
         running.entry = self._schedule.add(due_ms, running)

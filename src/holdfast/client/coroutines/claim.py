@@ -94,7 +94,7 @@ class AsyncClaim(HeldClaim):
             self._settle()
 
     def _begin_renewing(self) -> tuple[BackgroundFlow, ...]:
-        return self._link.renew_in_background(self._term, renewal_of_lease(self._claim))
+        return self._link.renew_in_background(self, self._term, renewal_of_lease(self._claim))
 
     def _stop(self) -> None:
         self._link.stop(self._renewals)

@@ -32,11 +32,14 @@ class AsyncLink:
         """Run a flow to its end, in this task."""
         return await drive(flow, self._transport, flow.send, None)
 
-    def renew_in_background(self, term: Term, renewal: Renewal) -> tuple[BackgroundFlow, ...]:
-        """Renew a term until it ends, and watch its deadline beside that. Give what this returns to `stop`."""
+    def renew_in_background(self, owner: object, term: Term, renewal: Renewal) -> tuple[BackgroundFlow, ...]:
+        """Renew a term until it ends, and watch its deadline beside that. Give what this returns to `stop`.
+
+        Both end by themselves when nobody has the owner of the term any more.
+        """
         attend = partial(self._ends.attend, term, renewal)
         flows = (watch_deadline(term, attend), keep_renewed(term, renewal.request, self.policy))
-        return tuple(map(self._keep, flows))
+        return tuple(self._keep(flow, owner) for flow in flows)
 
     def stop(self, renewals: tuple[BackgroundFlow, ...]) -> None:
         """Stop renewing."""
@@ -50,8 +53,8 @@ class AsyncLink:
             task.cancel()
             await asyncio.wait([task])
 
-    def _keep(self, flow: Flow[None]) -> BackgroundFlow:
-        return self._background.add(flow, self._transport.send)
+    def _keep(self, flow: Flow[None], owner: object = None) -> BackgroundFlow:
+        return self._background.add(flow, self._transport.send, owner)
 
     def _listen(self, flow: Flow[None]) -> None:
         """Let a flow that waits for long go on in a task of its own."""

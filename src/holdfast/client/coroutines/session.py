@@ -75,7 +75,7 @@ class AsyncSession(HeldSession[AsyncClaim]):
         if on_lost is not None:
             tell_loss([term], teller(weakref.ref(self), on_lost))
         self._block = Block([term])
-        self._renewals = link.renew_in_background(term, renewal_of_session(opened.session_id))
+        self._renewals = link.renew_in_background(self, term, renewal_of_session(opened.session_id))
 
     async def __aenter__(self) -> Self:
         self.raise_if_lost()

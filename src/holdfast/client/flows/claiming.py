@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast.client.clock import Instant
-from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send
+from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send, Trail
 from holdfast.client.flows.line import Asking, stand
 from holdfast.client.values import records
 from holdfast.client.values.arguments import whole_seconds
@@ -45,7 +45,7 @@ class Got(msgspec.Struct, frozen=True):
     term: Term
 
 
-def claim(job: str, wanted: Wanted, policy: Policy) -> Flow[Got]:
+def claim(job: str, wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[Got]:
     """Claim one job, waiting in line for as long as wanted. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`."""
     asking = Asking([job], wanted, (yield NOW), (yield NEW_KEY))
     path = job_path(job, "acquire")
@@ -54,7 +54,7 @@ def claim(job: str, wanted: Wanted, policy: Policy) -> Flow[Got]:
         body = AcquireBody(**_terms(wanted, wait, asking.ticket), resume=wanted.resume or None)
         return Send("POST", path, body, asking.key, wait + policy.answer_seconds)
 
-    reply, sent = yield from stand(asking, request, ClaimAnswer, policy)
+    reply, sent = yield from stand(asking, request, ClaimAnswer, policy, trail or Trail())
     match reply:
         case AcquiredReply():
             term = Term(job, reply.fencing_token, sent, reply.expires_in_ms, reply.waited_ms)
@@ -69,7 +69,7 @@ def claim(job: str, wanted: Wanted, policy: Policy) -> Flow[Got]:
             raise TypeError(f"no words for {type(reply).__name__}")
 
 
-def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[list[Got]]:
+def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[list[Got]]:
     """Claim every job or none, waiting for all of them. Raises as `claim`; `JobHeld.others` has each in the way."""
     asking = Asking(jobs, wanted, (yield NOW), (yield NEW_KEY))
 
@@ -77,11 +77,11 @@ def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[list[
         body = ClaimsBody(**_terms(wanted, wait, asking.ticket), all=list(jobs))
         return Send("POST", "/claims", body, asking.key, wait + policy.answer_seconds)
 
-    reply, sent = yield from stand(asking, request, ManyAnswer, policy)
+    reply, sent = yield from stand(asking, request, ManyAnswer, policy, trail or Trail())
     return _got_many(reply, sent, wanted, len(jobs))
 
 
-def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[Got]:
+def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[Got]:
     """Claim the first free job of a list. The server does not wait for this, so a wait asks again and again."""
     asking = Asking(jobs, wanted, (yield NOW), (yield NEW_KEY))
     pause = POLL_SECONDS
@@ -91,7 +91,7 @@ def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy) -> Flow[Got]:
         return Send("POST", "/claims", body, asking.key, policy.answer_seconds)
 
     while True:
-        reply, sent = yield from stand(asking, request, ManyAnswer, policy, can_wait=False)
+        reply, sent = yield from stand(asking, request, ManyAnswer, policy, trail or Trail(), can_wait=False)
         now: Instant = yield NOW
         left = asking.wait_left(now)
         if not isinstance(reply, HeldManyReply) or left <= 0:

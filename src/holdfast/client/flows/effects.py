@@ -11,7 +11,7 @@ in, an interrupt too, so that a flow can clean up with effects of its own. Flows
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -75,6 +75,19 @@ class Close(msgspec.Struct, frozen=True):
 
 Effect = Send | Now | Rest | NewKey | Share | Open | Read | Close
 Flow = Generator[Effect, Any, T]
+
+
+class Trail:
+    """How to give back what a flow may have got. An interrupt can come when the flow is over, and its result is lost.
+
+    `leave` is set from before the first request on, so whoever drives the flow can run it after any interrupt.
+    """
+
+    __slots__ = ("leave",)
+
+    def __init__(self) -> None:
+        self.leave: Callable[[], Flow[None]] | None = None
+
 
 NOW = Now()
 NEW_KEY = NewKey()

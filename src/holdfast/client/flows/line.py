@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.client import owners
 from holdfast.client.clock import Instant, elapsed_ms
-from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send
+from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send, Trail
 from holdfast.client.flows.exchange import (
     AWAY_SECONDS,
     HASTE_SECONDS,
@@ -147,12 +147,22 @@ def stand(
     request: Callable[[float], Send],
     answers: object,
     policy: Policy,
+    trail: Trail,
     *,
     can_wait: bool = True,
 ) -> Flow[tuple[object, Instant]]:
     """Ask, and come back to the same place for as long as the wait lasts; return the reply that settles it."""
 
+    def leave_nothing() -> Flow[None]:
+        is_settled = False
+        try:
+            is_settled = yield from _abandon(request(0.0), answers, policy)
+        finally:
+            if not is_settled:
+                owners.retire(asking.wanted.owner)
+
     def next_try(now: Instant) -> Send:
+        trail.leave = leave_nothing
         asking.left_at_last = asking.wait_left(now)
         asking.asked_wait = asking.this_wait(now) if can_wait else 0.0
         return request(asking.asked_wait)
@@ -177,12 +187,8 @@ def stand(
             raise
         except BaseException as interrupt:
             # Interrupted or cancelled, or whoever watches has had enough: nothing may be left behind.
-            is_settled = False
-            try:
-                is_settled = yield from _abandon(request(0.0), answers, policy)
-            finally:
-                if not is_settled:
-                    owners.retire(asking.wanted.owner)
+            yield from leave_nothing()
+            trail.leave = None
             if isinstance(interrupt, _WatcherRaised) and interrupt.__cause__ is not None:
                 raise interrupt.__cause__ from None
             raise

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from holdfast.client.clock import Instant
-from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Send
+from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Send, Trail
 from holdfast.client.flows.exchange import HASTE_SECONDS, ask, get, insist, reply_in
 from holdfast.client.values import records
 from holdfast.client.values.paths import session_path, with_query
@@ -17,13 +19,15 @@ from holdfast.wire.requests import SessionBody
 
 
 def open_session(
-    policy: Policy, *, name: str | None, ttl_seconds: int, metadata: Metadata
+    policy: Policy, trail: Trail | None = None, *, name: str | None, ttl_seconds: int, metadata: Metadata
 ) -> Flow[tuple[SessionOpenedReply, Term]]:
     """Open a session."""
     body = SessionBody(ttl_seconds=ttl_seconds, name=name, metadata=packed(metadata))
     request = Send("POST", "/sessions", body, (yield NEW_KEY), policy.answer_seconds)
     # Counted from the first try on: a retry may be answered with what the first one began.
     sent: Instant = yield NOW
+    trail = trail or Trail()
+    trail.leave = partial(_abandon_session, request, policy)
     try:
         reply = yield from ask(request, policy, SessionOpenedReply)
     except (Exception, GeneratorExit):
@@ -31,6 +35,7 @@ def open_session(
     except BaseException:
         # Interrupted or cancelled while it is not known what came of it: nothing may be left behind.
         yield from _abandon_session(request, policy)
+        trail.leave = None
         raise
     term = Term("", None, sent, reply.expires_in_ms)
     term.title = f"the session {name or reply.session_id}"

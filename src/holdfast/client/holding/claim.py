@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
@@ -37,6 +38,12 @@ def mention(problem: HoldfastError, what: str) -> None:
     log.log(logging.DEBUG if isinstance(problem, LeaseLost) else logging.WARNING, "%s: %s", what, problem)
 
 
+def warn_of_fork(what: str, parent: int) -> None:
+    """Say that something is not this process's to give back. No error: the code may be the parent's as well."""
+    text = f"{what} belongs to process {parent}, which this one was forked from; nothing was given back here"
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
 class HeldClaim:
     """A claim and its term."""
 
@@ -46,6 +53,8 @@ class HeldClaim:
         self._policy = policy
         self._pid = os.getpid()
         self._told = False
+        self._is_back = False
+        """Whether the server was told that it is given back, and has answered."""
         self._session: object = None
         """The session it is bound to, which lives for as long as somebody has a claim of it."""
 
@@ -164,6 +173,7 @@ class HeldClaim:
         What is refused, for a word that the server does not take, leaves the claim as it was.
         """
         if self._is_foreign:
+            warn_of_fork(f"the claim on {self.job_id}", self._pid)
             return
         now: Instant = yield NOW
         lost = self._term.is_lost(now)
@@ -186,8 +196,9 @@ class HeldClaim:
                 result=result,
                 remember=remember,
             )
+            self._is_back = True
         except LeaseLost as error:
-            self._told = True
+            self._told = self._is_back = True
             raise LeaseLost(
                 str(error), job_id=self.job_id, token=self.token, reason=error.reason, by=error.by, why=error.why
             ) from None
@@ -204,13 +215,28 @@ class HeldClaim:
 
     def _giving_up(self) -> Flow[None]:
         """Release what we stopped believing in, in case the server still does: the next one need not wait."""
-        if self._term.loss is None or self._term.loss.told:
+        if self._term.loss is not None and not self._term.loss.told:
+            yield from self._leaving("failed", None, None)
+
+    def _leaving(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+        """Give it back in haste, unless that is done: whoever was about to do it was interrupted, or ends."""
+        if self._is_back or self._is_foreign:
             return
+        self._term.end()
         hasty = msgspec.structs.replace(self._policy, answer_seconds=LAST_TRY_SECONDS, retry_seconds=0)
         try:
-            yield from leases.release(self.job_id, self.lease_id, hasty, owner=self.owner, outcome="failed")
-        except HoldfastError as error:
-            log.info("the lost claim on %s could not be given back: %s", self.job_id, error)
+            yield from leases.release(
+                self.job_id,
+                self.lease_id,
+                hasty,
+                owner=self.owner,
+                outcome=outcome,
+                result=result,
+                remember=remember,
+            )
+        except (HoldfastError, TypeError, ValueError) as error:
+            log.info("the claim on %s could not be given back in haste: %s", self.job_id, error)
+        self._is_back = True
 
     def _transferring(self, to_owner: str, ttl: float | None) -> Flow[JobClaim]:
         """Hand it over. From when that is asked for it may not be ours, so it is not believed in meanwhile."""
@@ -300,6 +326,11 @@ class ClaimGroup(Generic[H]):
                 problem = interrupt
         if problem is not None:
             raise problem
+
+    def _leaving(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+        """Give back in haste what was not given back."""
+        for claim in self._claims:
+            yield from claim._leaving(outcome, result, remember)  # noqa: SLF001 - its own parts
 
     def _loss(self) -> LeaseLost:
         """Return the exception for the first loss among them."""

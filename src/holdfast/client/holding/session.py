@@ -12,7 +12,7 @@ import msgspec
 from holdfast.client import clock
 from holdfast.client.flows import sessions
 from holdfast.client.flows.effects import NOW, Flow, Policy
-from holdfast.client.holding.claim import LAST_TRY_SECONDS, H
+from holdfast.client.holding.claim import LAST_TRY_SECONDS, H, log, warn_of_fork
 from holdfast.client.values.records import Metadata, unpacked
 from holdfast.client.values.term import Loss, Term, lost_error
 from holdfast.errors import HoldfastError, LeaseReleased, Refused
@@ -30,6 +30,8 @@ class HeldSession(Generic[H]):
         self._term = term
         self._pid = os.getpid()
         self._told = False
+        self._is_back = False
+        """Whether the server was told that it has ended, and has answered."""
         self._members: WeakSet[H] = WeakSet()
         self._joining = threading.RLock()
 
@@ -99,8 +101,11 @@ class HeldSession(Generic[H]):
 
     def _ending(self) -> Flow[None]:
         """End it, once. Raises `LeaseLost` if it had ended by itself and nobody was told yet."""
+        if os.getpid() != self._pid:
+            warn_of_fork(self._term.title, self._pid)
+            return
         lost = self._term.is_lost((yield NOW))
-        if not self._term.end() or os.getpid() != self._pid:
+        if not self._term.end():
             return
         with self._joining:
             members = tuple(self._members)
@@ -111,6 +116,7 @@ class HeldSession(Generic[H]):
             policy = msgspec.structs.replace(policy, answer_seconds=LAST_TRY_SECONDS, retry_seconds=0)
         try:
             yield from sessions.end_session(self.session_id, policy)
+            self._is_back = True
         except HoldfastError as error:
             if not lost and not (isinstance(error, Refused) and error.status in _GONE):
                 raise
@@ -121,3 +127,17 @@ class HeldSession(Generic[H]):
         if lost and not self._told:
             self._told = True
             raise self._term.error()
+
+    def _leaving(self) -> Flow[None]:
+        """End it in haste, unless that is done: whoever was about to do it was interrupted, or ends."""
+        if self._is_back or os.getpid() != self._pid:
+            return
+        self._term.end()
+        for held in tuple(self._members):
+            held._term.end()  # noqa: SLF001 - one of ours
+        hasty = msgspec.structs.replace(self._policy, answer_seconds=LAST_TRY_SECONDS, retry_seconds=0)
+        try:
+            yield from sessions.end_session(self.session_id, hasty)
+        except HoldfastError as error:
+            log.info("%s could not be ended in haste: %s", self._term.title, error)
+        self._is_back = True

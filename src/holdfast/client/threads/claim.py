@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -12,14 +13,16 @@ from holdfast.client import owners
 from holdfast.client.common.background import BackgroundFlow
 from holdfast.client.flows.claiming import Got
 from holdfast.client.flows.renewing import renewal_of_lease
+from holdfast.client.holding import leaving
 from holdfast.client.holding.claim import REMEMBER_SECONDS, ClaimGroup, HeldClaim, mention
+from holdfast.client.holding.leaving import Leaving
 from holdfast.client.threads.link import Link
 from holdfast.client.threads.loss import Lost, once, teller
 from holdfast.client.values.records import JobClaim, Metadata
 from holdfast.errors import HoldfastError
 
 
-class Claim(HeldClaim):
+class Claim(HeldClaim, Leaving):
     """A job that is ours, renewed in the background until it is released or lost.
 
     Use it in a `with` statement: leaving the block releases it, as failed if by an exception. Leaving it after a loss
@@ -68,7 +71,8 @@ class Claim(HeldClaim):
         counts as an attempt). Raises `LeaseLost` if it was not ours any more.
         """
         try:
-            self._link.run(self._releasing(outcome, result, remember))
+            how = (outcome, result, remember)
+            self._link.give_back(self._releasing(*how), partial(self._leaving, *how))
         finally:
             self._settle()
 
@@ -84,11 +88,19 @@ class Claim(HeldClaim):
             self._settle()
 
     def _begin_renewing(self) -> tuple[BackgroundFlow, ...]:
-        return self._link.renew_in_background(self._term, renewal_of_lease(self._claim))
+        leaving.note(self)
+        return self._link.renew_in_background(self, self._term, renewal_of_lease(self._claim))
 
     def _stop(self) -> None:
+        leaving.forget(self)
         if not self._is_foreign:
             self._link.stop(self._renewals)
+
+    def _leave_at_exit(self) -> None:
+        if self._term.ended or self._term.loss or self._is_foreign:
+            return
+        self._warn("was held to the end of the program, and is given back now")
+        self._link.run(self._leaving("failed", None, None))
 
     def _settle(self) -> None:
         """Stop renewing what is not ours any more. What was refused is still ours: renew it as before."""
@@ -102,12 +114,11 @@ class Claim(HeldClaim):
             return
         self._stop()
         owners.retire(self.owner)
-        warnings.warn(
-            f"the claim on {self.job_id} was dropped while held; use `with`, or call release()",
-            ResourceWarning,
-            stacklevel=2,
-            source=self,
-        )
+        self._warn("was dropped while held")
+
+    def _warn(self, what: str) -> None:
+        text = f"the claim on {self.job_id} {what}; use `with`, or call release()"
+        warnings.warn(text, ResourceWarning, stacklevel=3, source=self)
 
 
 class Claims(ClaimGroup[Claim]):
@@ -150,7 +161,8 @@ class Claims(ClaimGroup[Claim]):
     def release(self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None) -> None:
         """Give all of them back; raises what went wrong first, after all were tried."""
         try:
-            self._link.run(self._releasing(outcome, result, remember))
+            how = (outcome, result, remember)
+            self._link.give_back(self._releasing(*how), partial(self._leaving, *how))
         finally:
             for claim in self:
                 claim._settle()  # noqa: SLF001 - one of ours

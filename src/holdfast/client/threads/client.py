@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -13,6 +14,7 @@ from holdfast.client.common.client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SE
 from holdfast.client.common.decorator import Skipping
 from holdfast.client.flows import claiming, leases, operators, reading
 from holdfast.client.flows import sessions as session_flows
+from holdfast.client.flows.claiming import Got
 from holdfast.client.flows.effects import Flow
 from holdfast.client.flows.following import Follower, OnAway
 from holdfast.client.threads.claim import Claim, Claims
@@ -84,7 +86,8 @@ class Holdfast(Client):
         claim is lost.
         """
         wanted = self._wanted(threading.current_thread(), ClaimOptions, options, session=session)
-        return Claim(self._link, self._run(claiming.claim(job_id, wanted, self._policy)), on_lost)
+        flow = partial(claiming.claim, job_id, wanted, self._policy)
+        return self._link.hold(flow, lambda got: Claim(self._link, got, on_lost))
 
     def claim_any(
         self,
@@ -100,7 +103,8 @@ class Holdfast(Client):
         With `wait` it asks again and again; there is no line for this.
         """
         wanted = self._wanted(threading.current_thread(), ClaimAnyOptions, options, session=session)
-        return Claim(self._link, self._run(claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost)
+        flow = partial(claiming.claim_any, names(job_ids), wanted, self._policy)
+        return self._link.hold(flow, lambda got: Claim(self._link, got, on_lost))
 
     def claim_all(
         self,
@@ -112,7 +116,8 @@ class Holdfast(Client):
     ) -> Claims:
         """Claim every job of a list or none, and keep all of them renewed. Raises as `claim`."""
         wanted = self._wanted(threading.current_thread(), ClaimAllOptions, options, session=session)
-        return Claims(self._link, self._run(claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost)
+        flow = partial(claiming.claim_all, names(job_ids), wanted, self._policy)
+        return self._link.hold(flow, lambda gots: Claims(self._link, gots, on_lost))
 
     def session(
         self,
@@ -123,8 +128,9 @@ class Holdfast(Client):
         on_lost: Callable[[Session], object] | None = None,
     ) -> Session:
         """Open a session and keep it alive: claims made through it all end with it."""
-        flow = session_flows.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
-        return Session(self._link, self, *self._run(flow), on_lost)
+        options: dict[str, Any] = {"name": name, "ttl_seconds": whole_seconds(ttl), "metadata": metadata}
+        flow = partial(session_flows.open_session, self._policy, **options)
+        return self._link.hold(flow, lambda opened: Session(self._link, self, *opened, on_lost))
 
     @overload
     def exclusive(
@@ -173,7 +179,7 @@ class Holdfast(Client):
         """
         given = {**options, "owner": owner, "metadata": metadata, "ttl": ttl}
         wanted = self._wanted(threading.current_thread(), ClaimOptions, given, session=session)
-        return self._run(claiming.claim(job_id, wanted, self._policy)).claim
+        return self._link.hold(partial(claiming.claim, job_id, wanted, self._policy), _record)
 
     def claim_any_job(
         self, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAnyOptions]
@@ -184,7 +190,7 @@ class Holdfast(Client):
         """
         given = {"ttl": JOB_TTL_SECONDS, **options}
         wanted = self._wanted(threading.current_thread(), ClaimAnyOptions, given, session=session)
-        return self._run(claiming.claim_any(names(job_ids), wanted, self._policy)).claim
+        return self._link.hold(partial(claiming.claim_any, names(job_ids), wanted, self._policy), _record)
 
     def claim_all_jobs(
         self, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAllOptions]
@@ -195,8 +201,8 @@ class Holdfast(Client):
         """
         given = {"ttl": JOB_TTL_SECONDS, **options}
         wanted = self._wanted(threading.current_thread(), ClaimAllOptions, given, session=session)
-        gots = self._run(claiming.claim_all(names(job_ids), wanted, self._policy))
-        return [got.claim for got in gots]
+        flow = partial(claiming.claim_all, names(job_ids), wanted, self._policy)
+        return self._link.hold(flow, lambda gots: list(map(_record, gots)))
 
     def heartbeat_job(
         self,
@@ -246,9 +252,9 @@ class Holdfast(Client):
 
         Claims that are made with `session=` its id end with it. `end_session` ends it.
         """
-        flow = session_flows.open_session(self._policy, name=name, ttl_seconds=whole_seconds(ttl), metadata=metadata)
-        reply, _ = self._run(flow)
-        return opened_session(reply, self.url)
+        options: dict[str, Any] = {"name": name, "ttl_seconds": whole_seconds(ttl), "metadata": metadata}
+        flow = partial(session_flows.open_session, self._policy, **options)
+        return self._link.hold(flow, lambda opened: opened_session(opened[0], self.url))
 
     # Asking.
 
@@ -381,3 +387,7 @@ class Holdfast(Client):
             never_expires=never_expires,
         )
         return self._run(flow)
+
+
+def _record(got: Got) -> JobClaim:
+    return got.claim

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from holdfast.client.common import tls
 from holdfast.client.common.http import Proxy
-from holdfast.client.threads.nested import NestedTls
+from holdfast.client.common.nested import NestedTls
 from holdfast.client.values.config import Target
 
 _PORTS = {"http": 80, "https": 443}

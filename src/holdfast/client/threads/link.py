@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 from holdfast.client.common.background import BackgroundFlow
-from holdfast.client.flows.effects import Flow, Policy
+from holdfast.client.flows.effects import Flow, Policy, Trail
 from holdfast.client.flows.ends import Ends
 from holdfast.client.flows.renewing import Renewal, keep_renewed, watch_deadline
 from holdfast.client.threads.background import background_thread
 from holdfast.client.threads.driver import drive
 from holdfast.client.threads.transport import Transport
 from holdfast.client.values.term import Term
+from holdfast.errors import HoldfastError
 
 T = TypeVar("T")
+H = TypeVar("H")
 
 
 class Link:
@@ -30,19 +33,47 @@ class Link:
         """Run a flow to its end, in this thread."""
         return drive(flow, self._transport)
 
-    def renew_in_background(self, term: Term, renewal: Renewal) -> tuple[BackgroundFlow, ...]:
-        """Renew a term until it ends, and watch its deadline beside that. Give what this returns to `stop`."""
+    def hold(self, flow: Callable[[Trail], Flow[T]], make: Callable[[T], H]) -> H:
+        """Run a flow that gets something, and return what is made of that.
+
+        Whatever interrupts this, also between the answer and the end of it, what was got is given back.
+        """
+        trail = Trail()
+        try:
+            return make(self.run(flow(trail)))
+        except HoldfastError:
+            raise
+        except BaseException:
+            if trail.leave is not None:
+                self.run(trail.leave())
+            raise
+
+    def give_back(self, flow: Flow[None], leave: Callable[[], Flow[None]]) -> None:
+        """Run a flow that gives something back. If it is interrupted, `leave` does that in haste."""
+        try:
+            self.run(flow)
+        except Exception:
+            raise
+        except BaseException:
+            self.run(leave())
+            raise
+
+    def renew_in_background(self, owner: object, term: Term, renewal: Renewal) -> tuple[BackgroundFlow, ...]:
+        """Renew a term until it ends, and watch its deadline beside that. Give what this returns to `stop`.
+
+        Both end by themselves when nobody has the owner of the term any more.
+        """
         attend = partial(self._ends.attend, term, renewal)
         flows = (watch_deadline(term, attend), keep_renewed(term, renewal.request, self.policy))
-        return tuple(map(self._keep, flows))
+        return tuple(self._keep(flow, owner) for flow in flows)
 
     def stop(self, renewals: tuple[BackgroundFlow, ...]) -> None:
         """Stop renewing."""
         for each in renewals:
             background_thread().drop(each)
 
-    def _keep(self, flow: Flow[None]) -> BackgroundFlow:
-        return background_thread().add(flow, self._transport.send)
+    def _keep(self, flow: Flow[None], owner: object = None) -> BackgroundFlow:
+        return background_thread().add(flow, self._transport.send, owner)
 
     def _listen(self, flow: Flow[None]) -> None:
         """Let a flow that blocks go on in a thread of its own, for as long as it takes."""

@@ -9,7 +9,9 @@ from types import TracebackType
 from typing import Protocol, Self, Unpack
 
 from holdfast.client.flows.renewing import renewal_of_session
+from holdfast.client.holding import leaving
 from holdfast.client.holding.claim import mention
+from holdfast.client.holding.leaving import Leaving
 from holdfast.client.holding.session import HeldSession
 from holdfast.client.threads.claim import Claim, Claims
 from holdfast.client.threads.link import Link
@@ -54,7 +56,7 @@ class Claimer(Protocol):
         """Claim every job of a list or none."""
 
 
-class Session(HeldSession[Claim]):
+class Session(HeldSession[Claim], Leaving):
     """A session that is ours, kept alive in the background. Use it in a `with` statement: leaving the block ends it."""
 
     def __init__(
@@ -73,7 +75,8 @@ class Session(HeldSession[Claim]):
         """An event that is set when the session is lost."""
         if on_lost is not None:
             term.on_loss(teller(weakref.ref(self), on_lost))
-        self._renewals = link.renew_in_background(term, renewal_of_session(opened.session_id))
+        leaving.note(self)
+        self._renewals = link.renew_in_background(self, term, renewal_of_session(opened.session_id))
 
     def __enter__(self) -> Self:
         self.raise_if_lost()
@@ -126,8 +129,9 @@ class Session(HeldSession[Claim]):
     def end(self) -> None:
         """End the session, and with it every claim of it, in one step; a second time is harmless."""
         try:
-            self._link.run(self._ending())
+            self._link.give_back(self._ending(), self._leaving)
         finally:
+            leaving.forget(self)
             self._link.stop(self._renewals)
             for claim in tuple(self._members):
                 claim._stop()  # noqa: SLF001 - one of ours
@@ -137,9 +141,13 @@ class Session(HeldSession[Claim]):
         if not self._is_dropped:
             return
         self._link.stop(self._renewals)
-        warnings.warn(
-            f"{self._term.title} was dropped while it lived; use `with`, or call end()",
-            ResourceWarning,
-            stacklevel=2,
-            source=self,
-        )
+        self._warn("was dropped while it lived")
+
+    def _leave_at_exit(self) -> None:
+        if self._is_dropped:
+            self._warn("lived to the end of the program, and is ended now")
+            self._link.run(self._leaving())
+
+    def _warn(self, what: str) -> None:
+        text = f"{self._term.title} {what}; use `with`, or call end()"
+        warnings.warn(text, ResourceWarning, stacklevel=3, source=self)
