@@ -29,6 +29,8 @@ class Core:
             self.record(event)
         if isinstance(decision.answer, answers.MustWait):
             self.state.arrive(decision.answer.ticket_id)
+        if decision.interest is not None:
+            self.state.presence.take_interest(*decision.interest)
         while (due := settle_line(self.state, self.now, self.limits)) is not None:
             self.happen(due)
         return decision.answer

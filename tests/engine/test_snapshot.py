@@ -64,7 +64,7 @@ def test_only_what_is_durable_is_part_of_the_picture() -> None:
     before = picture(state)
     state.agenda.lease_alarms.heap.clear()
     state.presence.absent_since.clear()
-    state.presence.take_interest(("principal", "ana", "ana"), "job", 0, 60_000)
+    state.presence.take_interest(("principal", "ana", "ana"), "job", "ana", 0, 60_000)
     state.agenda.names_with_new_holder.append("job")
     assert picture(state) == before
 

@@ -100,9 +100,10 @@ def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Decision
     holder = holder_of_ticket(line.ticket_for(command, state, now))
     circle = find_circle(state, holder, (command.name,), now.ms, interests=True)
     # Who has no name can hold nothing else, and closes no circle.
-    interest = None if holder[0] == "alone" else (holder, command.name, now.ms, now.ms + INTEREST_MS)
+    interest = (holder, command.name, command.terms.principal, now.ms, now.ms + INTEREST_MS)
     # In a tangle nothing is known of a circle, and it does not wait: it is told that the name is held.
-    return Decision((), circle if isinstance(circle, refusals.Deadlock) else held, interest=interest)
+    answer = circle if isinstance(circle, refusals.Deadlock) else held
+    return Decision((), answer, interest=None if holder[0] == "alone" else interest)
 
 
 def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 
 Notice = tuple[str, Answer | Refusal]
-Interest = tuple[Holder, str, int, int]
-"""Who wants which name, from when, until when (D3)."""
+Interest = tuple[Holder, str, str, int, int]
+"""Who wants which name, whose principal it is, from when, until when (D3)."""
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -8,7 +8,8 @@ Each name that somebody present waits for has a `PresentLine`. It knows whether 
 delay keeps it closed. A ticket of several names has a count of those that are not open (`lacking`). Whoever opens or
 closes a name changes the counts in its line by one, so that nobody ever has to look at all the names of all tickets.
 
-An *interest* is what a refused `rlock` leaves: its holder is thought to want the name for a minute (D3).
+An *interest* is what a refused `rlock` leaves: its holder is thought to want the name for a minute (D3). There is room
+for many, and each principal has its share of it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from holdfast.core.values import INTERESTS_MAX, holder_of_ticket
+from holdfast.core.shares import Shares, givers
+from holdfast.core.values import INTERESTS_MAX, INTERESTS_OF_HOLDER_MAX, holder_of_ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from holdfast.core.values import Holder, Ticket
+
+INTERESTS_LOST_MAX = 2_000
+"""How many one request may make too many: it bounds its time."""
 
 Place = tuple[int, str]
 """A join number and the ticket that has it: places in the order of joining (I12)."""
@@ -68,8 +74,10 @@ class Presence:
         """Tickets at which no request waits, since when, longest first. Ordered: its first one is taken out often."""
         self.interests: dict[Holder, dict[str, int]] = {}
         """Until when a holder is thought to wait for a name, though it only asked (D3)."""
-        self.interests_by_age: OrderedDict[tuple[Holder, str], int] = OrderedDict()
-        """The same, oldest first."""
+        self.interests_by_age: OrderedDict[tuple[Holder, str], tuple[int, str]] = OrderedDict()
+        """The same, oldest first, and whose principal it is."""
+        self.interest_shares = Shares()
+        """The same, by whose they are: nobody can flush another's."""
 
     def enter(self, ticket: Ticket, join_number: int, is_open: Callable[[str], bool]) -> bool:
         """Count a place among the present. Tell whether it finds all that it wants open."""
@@ -122,16 +130,30 @@ class Presence:
             return not self.lacking[ticket.ticket_id]
         return self.lines[ticket.names[0]].is_open
 
-    def take_interest(self, holder: Holder, name: str, now_ms: int, until_ms: int) -> None:
-        """Note that a holder wants a name. What was not refreshed in time is dropped, and of too many the oldest."""
-        self.interests_by_age.pop((holder, name), None)
-        self.interests_by_age[holder, name] = until_ms
-        self.interests.setdefault(holder, {})[name] = until_ms
-        while self.interests_by_age:
-            (oldest, wanted), faded_ms = next(iter(self.interests_by_age.items()))
-            if faded_ms > now_ms and len(self.interests_by_age) <= INTERESTS_MAX:
-                return
-            self.lose_interest(oldest, wanted)
+    def take_interest(self, holder: Holder, name: str, principal: str, now_ms: int, until_ms: int) -> None:
+        """Note that a holder wants a name. What was not refreshed in time is dropped, and so is what is too much."""
+        self.lose_interest(holder, name)
+        wanted = self.interests.setdefault(holder, {})
+        wanted[name] = until_ms
+        self.interests_by_age[holder, name] = (until_ms, principal)
+        self.interest_shares.put(principal, _session_of(holder), _item(holder, name), 1)
+        for (oldest, faded), (faded_ms, _) in list(islice(self.interests_by_age.items(), 2)):
+            # Two go for one that comes, so that all go in time. One that has faded counts no more while it is there.
+            if faded_ms <= now_ms:
+                self.lose_interest(oldest, faded)
+        if len(wanted) > INTERESTS_OF_HOLDER_MAX:
+            self.lose_interest(holder, next(iter(wanted)))
+        if self.interest_shares.number > INTERESTS_MAX:
+            self._lose_what_is_too_much()
+
+    def _lose_what_is_too_much(self) -> None:
+        """Drop the eldest of whoever has most (`shares.py`). A few more than must, so that it is seldom."""
+        shares = self.interest_shares
+        for principal, session, number in list(givers(shares, INTERESTS_MAX, INTERESTS_LOST_MAX, in_bytes=False)):
+            for item in list(islice(shares.account(principal, session).items, number)):
+                name, _, owner = item.partition("\n")
+                kind, who = ("principal", principal) if session is None else ("session", session)
+                self.lose_interest((kind, who, owner or None), name)
 
     def lose_interest(self, holder: Holder, name: str | None = None) -> None:
         """Note that a holder no longer wants a name, or anything."""
@@ -140,6 +162,16 @@ class Presence:
             return
         for each in [*wanted] if name is None else [name]:
             if wanted.pop(each, None) is not None:
-                del self.interests_by_age[holder, each]
+                _, principal = self.interests_by_age.pop((holder, each))
+                self.interest_shares.take(principal, _session_of(holder), _item(holder, each))
         if not wanted:
             del self.interests[holder]
+
+
+def _session_of(holder: Holder) -> str | None:
+    return holder[1] if holder[0] == "session" else None
+
+
+def _item(holder: Holder, name: str) -> str:
+    """Return what an interest is called in its account. No name has a line break."""
+    return f"{name}\n{holder[2] or ''}"

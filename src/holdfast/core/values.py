@@ -22,6 +22,9 @@ ABSENT_MS_MAX = 60_000
 """How long a ticket waits for its holder to come back (W2)."""
 INTEREST_MS = 60_000
 INTERESTS_MAX = 100_000
+"""Of all together; beyond it whoever has most gives first (D3)."""
+INTERESTS_OF_HOLDER_MAX = 1_000
+"""Of one holder: all of them are dropped when it gives anything back."""
 REMEMBER_MS_MAX = 30 * 86_400_000
 REASON_CHARS_MAX = 1_024
 LABELS_MAX = 16

@@ -1,0 +1,105 @@
+"""Interests are shared out: whoever leaves many loses its own, and nobody else's (D3, decision 0036)."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.core import presence, refusals
+from holdfast.core.commands import OpenSession
+from holdfast.core.values import INTERESTS_OF_HOLDER_MAX
+from tests.core.bare import FAR_MS, Core
+from tests.core.crowd import check_lines
+from tests.support.asking import acquire, altered
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+MOST = 100
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "INTERESTS_MAX", MOST)
+
+
+def ask(core: Core, name: str, principal: str, owner: str, session: str | None = None) -> object:
+    """Ask for a name without waiting, as `rlock` does."""
+    core.made += 1
+    asked = acquire(name=name, principal=principal, owner=owner, lease_id=f"L{core.made}", ttl_ms=FAR_MS, interest=True)
+    return core.ask(asked if session is None else altered(asked, session=session, bound=True))
+
+
+def circle_of(core: Core, principal: str, session: str | None = None) -> None:
+    """Two of a principal hold a name each, and the first wants what the second has."""
+    for owner in ("x", "y"):
+        ask(core, f"{principal}-{owner}", principal, owner, session)
+    assert isinstance(ask(core, f"{principal}-y", principal, "x", session), refusals.Held)
+
+
+def is_circle_told(core: Core, principal: str, session: str | None = None) -> bool:
+    return isinstance(ask(core, f"{principal}-x", principal, "y", session), refusals.Deadlock)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("owners", [1, 30], ids=["one owner", "many owners"])
+def test_nobody_flushes_anothers_interests(owners: int) -> None:
+    """D3: a principal that wants everything that others hold loses its own oldest, and ben's circle is told."""
+    core = Core()
+    for number in range(400):
+        ask(core, f"job-{number}", "holder", "h")
+    circle_of(core, "ben")
+    for number in range(400):
+        ask(core, f"job-{number}", "ana", f"a{number % owners}")
+    shares = core.state.presence.interest_shares
+    assert shares.number <= MOST and shares.purse("ben").number == 1
+    assert is_circle_told(core, "ben")
+    check_lines(core.state)
+
+
+@pytest.mark.usefixtures("few")
+def test_no_run_flushes_its_siblings_interests() -> None:
+    """D3: inside a principal the sessions have their shares too."""
+    core = Core()
+    for session in ("s1", "s2"):
+        core.ask(OpenSession(principal="ben", session_id=session, ttl_ms=3_600_000))
+    for number in range(400):
+        ask(core, f"job-{number}", "holder", "h")
+    circle_of(core, "ben", "s1")
+    for number in range(400):
+        ask(core, f"job-{number}", "ben", f"a{number % 30}", "s2")
+    assert core.state.presence.interest_shares.number <= MOST
+    assert is_circle_told(core, "ben", "s1")
+    check_lines(core.state)
+
+
+def test_one_holder_has_a_bounded_number() -> None:
+    """D3: all that a holder wants is dropped when it gives anything back, so that is bounded: the oldest go."""
+    core = Core()
+    more = INTERESTS_OF_HOLDER_MAX + 10
+    for number in range(more):
+        core.state.presence.take_interest(("principal", "ana", "x"), f"job-{number}", "ana", 0, 60_000)
+    names = list(core.state.presence.interests["principal", "ana", "x"])
+    assert names == [f"job-{number}" for number in range(10, more)]
+    check_lines(core.state)
+
+
+@pytest.mark.usefixtures("few")
+def test_an_interest_costs_a_few_steps_however_many_are_kept() -> None:
+    """D3: what goes goes a few at a time; no request pays for all that others left and that has faded."""
+    dropped = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal dropped
+        dropped += event == "call" and frame.f_code is presence.Presence.lose_interest.__code__
+
+    kept = presence.Presence()
+    for number in range(MOST):
+        kept.take_interest(("principal", "ana", f"o{number}"), "job", "ana", 0, 60_000)
+    sys.setprofile(count)
+    kept.take_interest(("principal", "ben", "x"), "job", "ben", 60_000, 120_000)
+    sys.setprofile(None)
+    assert dropped <= 5, "one of its own, two that have faded, and what is too many"
+    assert ("principal", "ben", "x") in kept.interests
