@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import ssl
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.client.flows.effects import Open, Send
 from holdfast.client.threads.http import HttpTransport
 from holdfast.client.values.config import Target
-from holdfast.errors import Unreachable
+from holdfast.errors import ServerError, Unreachable
 from tests.client.peer import Peer
 from tests.client.ways import WAYS, Way
 from tests.support import callers
@@ -347,3 +350,19 @@ def test_a_fork_has_connections_of_its_own(peer: Peer) -> None:
         os.waitpid(pid, 0)
         transport.send(Send("GET", "/parent"))
     assert (peer.accepted, [asked[1] for asked in peer.asked]) == (2, ["/parent", "/child", "/parent"])
+
+
+def test_a_dropped_client_closes_its_connections(peer: Peer, nowhere: dict[str, str]) -> None:
+    """A client that is dropped and not closed closes its connections at once, without the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        client = Holdfast(peer.url, token=callers.ALICE, environment=nowhere)
+        with pytest.raises(ServerError):
+            client.server_status()
+        (kept,) = client._transport._kept  # type: ignore[attr-defined]
+        watched = weakref.ref(kept)
+        del client, kept
+        assert watched() is None
+    finally:
+        gc.enable()

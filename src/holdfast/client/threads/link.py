@@ -27,7 +27,8 @@ class Link:
     def __init__(self, transport: Transport, policy: Policy) -> None:
         self.policy = policy
         self._transport = transport
-        self._ends = Ends(policy, self._keep, self._listen)
+        # Not methods: a circle of references would leave open connections to the garbage collector.
+        self._ends = Ends(policy, partial(_keep, transport), partial(_listen, transport))
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end, in this thread."""
@@ -65,16 +66,18 @@ class Link:
         """
         attend = partial(self._ends.attend, term, renewal)
         flows = (watch_deadline(term, attend), keep_renewed(term, renewal.request, self.policy))
-        return tuple(self._keep(flow, owner) for flow in flows)
+        return tuple(_keep(self._transport, flow, owner) for flow in flows)
 
     def stop(self, renewals: tuple[BackgroundFlow, ...]) -> None:
         """Stop renewing."""
         for each in renewals:
             background_thread().drop(each)
 
-    def _keep(self, flow: Flow[None], owner: object = None) -> BackgroundFlow:
-        return background_thread().add(flow, self._transport.send, owner)
 
-    def _listen(self, flow: Flow[None]) -> None:
-        """Let a flow that blocks go on in a thread of its own, for as long as it takes."""
-        threading.Thread(target=drive, args=(flow, self._transport), name="holdfast-ends", daemon=True).start()
+def _keep(transport: Transport, flow: Flow[None], owner: object = None) -> BackgroundFlow:
+    return background_thread().add(flow, transport.send, owner)
+
+
+def _listen(transport: Transport, flow: Flow[None]) -> None:
+    """Let a flow that blocks go on in a thread of its own, for as long as it takes."""
+    threading.Thread(target=drive, args=(flow, transport), name="holdfast-ends", daemon=True).start()
