@@ -247,3 +247,18 @@ def test_crash_gives_back_five_seconds_at_most(tmp_path: Path) -> None:
             left_after_ms = Api.of(again, callers.ALICE).status("held").json()["expires_in_ms"]
             passed_ms = (time.monotonic() - since) * 1000
             assert left_ms - passed_ms <= left_after_ms <= left_ms + SILENCE_MS_MAX, (left_ms, left_after_ms)
+
+
+def test_delay_that_was_over_is_over_after_a_kill(tmp_path: Path) -> None:
+    """T3a: once a name was said to be free after its lock delay, no kill -9 closes it again."""
+    with serving(tmp_path / "data", tokens=callers.TOKENS) as server:
+        alice = Api.of(server, callers.ALICE)
+        lease = alice.acquired("job", lock_delay_seconds=1)["lease_id"]
+        alice.release("job", lease)
+        assert alice.status("job").json()["retry_after_ms"] > 0
+        wait_until(lambda: alice.status("job").json().get("retry_after_ms") is None)
+        server.kill()
+        with serving(tmp_path / "data", tokens=callers.TOKENS) as again:
+            bob = Api.of(again, callers.BOB)
+            assert bob.status("job").json().get("retry_after_ms") is None
+            assert bob.acquire("job").json()["status"] == "acquired"
