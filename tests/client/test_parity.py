@@ -6,10 +6,11 @@ And every public name of the package has its docstring and its place in the refe
 from __future__ import annotations
 
 import inspect
+import pydoc
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ForwardRef
 
 import pytest
 
@@ -20,6 +21,10 @@ from holdfast import (
     AsyncHoldfast,
     AsyncSession,
     Claim,
+    ClaimAllOptions,
+    ClaimAnyOptions,
+    ClaimJobOptions,
+    ClaimOptions,
     Claims,
     Holdfast,
     Session,
@@ -30,15 +35,13 @@ PAIRS = [(Holdfast, AsyncHoldfast), (Claim, AsyncClaim), (Claims, AsyncClaims), 
 
 DIFFERENT_WORDS = {
     "Holdfast",
-    "Holdfast.claim",
     "Holdfast.close",
-    "Holdfast.exclusive",
     "Claim",
     "Claim.release",
     "Claims",
     "Session",
 }
-"""What the two may say differently: how `on_lost` is called, what close leaves, what a cancel does."""
+"""What the two may say differently: what close leaves, what a cancel does."""
 
 
 def public(kind: type) -> dict[str, Any]:
@@ -87,15 +90,74 @@ def test_same_words() -> None:
     assert different == DIFFERENT_WORDS
 
 
+OF_THREADS = {"AnyClaims": "Claims", "AnyClaim": "Claim", "GotClaims": "Claims", "GotClaim": "Claim"}
+"""What the type variables of the verbs stand for in the client for threads."""
+
+
+def for_threads(parameters: list[tuple[str, object, object, str]]) -> list[tuple[str, object, object, str]]:
+    return [
+        (name, kind, default, re.sub("|".join(OF_THREADS), lambda found: OF_THREADS[found[0]], annotation))
+        for name, kind, default, annotation in parameters
+    ]
+
+
+def without_session(parameters: list[tuple[str, object, object, str]]) -> list[tuple[str, object, object, str]]:
+    return [each for each in parameters if each[0] != "session"]
+
+
 def test_functions_of_the_module_are_methods_of_the_client() -> None:
     """A function of the module takes what the client's method of that name takes, in the same order and no more."""
     for name in ("claim", "claim_any", "claim_all", "session", "exclusive"):
-        method = signature(getattr(Holdfast, name))[1:]
+        method = for_threads(signature(getattr(Holdfast, name))[1:])
         function = signature(getattr(holdfast, name))
-        assert function == [each for each in method if name == "session" or each[0] != "session"], name
+        assert function == (method if name == "session" else without_session(method)), name
     for name in ("claim_job", "heartbeat_job", "release_job", "get_job_owner", "list_claimed_jobs"):
-        method = signature(getattr(Holdfast, name))
-        assert all(each in method for each in signature(getattr(holdfast, name))), name
+        method = signature(getattr(Holdfast, name))[:-1]
+        assert all(each in method for each in signature(getattr(holdfast, name))[:-1]), name
+
+
+def test_sessions_claim_as_their_client() -> None:
+    """A session's verbs take what the client's take, but for the session."""
+    for name in ("claim", "claim_any", "claim_all"):
+        assert signature(getattr(Session, name)) == without_session(signature(getattr(Holdfast, name))), name
+
+
+OPTIONS: list[tuple[type, Sequence[str], set[str]]] = [
+    (ClaimOptions, ("claim", "exclusive"), set()),
+    (ClaimAnyOptions, ("claim_any", "claim_any_job"), set()),
+    (ClaimAllOptions, ("claim_all", "claim_all_jobs"), set()),
+    (ClaimJobOptions, ("claim_job",), {"owner", "metadata", "ttl"}),
+]
+"""Each class of options, the verbs that take them, and what those take beside."""
+BESIDE = {"self", "job_id", "job_ids", "session", "on_lost", "remember", "skip"}
+
+
+@pytest.mark.parametrize(("kind", "verbs", "more"), OPTIONS, ids=lambda each: getattr(each, "__name__", ""))
+def test_every_option_is_a_parameter(kind: type, verbs: Sequence[str], more: set[str]) -> None:
+    """`help()` and an editor show every option of a claim, with its default, and there are no others."""
+    hints = {name: plain(hint) for name, hint in written_types(kind).items()}
+    for verb in verbs:
+        taken = inspect.signature(getattr(Holdfast, verb)).parameters
+        assert set(taken) - BESIDE == set(hints) | more, verb
+        assert all(each.kind is not each.VAR_KEYWORD for each in taken.values()), verb
+        assert {name: plain(taken[name].annotation) for name in hints} == hints, verb
+        assert all(taken[name].default is not inspect.Parameter.empty for name in hints), verb
+
+
+def written_types(kind: type) -> dict[str, str]:
+    """The types of a class of options, as they are written, those of its bases too."""
+    found: dict[str, str] = {}
+    for name, hint in kind.__annotations__.items():
+        found[name] = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
+    return found
+
+
+def test_help_shows_the_options() -> None:
+    """`help(holdfast.claim)` names each option, its default and what it is for."""
+    shown = pydoc.plain(pydoc.render_doc(holdfast.claim)) + pydoc.plain(pydoc.render_doc(Holdfast.claim))
+    for option in ClaimOptions.__annotations__:
+        assert len(re.findall(rf"\b{option}: '[^']+' = ", shown)) == 2, option
+        assert f"`{option}`" in shown, option
 
 
 def test_public_names_have_docstrings() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, Unpack, overload
+from functools import partial
+from typing import Any, Literal, TypeVar, overload
 
 from holdfast.client.common import decorator
 from holdfast.client.common.client import JOB_TTL_SECONDS, TTL_SECONDS
@@ -14,7 +15,7 @@ from holdfast.client.threads.claim import Claim, Claims
 from holdfast.client.threads.client import Holdfast
 from holdfast.client.threads.session import Session
 from holdfast.client.values import config
-from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions, check_known
+from holdfast.client.values.options import ClaimOptions, OnWait
 from holdfast.client.values.records import JobClaim, JobOwner, Metadata
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,23 +36,90 @@ def default_client() -> Holdfast:
     return client
 
 
-def claim(job_id: str, *, on_lost: Callable[[Claim], object] | None = None, **options: Unpack[ClaimOptions]) -> Claim:
+def claim(
+    job_id: str,
+    *,
+    ttl: float | None = None,
+    wait: float | None = None,
+    owner: str | None = None,
+    metadata: Metadata = None,
+    labels: Mapping[str, str] | None = None,
+    resume: bool = False,
+    redo: bool = False,
+    lock_delay: float = 0,
+    on_wait: OnWait | None = None,
+    on_lost: Callable[[Claim], object] | None = None,
+) -> Claim:
     """Claim a job and keep it renewed, as `Holdfast.claim`: `with holdfast.claim("github-issue-1842") as claim:`."""
-    return default_client().claim(job_id, on_lost=on_lost, **options)
+    return default_client().claim(
+        job_id,
+        ttl=ttl,
+        wait=wait,
+        owner=owner,
+        metadata=metadata,
+        labels=labels,
+        resume=resume,
+        redo=redo,
+        lock_delay=lock_delay,
+        on_wait=on_wait,
+        on_lost=on_lost,
+    )
 
 
 def claim_any(
-    job_ids: Sequence[str], *, on_lost: Callable[[Claim], object] | None = None, **options: Unpack[ClaimAnyOptions]
+    job_ids: Sequence[str],
+    *,
+    ttl: float | None = None,
+    wait: float | None = None,
+    owner: str | None = None,
+    metadata: Metadata = None,
+    labels: Mapping[str, str] | None = None,
+    redo: bool = False,
+    lock_delay: float = 0,
+    on_wait: OnWait | None = None,
+    on_lost: Callable[[Claim], object] | None = None,
 ) -> Claim:
     """Claim the first free job of a list and keep it renewed, as `Holdfast.claim_any`."""
-    return default_client().claim_any(job_ids, on_lost=on_lost, **options)
+    return default_client().claim_any(
+        job_ids,
+        ttl=ttl,
+        wait=wait,
+        owner=owner,
+        metadata=metadata,
+        labels=labels,
+        redo=redo,
+        lock_delay=lock_delay,
+        on_wait=on_wait,
+        on_lost=on_lost,
+    )
 
 
 def claim_all(
-    job_ids: Sequence[str], *, on_lost: Callable[[Claims], object] | None = None, **options: Unpack[ClaimAllOptions]
+    job_ids: Sequence[str],
+    *,
+    ttl: float | None = None,
+    wait: float | None = None,
+    owner: str | None = None,
+    metadata: Metadata = None,
+    labels: Mapping[str, str] | None = None,
+    redo: bool = False,
+    lock_delay: float = 0,
+    on_wait: OnWait | None = None,
+    on_lost: Callable[[Claims], object] | None = None,
 ) -> Claims:
     """Claim every job of a list or none, and keep all of them renewed, as `Holdfast.claim_all`."""
-    return default_client().claim_all(job_ids, on_lost=on_lost, **options)
+    return default_client().claim_all(
+        job_ids,
+        ttl=ttl,
+        wait=wait,
+        owner=owner,
+        metadata=metadata,
+        labels=labels,
+        redo=redo,
+        lock_delay=lock_delay,
+        on_wait=on_wait,
+        on_lost=on_lost,
+    )
 
 
 def session(
@@ -67,17 +135,63 @@ def session(
 
 @overload
 def exclusive(
-    job_id: str, *, remember: float | None = None, skip: Literal[False] = False, **options: Unpack[ClaimOptions]
+    job_id: str,
+    *,
+    remember: float | None = None,
+    skip: Literal[False] = False,
+    ttl: float | None = None,
+    wait: float | None = None,
+    owner: str | None = None,
+    metadata: Metadata = None,
+    labels: Mapping[str, str] | None = None,
+    resume: bool = False,
+    redo: bool = False,
+    lock_delay: float = 0,
+    on_wait: OnWait | None = None,
 ) -> Callable[[F], F]: ...
 @overload
 def exclusive(
-    job_id: str, *, remember: float | None = None, skip: Literal[True], **options: Unpack[ClaimOptions]
+    job_id: str,
+    *,
+    remember: float | None = None,
+    skip: Literal[True],
+    ttl: float | None = None,
+    wait: float | None = None,
+    owner: str | None = None,
+    metadata: Metadata = None,
+    labels: Mapping[str, str] | None = None,
+    resume: bool = False,
+    redo: bool = False,
+    lock_delay: float = 0,
+    on_wait: OnWait | None = None,
 ) -> Skipping: ...
 def exclusive(
-    job_id: str, *, remember: float | None = None, skip: bool = False, **options: Unpack[ClaimOptions]
+    job_id: str,
+    *,
+    remember: float | None = None,
+    skip: bool = False,
+    ttl: float | None = None,
+    wait: float | None = None,
+    owner: str | None = None,
+    metadata: Metadata = None,
+    labels: Mapping[str, str] | None = None,
+    resume: bool = False,
+    redo: bool = False,
+    lock_delay: float = 0,
+    on_wait: OnWait | None = None,
 ) -> Callable[[F], F] | Skipping:
     """Let a function run only while this job is ours, as `Holdfast.exclusive`; for coroutine functions too."""
-    check_known(options, ClaimOptions)
+    options: ClaimOptions = {
+        "ttl": ttl,
+        "wait": wait,
+        "owner": owner,
+        "metadata": metadata,
+        "labels": labels,
+        "resume": resume,
+        "redo": redo,
+        "lock_delay": lock_delay,
+        "on_wait": on_wait,
+    }
 
     def decorate(function: F) -> F:
         if inspect.iscoroutinefunction(function):
@@ -85,11 +199,7 @@ def exclusive(
 
             manage = claim_alone(**options)
             return decorator.for_coroutine(job_id, manage, remember=remember, skip=skip)(function)
-
-        def claim_now(job: str) -> Claim:
-            return claim(job, **options)
-
-        return decorator.for_function(job_id, claim_now, remember=remember, skip=skip)(function)
+        return decorator.for_function(job_id, partial(claim, **options), remember=remember, skip=skip)(function)
 
     return decorate
 

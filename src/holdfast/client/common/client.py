@@ -6,14 +6,10 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from holdfast.client import owners
 from holdfast.client.flows.effects import ANSWER_SECONDS, RETRY_SECONDS, Policy
 from holdfast.client.values import config
-from holdfast.client.values.arguments import patience, session_name, wait_seconds, whole_seconds
-from holdfast.client.values.options import Wanted, check_known
-from holdfast.client.values.records import packed, plain_labels
+from holdfast.client.values.arguments import patience
 
 TTL_SECONDS = 60.0
 """For sessions."""
@@ -83,23 +79,3 @@ class Client(ABC):
     def __repr__(self) -> str:
         """Show where it leads, never the token."""
         return f"<{type(self).__name__} {self._target.url}>"
-
-    def _wanted(self, worker: object, kind: type, options: Mapping[str, Any], *, session: str | None = None) -> Wanted:
-        """Put together what a claim asks for, in the name of a thread or task. What cannot be sent is refused here."""
-        check_known(options, kind)
-        ttl, metadata = options.get("ttl"), options.get("metadata")
-        if ttl is not None:
-            whole_seconds(ttl)
-        packed(metadata)
-        return Wanted(
-            ttl=ttl,
-            owner=options.get("owner") or self._owner or owners.owner_of(worker),
-            wait=wait_seconds(options.get("wait")),
-            metadata=metadata,
-            labels=plain_labels(options.get("labels")),
-            resume=options.get("resume", False),
-            redo=options.get("redo", False),
-            session=None if session is None else session_name(session),
-            lock_delay=whole_seconds(options.get("lock_delay", 0), "lock_delay"),
-            on_wait=options.get("on_wait"),
-        )

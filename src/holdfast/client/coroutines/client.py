@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack
 
 from holdfast.client import owners
 from holdfast.client.common import decorator
-from holdfast.client.common.client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
-from holdfast.client.common.decorator import Skipping
+from holdfast.client.common.claiming import Ask, ClaimingClient
+from holdfast.client.common.client import HISTORY_LIMIT, TTL_SECONDS
 from holdfast.client.coroutines.acquiring import Acquiring
 from holdfast.client.coroutines.background import BackgroundLoop
 from holdfast.client.coroutines.claim import AsyncClaim, AsyncClaims
 from holdfast.client.coroutines.http import AsyncHttpTransport
 from holdfast.client.coroutines.link import AsyncLink
 from holdfast.client.coroutines.session import AsyncSession
-from holdfast.client.flows import claiming, leases, operators, reading
+from holdfast.client.flows import leases, operators, reading
 from holdfast.client.flows import sessions as session_flows
+from holdfast.client.flows.claiming import Got
 from holdfast.client.flows.effects import Flow
 from holdfast.client.flows.following import Follower, OnAway
-from holdfast.client.values.arguments import names, whole_seconds
-from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions, check_known
+from holdfast.client.values.arguments import whole_seconds
+from holdfast.client.values.options import ClaimOptions, Wanted
 from holdfast.client.values.records import (
     Happened,
     JobClaim,
@@ -41,7 +42,16 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class AsyncHoldfast(Client):
+class AsyncHoldfast(
+    ClaimingClient[
+        AsyncClaim,
+        AsyncClaims,
+        Acquiring[AsyncClaim],
+        Acquiring[AsyncClaims],
+        Coroutine[Any, Any, JobClaim],
+        Coroutine[Any, Any, list[JobClaim]],
+    ]
+):
     """A client of one server, for the coroutines of one event loop. Close it, or use it as an async context manager.
 
     >>> async with AsyncHoldfast() as holdfast, holdfast.claim("github-issue-1842", ttl=120) as claim:
@@ -72,67 +82,35 @@ class AsyncHoldfast(Client):
 
     # Claiming.
 
-    def claim(
-        self,
-        job_id: str,
-        *,
-        session: str | None = None,
-        on_lost: Callable[[AsyncClaim], object] | None = None,
-        **options: Unpack[ClaimOptions],
+    def _hold(
+        self, ask: Ask[Got], terms: Wanted, on_lost: Callable[[AsyncClaim], object] | None
     ) -> Acquiring[AsyncClaim]:
-        """Claim a job and keep it renewed. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
-
-        Options: `ttl` is the life of the lease in seconds (60), `wait` how long to stand in line for it. `owner` is the
-        name that others see, `metadata` what they see with it. `resume` asks for one's own live claim back, `redo`
-        claims a job although it is done. `lock_delay` keeps the job closed for so many seconds after any end. `on_wait`
-        is called with the place in the line every few seconds. `on_lost` is called, or awaited, when the claim is lost.
-        """
-
         async def get() -> AsyncClaim:
-            wanted = self._wanted(asyncio.current_task(), ClaimOptions, options, session=session)
-            return AsyncClaim(self._link, await self._run(claiming.claim(job_id, wanted, self._policy)), on_lost)
+            return AsyncClaim(self._link, await self._asked(ask, terms), on_lost)
 
         return Acquiring(get)
 
-    def claim_any(
-        self,
-        job_ids: Sequence[str],
-        *,
-        session: str | None = None,
-        on_lost: Callable[[AsyncClaim], object] | None = None,
-        **options: Unpack[ClaimAnyOptions],
-    ) -> Acquiring[AsyncClaim]:
-        """Claim the first free job of a list and keep it renewed: how a worker takes work from a backlog.
-
-        Finished jobs are passed over. Raises `JobHeld` with `others`, or `JobDone` when only finished ones are left.
-        With `wait` it asks again and again; there is no line for this.
-        """
-
-        async def get() -> AsyncClaim:
-            wanted = self._wanted(asyncio.current_task(), ClaimAnyOptions, options, session=session)
-            return AsyncClaim(
-                self._link, await self._run(claiming.claim_any(names(job_ids), wanted, self._policy)), on_lost
-            )
-
-        return Acquiring(get)
-
-    def claim_all(
-        self,
-        job_ids: Sequence[str],
-        *,
-        session: str | None = None,
-        on_lost: Callable[[AsyncClaims], object] | None = None,
-        **options: Unpack[ClaimAllOptions],
+    def _hold_all(
+        self, ask: Ask[list[Got]], terms: Wanted, on_lost: Callable[[AsyncClaims], object] | None
     ) -> Acquiring[AsyncClaims]:
-        """Claim every job of a list or none, and keep all of them renewed. Raises as `claim`."""
-
         async def get() -> AsyncClaims:
-            wanted = self._wanted(asyncio.current_task(), ClaimAllOptions, options, session=session)
-            return AsyncClaims(
-                self._link, await self._run(claiming.claim_all(names(job_ids), wanted, self._policy)), on_lost
-            )
+            return AsyncClaims(self._link, await self._asked(ask, terms), on_lost)
 
         return Acquiring(get)
+
+    async def _hand_over(self, ask: Ask[Got], terms: Wanted) -> JobClaim:
+        return (await self._asked(ask, terms)).claim
+
+    async def _hand_over_all(self, ask: Ask[list[Got]], terms: Wanted) -> list[JobClaim]:
+        return [got.claim for got in await self._asked(ask, terms)]
+
+    async def _asked(self, ask: Ask[T], terms: Wanted) -> T:
+        return await self._run(ask(self._named(terms, asyncio.current_task()), self._policy))
+
+    def _decorator(
+        self, job_id: str, claim: Callable[[str], Acquiring[AsyncClaim]], *, remember: float | None, skip: bool
+    ) -> Callable[[F], F]:
+        return decorator.for_coroutine(job_id, claim, remember=remember, skip=skip)
 
     def session(
         self,
@@ -152,77 +130,7 @@ class AsyncHoldfast(Client):
 
         return Acquiring(get)
 
-    @overload
-    def exclusive(
-        self,
-        job_id: str,
-        *,
-        remember: float | None = None,
-        skip: Literal[False] = False,
-        **options: Unpack[ClaimOptions],
-    ) -> Callable[[F], F]: ...
-    @overload
-    def exclusive(
-        self, job_id: str, *, remember: float | None = None, skip: Literal[True], **options: Unpack[ClaimOptions]
-    ) -> Skipping: ...
-    def exclusive(
-        self, job_id: str, *, remember: float | None = None, skip: bool = False, **options: Unpack[ClaimOptions]
-    ) -> Callable[[F], F] | Skipping:
-        """Let a coroutine function run only while this job is ours.
-
-        `{date}` in `job_id` is today's date (UTC), `{name}` any argument of the call. With `remember` the job counts as
-        done for so many seconds once the function has returned. Raises `JobHeld` or `JobDone` instead of calling it;
-        with `skip` it returns None and logs the reason.
-        """
-        check_known(options, ClaimOptions)
-
-        def claim(job: str) -> Acquiring[AsyncClaim]:
-            return self.claim(job, **options)
-
-        return decorator.for_coroutine(job_id, claim, remember=remember, skip=skip)
-
     # Claims by their lease id and sessions by their id: for those who renew themselves.
-
-    async def claim_job(
-        self,
-        job_id: str,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        ttl: float | None = JOB_TTL_SECONDS,
-        *,
-        session: str | None = None,
-        **options: Unpack[ClaimJobOptions],
-    ) -> JobClaim:
-        """Claim a job and leave it to the caller to renew. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
-
-        `on_wait` is called with the place in the line every few seconds.
-        """
-        given = {**options, "owner": owner, "metadata": metadata, "ttl": ttl}
-        wanted = self._wanted(asyncio.current_task(), ClaimOptions, given, session=session)
-        return (await self._run(claiming.claim(job_id, wanted, self._policy))).claim
-
-    async def claim_any_job(
-        self, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAnyOptions]
-    ) -> JobClaim:
-        """Claim the first free job of a list and leave it to the caller to renew. Raises as `claim_any`.
-
-        Its `ttl` is 120 seconds, unless given.
-        """
-        given = {"ttl": JOB_TTL_SECONDS, **options}
-        wanted = self._wanted(asyncio.current_task(), ClaimAnyOptions, given, session=session)
-        return (await self._run(claiming.claim_any(names(job_ids), wanted, self._policy))).claim
-
-    async def claim_all_jobs(
-        self, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAllOptions]
-    ) -> list[JobClaim]:
-        """Claim every job of a list or none, and leave it to the caller to renew each. Raises as `claim_all`.
-
-        Their `ttl` is 120 seconds, unless given.
-        """
-        given = {"ttl": JOB_TTL_SECONDS, **options}
-        wanted = self._wanted(asyncio.current_task(), ClaimAllOptions, given, session=session)
-        gots = await self._run(claiming.claim_all(names(job_ids), wanted, self._policy))
-        return [got.claim for got in gots]
 
     async def heartbeat_job(
         self,

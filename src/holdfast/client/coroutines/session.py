@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self, Unpack
+from typing import Any, Self, TypeAlias
 
+from holdfast.client.common.claiming import ClaimingClient
+from holdfast.client.common.sessions import ClaimingSession
 from holdfast.client.coroutines.acquiring import Acquiring, C
 from holdfast.client.coroutines.claim import AsyncClaim, AsyncClaims
 from holdfast.client.coroutines.link import AsyncLink, abandon
@@ -15,47 +17,17 @@ from holdfast.client.coroutines.loss import AsyncLost, Block, tell_loss, teller
 from holdfast.client.flows.renewing import renewal_of_session
 from holdfast.client.holding.claim import mention
 from holdfast.client.holding.session import HeldSession
-from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
 from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
 from holdfast.wire.replies import SessionOpenedReply
 
-
-class Claimer(Protocol):
-    """Who claims for a session: its client."""
-
-    def claim(
-        self,
-        job_id: str,
-        *,
-        session: str | None = None,
-        on_lost: Callable[[AsyncClaim], object] | None = None,
-        **options: Unpack[ClaimOptions],
-    ) -> Acquiring[AsyncClaim]:
-        """Claim a job."""
-
-    def claim_any(
-        self,
-        job_ids: Sequence[str],
-        *,
-        session: str | None = None,
-        on_lost: Callable[[AsyncClaim], object] | None = None,
-        **options: Unpack[ClaimAnyOptions],
-    ) -> Acquiring[AsyncClaim]:
-        """Claim the first free job of a list."""
-
-    def claim_all(
-        self,
-        job_ids: Sequence[str],
-        *,
-        session: str | None = None,
-        on_lost: Callable[[AsyncClaims], object] | None = None,
-        **options: Unpack[ClaimAllOptions],
-    ) -> Acquiring[AsyncClaims]:
-        """Claim every job of a list or none."""
+Claimer: TypeAlias = ClaimingClient[AsyncClaim, AsyncClaims, Acquiring[AsyncClaim], Acquiring[AsyncClaims], Any, Any]
+"""Who claims for a session: its client."""
 
 
-class AsyncSession(HeldSession[AsyncClaim]):
+class AsyncSession(
+    HeldSession[AsyncClaim], ClaimingSession[AsyncClaim, AsyncClaims, Acquiring[AsyncClaim], Acquiring[AsyncClaims]]
+):
     """A session that is ours, kept alive in the background. Use it in an `async with` statement: leaving it ends it."""
 
     def __init__(
@@ -96,40 +68,11 @@ class AsyncSession(HeldSession[AsyncClaim]):
         if ours:
             raise self._term.error()  # The block was told before, and cut off all the same.
 
-    def claim(
-        self, job_id: str, *, on_lost: Callable[[AsyncClaim], object] | None = None, **options: Unpack[ClaimOptions]
-    ) -> Acquiring[AsyncClaim]:
-        """Claim a job for this session, as `AsyncHoldfast.claim`."""
-        return self._adopting(
-            self._claimer.claim(job_id, session=self.session_id, on_lost=on_lost, **options),
-            self._add,
-        )
+    def _adopt(self, got: Acquiring[AsyncClaim]) -> Acquiring[AsyncClaim]:
+        return self._adopting(got, self._add)
 
-    def claim_any(
-        self,
-        job_ids: Sequence[str],
-        *,
-        on_lost: Callable[[AsyncClaim], object] | None = None,
-        **options: Unpack[ClaimAnyOptions],
-    ) -> Acquiring[AsyncClaim]:
-        """Claim the first free job of a list for this session, as `AsyncHoldfast.claim_any`."""
-        return self._adopting(
-            self._claimer.claim_any(job_ids, session=self.session_id, on_lost=on_lost, **options),
-            self._add,
-        )
-
-    def claim_all(
-        self,
-        job_ids: Sequence[str],
-        *,
-        on_lost: Callable[[AsyncClaims], object] | None = None,
-        **options: Unpack[ClaimAllOptions],
-    ) -> Acquiring[AsyncClaims]:
-        """Claim every job of a list or none for this session, as `AsyncHoldfast.claim_all`."""
-        return self._adopting(
-            self._claimer.claim_all(job_ids, session=self.session_id, on_lost=on_lost, **options),
-            self._add_all,
-        )
+    def _adopt_all(self, got: Acquiring[AsyncClaims]) -> Acquiring[AsyncClaims]:
+        return self._adopting(got, self._add_all)
 
     def _adopting(self, acquiring: Acquiring[C], adopt: Callable[[C], None]) -> Acquiring[C]:
         """Remember what comes of a claim, so that it is not renewed after the session's end."""

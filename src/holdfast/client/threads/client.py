@@ -6,24 +6,24 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar
 
 from holdfast.client import owners
 from holdfast.client.common import decorator
-from holdfast.client.common.client import HISTORY_LIMIT, JOB_TTL_SECONDS, TTL_SECONDS, Client
-from holdfast.client.common.decorator import Skipping
-from holdfast.client.flows import claiming, leases, operators, reading
+from holdfast.client.common.claiming import Ask, ClaimingClient
+from holdfast.client.common.client import HISTORY_LIMIT, TTL_SECONDS
+from holdfast.client.flows import leases, operators, reading
 from holdfast.client.flows import sessions as session_flows
 from holdfast.client.flows.claiming import Got
-from holdfast.client.flows.effects import Flow
+from holdfast.client.flows.effects import Flow, Trail
 from holdfast.client.flows.following import Follower, OnAway
 from holdfast.client.threads.claim import Claim, Claims
 from holdfast.client.threads.http import HttpTransport
 from holdfast.client.threads.link import Link
 from holdfast.client.threads.session import Session
 from holdfast.client.threads.transport import Transport
-from holdfast.client.values.arguments import names, whole_seconds
-from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions, check_known
+from holdfast.client.values.arguments import whole_seconds
+from holdfast.client.values.options import Wanted
 from holdfast.client.values.records import (
     Happened,
     JobClaim,
@@ -41,7 +41,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Holdfast(Client):
+class Holdfast(ClaimingClient[Claim, Claims, Claim, Claims, JobClaim, list[JobClaim]]):
     """A client of one server, for any number of threads. Close it, or use it as a context manager.
 
     >>> with Holdfast() as holdfast, holdfast.claim("github-issue-1842", ttl=120) as claim:
@@ -69,55 +69,25 @@ class Holdfast(Client):
 
     # Claiming.
 
-    def claim(
-        self,
-        job_id: str,
-        *,
-        session: str | None = None,
-        on_lost: Callable[[Claim], object] | None = None,
-        **options: Unpack[ClaimOptions],
-    ) -> Claim:
-        """Claim a job and keep it renewed. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
+    def _hold(self, ask: Ask[Got], terms: Wanted, on_lost: Callable[[Claim], object] | None) -> Claim:
+        return self._link.hold(self._flow(ask, terms), lambda got: Claim(self._link, got, on_lost))
 
-        Options: `ttl` is the life of the lease in seconds (60), `wait` how long to stand in line for it. `owner` is the
-        name that others see, `metadata` what they see with it. `resume` asks for one's own live claim back, `redo`
-        claims a job although it is done. `lock_delay` keeps the job closed for so many seconds after any end. `on_wait`
-        is called with the place in the line every few seconds. `on_lost` is called in a thread of its own when the
-        claim is lost.
-        """
-        wanted = self._wanted(threading.current_thread(), ClaimOptions, options, session=session)
-        flow = partial(claiming.claim, job_id, wanted, self._policy)
-        return self._link.hold(flow, lambda got: Claim(self._link, got, on_lost))
+    def _hold_all(self, ask: Ask[list[Got]], terms: Wanted, on_lost: Callable[[Claims], object] | None) -> Claims:
+        return self._link.hold(self._flow(ask, terms), lambda gots: Claims(self._link, gots, on_lost))
 
-    def claim_any(
-        self,
-        job_ids: Sequence[str],
-        *,
-        session: str | None = None,
-        on_lost: Callable[[Claim], object] | None = None,
-        **options: Unpack[ClaimAnyOptions],
-    ) -> Claim:
-        """Claim the first free job of a list and keep it renewed: how a worker takes work from a backlog.
+    def _hand_over(self, ask: Ask[Got], terms: Wanted) -> JobClaim:
+        return self._link.hold(self._flow(ask, terms), _record)
 
-        Finished jobs are passed over. Raises `JobHeld` with `others`, or `JobDone` when only finished ones are left.
-        With `wait` it asks again and again; there is no line for this.
-        """
-        wanted = self._wanted(threading.current_thread(), ClaimAnyOptions, options, session=session)
-        flow = partial(claiming.claim_any, names(job_ids), wanted, self._policy)
-        return self._link.hold(flow, lambda got: Claim(self._link, got, on_lost))
+    def _hand_over_all(self, ask: Ask[list[Got]], terms: Wanted) -> list[JobClaim]:
+        return self._link.hold(self._flow(ask, terms), lambda gots: list(map(_record, gots)))
 
-    def claim_all(
-        self,
-        job_ids: Sequence[str],
-        *,
-        session: str | None = None,
-        on_lost: Callable[[Claims], object] | None = None,
-        **options: Unpack[ClaimAllOptions],
-    ) -> Claims:
-        """Claim every job of a list or none, and keep all of them renewed. Raises as `claim`."""
-        wanted = self._wanted(threading.current_thread(), ClaimAllOptions, options, session=session)
-        flow = partial(claiming.claim_all, names(job_ids), wanted, self._policy)
-        return self._link.hold(flow, lambda gots: Claims(self._link, gots, on_lost))
+    def _flow(self, ask: Ask[T], terms: Wanted) -> Callable[[Trail], Flow[T]]:
+        return partial(ask, self._named(terms, threading.current_thread()), self._policy)
+
+    def _decorator(
+        self, job_id: str, claim: Callable[[str], Claim], *, remember: float | None, skip: bool
+    ) -> Callable[[F], F]:
+        return decorator.for_function(job_id, claim, remember=remember, skip=skip)
 
     def session(
         self,
@@ -132,77 +102,7 @@ class Holdfast(Client):
         flow = partial(session_flows.open_session, self._policy, **options)
         return self._link.hold(flow, lambda opened: Session(self._link, self, *opened, on_lost))
 
-    @overload
-    def exclusive(
-        self,
-        job_id: str,
-        *,
-        remember: float | None = None,
-        skip: Literal[False] = False,
-        **options: Unpack[ClaimOptions],
-    ) -> Callable[[F], F]: ...
-    @overload
-    def exclusive(
-        self, job_id: str, *, remember: float | None = None, skip: Literal[True], **options: Unpack[ClaimOptions]
-    ) -> Skipping: ...
-    def exclusive(
-        self, job_id: str, *, remember: float | None = None, skip: bool = False, **options: Unpack[ClaimOptions]
-    ) -> Callable[[F], F] | Skipping:
-        """Let a function run only while this job is ours.
-
-        `{date}` in `job_id` is today's date (UTC), `{name}` any argument of the call. With `remember` the job counts as
-        done for so many seconds once the function has returned. Raises `JobHeld` or `JobDone` instead of calling it;
-        with `skip` it returns None and logs the reason.
-        """
-        check_known(options, ClaimOptions)
-
-        def claim(job: str) -> Claim:
-            return self.claim(job, **options)
-
-        return decorator.for_function(job_id, claim, remember=remember, skip=skip)
-
     # Claims by their lease id and sessions by their id: for those who renew themselves.
-
-    def claim_job(
-        self,
-        job_id: str,
-        owner: str | None = None,
-        metadata: Metadata = None,
-        ttl: float | None = JOB_TTL_SECONDS,
-        *,
-        session: str | None = None,
-        **options: Unpack[ClaimJobOptions],
-    ) -> JobClaim:
-        """Claim a job and leave it to the caller to renew. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
-
-        `on_wait` is called with the place in the line every few seconds.
-        """
-        given = {**options, "owner": owner, "metadata": metadata, "ttl": ttl}
-        wanted = self._wanted(threading.current_thread(), ClaimOptions, given, session=session)
-        return self._link.hold(partial(claiming.claim, job_id, wanted, self._policy), _record)
-
-    def claim_any_job(
-        self, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAnyOptions]
-    ) -> JobClaim:
-        """Claim the first free job of a list and leave it to the caller to renew. Raises as `claim_any`.
-
-        Its `ttl` is 120 seconds, unless given.
-        """
-        given = {"ttl": JOB_TTL_SECONDS, **options}
-        wanted = self._wanted(threading.current_thread(), ClaimAnyOptions, given, session=session)
-        return self._link.hold(partial(claiming.claim_any, names(job_ids), wanted, self._policy), _record)
-
-    def claim_all_jobs(
-        self, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAllOptions]
-    ) -> list[JobClaim]:
-        """Claim every job of a list or none, and leave it to the caller to renew each. Raises as `claim_all`.
-
-        Their `ttl` is 120 seconds, unless given.
-        """
-        given = {"ttl": JOB_TTL_SECONDS, **options}
-        wanted = self._wanted(threading.current_thread(), ClaimAllOptions, given, session=session)
-        flow = partial(claiming.claim_all, names(job_ids), wanted, self._policy)
-        return self._link.hold(flow, lambda gots: list(map(_record, gots)))
 
     def heartbeat_job(
         self,

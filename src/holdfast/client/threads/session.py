@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self, Unpack
+from typing import Any, Self, TypeAlias
 
+from holdfast.client.common.claiming import ClaimingClient
+from holdfast.client.common.sessions import ClaimingSession
 from holdfast.client.flows.renewing import renewal_of_session
 from holdfast.client.holding import leaving
 from holdfast.client.holding.claim import mention
@@ -16,47 +18,15 @@ from holdfast.client.holding.session import HeldSession
 from holdfast.client.threads.claim import Claim, Claims
 from holdfast.client.threads.link import Link
 from holdfast.client.threads.loss import Lost, teller
-from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimOptions
 from holdfast.client.values.term import Term
 from holdfast.errors import HoldfastError
 from holdfast.wire.replies import SessionOpenedReply
 
-
-class Claimer(Protocol):
-    """Who claims for a session: its client."""
-
-    def claim(
-        self,
-        job_id: str,
-        *,
-        session: str | None = None,
-        on_lost: Callable[[Claim], object] | None = None,
-        **options: Unpack[ClaimOptions],
-    ) -> Claim:
-        """Claim a job."""
-
-    def claim_any(
-        self,
-        job_ids: Sequence[str],
-        *,
-        session: str | None = None,
-        on_lost: Callable[[Claim], object] | None = None,
-        **options: Unpack[ClaimAnyOptions],
-    ) -> Claim:
-        """Claim the first free job of a list."""
-
-    def claim_all(
-        self,
-        job_ids: Sequence[str],
-        *,
-        session: str | None = None,
-        on_lost: Callable[[Claims], object] | None = None,
-        **options: Unpack[ClaimAllOptions],
-    ) -> Claims:
-        """Claim every job of a list or none."""
+Claimer: TypeAlias = ClaimingClient[Claim, Claims, Claim, Claims, Any, Any]
+"""Who claims for a session: its client."""
 
 
-class Session(HeldSession[Claim], Leaving):
+class Session(HeldSession[Claim], ClaimingSession[Claim, Claims, Claim, Claims], Leaving):
     """A session that is ours, kept alive in the background. Use it in a `with` statement: leaving the block ends it."""
 
     def __init__(
@@ -93,38 +63,14 @@ class Session(HeldSession[Claim], Leaving):
             # What happened in the block matters more.
             mention(problem, f"the session {self.session_id} was not ended")
 
-    def claim(
-        self, job_id: str, *, on_lost: Callable[[Claim], object] | None = None, **options: Unpack[ClaimOptions]
-    ) -> Claim:
-        """Claim a job for this session, as `Holdfast.claim`."""
-        claim = self._claimer.claim(job_id, session=self.session_id, on_lost=on_lost, **options)
-        self._add(claim)
-        return claim
+    def _adopt(self, got: Claim) -> Claim:
+        self._add(got)
+        return got
 
-    def claim_any(
-        self,
-        job_ids: Sequence[str],
-        *,
-        on_lost: Callable[[Claim], object] | None = None,
-        **options: Unpack[ClaimAnyOptions],
-    ) -> Claim:
-        """Claim the first free job of a list for this session, as `Holdfast.claim_any`."""
-        claim = self._claimer.claim_any(job_ids, session=self.session_id, on_lost=on_lost, **options)
-        self._add(claim)
-        return claim
-
-    def claim_all(
-        self,
-        job_ids: Sequence[str],
-        *,
-        on_lost: Callable[[Claims], object] | None = None,
-        **options: Unpack[ClaimAllOptions],
-    ) -> Claims:
-        """Claim every job of a list or none for this session, as `Holdfast.claim_all`."""
-        claims = self._claimer.claim_all(job_ids, session=self.session_id, on_lost=on_lost, **options)
-        for claim in claims:
+    def _adopt_all(self, got: Claims) -> Claims:
+        for claim in got:
             self._add(claim)
-        return claims
+        return got
 
     def end(self) -> None:
         """End the session, and with it every claim of it, in one step; a second time is harmless."""

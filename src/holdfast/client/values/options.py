@@ -1,16 +1,21 @@
-"""What a claim may ask for: every option has its one home here. A type checker knows them where they are given.
+"""What a claim may ask for. Every option has its home here; each verb that claims has it as a parameter of its own.
 
-All times are seconds.
+The classes of options are for programs that put options together before they claim: `client.claim(job, **options)`. All
+times are seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypedDict
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, TypedDict
 
 import msgspec
 
-from holdfast.client.values.records import Metadata, Place
+from holdfast.client.values.arguments import session_name, wait_seconds, whole_seconds
+from holdfast.client.values.records import Metadata, Place, packed, plain_labels
+
+OnWait: TypeAlias = Callable[[Place], None]
+"""Is told where one stands in line, and whether the server is away."""
 
 
 class _EveryOption(TypedDict, total=False):
@@ -24,7 +29,7 @@ class _EveryOption(TypedDict, total=False):
     """Keep the job closed for so long after any end of this claim."""
     labels: Mapping[str, str] | None
     """What to find it by: at most 16 texts by key. Lists and events can be asked for a label."""
-    on_wait: Callable[[Place], None] | None
+    on_wait: OnWait | None
     """Called every few seconds of the wait, with the place in the line, and whether the server is away."""
 
 
@@ -61,7 +66,7 @@ class ClaimJobOptions(_EveryOption, total=False):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What one claim asks for, once the defaults are filled in. Times in seconds, as the caller gave them."""
+    """What one claim asks for. Times in seconds, as the caller gave them."""
 
     ttl: float | None
     owner: str | None
@@ -72,13 +77,35 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     redo: bool = False
     session: str | None = None
     lock_delay: int = 0
-    on_wait: Callable[[Place], None] | None = None
+    on_wait: OnWait | None = None
 
 
-def check_known(given: Iterable[str], kind: type) -> None:
-    """Refuse an option that there is not: it must never be ignored."""
-    known = kind.__annotations__
-    for name in given:
-        if name not in known:
-            hint = "; ttl is the life of the lease, wait how long to stand in line" if name == "timeout" else ""
-            raise TypeError(f"there is no option {name!r} here; known are {', '.join(sorted(known))}{hint}")
+def wanted(
+    *,
+    ttl: float | None,
+    wait: float | None,
+    owner: str | None,
+    metadata: Metadata,
+    labels: Mapping[str, str] | None,
+    redo: bool,
+    lock_delay: float,
+    session: str | None,
+    on_wait: OnWait | None,
+    resume: bool = False,
+) -> Wanted:
+    """Put together what a claim asks for. What cannot be sent at all is refused here, before anything is asked."""
+    if ttl is not None:
+        whole_seconds(ttl)
+    packed(metadata)
+    return Wanted(
+        ttl=ttl,
+        owner=owner,
+        wait=wait_seconds(wait),
+        metadata=metadata,
+        labels=plain_labels(labels),
+        resume=resume,
+        redo=redo,
+        session=None if session is None else session_name(session),
+        lock_delay=whole_seconds(lock_delay, "lock_delay"),
+        on_wait=on_wait,
+    )
