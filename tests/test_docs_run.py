@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import re
+import shutil
 import sqlite3
 import subprocess
 import tomllib
@@ -29,7 +30,7 @@ NOT_RUN = {
     ("docs/guide/containers.md", "needs a container engine"): 1,
     ("docs/guide/install.md", "needs a package index"): 2,
     ("docs/guide/operating.md", "needs a server with such a certificate"): 1,
-    ("docs/guide/operating.md", "needs systemd and root"): 1,
+    ("docs/guide/operating.md", "needs systemd and root"): 4,
     ("docs/guide/proxies.md", "needs a name, a certificate and a proxy"): 1,
 }
 
@@ -114,14 +115,37 @@ def test_toml_is_taken(block: Block, tmp_path: Path) -> None:
         settings.load(overrides={}, environment={}, file=tmp_path / "holdfast.toml")
 
 
-@pytest.mark.parametrize("block", blocks_in("ini"), ids=str)
-def test_units_are_units(block: Block) -> None:
-    """Each `ini` block is a unit of systemd with its three sections, no line twice, and starts our server."""
+def _unit(block: Block) -> configparser.ConfigParser:
     unit = configparser.ConfigParser(interpolation=None, strict=True)
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # Names of systemd have capitals.
     unit.read_string(block.text)
-    assert unit.sections() == ["Unit", "Service", "Install"]
-    assert "/.venv/bin/holdfast serve --config " in unit["Service"]["ExecStart"]
+    return unit
+
+
+def test_units_are_units() -> None:
+    """The `ini` blocks are units of systemd, no line twice: the server, its backup, and the timer of that."""
+    server, backup, timer = map(_unit, blocks_in("ini"))
+    assert server.sections() == ["Unit", "Service", "Install"]
+    assert server["Service"]["ExecStart"].startswith("/opt/holdfast/bin/holdfast serve --config ")
+    assert backup.sections() == ["Unit", "Service"]
+    assert "/opt/holdfast/bin/holdfast backup --force " in backup["Service"]["ExecStart"]
+    assert server["Service"]["User"] == backup["Service"]["User"] == "holdfast"
+    assert timer.sections() == ["Unit", "Timer", "Install"]
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """`systemd-analyze verify` has nothing to say about them."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze here")
+    names = ("holdfast.service", "holdfast-backup.service", "holdfast-backup.timer")
+    for name, block in zip(names, blocks_in("ini"), strict=True):
+        # The program is not installed where the unit says.
+        text = block.text.replace("ExecStart=/opt/holdfast/bin/holdfast", f"ExecStart={shutil.which('true')}")
+        (tmp_path / name).write_text(text)
+    command = ["systemd-analyze", "verify", *(str(tmp_path / name) for name in names)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    about_ours = [line for line in done.stderr.splitlines() if any(name in line for name in names)]
+    assert (done.returncode, about_ours) == (0, []), done.stderr
 
 
 def test_sql_runs() -> None:
