@@ -48,7 +48,7 @@ def _needed(distribution: importlib.metadata.Distribution, extras: frozenset[str
     for line in distribution.requires or ():
         wanted, _, marker = line.partition(";")
         extra = re.search(r"extra\s*==\s*[\"'](\w+)[\"']", marker)
-        if (extra and extra[1] not in extras) or "win32'" in marker.replace("!= 'win32'", ""):
+        if extra and extra[1] not in extras:
             continue
         name = re.split(r"[^\w.-]", wanted.strip())[0]
         if name in found:

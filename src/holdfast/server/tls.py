@@ -68,7 +68,7 @@ class Certificate:
             self._tried = found
             try:
                 self._current = _context_of(self._chain, self._key)
-            except BadCertificateError as error:
+            except (BadCertificateError, OSError) as error:  # `OSError`: it went while we looked at it.
                 log.warning("a new certificate is not used, and the one before stays: %s", error)
             else:
                 log.info("a new certificate was read from %s: new connections get it", self._chain)

@@ -36,6 +36,7 @@ _HELP = """\
 
   URI             what to lock, as in github://acme/app/issues/42{ttl}
   --ca-file FILE  trust the certificates in FILE and no others; else HOLDFAST_CA_FILE
+  --allow-insecure-http  ask the server of HOLDFAST_URL over plain HTTP, as HOLDFAST_ALLOW_INSECURE_HTTP=1 does
 
 Environment: GATEWAY_URL, SHUTDOWN_SECRET, HOLDFAST_CA_FILE. Without GATEWAY_URL the server of HOLDFAST_URL or of your
 client.toml is asked; HOLDFAST_RLOCK_STANDALONE=1 then means that there is no server and no need of one.
