@@ -43,6 +43,8 @@ SEARCHED_BYTES_MAX = 16 * 1024 * 1024
 """How many bytes one search looks at before it answers with what it found and where to go on."""
 DECODED_BYTES_MAX = 1024 * 1024
 """How many of them it makes records of: that costs most."""
+NAMES_LEFT = "names_left_of"
+"""The scalar that says which record is gone from the history and may have left names there; 0 if none."""
 FOREVER = 2**62
 
 
@@ -138,7 +140,7 @@ class Archive:
         await self._keep(records, names)
 
     async def _keep(self, records: list[Record], names: list[Row]) -> None:
-        names = await self._all_but_one_slice("write_history_name", names)
+        names = await self._all_but_one_slice(names)
         rows = [(record.seq, record.wall_ms, encode_batch([record])) for record in records]
 
         def write() -> None:
@@ -151,11 +153,11 @@ class Archive:
         self._store.slice(write)
         await asyncio.sleep(0)
 
-    async def _all_but_one_slice(self, statement: str, names: list[Row]) -> list[Row]:
-        """Run a statement for names, and return what is left for the last slice: a session may end with thousands."""
+    async def _all_but_one_slice(self, names: list[Row]) -> list[Row]:
+        """Keep names, and return what is left for the last slice: a session may end with thousands."""
         while len(names) > SLICE_ROWS:
             some, names = names[:SLICE_ROWS], names[SLICE_ROWS:]
-            self._store.slice(lambda some=some: self._store.do(statement, some))  # type: ignore[misc]
+            self._store.slice(lambda some=some: self._store.do("write_history_name", some))  # type: ignore[misc]
             await asyncio.sleep(0)
         return names
 
@@ -181,6 +183,7 @@ class Archive:
     async def _prune(self, wall_ms: int) -> None:
         """Drop what is too old; then, while there is too much, the eldest of whoever has left the most."""
         shares, keeping = self._shares, self._keeping
+        await self._drop_names_left()
         while shares.has_uncounted():
             self._store.slice(lambda: shares.count_some(SLICE_ROWS))
             await asyncio.sleep(0)
@@ -193,28 +196,51 @@ class Archive:
             await self._forget(seqs)
 
     async def _forget(self, seqs: list[int]) -> None:
-        """Drop as many of these as fit into a slice, at least one."""
+        """Drop as many of these as fit into a slice, at least one.
+
+        A record may have thousands of names. It goes with the first of them, so that none is ever there without some of
+        its names, and the rest follows.
+        """
         names: list[Row] = []
         for count, seq in enumerate(seqs, 1):
             names.extend((name, seq) for (name,) in self._store.run("read_history_names", (seq,)))
             if len(names) >= SLICE_ROWS:
                 seqs = seqs[:count]
                 break
-        names = await self._all_but_one_slice("drop_history_name", names)
-
+        has_more = len(names) > SLICE_ROWS
         pruned = max(self.pruned, *seqs)
         rows = [(seq,) for seq in seqs]
 
         def drop() -> None:
-            self._store.do("drop_history_name", names)
+            self._store.do("drop_history_name", names[:SLICE_ROWS])
             self._shares.drop(rows)
             gone = self._store.do("drop_history", rows)
             self._store.do("add_meta", [("history", -gone)])
             self._store.do("write_meta", [("pruned", pruned)])
+            if has_more:
+                # Of the last one: the others together have fewer names than a slice has rows.
+                self._store.do("write_meta", [(NAMES_LEFT, seqs[-1])])
 
         self._store.slice(drop)
         self.pruned = pruned
         await asyncio.sleep(0)
+        if has_more:
+            await self._drop_names_left()
+
+    async def _drop_names_left(self) -> None:
+        """Drop the names of a record that is gone. A compaction that was cut short may have left some."""
+        while seq := self._store.meta(NAMES_LEFT):
+            names: list[Row] = [
+                (name, seq) for (name,) in self._store.run("read_some_history_names", (seq, SLICE_ROWS))
+            ]
+
+            def drop(names: list[Row] = names) -> None:
+                self._store.do("drop_history_name", names)
+                if len(names) < SLICE_ROWS:
+                    self._store.do("write_meta", [(NAMES_LEFT, 0)])
+
+            self._store.slice(drop)
+            await asyncio.sleep(0)
 
     # History.
 

@@ -148,6 +148,10 @@ SELECT seq, wall_ms, body FROM history WHERE seq <= ? ORDER BY seq
 -- The names one record is listed under.
 SELECT name FROM history_name WHERE seq = ?
 
+-- name: read_some_history_names
+-- Some of them.
+SELECT name FROM history_name WHERE seq = ? LIMIT ?
+
 -- name: read_newest_history
 -- The newest number in the history.
 SELECT max(seq) FROM history
