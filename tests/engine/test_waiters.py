@@ -543,7 +543,7 @@ def test_the_spent_are_cleared_out() -> None:
     for number in range(20 * SPENT_MAX):
         waiters.put(_waiter(f"t-{number}", 40_000 + number))
         waiters.take(f"t-{number}")
-        assert len(waiters._deadlines) <= SPENT_MAX + 5
+        assert len(waiters.deadlines) <= SPENT_MAX + 5
     assert list(waiters.overdue(60_000)) == [stays]
 
 

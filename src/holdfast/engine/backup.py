@@ -39,7 +39,7 @@ async def backup(engine: Engine, key: bytes, version: str, writer: BackupWriter)
         yield writer.part(part)
         await asyncio.sleep(0)
     seq, upto = 0, frozen.head.seq
-    while records := [each for each in await engine.follow(seq, PAGE) if each.seq <= upto]:
+    while records := [each for each in await engine.journal.follow(seq, PAGE) if each.seq <= upto]:
         seq = records[-1].seq
         yield writer.records(encode_batch(records), len(records))
         await asyncio.sleep(0)

@@ -58,7 +58,7 @@ from holdfast.journal.base import Journal, JournalError, JournalUnavailableError
 from holdfast.journal.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from holdfast.core.decision import Notice
     from holdfast.engine.replies import OwedAnswer, Reply
@@ -232,10 +232,6 @@ class Engine:
         await self.look(lambda _state, _now: None)
         return await self.journal.history(query)
 
-    async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
-        """Return what happened after a record, oldest first."""
-        return await self.journal.follow(after_seq, limit)
-
     def _turn_away(self, reply: Reply) -> None:
         reply(Unavailable(self.why_not_serving()), Moment(self._turns.now_ms, self.clock.wall_ms()))
 
@@ -252,7 +248,8 @@ class Engine:
             while (due := settle(self.state, now, self.limits)) is not None:
                 self._apply(due.event, now)
                 self._notify(due.notices)
-            self._send_away(self._waiters.overdue(now.ms))
+            if self._waiters.deadlines and self._waiters.deadlines[0][0] <= now.ms:
+                self._send_away(self._waiters.overdue(now.ms))
         except Exception as error:
             self._fail(error)
             raise

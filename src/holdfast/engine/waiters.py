@@ -81,7 +81,8 @@ class Waiters:
 
     def __init__(self) -> None:
         self._by_ticket: dict[str, Waiter] = {}
-        self._deadlines: list[tuple[int, int, Waiter]] = []
+        self.deadlines: list[tuple[int, int, Waiter]] = []
+        """The earliest on top; a request may have stopped waiting already."""
         self._number = count()
 
     def __len__(self) -> int:
@@ -114,10 +115,10 @@ class Waiters:
         """Let a request wait at its place; return the one that waited there before, if one did."""
         before = self._by_ticket.get(waiter.ticket_id)
         self._by_ticket[waiter.ticket_id] = waiter
-        if len(self._deadlines) > 2 * len(self._by_ticket) + SPENT_MAX:
-            self._deadlines = [entry for entry in self._deadlines if self._waits(entry[2])]
-            heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (waiter.deadline_ms, next(self._number), waiter))
+        if len(self.deadlines) > 2 * len(self._by_ticket) + SPENT_MAX:
+            self.deadlines = [entry for entry in self.deadlines if self._waits(entry[2])]
+            heapq.heapify(self.deadlines)
+        heapq.heappush(self.deadlines, (waiter.deadline_ms, next(self._number), waiter))
         return before
 
     def take(self, ticket_id: str) -> Waiter | None:
@@ -138,16 +139,16 @@ class Waiters:
         """Return everybody, and let nobody wait any more."""
         everybody = list(self._by_ticket.values())
         self._by_ticket.clear()
-        self._deadlines.clear()
+        self.deadlines.clear()
         return everybody
 
     def next_deadline_ms(self) -> int | None:
         """Return the next deadline; its request may have stopped waiting already."""
-        return self._deadlines[0][0] if self._deadlines else None
+        return self.deadlines[0][0] if self.deadlines else None
 
     def overdue(self, now_ms: int) -> Iterator[Waiter]:
         """Yield those who have waited for as long as they wanted, and let them wait no more."""
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            waiter = heapq.heappop(self._deadlines)[2]
+        while self.deadlines and self.deadlines[0][0] <= now_ms:
+            waiter = heapq.heappop(self.deadlines)[2]
             if self.drop(waiter):
                 yield waiter

@@ -212,7 +212,7 @@ class Auth:
         """Return the caller, or raise why there is none."""
         kept = self._digests.get(authorization) if authorization is not None else None
         if kept is not None:
-            caller = self.by_digest(kept, state, wall_ms)
+            caller = self.static.callers.get(kept) or self.by_digest(kept, state, wall_ms)
             if caller is not None:
                 return caller
         run = self._runs.get(authorization) if authorization is not None else None

@@ -132,7 +132,7 @@ class Events:
         """Yield what the journal has up to a record."""
         engine = self._api.engine
         while self._sent < upto and self._is_let_in():
-            records = deque(await engine.follow(self._sent, PAGE))
+            records = deque(await engine.journal.follow(self._sent, PAGE))
             if self._sent < engine.journal.history_begins_after:
                 # Dropped before the reader came, or while it read.
                 self._sent = engine.journal.history_begins_after
