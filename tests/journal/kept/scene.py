@@ -187,7 +187,9 @@ async def _lines(world: World, p: str, worker: str, other: str) -> None:
     await world.verb("release", f"{p}/one", token=other, lease_id=granted["lease_id"])
     await world.verb("release", f"{p}/two", token=worker, lease_id=second["lease_id"])
     await both
-    place = await world.acquire(f"{p}/one", token=other, owner="dora", ttl_seconds=60, wait_seconds=0.5)
+    dora = {"owner": "dora", "ttl_seconds": 60, "wait_seconds": 0.5}
+    await world.acquire(f"{p}/one", token=other, key=f"{p}-had-the-place", **dora)
+    place = await world.acquire(f"{p}/one", token=other, key=f"{p}-has-the-place", **dora)
     await world.told("DELETE", f"/tickets/{place['ticket']}", token=other)
     await _ended_with_its_token(world, p, worker)
     await _done_in_line(world, p, worker, other)
@@ -227,7 +229,7 @@ async def _done_in_line(world: World, p: str, worker: str, other: str) -> None:
         result="42 pages",
         key=f"{p}-done",
     )
-    redone = await world.acquire(f"{p}/redone", token=worker, owner="ana", ttl_seconds=60)
+    redone = await world.acquire(f"{p}/redone", token=worker, ttl_seconds=60)
     redo = asyncio.create_task(
         world.acquire(
             f"{p}/redone", token=other, owner="bea", redo=True, metadata="again", ttl_seconds=900, wait_seconds=20
