@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "holdfast"
 
-LEAVES = {"clientconfig", "errors", "extras", "privatefiles", "settings", "tlswords"}
+LEAVES = {"clientconfig", "durations", "errors", "extras", "privatefiles", "settings", "tlswords"}
 PUBLIC = "the public names"
 """What a user imports from `holdfast` itself."""
 
@@ -26,7 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "extras": set(),
     "privatefiles": set(),
     "tlswords": set(),
-    "settings": {"errors", "privatefiles"},
+    "durations": set(),
+    "settings": {"durations", "errors", "privatefiles"},
     "clientconfig": {"errors", "privatefiles"},
     "fencing": {"errors"},
     "core": set(),

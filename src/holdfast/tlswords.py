@@ -30,7 +30,7 @@ def trouble(error: BaseException) -> tuple[str, str]:
     reason = (cause.reason or str(cause)).replace("_", " ").lower()
     hint = "look at the TLS settings of the server, or of the proxy before it"
     if cause.reason in _NOT_TLS:
-        hint = "does it speak https? If it speaks plain HTTP, write http:// in its address"
+        hint = "what answers there does not speak https: write http:// in its address, or give it a certificate"
     return f"the encrypted connection failed ({reason})", hint
 
 

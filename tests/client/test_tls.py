@@ -42,10 +42,10 @@ def test_a_certificate_that_nobody_vouches_for(secured: ServerProcess, refusing:
 
 
 def test_https_where_http_is_spoken(server: ServerProcess, refusing: Refusing) -> None:
-    """An https address of a server that speaks plain HTTP is asked whether it is right."""
+    """An https address of a server that speaks plain HTTP: what is spoken there is known, and said."""
     error = refusing(f"https://127.0.0.1:{server.port}")
     assert error.problem == "the encrypted connection failed (wrong version number)"
-    assert "does it speak https?" in error.hint and "http://" in error.hint
+    assert "does not speak https: write http:// in its address" in error.hint
 
 
 def test_http_where_https_is_spoken(secured: ServerProcess, refusing: Refusing) -> None:

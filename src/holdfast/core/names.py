@@ -32,6 +32,7 @@ _DOT_SEGMENT = re.compile(
     # in the pattern and what may not stand before it second, because that is found much faster.
     r"\.(?<![\w.~%-]\.)\.?(?![\w.~%-])"
 )
+_URI = "A ':' stands only behind the scheme of a URI, as in github://acme/app/issues/42"
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 
 
@@ -50,7 +51,7 @@ def parse_name(text: str) -> str:
     if size > NAME_BYTES_MAX:
         raise BadNameError(f"a name has at most {NAME_BYTES_MAX} bytes of UTF-8, this one has {size}")
     if text in RESERVED_NAMES:
-        raise BadNameError(f"{text!r} is reserved")
+        raise BadNameError(f"{text!r} is reserved for a route: take a longer name")
     # What can be printed has no halves in it, and no controls or blanks but the usual one: no need to look at each.
     for char in "" if text.isprintable() else text:
         if unicodedata.category(char) == "Cs":
@@ -67,7 +68,9 @@ def parse_name(text: str) -> str:
 
 def _check_uri(scheme: str, rest: str) -> None:
     if not _SCHEME.fullmatch(scheme):
-        raise BadNameError(f"{scheme!r} is not a URI scheme: a letter, then letters, digits, '+', '-', '.'")
+        if not scheme:
+            raise BadNameError(f"a name does not begin with ':'. {_URI}")
+        raise BadNameError(f"{scheme!r} is not a URI scheme: a letter, then letters, digits, '+', '-', '.'. {_URI}")
     if not rest:
         raise BadNameError("a URI has something after its scheme")
     for char in "" if rest.isprintable() and " " not in rest else rest:
@@ -78,14 +81,15 @@ def _check_uri(scheme: str, rest: str) -> None:
 def _check_path(text: str) -> None:
     for component in text.split("/"):
         if not component:
-            raise BadNameError("a component between slashes is empty")
+            raise BadNameError("a part between slashes is empty: no '/' at the beginning or end, and no two in a row")
         if component == "..":
-            raise BadNameError("'..' may not be a component")
+            raise BadNameError("'..' may not be a part of a name between slashes")
         if len(component.encode()) > COMPONENT_BYTES_MAX:
-            raise BadNameError(f"a component has at most {COMPONENT_BYTES_MAX} bytes")
+            raise BadNameError(f"a part between slashes has at most {COMPONENT_BYTES_MAX} bytes")
         for char in component:
             if not (char.isalpha() or char.isdecimal() or char in "-_."):
-                raise BadNameError(f"{_shown(char)} may not stand in a name: use letters, digits, '-', '_', '.', '/'")
+                use = f"use letters, digits, '-', '_', '.', '/'. {_URI}"
+                raise BadNameError(f"{_shown(char)} may not stand in a name: {use}")
 
 
 def _shown(char: str) -> str:

@@ -282,12 +282,14 @@ def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> Non
     if api.settings.public_url:
         print(f"Clients elsewhere use {api.settings.public_url}")
     print(f"Data is in {api.settings.data.absolute()}")
-    known = token_path or _token_at_hand(api, url)
+    known = token_path or _token_at_hand(api)
     if token_path is not None:
-        print(f"The first token, {FIRST_TOKEN!r} with all scopes, is in {token_path}")
+        print(f"The first access token, {FIRST_TOKEN!r} with all scopes, is in {token_path}")
     elif known is not None:
-        print(f"Your token is in {known}")
-    token = "YOUR_TOKEN" if known is None else f"$(cat '{known}')"
+        print(f"Your access token is in {known}")
+    else:
+        print("Put your access token into HOLDFAST_TOKEN: one of the settings, or made with `holdfast token create`")
+    token = "$HOLDFAST_TOKEN" if known is None else f"$(cat '{known}')"
     print(
         f"\nTry:\n  curl -X POST {url}/locks/github-issue-1842/acquire \\\n"
         f"    -H \"Authorization: Bearer {token}\" -H 'Content-Type: application/json' \\\n"
@@ -296,14 +298,22 @@ def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> Non
     )
 
 
-def _token_at_hand(api: Api, url: str) -> str | None:
-    """Return where the user's own token for this server is kept, if it is there and good here."""
+def _token_at_hand(api: Api) -> str | None:
+    """Return where an access token for this server is kept, if it is there and good here.
+
+    That is in the user's own configuration, or beside the data, where the first start put it.
+    """
+    files = [api.settings.data / TOKEN_FILE]
     with contextlib.suppress(OSError, SettingsError):
         config = clientconfig.read(os.environ)
-        if config.url == url and config.token_file is not None:
-            kept = digest(clientconfig.read_token(config.token_file))
+        if config.token_file is not None:
+            # Its address may be another one of this server. Whether the access token is good here is looked at below.
+            files.insert(0, config.token_file)
+    for file in files:
+        with contextlib.suppress(OSError, SettingsError):
+            kept = digest(clientconfig.read_token(file))
             if api.auth.by_digest(kept, api.engine.state, api.engine.clock.wall_ms()) is not None:
-                return str(config.token_file)
+                return str(file)
     return None
 
 

@@ -18,7 +18,8 @@ import msgspec
 
 from holdfast.errors import SettingsError
 from holdfast.privatefiles import NotOursError, read_ours
-from holdfast.settings.table import NAMES, PREFIX, TABLE, Setting, Settings, default_data, home_of
+from holdfast.settings.setting import PREFIX, Setting
+from holdfast.settings.table import NAMES, TABLE, Settings, default_data, home_of
 
 FILE_NAME = "holdfast.toml"
 FILE_BYTES_MAX = 1_048_576

@@ -38,9 +38,10 @@ else than you or root, or can be written by everybody. The greeting names the fi
 A name that does not exist, or a value that is not allowed, stops the server before it starts and says where it stands.
 A `HOLDFAST_` variable that does not exist is a line in the log, and ignored; those of clients, and what Kubernetes
 tells of a service called `holdfast`, are passed over. Numbers may be grouped, as in `10_000`, and are at most
-1_000_000_000 where nothing less is said. A switch is `true` or `false` (outside the file also `on`, `off`, `yes`, `no`,
-`1`, `0`). `~/` at the start of a path is your home. Where two names stand, the file and `--set` take both; the variable
-is made from the first.
+1_000_000_000 where nothing less is said. A number of seconds may be a time with its units: `90s`, `15m`, `1h30m` (in
+the file, in quotes). A switch is `true` or `false` (outside the file also `on`, `off`, `yes`, `no`, `1`, `0`). `~/` at
+the start of a path is your home. Where two names stand, the file and `--set` take both; the variable is made from the
+first.
 
 Other people on the machine can read a command line, so keep `tokens` off it.
 

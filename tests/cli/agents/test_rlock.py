@@ -148,7 +148,7 @@ def test_a_bad_request_is_4(name: str, call: Callable[..., Done]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_usage_is_9(name: str, call: Callable[..., Done]) -> None:
     """No key, an empty one or an unknown option is exit 9; what stands behind the key and is no option is ignored."""
-    usage = f"usage: {name} URI" + (" [--ttl SECONDS]" if name in TTL else "")
+    usage = f"usage: {name} URI" + (" [--ttl TIME]" if name in TTL else "")
     assert call(name)[:2] == call(name, "")[:2] == (9, {"ok": False, "error": usage})
     wrong: list[tuple[str, ...]] = [("--ttl", "5", "a:b"), ("a:b", "--tll", "5")]
     wrong += [("a:b", "--ttl", text) for text in ("", "0", "-1", "x", "nan", "inf")] if name in TTL else []

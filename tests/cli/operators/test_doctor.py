@@ -51,6 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
         payload = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(payload)))
+        self.send_header("X-Request-Id", "req_odd")
         self.end_headers()
         self.wfile.write(payload)
 
@@ -143,7 +144,7 @@ def test_a_proxy_without_its_server_is_69(tmp_path: Path, holdfast: Run, kind: s
     assert done.returncode == 69
     ((name, (status, text)),) = checks(done).items()
     assert (name, status) == ("reachable", "FAIL")
-    assert "not as a Holdfast server does -> check the address, and that the server behind it runs" in text
+    assert "and the server behind it does not -> look whether that server runs" in text
 
 
 def test_a_page_of_somebody_else_is_69(odd: OddServer, holdfast: Run) -> None:

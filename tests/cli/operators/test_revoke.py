@@ -70,7 +70,7 @@ def test_check_tells_a_current_token(operator: Run, api: Api) -> None:
     lease = api.acquired(job)
     token = lease["fencing_token"]
     done = operator("check", job, token)
-    assert (done.returncode, done.stdout) == (0, f"token {token} of {job} is current\n")
+    assert (done.returncode, done.stdout) == (0, f"fencing token {token} of {job} is current\n")
     done = operator("check", job, token - 1, "--json")
     assert (done.returncode, json.loads(done.stdout)) == (1, {"job_id": job, "token": token - 1, "current": False})
     api.release(job, lease["lease_id"])

@@ -49,7 +49,7 @@ def test_doctor_says_that_the_token_is_wrong(strict: ServerProcess, holdfast: Ru
     done = holdfast("doctor", HOLDFAST_URL=strict.url, HOLDFAST_TOKEN=WRONG)
     (failed,) = [line for line in done.stdout.splitlines() if not line.startswith("ok")]
     assert done.returncode == 1
-    assert failed.startswith("FAIL  token") and "-> put one into HOLDFAST_TOKEN" in failed
+    assert failed.startswith("FAIL  token") and "-> put one of this server into HOLDFAST_TOKEN" in failed
 
 
 def test_a_server_that_does_not_know_its_name(server: ServerProcess, holdfast: Run) -> None:
@@ -93,4 +93,4 @@ def test_a_missing_scope_is_named(server: ServerProcess, holdfast: Run) -> None:
     """A token without the scope is told by the server which one it needs, and which it has."""
     done = holdfast("claim", unique(), HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.READER)
     assert done.returncode == 77
-    assert "a token with the scope 'claim'; this one has read." in done.stderr
+    assert "an access token with the scope 'claim'; this one has read." in done.stderr

@@ -55,7 +55,7 @@ def test_a_certificate_for_another_name(secured: ServerProcess, pem: Path, asked
 
 def test_the_wrong_scheme(secured: ServerProcess, server: ServerProcess, asked: Callable[..., None]) -> None:
     """https to a server of plain HTTP, and http to one of TLS, are asked whether that is meant."""
-    asked(f"https://127.0.0.1:{server.port}", "the encrypted connection failed (wrong version number)", "does it speak")
+    asked(f"https://127.0.0.1:{server.port}", "the encrypted connection failed (wrong version number)", "what answers")
     asked(f"http://127.0.0.1:{secured.port}", "the connection broke", "does it speak https? Then write https://")
 
 

@@ -44,7 +44,10 @@ Prints one line of JSON. Exit codes: 0 ok, 1 held by another, 2 not found, 3 not
 6 unreachable, 7 other, 9 usage, 10-12 gateway errors.
 """
 _TOO_LATE = "no answer in time: it may or may not have been done"
-_TTL_HELP = "\n  --ttl SECONDS   for how long; the server's resourceLockTimeout if absent"
+_ANOTHER = "another program answers there; look at the address in GATEWAY_URL"
+_TTL_HELP = (
+    "\n  --ttl TIME      for how long, as 120 (seconds), 90s, 15m, 1h30m; the server's resourceLockTimeout if absent"
+)
 
 Said = tuple[int, dict[str, object]]
 """An exit code and what to print."""
@@ -110,7 +113,7 @@ def heartbeat() -> NoReturn:
 
 def main(command: str, verb: str, *, timed: bool) -> int:
     """Run a command: print its line and return its exit code."""
-    usage = f"usage: {command} URI [--ttl SECONDS]" if timed else f"usage: {command} URI"
+    usage = f"usage: {command} URI [--ttl TIME]" if timed else f"usage: {command} URI"
     arguments = sys.argv[1:]
     try:
         if arguments[:1] in (["-h"], ["--help"]):
@@ -208,13 +211,11 @@ def _read_arguments(arguments: list[str], *, timed: bool) -> dict[str, object]:
 
 
 def _read_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1
-    if not 0 < seconds < float("inf"):
-        raise UsageError("--ttl needs a number of seconds above 0")
-    return seconds
+    from holdfast.durations import milliseconds
+
+    if not (found_ms := milliseconds(text)):
+        raise UsageError("--ttl needs a time above 0, as 120, 90s, 15m, 1h30m or 500ms")
+    return found_ms / 1_000
 
 
 # Where to ask.
@@ -290,9 +291,9 @@ def _judge(status: int, content: bytes) -> Said:
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
-        return code or OTHER, _failed(f"HTTP {status}, and not from a gateway: the answer is not a JSON object")
+        return code or OTHER, _failed(f"HTTP {status}, and not from a gateway: {_ANOTHER}")
     if code == OK and said.get("ok") is not True:
-        return OTHER, _failed("HTTP 200 without ok: not from a gateway")
+        return OTHER, _failed(f"HTTP 200 without ok, and not from a gateway: {_ANOTHER}")
     return code, said if "ok" in said else {"ok": False, **said}
 
 
@@ -305,7 +306,8 @@ def _send(address: Address, request: bytes, deadline: float) -> tuple[int, bytes
     except TimeoutError:
         raise UnreachableError(_TOO_LATE) from None
     except (OSError, ValueError) as error:
-        raise LostError(f"the connection broke, it may or may not have been done: {_words(error)}") from None
+        hint = "; if it speaks https, write https:// in its address" if address.scheme == "http" else ""
+        raise LostError(f"the connection broke, it may or may not have been done: {_words(error)}{hint}") from None
     finally:
         connection.close()
 

@@ -97,9 +97,8 @@ def _server_checks(server: Probe) -> Iterator[Finding]:
     try:
         ready = server.ask("/readyz")
         place = f"{server.url} (from {server.url_origin})"
-        if not (isinstance(_field(ready, "status"), str) or server.is_refusal(ready)):
-            text = f"{place} answered {ready.status}, and not as a Holdfast server does"
-            yield Finding("reachable", "FAIL", text, "check the address, and that the server behind it runs")
+        if not (_is_ready_of_ours(ready) or server.is_refusal(ready)):
+            yield _stranger(ready, place)
             return
         yield Finding("reachable", "ok", f"{place}, {times.monotonic_ms() - began_ms} ms")
         yield _ready(ready)
@@ -121,6 +120,22 @@ def _server_checks(server: Probe) -> Iterator[Finding]:
         yield Finding("reachable", "FAIL", text, hint)
 
 
+def _is_ready_of_ours(answer: Answer) -> bool:
+    """Tell whether a Holdfast server says how it is. Others say it like this too, but without its request id."""
+    is_ours = answer.headers.get("X-Request-Id", "").startswith("req_")
+    return is_ours and isinstance(_field(answer, "status"), str)
+
+
+def _stranger(answer: Answer, place: str) -> Finding:
+    program = answer.headers.get("Server", "").strip()
+    named = f" ({program:.60})" if program else ""
+    if answer.status in {502, 503, 504}:
+        text = f"a proxy{named} answers at {place} with {answer.status}, and the server behind it does not"
+        return Finding("reachable", "FAIL", text, "look whether that server runs, and where the proxy sends requests")
+    text = f"another program{named} answers at {place}, and no Holdfast server"
+    return Finding("reachable", "FAIL", text, "check host and port: `holdfast serve` says its own when it starts")
+
+
 def _ready(answer: Answer) -> Finding:
     if answer.status == 200:  # noqa: PLR2004 - the one good answer
         return Finding("ready", "ok", "it takes requests")
@@ -139,7 +154,7 @@ def _store(answer: Answer) -> Finding:
 
 
 def _token(server: Probe) -> Finding:
-    how = "put one into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE"
+    how = "put one of this server into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE"
     if not server.has_token:
         return Finding("token", "FAIL", "there is none for this server", how)
     try:
@@ -156,9 +171,8 @@ def _token(server: Probe) -> Finding:
         case 403 if server.secret is not None:
             return Finding("token", "ok", f"{accepted} {origin}")
         case 403:
-            return Finding(
-                "token", "warn", f"accepted, but it may not read {origin}", "use one with the scope read to look around"
-            )
+            # The server says what is missing: a scope, or another prefix.
+            return Finding("token", "warn", f"accepted {origin}, but it may not look around: {server.refusal(answer)}")
         case _:
             return Finding("token", "FAIL", f"{origin} {server.refusal(answer)}", "look at the server's log")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import Whole, as_json, asks_server, client, names_job
+from holdfast.cli.shared.options import FencingToken, as_json, asks_server, client, names_job
 from holdfast.errors import Refused
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def reopen(*, job: str, reason: str | None, json: bool, url: str | None, token_f
 
 @click.command(short_help="Ask whether a fencing token is current.")
 @names_job
-@click.argument("token", type=Whole(0))
+@click.argument("token", metavar="FENCING_TOKEN", type=FencingToken())
 @as_json
 @asks_server
 def check(*, job: str, token: int, json: bool, url: str | None, token_file: Path | None) -> int:
-    """Say whether TOKEN is that of the live claim on JOB.
+    """Say whether FENCING_TOKEN is that of the live claim on JOB.
 
     It ends with 0 when it is, and with 1 when it is not.
     """
@@ -87,5 +87,5 @@ def check(*, job: str, token: int, json: bool, url: str | None, token_file: Path
     if json:
         output.say_json({"job_id": job, "token": token, "current": current})
     else:
-        output.say(output.plain(f"token {token} of {job} is {'current' if current else 'not current'}"))
+        output.say(output.plain(f"fencing token {token} of {job} is {'current' if current else 'not current'}"))
     return output.OK if current else output.FAILED

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
 
+from holdfast import durations
 from holdfast.cli.shared import suggestions
 from holdfast.cli.shared.suggestions import REACH
 from holdfast.errors import SettingsError
@@ -29,12 +30,11 @@ OWNER_CHARS_MAX = 128
 JSON = "holdfast.json"
 """Where the context says that `--json` was given."""
 
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Duration(click.ParamType[int]):
-    """A time with its unit: 90s, 15m, 12h, 30d, 2w. In seconds afterwards."""
+    """A time: 120 (seconds), 90s, 15m, 1h30m, 30d, 2w. In whole seconds afterwards."""
 
     name = "time"
 
@@ -47,12 +47,13 @@ class Duration(click.ParamType[int]):
         """Read it."""
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"([0-9]{1,10})([smhdw])", str(value))
-        seconds = int(found[1]) * _UNITS[found[2]] if found else 0
-        if not 1 <= seconds <= SECONDS_MAX:
-            self.fail(f"{value!r} is not a time; write 90s, 15m, 12h, 30d or 2w", param, ctx)
+        seconds = durations.seconds(str(value))
+        if seconds is None and durations.milliseconds(str(value)):
+            self.fail(f"{value!r:.100} is not a whole number of seconds; write {durations.EXAMPLES}", param, ctx)
+        if seconds is None or not 1 <= seconds <= SECONDS_MAX:
+            self.fail(f"{value!r:.100} is not a time; write {durations.EXAMPLES}", param, ctx)
         if seconds > self._most:
-            self.fail(f"{value!r} is too long; at most {self._most_words} is possible", param, ctx)
+            self.fail(f"{value!r:.100} is too long; at most {self._most_words} is possible", param, ctx)
         return seconds
 
 
@@ -104,6 +105,25 @@ class Whole(click.ParamType[int]):
         return number
 
 
+class FencingToken(Whole):
+    """A fencing token."""
+
+    name = "fencing token"
+
+    def __init__(self) -> None:
+        """Take any there can be."""
+        super().__init__(0)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it."""
+        if str(value).startswith("hold"):
+            self.fail("this is an access token or a secret; a fencing token is a number", param, ctx)
+        if not str(value).isdecimal():
+            hint = "it is a whole number, as `holdfast claim` and `holdfast owner` show it"
+            self.fail(f"{value!r:.100} is no fencing token; {hint}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class PointInTime(click.ParamType[str]):
     """A point in time: RFC 3339, local time without a zone, or how long ago. RFC 3339 afterwards."""
 
@@ -114,15 +134,16 @@ class PointInTime(click.ParamType[str]):
         from holdfast.cli.shared import times
 
         text = str(value)
-        if found := re.fullmatch(r"([0-9]{1,10})([smhdw])", text):
-            return _written(times.now() - timedelta(seconds=min(int(found[1]) * _UNITS[found[2]], SECONDS_MAX)))
+        # A number alone could be a year as well.
+        if not text.isdecimal() and (ago_ms := durations.milliseconds(text)) is not None:
+            return _written(times.now() - timedelta(milliseconds=min(ago_ms, SECONDS_MAX * 1_000)))
         if re.fullmatch(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?", text):
             text = f"{times.now().astimezone().date()}T{text}"
         try:
             return _written(datetime.fromisoformat(text).astimezone())
         except (ValueError, OverflowError):
             self.fail(
-                f"{value!r} is not a time; write 02:14, 2026-11-15T02:14:00Z, or 2h for two hours ago", param, ctx
+                f"{value!r:.100} is not a time; write 02:14, 2026-11-15T02:14:00Z, or 2h for two hours ago", param, ctx
             )
 
 

@@ -79,6 +79,8 @@ def sentence(error: HoldfastError) -> str:
             return f"{error}. Whose it is now: holdfast owner {quoted(job)}"
         case Unreachable(hint=""):
             return f"{error}; is the server running? Start it with `holdfast serve`, or name another with HOLDFAST_URL"
+        case NotAllowed(code="authentication_required"):
+            return f"the server wants an access token, and there is none for it here.{_token_advice(error)}"
         case NotAllowed(status=401 | 429):
             return f"{error}{_token_advice(error)}"
         case Refused(error="Session not found" | "Session expired"):
@@ -90,12 +92,12 @@ def sentence(error: HoldfastError) -> str:
 
 
 def _token_advice(error: NotAllowed) -> str:
-    """Say where another token goes. The command of a run has a secret, and nobody gives it another."""
+    """Say where another access token goes. The command of a run has a secret, and nobody gives it another."""
     if error.token_file is not None:
-        return " Put the token there that is valid now."
+        return " Put the access token there that is valid now."
     if os.environ.get("HOLDFAST_TOKEN", "").startswith(SECRET_PREFIXES):
         return ""
-    return " Put a token into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE."
+    return " Put one of this server into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE."
 
 
 def _with_options(text: str) -> str:

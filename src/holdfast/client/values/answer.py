@@ -78,13 +78,22 @@ def _refusal(answer: Answer, url: str) -> Refused:
     kind = NotAllowed if about_token else Refused
     retry_after = _retry_after(answer)
     if found is None:
-        details = "this is not how a Holdfast server refuses; check the address and what stands in between"
+        details = f"this is not how a Holdfast server refuses; {_instead(answer)}"
         return kind(answer.status, "unexpected", f"{url} answered {answer.status}", details, retry_after=retry_after)
     if found.retry_after_ms is not None:
         retry_after = found.retry_after_ms / 1_000
     if found.code == "deadlock":
         return Deadlock(answer.status, found.code, found.error, found.details, found.request_id, cycle=found.cycle)
     return kind(answer.status, found.code, found.error, found.details, found.request_id, retry_after=retry_after)
+
+
+def _instead(answer: Answer) -> str:
+    """Say who may have answered in the place of a Holdfast server."""
+    if answer.status in {502, 503, 504}:
+        return "a proxy answers, and the server behind it does not: look whether that runs"
+    program = answer.headers.get("Server", "").strip()
+    named = f" ({program:.60})" if program else ""
+    return f"another program{named} answers at this address: check it, and what stands in between"
 
 
 def _retry_after(answer: Answer) -> float | None:

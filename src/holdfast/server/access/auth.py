@@ -107,12 +107,13 @@ class Caller(msgspec.Struct, frozen=True):
         if self.claim is not None:
             raise Problem("forbidden", OWN_CLAIM_ONLY)
         have = "+".join(in_order(self.scopes))
-        raise Problem("forbidden", f"This needs a token with the scope {scope!r}; this one has {have}.")
+        raise Problem("forbidden", f"This needs an access token with the scope {scope!r}; this one has {have}.")
 
     def require_within_prefix(self, name: str) -> None:
         """Raise unless the name lies within the caller's prefix."""
         if self.prefix is not None and not name.startswith(self.prefix):
-            raise Problem("forbidden", f"This token is confined to names that start with {self.prefix!r}.")
+            text = f"This access token may only be used for names that start with {self.prefix!r}."
+            raise Problem("forbidden", f"{text} Take such a name, or an access token that has another prefix or none.")
 
     def require_touch(self, name: str) -> None:
         """Raise unless the caller may touch the name: with a prefix, none that could lead out of it (N4)."""
@@ -120,7 +121,7 @@ class Caller(msgspec.Struct, frozen=True):
             return
         self.require_within_prefix(name)
         if has_dot_segment(name):
-            text = "This token is confined to a prefix: it touches no name with a segment '.' or '..', escaped or not."
+            text = "This access token has a prefix, so it touches no name with a segment '.' or '..', escaped or not."
             raise Problem("forbidden", f"{text} Take a name without one.")
 
 
@@ -221,11 +222,11 @@ class Auth:
             if caller is not None:
                 return caller
         if authorization is None or not authorization.startswith(_BEARER):
-            text = "Send the header 'Authorization: Bearer TOKEN', with the first word written so."
+            text = "Send the header 'Authorization: Bearer ACCESS_TOKEN', with the first word written so."
             raise Problem("authentication_required", text)
         if len(authorization) > self._header_bytes_max:
             # Longer than any token: it need not be hashed to know that.
-            raise WrongTokenError("The token is not known: it is longer than any of ours.")
+            raise WrongTokenError("This server does not know the access token: it is longer than any of ours.")
         token = authorization[len(_BEARER) :].decode("latin-1")
         if token.startswith(CLAIM_PREFIX):
             return self._by_claim(token, state, wall_ms)
@@ -236,7 +237,9 @@ class Auth:
         kept = digest(token)
         caller = self.by_digest(kept, state, wall_ms)
         if caller is None:
-            raise WrongTokenError("The token is not known, was revoked or has expired.")
+            raise WrongTokenError(
+                "This server does not know the access token: it is another server's, was revoked, or has expired."
+            )
         if len(self._digests) >= CACHED_MAX:
             self._digests.clear()
         self._digests[authorization] = kept

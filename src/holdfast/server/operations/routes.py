@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.server.access.hosts import Hosts
 from holdfast.server.api import BUG
+from holdfast.server.operations.guides import Guides
 from holdfast.server.operations.reading import reader_for
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
 from holdfast.server.render import envelope
@@ -78,6 +79,7 @@ class Routes:
         self._hosts = Hosts(settings.allowed_hosts, parse_address(settings.listen)[0], called)
         self._passed_hosts = self._hosts.passed
         self._any_host = frozenset(operation.path.encode() for operation in operations if operation.any_host)
+        self._guides = Guides(operations)
         for operation in operations:
             self._enter(operation.method.encode(), operation.path.encode(), Route(api, operation))
 
@@ -99,7 +101,7 @@ class Routes:
                 self.check_host(request)
             route, segment = self.find(request.method, request.path)
             if route.is_stream:
-                raise _no_route()
+                raise self._no_route(request.path)
             route.handler(self.api, route.read(request, segment, reply))
         except Problem as problem:
             self.refuse(problem, request, reply)
@@ -142,24 +144,24 @@ class Routes:
         if path.startswith(_LOCKS):
             segment, methods = self._find_lock(path[len(_LOCKS) :])
         elif plain:
-            raise _no_method(plain)
+            raise self._no_method(method, path, plain)
         else:
             segment, methods = self._find_item(path)
         if method not in methods:
-            raise _no_method(methods | plain)
+            raise self._no_method(method, path, methods | plain)
         return methods[method], segment
 
     def _find_lock(self, rest: bytes) -> tuple[bytes, Methods]:
         name, slash, last = rest.rpartition(b"/")
         if last in VERBS:
             if not slash or not name:
-                raise _no_route()
+                raise self._no_route(_LOCKS + rest)
             verb = last
         else:
             name, verb = rest, b""
         methods = self._lock_verbs.get(verb)
         if not name or methods is None:
-            raise _no_route()
+            raise self._no_route(_LOCKS + rest)
         return name, methods
 
     def _find_item(self, path: bytes) -> tuple[bytes, Methods]:
@@ -168,8 +170,19 @@ class Routes:
         item, _, verb = rest.partition(b"/")
         methods = self._items.get((kind, verb))
         if not item or methods is None:
-            raise _no_route()
+            raise self._no_route(path)
         return item, methods
+
+    def _no_route(self, path: bytes) -> Problem:
+        return Problem("not_found", f"No such route. {self._guides.for_path(path)}")
+
+    def _no_method(self, method: bytes, path: bytes, methods: Methods) -> Problem:
+        allowed = sorted(method.decode() for method in methods)
+        if "GET" in allowed:
+            allowed.insert(1, "HEAD")
+        text = ", ".join(allowed)
+        hint = self._guides.for_method(method, path)
+        return Problem("invalid_input", f"This route takes {text}.{hint}", status=405, allow=text)
 
     def _logged(self, request: Request, reply: Reply) -> Reply:
         """Write one line for the request when it is answered. Not its query, headers or body: secrets live there."""
@@ -183,15 +196,3 @@ class Routes:
             reply(status, body, headers)
 
         return answer
-
-
-def _no_route() -> Problem:
-    return Problem("not_found", "No such route. GET /docs lists them.")
-
-
-def _no_method(methods: Methods) -> Problem:
-    allowed = sorted(method.decode() for method in methods)
-    if "GET" in allowed:
-        allowed.insert(1, "HEAD")
-    text = ", ".join(allowed)
-    return Problem("invalid_input", f"This route takes {text}.", status=405, allow=text)

@@ -1,0 +1,39 @@
+"""Times as people write them: `120`, `90s`, `2m`, `1h30m`, `500ms`. A number alone is seconds.
+
+The one home of that, for all commands and settings. It imports nothing, so that `rlock` can have it.
+"""
+
+from __future__ import annotations
+
+UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+EXAMPLES = "120, 90s, 15m, 1h30m, 30d or 2w"
+_DIGITS_MAX = 10
+
+
+def milliseconds(text: str) -> int | None:
+    """Return how long a time is, or None if this is no time. A part of a millisecond is left out."""
+    rest, total_ms = text.strip(), 0.0
+    if rest and rest[-1].isdecimal():
+        rest += "s"  # A number alone is seconds. In `1h30` the 30 could be anything.
+        if not rest[:-1].replace(".", "", 1).isdecimal():
+            return None
+    while rest:
+        number = _leading(rest, "0123456789.")
+        unit = _leading(rest[len(number) :], "dhmsw")
+        whole, dot, fraction = number.partition(".")
+        if unit not in UNITS_MS or not 0 < len(whole) <= _DIGITS_MAX or "." in fraction or (dot and not fraction):
+            return None
+        total_ms += float(number) * UNITS_MS[unit]
+        rest = rest[len(number) + len(unit) :]
+    return int(total_ms) if text.strip() and text.isascii() else None
+
+
+def seconds(text: str) -> int | None:
+    """Return a time in whole seconds, or None if it is none, or is no whole number of them."""
+    found_ms = milliseconds(text)
+    return None if found_ms is None or found_ms % 1_000 else found_ms // 1_000
+
+
+def _leading(text: str, chars: str) -> str:
+    """Return the beginning of a text that consists of these characters."""
+    return text[: len(text) - len(text.lstrip(chars))]
