@@ -152,17 +152,24 @@ class HttpStream:
         self._connection = connection
         self._response = response
         self._pid = os.getpid()
+        self._is_closed = False
         self.status = response.status
 
     def read(self) -> bytes:
         """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
         try:
             return self._response.read1(STREAM_BYTES)
-        except _BROKEN as error:
-            raise _unreachable(self._url, error) from None
+        except (*_BROKEN, AttributeError, ValueError) as error:
+            # Whoever closes it takes its parts away while we read: `http.client` stumbles over that in all these ways.
+            if self._is_closed:
+                return b""
+            if isinstance(error, _BROKEN):
+                raise _unreachable(self._url, error) from None
+            raise
 
     def close(self) -> None:
         """Hang up. In a forked process, only let go: the connection is the parent's."""
+        self._is_closed = True
         if os.getpid() == self._pid:
             self._connection.hang_up()
         self._response.close()

@@ -1,0 +1,177 @@
+"""A program that lives a life with a client again and again, and is interrupted each time at another step of it.
+
+A program of its own, because tracing that raises leaves its marks on a Python: current exceptions, counts of recursion.
+
+    python -m tests.client.interrupted LIFE URL TOKEN PREFIX PLACES      0 places: every step
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from holdfast import Holdfast, JobHeld
+from holdfast.client.flows.effects import Flow, Rest
+from holdfast.client.threads.background import background_thread
+from tests.support.checks import wait_until
+
+SECONDS_MAX = 30.0
+TTL = 4
+Life = Callable[[Holdfast, str], object]
+
+
+def claimed(client: Holdfast, job: str) -> None:
+    with client.claim(job, ttl=TTL) as claim:
+        claim.note("begun")
+
+
+def looked_at(client: Holdfast, job: str) -> None:
+    with client.claim(job, ttl=TTL, on_lost=print) as claim:
+        claim.lost.wait(0.001)
+        claim.renew()
+        claim.raise_if_lost()
+
+
+def done(client: Holdfast, job: str) -> None:
+    claim = client.claim(job, ttl=TTL)
+    claim.done(remember=1)
+
+
+def first_of_two(client: Holdfast, job: str) -> None:
+    with client.claim_any([f"{job}/1", f"{job}/2"], ttl=TTL):
+        pass
+
+
+def several(client: Holdfast, job: str) -> None:
+    with client.claim_all([f"{job}/1", f"{job}/2", f"{job}/3"], ttl=TTL) as claims:
+        claims.note("begun")
+
+
+def by_session(client: Holdfast, job: str) -> None:
+    # At least 10 s, so that a session is what is left behind longest.
+    with client.session(ttl=10) as session, session.claim(job, ttl=TTL):
+        pass
+
+
+def handed_over(client: Holdfast, job: str) -> None:
+    claim = client.claim(job, ttl=TTL)
+    record = claim.transfer("another")
+    client.release_job(job, record.lease_id)
+
+
+def waited_for(client: Holdfast, job: str) -> None:
+    held = client.claim_job(job, "first", ttl=TTL)
+    try:
+        client.claim(job, ttl=TTL, owner="second", wait=0.02)
+    except JobHeld:
+        client.release_job(job, held.lease_id)
+
+
+WITH: list[Life] = [claimed, looked_at, first_of_two, several, by_session]
+LIVES = [*WITH, done, handed_over, waited_for]
+
+
+@contextmanager
+def traced(hear: Callable[[str], None]) -> Iterator[None]:
+    """Calls `hear` at every step of this thread, but for those of this file."""
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - it returns itself
+        if frame.f_code.co_filename != __file__:
+            hear(f"{event} of {frame.f_code.co_qualname}, line {frame.f_lineno} of {frame.f_code.co_filename}")
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def steps_of(life: Life, client: Holdfast, job: str) -> int:
+    counted: list[int] = []
+    with traced(lambda _: counted.append(1)):
+        life(client, job)
+    return len(counted)
+
+
+def interrupted_at(step: int, life: Life, client: Holdfast, job: str, places: list[str]) -> bool:
+    """Live this life, interrupt it at that step, and note where that is. Returns whether the interrupt came out."""
+    left = [step]
+
+    def hear(place: str) -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            places.append(place)
+            raise KeyboardInterrupt
+
+    try:
+        raise LookupError
+    except LookupError:
+        # In here, because what is raised by tracing at the end of an `except` leaves that exception as the current one,
+        # and with it all that its frames held. What was current before is so again when this block is left.
+        try:
+            with traced(hear):
+                life(client, job)
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def places(steps: int, wanted: int) -> list[int]:
+    """So many of the steps, spread."""
+    return sorted({round(at * steps / wanted) for at in range(wanted)})
+
+
+def renewed_now() -> list[str]:
+    """What the background still renews, or watches."""
+    keeper = background_thread()
+    flows = [each[2].item for each in tuple(keeper._schedule._heap)] + [each[1] for each in tuple(keeper._inbox)]
+    found = [repr(flow.flow) for flow in flows if flow is not None and not flow.is_over]
+    return [each for each in found if "watch_deadline" in each or "keep_renewed" in each]
+
+
+def keeper_goes_on() -> bool:
+    resumed = threading.Event()
+
+    def rest() -> Flow[None]:
+        yield Rest(0)
+        resumed.set()
+
+    background_thread().add(rest(), lambda _: None)
+    return resumed.wait(SECONDS_MAX)
+
+
+def main(name: str, url: str, token: str, prefix: str, wanted: int) -> None:
+    """Try the steps, and print how many they were, of how many the interrupt came out, and how many a term ended."""
+    warnings.simplefilter("ignore")  # What is dropped says so.
+    sys.unraisablehook = lambda _: None  # An interrupt inside of `__del__`.
+    sys.setrecursionlimit(1_000_000)
+    life = next(each for each in LIVES if each.__name__ == name)
+    client = Holdfast(url, token=token, environment={})
+    life(client, f"{prefix}/warm")
+    steps = steps_of(life, client, f"{prefix}/counted")
+    tried, came_out, left = places(steps, wanted or steps), 0, 0
+    for step in tried:
+        where = [f"step {step} of {steps}"]
+        came_out += interrupted_at(step, life, client, f"{prefix}/{step}", where)
+        if renewed_now():
+            gc.collect()
+        assert renewed_now() == [], where
+        assert keeper_goes_on(), where
+        client.claim(f"{prefix}/after").release()
+        left += bool(client.list_claimed_jobs(f"{prefix}/{step}"))
+    gc.collect()
+    wait_until(lambda: client.list_claimed_jobs(prefix) == [], seconds_max=SECONDS_MAX)
+    print(len(tried), came_out, left)
+
+
+if __name__ == "__main__":
+    _, life_name, server_url, server_token, jobs_prefix, places_wanted = sys.argv
+    main(life_name, server_url, server_token, jobs_prefix, int(places_wanted))
