@@ -61,7 +61,7 @@ class _Line:
     def note_presence(self) -> None:
         """Say that the server is back, if it was away."""
         if self._is_away:
-            self._is_away = False
+            self._is_away, self._last = False, None
             self._note("the server is back")
 
     def _note_absence(self, place: Place, why: str) -> None:
