@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast, LeaseLost
 from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read
-from holdfast.client.flows.ends import ATTEND_AFTER_SECONDS, IDS_PER_CALL, NOT_THERE_SECONDS, Ends
+from holdfast.client.flows.ends import ATTEND_AFTER_SECONDS, IDS_PER_CALL, NOT_THERE_SECONDS, REFUSED_SECONDS, Ends
 from holdfast.client.flows.renewing import Renewal, watch_deadline
 from holdfast.client.values.term import Term
 from holdfast.errors import Unreachable
@@ -329,7 +329,8 @@ def test_a_release_by_somebody_of_ours_is_heard_of_a_little_later() -> None:
     [
         (Stream(404, []), NOT_THERE_SECONDS / 2),
         (Stream(405, []), NOT_THERE_SECONDS / 2),
-        (Stream(429, []), 0.1),
+        (Stream(401, []), REFUSED_SECONDS / 2),
+        (Stream(429, []), REFUSED_SECONDS / 2),
         (Stream(503, []), 0.1),
         (Stream(200, [b"event: following\ndata: nonsense\n\n"]), 0.1),
         (Stream(200, [b"x" * 2_000_000]), 0.1),

@@ -40,12 +40,14 @@ READ_SECONDS = 45.0
 IDS_PER_CALL = 500
 """A server takes 1,000 unless told otherwise."""
 AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.25, 30.0
+REFUSED_SECONDS = 5.0
+"""How long a server is left alone that refuses us. It counts wrong tokens, and renewals ask with the same one."""
 NOT_THERE_SECONDS = 300.0
 """How long a server is left alone that does not know the way: it is older, or something else answers for it."""
 RELEASED_SECONDS = 0.75
 """How long a claim goes on that somebody of ours gave back by its lease id: what does that as its last act may end."""
 FRAME_BYTES_MAX = 2**20
-_OK = 200
+_OK, _SERVER_TROUBLE = 200, 500
 _NOT_THERE = frozenset({404, 405})
 
 log = logging.getLogger("holdfast.client")
@@ -169,7 +171,7 @@ class Ends:
         stream: Any = yield Open("/leases/follow", headers, READ_SECONDS, method="POST", body=asked)
         try:
             if stream.status != _OK:
-                raise _RefusedError(NOT_THERE_SECONDS if stream.status in _NOT_THERE else AGAIN_SECONDS)
+                raise _RefusedError(_pause_after(stream.status))
             rest = b""
             while data := (yield Read(stream)):
                 *frames, rest = (rest + data).split(b"\n\n")
@@ -217,6 +219,12 @@ class Ends:
                 del held[id_]
                 self._held.pop(id_, None)
         return held
+
+
+def _pause_after(status: int) -> float:
+    if status in _NOT_THERE:
+        return NOT_THERE_SECONDS
+    return REFUSED_SECONDS if status < _SERVER_TROUBLE else AGAIN_SECONDS
 
 
 def _lives(held: _Held) -> bool:
