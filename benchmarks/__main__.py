@@ -1,9 +1,11 @@
-"""`python -m benchmarks`: the door, and nothing else. With `dearest` as its first word it is another benchmark's."""
+"""`python -m benchmarks`: the door, and nothing else. Its first word may name a benchmark of its own."""
 
 import sys
 
-from benchmarks import dearest, run
+from benchmarks import dearest, followers, run
+
+OTHERS = {"dearest": dearest.main, "followers": followers.main}
 
 if __name__ == "__main__":
-    is_dearest = sys.argv[1:2] == ["dearest"]
-    raise SystemExit(dearest.main(sys.argv[2:]) if is_dearest else run.main())
+    other = OTHERS.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    raise SystemExit(run.main() if other is None else other(sys.argv[2:]))
