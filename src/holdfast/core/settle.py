@@ -2,9 +2,10 @@
 
 There is no other expiry check anywhere (T3): what is due is ended by a record before anything else is decided.
 
-What is over by time alone has a record too (T3a), so that no answer is taken back by a restart, which goes on at the
-time of the last record. Finished work that is forgotten has one of its own (`DoneFaded`). The end of a delay changes
-nothing but what is answered: any record of that time or later will do, and `TimePassed` if there is none.
+What is over by time alone has a record too (T3a). A restart goes on at the time of the last record: if that were before
+the end of a delay, a name that was said to be free would be closed again. Finished work that is forgotten has a record
+of its own (`DoneFaded`). The end of a delay changes nothing but what is answered: any record of that time or later will
+do, and `TimePassed` is written if there is none.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def settle(state: State, now: Moment, limits: Limits) -> Due | None:
         or _lapsed_ticket(state, now.ms)
         or settle_line(state, now, limits)
         or _what_is_kept(state, now.ms, limits)
-        or _delay_that_is_over(state)
+        # Last: most often another record of this turn says already that a delay is over (T3a).
+        or (Due(TimePassed()) if state.agenda.rang_at_ms > state.now_ms else None)
     )
 
 
@@ -99,15 +101,6 @@ def _open_names(state: State, now_ms: int) -> None:
     while agenda.opening_alarms and agenda.opening_alarms[0][0] <= now_ms:
         agenda.rang_at_ms, name = heapq.heappop(agenda.opening_alarms)
         state.look_again_at(name)
-
-
-def _delay_that_is_over(state: State) -> Due | None:
-    """Return that time has passed, if a delay is over and no record is as late as its end (T3a).
-
-    A restart goes on at the time of the last record. If that were before the end, a name that was said to be free would
-    be closed again. Asked last: most often another record of this turn says the time already.
-    """
-    return Due(TimePassed()) if state.agenda.rang_at_ms > state.now_ms else None
 
 
 def _expired_lease(state: State, now_ms: int) -> Due | None:
