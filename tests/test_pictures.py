@@ -1,0 +1,47 @@
+"""The pictures of the guides: drawn by their script, and shown with words for those who cannot see them."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from tests.support.pages import PAGES, ROOT
+
+FOLDER = ROOT / "docs" / "pictures"
+IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)")
+ALT_CHARS_MIN = 60
+
+
+def drawn() -> dict[str, str]:
+    """What the script draws, by file."""
+    return dict(runpy.run_path(str(FOLDER / "draw.py"))["pictures"]())
+
+
+def test_pictures_are_what_the_script_draws() -> None:
+    """Nobody edits a picture by hand: run `python docs/pictures/draw.py`."""
+    kept = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg")}
+    assert kept == drawn()
+
+
+def test_pictures_are_whole() -> None:
+    """Each is XML with a title, and nothing in it lies outside of it."""
+    for name, content in drawn().items():
+        root = ET.fromstring(content)
+        width, height = (float(root.attrib[each]) for each in ("width", "height"))
+        space = "{http://www.w3.org/2000/svg}"
+        assert root.find(f"{space}title") is not None, name
+        for box in root.iter(f"{space}rect"):
+            x, y = (float(box.attrib.get(each, 0)) for each in ("x", "y"))
+            assert x + float(box.attrib["width"]) <= width and y + float(box.attrib["height"]) <= height, name
+
+
+def test_each_picture_stands_in_a_guide_with_words() -> None:
+    """A picture that no page shows is not needed, and one without words is not there for everybody."""
+    shown: dict[Path, str] = {}
+    for page in PAGES:
+        for words, link in IMAGE.findall(page.read_text(encoding="utf-8")):
+            shown[(page.parent / link).resolve()] = words
+    assert {path.name for path in shown} == set(drawn())
+    assert [path.name for path, words in shown.items() if len(words) < ALT_CHARS_MIN] == []
