@@ -157,7 +157,7 @@ def main(name: str, url: str, token: str, prefix: str, wanted: int) -> None:
     client = Holdfast(url, token=token, environment={})
     life(client, f"{prefix}/warm")
     steps = steps_of(life, client, f"{prefix}/counted")
-    tried, came_out, left = places(steps, wanted or steps), 0, 0
+    tried, came_out, left = places(steps, min(wanted, steps)), 0, 0
     for step in tried:
         where = [f"step {step} of {steps}"]
         came_out += interrupted_at(step, life, client, f"{prefix}/{step}", where)

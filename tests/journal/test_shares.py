@@ -113,7 +113,7 @@ def test_counting_what_was_kept_can_be_cut_short(tmp_path: Path) -> None:
 def test_every_kind_of_history_has_somebody_to_count_against() -> None:
     """What decisions leave in the history says whose it is; only what the server does by itself is nobody's."""
     nobodys = {type(event).__name__ for event in sample_events() if is_history(event) and not principal_of(event)}
-    assert nobodys == {"Opened"}
+    assert nobodys == {"Opened", "Restored"}
 
 
 def test_ends_say_whose_they_are() -> None:
