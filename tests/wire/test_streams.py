@@ -29,13 +29,13 @@ BEHIND = {
     "a tunnel": b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n",
     "a wish to upgrade": request("GET", "/health", "Connection: Upgrade", "Upgrade: h2c"),
 }
-FRAMES_WANTED = {"/locks/NAME/watch": 3, "/events?prefix=NAME": 2}
-"""How things are, unless it is `/events`; the claim; the release."""
+FRAMES_WANTED = {"/locks/NAME/watch": 3, "/events?prefix=NAME": 2, "/leases/follow": 1}
+"""How things are, unless it is `/events`; the claim; the release. Nobody follows the lease of this claim."""
 FRAMES = re.compile(rb"((data|id|event): ?[^\n]*\n|:[^\n]*\n|\n)*")
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at-once", "later"])
-@pytest.mark.parametrize("path", ["/locks/NAME/watch", "/events?prefix=NAME"])
+@pytest.mark.parametrize("path", FRAMES_WANTED)
 @pytest.mark.parametrize("kind", BEHIND)
 def test_nothing_is_written_into_a_stream(
     server: ServerProcess, alice: Api, name: str, kind: str, path: str, at_once: bool
@@ -43,6 +43,8 @@ def test_nothing_is_written_into_a_stream(
     """Whatever stands behind the request for a stream, in it are only its frames, and its chunks stay chunks."""
     behind = BEHIND[kind].replace(b"NAME", name.encode())
     stream = request("GET", path.replace("NAME", name))
+    if path == "/leases/follow":
+        stream = request("POST", path, body=b"{}")
     log = logged(server)
     with Talk(server) as talk:
         talk.send(stream, behind if at_once else b"")
