@@ -98,7 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Annotated[
         str,
         About(
-            "Static bearer tokens, each `name:token` (scopes read+claim) or `name:token:scope+scope`, separated by"
+            "Static access tokens, each `name:token` (scopes read+claim) or `name:token:scope+scope`, separated by"
             " commas or new lines; a token has 16 or more characters and no blank, `:` or `,`; placeholders are"
             " refused.",
             secret=True,
@@ -140,7 +140,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "refuse"
 
-    leases_per_principal_max: Annotated[int, About("Live leases one token may hold.", "leases", 1)] = 10_000
+    leases_per_principal_max: Annotated[int, About("Live leases one access token may hold.", "leases", 1)] = 10_000
     tickets_per_principal_max: Annotated[int, About("The most places in lines one token may have.", "tickets", 1)] = (
         10_000
     )
@@ -198,7 +198,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         About(
             "Wrong tokens from one address (of IPv6: one /64) in a minute; each further one is answered 429 instead of"
-            " 401. A right token always passes.",
+            " 401. A right one always passes.",
             "tokens",
             1,
         ),
