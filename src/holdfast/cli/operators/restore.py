@@ -22,7 +22,7 @@ LEASES_SHOWN_MAX = 10
 EXAMPLES = """\
 \b
 holdfast restore holdfast.backup --data /var/lib/holdfast
-holdfast restore holdfast.backup --beyond 815          # a fence has seen token 815
+holdfast restore holdfast.backup --beyond 815  # known to a fence
 """
 
 
