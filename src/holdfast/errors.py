@@ -234,7 +234,11 @@ class NotAllowed(Refused):
     def __str__(self) -> str:
         """Name the file as well: it may be another than was thought, or its new token may not be there yet."""
         text = super().__str__()
-        return text if self.token_file is None else f"{text.rstrip('.')}. The token was read from {self.token_file}."
+        return (
+            text
+            if self.token_file is None
+            else f"{text.rstrip('.')}. The access token was read from {self.token_file}."
+        )
 
 
 class Deadlock(Refused):

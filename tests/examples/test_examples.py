@@ -195,8 +195,8 @@ def _finished(programs: list[Program]) -> list[str]:
 # --- Fences -----------------------------------------------------------------------------------------------------------
 
 STORIES = {
-    "fenced_write.py": r"A: refused: token \1 is too old for reports/7, which has seen \2: .*\n",
-    "paused_file_write.py": r"A: refused: token \1 is too old for \S+/summary.txt, which has seen \2: .*\n",
+    "fenced_write.py": r"A: refused: fencing token \1 is too old for reports/7, which has seen \2: .*\n",
+    "paused_file_write.py": r"A: refused: fencing token \1 is too old for \S+/summary.txt, which has seen \2: .*\n",
     "fenced_handler.py": r'A: answered 412 .*"stale_token".*"fencing_token": \1, "current": \2}\nA: learns .*\n',
 }
 """What each of them says when the paused worker has woken up."""

@@ -485,6 +485,6 @@ def test_a_refusal_travels(connect: Connect) -> None:
     assert isinstance(stale, HoldfastError)
     assert (stale.resource, stale.token, stale.current) == ("reports/7", 4, 9)
     assert str(stale) == (
-        "token 4 is too old for reports/7, which has seen 9: "
+        "fencing token 4 is too old for reports/7, which has seen 9: "
         "you no longer own the job, so stop, and claim it again if it still needs doing"
     )

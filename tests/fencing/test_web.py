@@ -343,7 +343,7 @@ def test_a_stale_request_is_answered_412(middleware: App, app: App, ask: Ask) ->
     assert body == {
         "error": "Stale fencing token",
         "code": "stale_token",
-        "details": "token 4 is too old for /reports/7, which has seen 9: "
+        "details": "fencing token 4 is too old for /reports/7, which has seen 9: "
         "you no longer own the job, so stop, and claim it again if it still needs doing.",
         "resource": "/reports/7",
         "fencing_token": 4,

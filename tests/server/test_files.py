@@ -112,7 +112,7 @@ def test_tokens_file_without_a_token_stops_the_start(tmp_path: Path, content: st
     file.write_text(content)
     for tokens in (None, callers.TOKENS):
         line = refusal(EX_USAGE, tmp_path / "data", tokens=tokens, env={"HOLDFAST_TOKENS_FILE": str(file)})
-        assert f"tokens_file {file} holds no token" in line
+        assert f"tokens_file {file} holds no access token" in line
     assert not (tmp_path / "data").exists()
 
 

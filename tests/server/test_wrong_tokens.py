@@ -49,7 +49,7 @@ def _use_up(server: ServerProcess, client: str = "192.0.2.7") -> None:
 
 
 def _wait_for_line(server: ServerProcess, place: str) -> None:
-    wait_until(lambda: f"too many wrong tokens from {place}" in server.log)
+    wait_until(lambda: f"too many wrong access tokens from {place}" in server.log)
 
 
 def test_too_many_wrong_tokens(server: ServerProcess) -> None:
@@ -61,7 +61,7 @@ def test_too_many_wrong_tokens(server: ServerProcess) -> None:
         assert 0 < body["retry_after_ms"] <= WINDOW_MS
         assert 0 < int(answer.headers["Retry-After"]) <= WINDOW_MS // 1_000
     _wait_for_line(server, "192.0.2.7")
-    assert server.log.count("too many wrong tokens from 192.0.2.7") == 1
+    assert server.log.count("too many wrong access tokens from 192.0.2.7") == 1
     assert WRONG not in server.log
 
 

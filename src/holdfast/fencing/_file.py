@@ -157,7 +157,9 @@ def _raise(fence: int, path: Path, resource: str, token: int, *, folder: Path | 
                 _sync_folder(folder)
         _sync_folder(path)
     elif not _DIGITS.fullmatch(kept) or int(kept) > TOKEN_MAX:
-        raise CannotFence(f"{path} does not hold a token: find out why, then write the greatest one in 16 digits")
+        raise CannotFence(
+            f"{path} does not hold a fencing token: find out why, then write the greatest one in 16 digits"
+        )
     elif int(kept) > token:
         raise stale(resource, token, int(kept))
     if os.pwrite(fence, b"%016d" % token, 0) != _DIGITS_MAX:  # Always 16 digits: it is never half of a shorter one.

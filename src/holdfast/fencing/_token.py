@@ -26,7 +26,7 @@ RESOURCE_CHARACTERS_MAX = 256
 def stale(resource: str, token: int, current: int) -> StaleToken:
     """The refusal, in the words of every fence."""
     text = (
-        f"token {token} is too old for {resource}, which has seen {current}: "
+        f"fencing token {token} is too old for {resource}, which has seen {current}: "
         "you no longer own the job, so stop, and claim it again if it still needs doing"
     )
     return StaleToken(text, resource=resource, token=token, current=current)

@@ -105,8 +105,8 @@ def trust_in(is_current: Ask | None, key: bytes | None, *, trust_callers: bool) 
     """Return whom to believe. Just one must be named: there is no safe default."""
     if [is_current is not None, key is not None, trust_callers is True].count(True) != 1:
         raise TypeError(
-            "say who vouches for a token: is_current=… (asks the server), key=… (signed tokens), or trust_callers=True"
-            " if only your own workers can send requests; just one of them"
+            "say who vouches for a fencing token: is_current=… (asks the server), key=… (signed tokens), or"
+            " trust_callers=True if only your own workers can send requests; just one of them"
         )
     if is_current is not None:
         return Vouched(is_current)

@@ -164,7 +164,7 @@ def _not_current(resource: str, token: int) -> _Answer:
         HTTPStatus.PRECONDITION_FAILED,
         "Fencing token not current",
         "fencing_token_not_current",
-        f"the server does not know token {token} as that of a live claim for {resource}: "
+        f"the server does not know fencing token {token} as that of a live claim for {resource}: "
         "you do not own the job, so stop, and claim it again if it still needs doing.",
         resource=resource,
         fencing_token=token,
@@ -172,7 +172,7 @@ def _not_current(resource: str, token: int) -> _Answer:
 
 
 def _not_checked(error: HoldfastError) -> _Answer:
-    details = f"Whether the token is current could not be found out: {error}. Nothing was done: try again."
+    details = f"Whether the fencing token is current could not be found out: {error}. Nothing was done: try again."
     return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "Fencing token not checked", "fencing_token_not_checked", details)
 
 

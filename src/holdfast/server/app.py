@@ -224,7 +224,7 @@ def _static_tokens(settings: Settings) -> StaticTokens:
         if len(content) > TOKENS_BYTES_MAX:
             raise StartError(f"tokens_file {settings.tokens_file} has more than {TOKENS_BYTES_MAX} bytes", EX_USAGE)
         if not entries_of(in_file):
-            problem = f"tokens_file {settings.tokens_file} holds no token"
+            problem = f"tokens_file {settings.tokens_file} holds no access token"
             raise StartError(f"{problem}: write name:token into it, one a line, or leave the setting out", EX_USAGE)
         text += f"\n{in_file}"
     return StaticTokens.parse(text)
@@ -253,7 +253,9 @@ async def _first_token(api: Api, url: str, settings: Settings) -> str | None:
     if api.auth.static.callers or api.engine.state.tokens:
         return None
     if not _is_loopback(parse_address(settings.listen)[0]):
-        text = "there is no token, and this address is open to others: set HOLDFAST_TOKENS or HOLDFAST_TOKENS_FILE"
+        text = (
+            "there is no access token, and this address is open to others: set HOLDFAST_TOKENS or HOLDFAST_TOKENS_FILE"
+        )
         raise StartError(text, EX_USAGE)
     token = new_token()
     path = None
@@ -266,7 +268,7 @@ async def _first_token(api: Api, url: str, settings: Settings) -> str | None:
     command = CreateToken(principal=FIRST_TOKEN, name=FIRST_TOKEN, digest=digest(token), scopes=SCOPES)
     outcome, _ = await api.engine.ask(command)
     if not isinstance(outcome, TokenMade):
-        raise StartError(f"the first token could not be made: {render.problem(outcome).details}", EX_IOERR)
+        raise StartError(f"the first access token could not be made: {render.problem(outcome).details}", EX_IOERR)
     return str(path)
 
 

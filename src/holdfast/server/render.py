@@ -282,10 +282,13 @@ _PLAIN: dict[type[object], tuple[str, str]] = {
     refusals.NotDone: ("not_found", "This name is not done: there is nothing to reopen."),
     refusals.NotAllowedAnyMore: (
         "authentication_failed",
-        "The token that stood in line was revoked, replaced or has expired: come back with the one there is now.",
+        "The access token that stood in line was revoked, replaced or has expired: come back with the new one.",
     ),
-    refusals.TokenExists: ("conflict", "A token of that name exists: rotate it to replace it, or take another name."),
-    refusals.TokenUnknown: ("not_found", "No token has that name."),
+    refusals.TokenExists: (
+        "conflict",
+        "An access token of that name exists: rotate it to replace it, or take another name.",
+    ),
+    refusals.TokenUnknown: ("not_found", "No access token has that name."),
     refusals.TokensExhausted: ("capacity_exceeded", "The fencing counter is at its end."),
 }
 """Refusals that always say the same: code and details."""
@@ -294,11 +297,11 @@ _PLAIN: dict[type[object], tuple[str, str]] = {
 _TOO_MANY: dict[type, tuple[str, str]] = {
     refusals.TooManySessions: (
         "quota_exceeded",
-        "This token has {limit} sessions, the most it may: end some (sessions_per_principal_max).",
+        "This access token has {limit} sessions, the most it may: end some (sessions_per_principal_max).",
     ),
     refusals.TooManyTokens: (
         "quota_exceeded",
-        "There are {limit} tokens, the most there may be: revoke some (tokens_max).",
+        "There are {limit} access tokens, the most there may be: revoke some (tokens_max).",
     ),
 }
 """Refusals by a limit: code and details, with the setting that somebody who runs the server can change."""
@@ -324,7 +327,7 @@ def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool =
         case refusals.BadName(text=text):
             return Problem("invalid_lock_name", f"Bad name: {text}.")
         case refusals.SessionUnknown():
-            return Problem("not_found", "No such session of this token.", label="Session not found")
+            return Problem("not_found", "No such session of this access token.", label="Session not found")
         case refusals.Deadlock(path=path, own=own):
             shown = masked(path, prefix)
             if own is not None:

@@ -129,7 +129,7 @@ def test_refusals_have_their_exit_codes(
         (callers.ALICE, 77, "admin", ("list",)),
         (callers.ALICE, 77, "admin", ("create", unique())),
         (callers.OPERATOR, 64, "exists", ("create", name)),
-        (callers.OPERATOR, 64, "No token", ("revoke", unique())),
+        (callers.OPERATOR, 64, "No access token", ("revoke", unique())),
         (callers.OPERATOR, 64, "name", ("create", "a name with blanks")),
     ):
         done = holdfast("token", *arguments, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=token)

@@ -64,11 +64,13 @@ def test_watch_tells_what_happens(server: ServerProcess, api: Api, tmp_path: Pat
         watch.interrupt()
         assert watch.end() == 130
         first, second, third = watch.shown.splitlines()
-    assert re.fullmatch(rf"{CLOCK}  granted       {prefix}a  agent-1  token {token}  by alice", first)
+    assert re.fullmatch(rf"{CLOCK}  granted       {prefix}a  agent-1  fencing token {token}  by alice", first)
     assert re.fullmatch(
-        rf"{CLOCK}  released      {prefix}before  \(access token alice\)  token \d+  by alice: failed", second
+        rf"{CLOCK}  released      {prefix}before  \(access token alice\)  fencing token \d+  by alice: failed", second
     )
-    assert re.fullmatch(rf"{CLOCK}  revoked       {prefix}a  agent-1  token {token}  by operator: too slow", third)
+    assert re.fullmatch(
+        rf"{CLOCK}  revoked       {prefix}a  agent-1  fencing token {token}  by operator: too slow", third
+    )
 
 
 def test_watch_goes_on_through_a_restart(tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_history_says_who_had_it(reader: Run, api: Api, server: ServerProcess) -
     api.acquired(job, owner="agent-2")
     Api.of(server, callers.OPERATOR).revoke(job, reason="too slow")
     head, *rows = reader("history", job).stdout.splitlines()
-    assert head.split() == ["WHEN", "AGO", "EVENT", "OWNER", "TOKEN", "BY", "REASON"]
+    assert head.split() == ["WHEN", "AGO", "EVENT", "OWNER", "FENCING", "TOKEN", "BY", "REASON"]
     assert [re.split(r" {2,}", row)[2:4] for row in rows] == [
         ["revoked", "agent-2"],
         ["granted", "agent-2"],

@@ -19,7 +19,7 @@ from tests.support.checks import unique, wait_until
 from tests.support.server import ServerProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-ACQUIRED = re.compile(rf"acquired (\S+), token (\d+), until {CLOCK} \(2 min\)\n")
+ACQUIRED = re.compile(rf"acquired (\S+), fencing token (\d+), until {CLOCK} \(2 min\)\n")
 LEASE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -168,7 +168,7 @@ def test_wait_ends_with_the_job(alice: Run, aside: Callable[..., Aside]) -> None
         waiting.until("1st in line")
         alice("release", job)
         assert waiting.end() == 0
-        assert f"acquired {job}, token" in waiting.shown
+        assert f"acquired {job}, fencing token" in waiting.shown
 
 
 def test_done_is_12(alice: Run) -> None:
@@ -227,7 +227,7 @@ def test_terminal_shows_one_live_line(alice: Run, aside: Callable[..., Aside]) -
         assert "\r\x1b[K1st in line" in shown and "\n" not in shown
         alice("release", job)
         assert waiting.end() == 0
-        assert f"\r\x1b[K\x1b[32macquired\x1b[0m {job}, token" in waiting.shown
+        assert f"\r\x1b[K\x1b[32macquired\x1b[0m {job}, fencing token" in waiting.shown
         assert "holdfast heartbeat" in waiting.shown
 
 
@@ -245,7 +245,7 @@ def test_resume_needs_the_same_owner(alice: Run) -> None:
     first = json.loads(alice("claim", job, "--json").stdout)
     again = json.loads(alice("claim", job, "--resume", "--json").stdout)
     assert (again["lease_id"], again["token"], again["reacquired"]) == (first["lease_id"], first["token"], True)
-    assert alice("claim", job, "--resume").stdout.startswith(f"acquired again: {job}, token {first['token']}, ")
+    assert alice("claim", job, "--resume").stdout.startswith(f"acquired again: {job}, fencing token {first['token']}, ")
     refused(alice("claim", job, "--resume", HOLDFAST_OWNER="agent-2"), 1)
 
 
@@ -311,7 +311,7 @@ def test_any_takes_the_first_free_one(alice: Run) -> None:
     one, two, three = unique("a"), unique("b"), unique("c")
     alice("claim", one)
     done = alice("claim", "--any", one, two, three, HOLDFAST_OWNER="agent-2")
-    assert done.stdout.startswith(f"acquired {two}, token ")
+    assert done.stdout.startswith(f"acquired {two}, fencing token ")
     line = refused(alice("claim", one, two, three, HOLDFAST_OWNER="agent-3"), 1)
     assert "is held by" in line
     line = refused(alice("claim", "--any", one, two, "-w", "1s", HOLDFAST_OWNER="agent-3"), 11)
@@ -345,7 +345,7 @@ def test_transfer_hands_on(alice: Run, api: Api) -> None:
     before = json.loads(alice("claim", job, "--json").stdout)
     done = alice("transfer", job, "--to", "agent-9")
     first, last = done.stdout.splitlines()
-    assert re.fullmatch(rf"handed to agent-9: {job}, token \d+, until {CLOCK} \(2 min\)", first)
+    assert re.fullmatch(rf"handed to agent-9: {job}, fencing token \d+, until {CLOCK} \(2 min\)", first)
     assert LEASE.fullmatch(last.removeprefix("lease ")) and before["lease_id"] not in last
     assert api.status(job).json()["owner"] == "agent-9"
     refused(alice("heartbeat", job, HOLDFAST_LEASE=before["lease_id"]), 20)
@@ -367,7 +367,7 @@ def test_claim_binds_to_the_session(alice: Run, api: Api) -> None:
     ("arguments", "said"),
     [
         (("claim",), "JOB"),
-        (("claim", "a", "--ttl", "5"), "90s, 15m"),
+        (("claim", "a", "--ttl", "5x"), "90s, 15m"),
         (("claim", "a", "b", "--resume"), "name one"),
         (("claim", "a", "-m", "novalue"), "KEY=VALUE"),
         (("claim", "a", "-m", "a=b", "--metadata", "x"), "exclude"),

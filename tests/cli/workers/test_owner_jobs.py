@@ -58,7 +58,11 @@ def test_owner_of_a_held_job(reader: Run, api: Api, server: ServerProcess) -> No
     assert re.fullmatch(rf"{CLOCK} \(\d+ s\)", told["since"])
     assert re.fullmatch(rf"{CLOCK} \(\d+ s ago\)", told["last heartbeat"])
     assert re.fullmatch(rf"{CLOCK} \((9|10) min left\)", told["until"])
-    assert (told["note"], told["metadata"], told["token"]) == ("half way", "model=small", str(lease["fencing_token"]))
+    assert (told["note"], told["metadata"], told["fencing token"]) == (
+        "half way",
+        "model=small",
+        str(lease["fencing_token"]),
+    )
     assert told["waiting"].startswith("1 ") and told["attempts"].startswith("2 ")
     assert re.fullmatch(r"agent-1, released as failed \d+ s ago; its note: gave up", told["before"])
 

@@ -46,7 +46,7 @@ def backup(*, file: Path, force: bool, data: Path | None, json: bool, url: str |
     """Save all that a server knows into FILE, from which `holdfast restore` makes a data directory.
 
     The server goes on meanwhile. Your token needs the scope admin, and no prefix. FILE is readable by you alone: it
-    holds the server's key and the hashes of all tokens. It ends with 0 only when FILE is whole and on the disk.
+    holds the server's key and the hashes of all access tokens. It ends with 0 only when FILE is whole and on the disk.
     """
     from holdfast.journal.backup import BackupReader
     from holdfast.journal.base import JournalError
@@ -139,4 +139,4 @@ def _tell(reader: BackupReader, file: Path, *, json: bool) -> None:
         return
     what = f"{output.size(reader.size_bytes)}, {totals.records} records of history, as of record {about.seq}"
     output.say(output.plain(f"{file} is whole and on the disk: {what} at {times.clock(made_at, times.now())}"))
-    output.hint("It holds the server's key and the hashes of all tokens: keep it as you keep the server itself.")
+    output.hint("It holds the server's key and the hashes of all access tokens: keep it as you keep the server itself.")

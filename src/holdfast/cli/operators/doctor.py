@@ -42,7 +42,7 @@ class Finding(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
-@click.command(short_help="Look for trouble: server, store, token, clocks.")
+@click.command(short_help="Look for trouble: server, store, access token, clocks.")
 @click.option(
     "--data",
     metavar="DIR",
@@ -53,7 +53,7 @@ class Finding(msgspec.Struct, frozen=True):
 @as_json
 @asks_server
 def doctor(*, data: Path | None, dump: bool, json: bool, url: str | None, token_file: Path | None) -> int:
-    """Say whether the server, its store, your token and the clocks are well.
+    """Say whether the server, its store, your access token and the clocks are well.
 
     With --data it looks at a data directory of a stopped server, or at a backup, instead. It ends with 0 when nothing
     has failed, with 1 when something has, and with 69 when the server cannot be reached.
@@ -192,7 +192,7 @@ def _clock_and_version(answer: Answer, local_ms: int) -> Iterator[Finding]:
             yield Finding("clock", "ok", text)
         else:
             hint = (
-                "no lease depends on it, but times shown to people and the expiry of tokens do: synchronise the clocks"
+                "no lease depends on it, but times for people and the expiry of access tokens do: set the clocks right"
             )
             yield Finding("clock", "warn", text, hint)
     version = _field(answer, "version")

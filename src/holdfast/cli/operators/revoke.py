@@ -25,7 +25,7 @@ def revoke(*, job: str, reason: str, json: bool, url: str | None, token_file: Pa
     """End somebody's claim on JOB.
 
     Its owner is told who did it and why, and the fencing token is worth nothing from then on. A command that runs for
-    the claim under `holdfast run` is killed within about a second. Your own token needs the scope admin.
+    the claim under `holdfast run` is killed within about a second. Your own access token needs the scope admin.
     """
     with client(url, token_file) as server:
         owner = _owner(server, job)
@@ -62,7 +62,7 @@ def _what_happens(owner: JobOwner) -> str:
 def reopen(*, job: str, reason: str | None, json: bool, url: str | None, token_file: Path | None) -> None:
     """Let JOB be claimed again although it is done.
 
-    Your own token needs the scope admin.
+    Your own access token needs the scope admin.
     """
     with client(url, token_file) as server:
         server.reopen(job, reason)

@@ -19,7 +19,7 @@ NEVER = 0
 def token() -> None:
     """Make, list, revoke and rotate tokens.
 
-    Your own token needs the scope admin for this.
+    Your own access token needs the scope admin for this.
     """
 
 
@@ -82,7 +82,7 @@ def _show(token: str, name: str, scopes: list[str], prefix: str | None, expires_
     until = f", until {_clock(expires_at)}" if expires_at else " and never expires"
     output.hint(
         output.plain(
-            f"{name} may {'+'.join(scopes)} {names}{until}. This is the only time the token is shown:"
+            f"{name} may {'+'.join(scopes)} {names}{until}. This is the only time the access token is shown:"
             " keep it in a file of mode 600 and name that file in HOLDFAST_TOKEN_FILE."
         )
     )
@@ -118,7 +118,9 @@ def list_tokens(*, json: bool, url: str | None, token_file: Path | None) -> None
 
 
 keeps_sessions = click.option(
-    "--keep-sessions", is_flag=True, help="Leave its sessions to the next token of that name. Their secrets are dead."
+    "--keep-sessions",
+    is_flag=True,
+    help="Leave its sessions to the next access token of that name. Their secrets are dead.",
 )
 
 
@@ -140,7 +142,9 @@ def revoke(*, name: str, keep_sessions: bool, json: bool, url: str | None, token
         return
     output.say(output.plain(f"{name} is revoked"))
     if keep_sessions:
-        output.hint("Its places in lines have ended. Its sessions live on for the next token of that name, and so")
+        output.hint(
+            "Its places in lines have ended. Its sessions live on for the next access token of that name, and so"
+        )
         output.hint("do its claims, until their time is over.")
     else:
         output.hint("Its sessions have ended, with all that was bound to them, and its places in lines. Its other")

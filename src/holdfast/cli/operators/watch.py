@@ -83,7 +83,7 @@ def history(
         output.say_json({"history": found})
     elif found:
         now = times.now()
-        heads = ["WHEN", "AGO", "EVENT", "OWNER", "TOKEN", "BY", "REASON"]
+        heads = ["WHEN", "AGO", "EVENT", "OWNER", "FENCING TOKEN", "BY", "REASON"]
         output.say_table(heads, [_row(each, now) for each in found], folded=("OWNER", "BY", "REASON"))
     else:
         like_this = " that is like this" if owner or since or until else ""
@@ -113,7 +113,7 @@ def _say(event: Happened) -> None:
     if event.shown_as:
         rest += f"  {event.shown_as}"
     if event.token is not None:
-        rest += f"  token {event.token}"
+        rest += f"  fencing token {event.token}"
     if event.by:
         rest += f"  by {event.by}"
     if event.reason:

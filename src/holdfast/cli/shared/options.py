@@ -178,7 +178,7 @@ def asks_server(command: F) -> F:
     token_file = click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The file with your token; else HOLDFAST_TOKEN, HOLDFAST_TOKEN_FILE, else your client.toml.",
+        help="The file with your access token; else HOLDFAST_TOKEN, HOLDFAST_TOKEN_FILE, else your client.toml.",
     )
     ca_file = click.option(
         "--ca-file",
@@ -194,7 +194,7 @@ def asks_server(command: F) -> F:
         default=None,
         expose_value=False,
         callback=_note_reach,
-        help="Send your token over plain HTTP to another machine; else HOLDFAST_ALLOW_INSECURE_HTTP=1.",
+        help="Send your access token over plain HTTP to another machine; else HOLDFAST_ALLOW_INSECURE_HTTP=1.",
     )
     return url(token_file(ca_file(insecure(command))))
 

@@ -37,7 +37,7 @@ RETRY_SECONDS = 10.0
 
 
 keeps_token = click.option(
-    "--keep-token", is_flag=True, help="Leave your own token to the command, instead of a secret for this alone."
+    "--keep-token", is_flag=True, help="Leave your own access token to the command, instead of a secret for this alone."
 )
 
 

@@ -121,11 +121,11 @@ def keep(url: str, claims: list[JobClaim]) -> bool:
 
 
 def describe(claim: JobClaim) -> str:
-    """Say what was got: `github-issue-1842, token 1, until 02:14:05 (2 min)`."""
+    """Say what was got: `github-issue-1842, fencing token 1, until 02:14:05 (2 min)`."""
     now = times.now()
     began = now if claim.reacquired else claim.claimed_at
     left = times.span((claim.expires_at - began).total_seconds())
-    return f"{claim.job_id}, token {claim.token}, until {times.clock(claim.expires_at, now)} ({left})"
+    return f"{claim.job_id}, fencing token {claim.token}, until {times.clock(claim.expires_at, now)} ({left})"
 
 
 def before_words(claim: JobClaim, previous: Previous) -> str:

@@ -93,7 +93,7 @@ def _say_held(status: JobStatus, owner: JobOwner) -> None:
         ("since", times.since(owner.claimed_at, now)),
         ("last heartbeat", f"{times.clock(beat, now)} ({times.ago(beat, now)})"),
         ("until", f"{times.clock(owner.expires_at, now)} ({times.span(owner.expires_in)} left)"),
-        ("token", str(owner.token)),
+        ("fencing token", str(owner.token)),
     ]
     if owner.session is not None:
         rows.append(("session", owner.session))

@@ -235,7 +235,7 @@ def _secret_of(server: Holdfast, claim: Claim) -> str:
             raise
         raise ServerError(
             f"the server at {server.url} is older than this command and has no secrets for claims: update it, or let"
-            " the command have your own token with --keep-token"
+            " the command have your own access token with --keep-token"
         ) from None
 
 

@@ -94,9 +94,7 @@ def tell_if_insecure(target: Target) -> None:
     """Say aloud, once in a process, that a token travels unencrypted. Unless logging is set up, it is on stderr."""
     if target.is_insecure and target.url not in _told:
         _told.add(target.url)
-        text = (
-            "holdfast: the token travels to %s unencrypted, as was allowed: whoever is on the way can read and use it"
-        )
+        text = "holdfast: the access token travels to %s unencrypted, as was allowed: whoever is on the way can use it"
         log.warning(text, target.url)
 
 
@@ -153,7 +151,7 @@ def _is_allowed(environment: Mapping[str, str], kept: ClientConfig) -> bool:
 
 def _checked_token(text: str, origin: str) -> str:
     if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise SettingsError("token", origin, "this is not a token", "printable ASCII without blanks")
+        raise SettingsError("token", origin, "this is not an access token", "printable ASCII without blanks")
     return text
 
 
@@ -165,7 +163,9 @@ def _checked_url(text: str, origin: str) -> str:
     except ValueError as error:
         raise SettingsError("url", origin, f"not an address: {error}", allowed) from None
     if parts.username is not None or parts.password is not None:
-        raise SettingsError("url", origin, "an address may not hold a password; put the token into HOLDFAST_TOKEN_FILE")
+        raise SettingsError(
+            "url", origin, "an address may not hold a password; put the access token into HOLDFAST_TOKEN_FILE"
+        )
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or port == 0:
         raise SettingsError("url", origin, f"{text!r:.200} cannot be used", allowed)
     if not text.isascii() or not text.isprintable() or " " in text:
@@ -188,7 +188,7 @@ def _guarded(target: Target, *, allowed: bool) -> Target:
     if allowed:
         return msgspec.structs.replace(target, is_insecure=True)
     problem = (
-        f"the token would travel to {target.url} unencrypted; use https://, or a tunnel to a loopback address; if that"
-        f" is meant, set {INSECURE_VARIABLE}=1"
+        f"the access token would travel to {target.url} unencrypted; use https://, or a tunnel to a loopback address;"
+        f" if that is meant, set {INSECURE_VARIABLE}=1"
     )
     raise SettingsError("url", target.url_origin, problem)

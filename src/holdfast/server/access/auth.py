@@ -47,7 +47,7 @@ _BEARER = b"Bearer "
 
 OWN_CLAIM_ONLY = (
     "This is the secret of a claim: it can only look at, renew and release what that claim holds."
-    " A command that needs more gets its caller's token by `holdfast run --keep-token`."
+    " A command that needs more gets its caller's access token by `holdfast run --keep-token`."
 )
 
 
@@ -233,7 +233,7 @@ class Auth:
         if token.startswith(SESSION_PREFIX):
             return self._by_session(authorization, token, state, wall_ms)
         if is_mistyped(token):
-            raise WrongTokenError("The token is mistyped: its checksum does not match.")
+            raise WrongTokenError("The access token is mistyped: its checksum does not match.")
         kept = digest(token)
         caller = self.by_digest(kept, state, wall_ms)
         if caller is None:
@@ -282,7 +282,7 @@ class Auth:
                 raise WrongTokenError("The session secret is not one of ours.")
             raise Problem(
                 "authentication_failed",
-                "The token of this session was revoked, replaced or has expired, and the secret with it."
+                "The access token of this session was revoked, replaced or has expired, and the secret with it."
                 " With the new token of that name, POST /sessions/{id}/secret gives the new secret.",
             )
         caller = Caller(owner.principal, owner.scopes & {"read", "claim"}, owner.prefix, session_id, owner.digest)
@@ -308,7 +308,7 @@ class Auth:
                 raise WrongTokenError("The claim's secret is not one of ours.")
             raise Problem(
                 "authentication_failed",
-                "The token of this claim was revoked, replaced or has expired, and the claim's secret with it."
+                "The access token of this claim was revoked, replaced or has expired, and the claim's secret with it."
                 " A run that has the new token goes on; only note, heartbeat and release from inside of it are over.",
             )
         scopes = frozenset(own_scope(scope) for scope in owner.scopes)
@@ -328,5 +328,5 @@ def check_token_name(name: str) -> None:
     if not NAME.fullmatch(name) or len(name) > SESSION_NAME_CHARS_MAX:
         raise Problem(
             "invalid_input",
-            "A token's name has 1 to 64 letters, digits, '.', '_', '@', '-' and starts with a letter or digit.",
+            "An access token's name has 1 to 64 letters, digits, '.', '_', '@', '-' and starts with a letter or digit.",
         )

@@ -56,7 +56,7 @@ class WrongTokens:
             self._logged = [now_ms, 0]
         self._logged[1] += 1
         if self._logged[1] <= LOGGED_MAX:
-            log.warning("too many wrong tokens from %s: more than %d in a minute", place, self._max)
+            log.warning("too many wrong access tokens from %s: more than %d in a minute", place, self._max)
 
 
 def place_of(client: Address | None) -> str:

@@ -45,7 +45,7 @@ _OK, _CREATED = 200, 201
 
 def check_is_token(_call: Call) -> None:
     """Let no session's secret open another session, or have the next secret of its own."""
-    raise Problem("forbidden", "A session's secret cannot ask for sessions or secrets: use the token.")
+    raise Problem("forbidden", "A session's secret cannot ask for sessions or secrets: use the access token.")
 
 
 def check_is_own(call: Call) -> None:

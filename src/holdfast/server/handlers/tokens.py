@@ -71,7 +71,7 @@ def create(api: Api, call: Call) -> None:
 def _check(api: Api, body: TokenBody) -> None:
     check_token_name(body.name)
     if api.auth.static.of(body.name) is not None:
-        raise Problem("conflict", f"A static token is called {body.name!r}: take another name.")
+        raise Problem("conflict", f"A static access token is called {body.name!r}: take another name.")
     if body.scopes is not None and not body.scopes:
         raise Problem("invalid_input", f"scopes is a list of some of {', '.join(SCOPES)}.")
     if body.prefix is not None and not 0 < len(body.prefix.encode()) <= PREFIX_BYTES_MAX:
@@ -89,7 +89,7 @@ def _check_giver(caller: Caller, scopes: frozenset[str], prefix: str | None) -> 
     if not caller.may_give(scopes, prefix):
         allowed = "+".join(in_order(caller.scopes))
         names = "" if caller.prefix is None else f", and a prefix that starts with {caller.prefix!r}"
-        text = f"A token has no more rights than its maker: you may give {allowed}{names}."
+        text = f"An access token has no more rights than its maker: you may give {allowed}{names}."
         raise Problem("forbidden", text)
 
 
@@ -101,8 +101,8 @@ def _check_heir(state: State, caller: Caller, name: str) -> None:
     if name in index.lease_count or name in index.sessions_by_principal or name in index.tickets_by_principal:
         raise Problem(
             "conflict",
-            f"An earlier token called {name!r} has left claims, sessions or places in line, and a new one would have"
-            " them. Take another name, or let an operator without a prefix make it. To replace a token, rotate it.",
+            f"An earlier access token called {name!r} has left claims, sessions or places in line, and a new one would"
+            " have them. Take another name, or let an operator without a prefix make it. To replace one, rotate it.",
         )
 
 
@@ -141,7 +141,9 @@ def _shows_taken(api: Api, call: Call, outcome: TokenExists, _now: Moment) -> An
     there = api.engine.state.tokens.get(call.body.name)
     problem = render.problem(outcome)
     if there is None or not call.caller.may_give(there.scopes, there.prefix):
-        problem = Problem(problem.code, "This name is taken, by a token that is not yours to see: take another name.")
+        problem = Problem(
+            problem.code, "This name is taken, by an access token that is not yours to see: take another name."
+        )
     return call.refusal(problem, call.request)
 
 
@@ -221,7 +223,9 @@ def rotate(api: Api, call: Call) -> None:
     body: RotateBody = call.body
     _check_expiry(body.expires_in_seconds)
     if body.never_expires and body.expires_in_seconds is not None:
-        raise Problem("invalid_input", "A token that never expires has no expires_in_seconds: send one of the two.")
+        raise Problem(
+            "invalid_input", "An access token that never expires has no expires_in_seconds: send one of the two."
+        )
     _check_reach(api, call.caller, call.item)
     salt, token = _new_token(api, call)
     command = RotateToken(
@@ -258,7 +262,9 @@ def _check_reach(api: Api, caller: Caller, name: str) -> None:
     if rights is not None and not caller.may_give(rights.scopes, rights.prefix):
         raise render.problem(TokenUnknown())
     if static is not None:
-        raise Problem("conflict", f"{name!r} is a static token: take it out of the server's settings and restart.")
+        raise Problem(
+            "conflict", f"{name!r} is a static access token: take it out of the server's settings and restart."
+        )
     if caller.prefix is not None and _has_outside(state, name, caller.prefix):
         raise Problem(
             "conflict",
