@@ -284,15 +284,33 @@ def test_a_follower_ends_with_its_token_and_leaves_nothing() -> None:
     assert not feed._followers and not feed._by_whose
 
 
-def test_the_eldest_follower_of_a_lease_gives_way() -> None:
-    """A client that came back often, and whose dead connections are not known to be dead, is told on its last one."""
+def test_the_eldest_follower_of_a_lease_gives_way_and_is_told() -> None:
+    """A client that came back often, and whose dead connections are not known to be dead, is told on its last one.
+
+    The eldest is over, and knows why: if it lives it comes again (L9).
+    """
     feed = Feed()
     followers = [feed.follow("ana") for _ in range(FOLLOWERS_PER_ID_MAX + 1)]
     for each in followers:
+        each.add("other")
         each.add("a")
-    assert [len(each) for each in followers] == [0] + [1] * FOLLOWERS_PER_ID_MAX
+    assert [len(each) for each in followers] == [0] + [2] * FOLLOWERS_PER_ID_MAX
+    assert [(each.is_over, each.gave_way_at) for each in followers[:2]] == [(True, "other"), (False, None)]
     feed.publish([_end(1, "a")])
     assert [each.at_hand() is not None for each in followers] == [False] + [True] * FOLLOWERS_PER_ID_MAX
+
+
+def test_a_command_cannot_take_the_place_of_the_one_that_started_it() -> None:
+    """L9: followers with a claim's or a session's secret give way to each other, and those with the token stay."""
+    feed = Feed()
+    supervisor = feed.follow("ana")
+    supervisor.add("a")
+    for claim in ["c"] * 20:
+        feed.follow("ana", claim=claim).add("a")
+    for session in ["s"] * 20:
+        feed.follow("ana", session).add("a")
+    feed.publish([_end(1, "a")])
+    assert supervisor.at_hand() is not None and not supervisor.is_over
 
 
 def test_nobody_pays_for_following_while_nobody_follows() -> None:

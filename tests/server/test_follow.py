@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,7 +13,7 @@ from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import refused, unique, wait_until
 from tests.support.http import EventStream
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, serving
 
 SAID = {"id", "name", "ended", "at", "by", "reason"}
 
@@ -147,6 +148,24 @@ def test_a_claim_s_secret_follows_that_claim(server: ServerProcess, alice: Api, 
         assert _end(stream)["id"] == lease
     with child.follow({name: lease}) as stream:
         assert [end["ended"] for end in _following(stream)["ended"]] == ["revoked"]
+
+
+def test_a_command_does_not_blind_the_one_that_started_it(tmp_path: Path) -> None:
+    """L9: however often a command follows its claim, its supervisor hears of the revocation; the command is told."""
+    with serving(tmp_path / "data", tokens=callers.TOKENS) as server, contextlib.ExitStack() as stack:
+        holder = Api.of(server, callers.ALICE)
+        lease = holder.acquired("job", ttl_seconds=600, key=unique())["lease_id"]
+        secret = holder.post("/claims/secret", {"lock_name": "job", "lease_id": lease}).json()["claim_secret"]
+        supervisor = stack.enter_context(holder.follow({"job": lease}))
+        assert _following(supervisor)["following"] == 1
+        streams = [stack.enter_context(Api.of(server, secret).follow({"job": lease})) for _ in range(9)]
+        for stream in streams:
+            _following(stream)
+        told = streams[0].next()
+        assert (told.field("event"), told.json()) == ("displaced", {"id": lease})
+        assert streams[0].wait_for_end(5)
+        Api.of(server, callers.OPERATOR).revoke("job", reason="r")
+        assert [_end(stream)["ended"] for stream in (supervisor, *streams[1:])] == ["revoked"] * 9
 
 
 def test_it_ends_with_its_token(server: ServerProcess, operator: Api, name: str) -> None:

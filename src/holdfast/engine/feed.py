@@ -41,7 +41,10 @@ NAMES_BACKLOG_MAX = 100_000
 EVERYTHING = ""
 """Not a name: who listens to it hears every record with history value."""
 FOLLOWERS_PER_ID_MAX = 8
-"""Who may follow one lease at the same time. One more takes the place of the eldest, whose connection may be dead."""
+"""How many may follow one lease at the same time with the same token or secret.
+
+With one more the eldest gives way: its connection may be dead. It is told, so one that lives comes again.
+"""
 
 _ENDING = frozenset({Ended, Transferred, SessionEnded, TokenEnded})
 """What ends a lease or a session."""
@@ -108,9 +111,13 @@ class Listener:
 class Follower(Listener):
     """One who is told of the end of each lease and session that it named, once. Ends as a listener does."""
 
-    def __init__(self, feed: Feed, whose: tuple[str, ...]) -> None:
+    def __init__(self, feed: Feed, whose: tuple[str, ...], secret_of: str | None) -> None:
         super().__init__(feed, EVERYTHING, whose)
+        self.secret_of = secret_of
+        """The session or claim whose secret it came with; None if it came with the token."""
         self._ids: dict[str, None] = {}
+        self.gave_way_at: str | None = None
+        """If it is over because too many followed this one: its id."""
 
     def __len__(self) -> int:
         """Return how many ends are awaited."""
@@ -123,8 +130,13 @@ class Follower(Listener):
             self._feed.enter_follower(id_, self)
 
     def drop(self, id_: str) -> None:
-        """Know that this one is not awaited any more: it has ended, or another follower took the place."""
+        """Know that this one is not awaited any more: it has ended."""
         self._ids.pop(id_, None)
+
+    def give_way(self, id_: str) -> None:
+        """End, so that another can follow this one."""
+        self.gave_way_at = id_
+        self.close()
 
     def close(self) -> None:
         """Stop listening."""
@@ -231,20 +243,26 @@ class Feed:
         self.count += 1
         return listener
 
-    def follow(self, principal: str, session: str | None = None) -> Follower:
-        """Follow what will be added: until it is closed, or until this token or this session has ended."""
-        follower = Follower(self, _whose(principal, session))
+    def follow(self, principal: str, session: str | None = None, claim: str | None = None) -> Follower:
+        """Follow what will be added: until it is closed, or until this token or this session has ended.
+
+        `session` or `claim` is that whose secret was shown in place of the token, if one was.
+        """
+        follower = Follower(self, _whose(principal, session), session if claim is None else claim)
         for each in follower.whose:
             self._by_whose.setdefault(each, {})[follower] = None
         return follower
 
     def enter_follower(self, id_: str, follower: Follower) -> None:
-        """Enter one who follows a lease or a session."""
-        those = (*self._followers.get(id_, ()), follower)
-        if len(those) > FOLLOWERS_PER_ID_MAX:
-            those[0].drop(id_)
-            those = those[1:]
-        self._followers[id_] = those
+        """Enter one who follows a lease or a session.
+
+        It can only take the place of one with the same secret. A command has the secret of its claim, and must not be
+        able to keep the news from who started it with the token.
+        """
+        alike = [each for each in self._followers.get(id_, ()) if each.secret_of == follower.secret_of]
+        if len(alike) >= FOLLOWERS_PER_ID_MAX:
+            alike[0].give_way(id_)
+        self._followers[id_] = (*self._followers.get(id_, ()), follower)
 
     def forget_follower(self, ids: Iterable[str], follower: Follower) -> None:
         """Take a follower out of all that it follows; harmless if it is out already."""

@@ -197,6 +197,13 @@ class FollowingReply(msgspec.Struct, gc=False):
     """What is not the caller's, never was there, or ended too long ago to be remembered."""
 
 
+class DisplacedReply(msgspec.Struct, gc=False):
+    """Why a stream of ends was ended: too many follow the same with the same token or secret, and it was the eldest."""
+
+    id: Uuid
+    """Of the lease or the session that they follow."""
+
+
 class HistoryReply(msgspec.Struct, gc=False):
     """What happened, newest first."""
 

@@ -2,6 +2,7 @@
 
     POST /leases/follow {leases, sessions} ──► event: following   the stream's id, what has ended already
                                                event: ended       one for each end, then nothing more of that one
+                                               event: displaced   the last: too many follow the same, open it again
     POST /followers/{id} {leases, sessions} ─► adds to the stream; what has ended already is in the answer
 
 One stream serves a whole process: it adds what it claims, and what it gives back ends by itself, so nothing is ever
@@ -24,7 +25,7 @@ from holdfast.server.render import encode
 from holdfast.server.streams.followed import Followed
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
-from holdfast.wire.replies import EndReply, FollowingReply
+from holdfast.wire.replies import DisplacedReply, EndReply, FollowingReply
 from holdfast.wire.requests import FollowBody
 
 if TYPE_CHECKING:
@@ -87,8 +88,10 @@ class Follow:
         self._principal, self._share = call.caller.principal, call.caller.share
         self._asked: FollowBody = call.body
         """What is to be followed from the beginning; it is kept until then."""
-        self._follower: Follower = api.engine.feed.follow(call.caller.principal, call.caller.session)
-        self._followed = Followed(new_uuid(), call.caller, self._follower)
+        caller = call.caller
+        claim = None if caller.claim is None else caller.claim.grant
+        self._follower: Follower = api.engine.feed.follow(caller.principal, caller.session, claim)
+        self._followed = Followed(new_uuid(), caller, self._follower)
         api.followed[self._followed.stream] = self._followed
 
     async def frames(self) -> AsyncIterator[bytes]:
@@ -108,6 +111,8 @@ class Follow:
                     yield KEEPALIVE
                     continue
                 if happening is None:
+                    if (id_ := self._follower.gave_way_at) is not None:
+                        yield _frame(b"displaced", DisplacedReply(id_))
                     return
                 at_hand = islice(self._at_hand(happening), ENDS_PER_WRITE)
                 yield b"".join(_frame(b"ended", _told(*each)) for each in at_hand)
@@ -138,5 +143,5 @@ def _told(record: Record, event: Event) -> EndReply:
             raise ValueError(f"{type(event).__name__} ends nothing")
 
 
-def _frame(kind: bytes, said: EndReply | FollowingReply) -> bytes:
+def _frame(kind: bytes, said: EndReply | FollowingReply | DisplacedReply) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind, encode(said))
