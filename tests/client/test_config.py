@@ -85,6 +85,18 @@ def test_token_never_travels_unencrypted(environment: dict[str, str], host: str)
     assert find(url=f"http://{host}", token_file=None, environment=environment).token is None
 
 
+@pytest.mark.parametrize("scheme", ["HTTP", "Http"])
+def test_scheme_in_capitals_is_the_same_scheme(environment: dict[str, str], scheme: str, tmp_path: Path) -> None:
+    """However the scheme is written: a token does not travel unencrypted, and over https the own CA counts."""
+    environment |= {"HOLDFAST_TOKEN": "hold_secret"}
+    with pytest.raises(SettingsError, match="unencrypted"):
+        find(url=f"{scheme}://elsewhere:7420", token_file=None, environment=environment)
+    certificates = tmp_path / "ca.pem"
+    certificates.write_text("-----BEGIN CERTIFICATE-----")
+    found = find(url=f"{scheme}S://Elsewhere/", token_file=None, environment=environment, ca_file=certificates)
+    assert (found.url, found.ca_file) == ("https://Elsewhere", certificates)
+
+
 def test_loopback() -> None:
     """Loopback is what never leaves the machine."""
     for url in ("http://127.0.0.1", "http://127.9.9.9:1", "http://[::1]:7420", "http://localhost:7420"):

@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.client.flows.effects import Open, Send
+from holdfast.client.threads.connection import _Punctual
 from holdfast.client.threads.http import HttpTransport
 from holdfast.client.values.config import Target
 from holdfast.errors import ServerError, Unreachable
@@ -117,6 +118,25 @@ def test_one_that_waits_keeps_nobody(peer: Peer) -> None:
     assert sorted(bodies) == [b"/renew", b"/wait"]
 
 
+@pytest.mark.parametrize("pieces", [[b"HTTP/1.1 200 OK\r\n"], [said(b"x" * 100)[:60]]], ids=["head", "body"])
+def test_an_answer_that_drips_is_over_in_time(pieces: list[bytes]) -> None:
+    """The time for an answer is for all of it: bytes that come one by one do not begin it anew."""
+    stop = threading.Event()
+
+    def drip(sock: socket.socket, number: int) -> None:
+        heard(sock)
+        sock.sendall(pieces[0])
+        while not stop.wait(0.02):
+            sock.sendall(b"x")
+
+    with listening(drip) as url, to(url) as transport:
+        try:
+            with pytest.raises(Unreachable, match="did not come in time"):
+                transport.send(Send("GET", "/a", answer_seconds=0.3))
+        finally:
+            stop.set()
+
+
 def test_a_connection_that_the_server_closed_is_not_used(peer: Peer) -> None:
     """A kept connection on which the server has hung up is dropped before a byte is sent; each request goes once."""
     seen: list[bytes] = []
@@ -162,12 +182,12 @@ def test_no_answer_is_read_as_another(where: str, monkeypatch: pytest.MonkeyPatc
                 more.wait(20)
                 sock.sendall(answer[cut:])
 
-    def interrupted(sock: socket.socket, *args: object) -> int:
+    def interrupted(*_: object) -> int:
         raise Stop
 
     with listening(halting) as url, to(url) as transport:
         with monkeypatch.context() as patch:
-            patch.setattr(socket.SocketIO, "readinto", interrupted)
+            patch.setattr(_Punctual, "readinto", interrupted)
             with pytest.raises(Stop):
                 transport.send(Send("GET", "/first"))
         more.set()

@@ -15,6 +15,7 @@ from holdfast import Holdfast, LeaseLost
 from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read
 from holdfast.client.flows.ends import ATTEND_AFTER_SECONDS, IDS_PER_CALL, NOT_THERE_SECONDS, REFUSED_SECONDS, Ends
 from holdfast.client.flows.renewing import Renewal, watch_deadline
+from holdfast.client.values.answer import Answer
 from holdfast.client.values.term import Term
 from holdfast.errors import Unreachable
 from holdfast.wire.requests import FollowBody
@@ -266,6 +267,27 @@ def test_what_comes_together_is_one_request() -> None:
     assert followed.world.paths == [f"POST /followers/{STREAM}"]
     assert followed.world.sent[0].body == FollowBody(leases={"j3": "id-3"}, sessions=[])
     assert later[0].loss is not None and later[0].loss.reason == "revoked"
+
+
+@pytest.mark.parametrize("lost", [Unreachable(URL, "cut"), answer(503), answer(401)], ids=["cut", "503", "401"])
+def test_what_could_not_be_added_is_added_later(lost: Answer | BaseException) -> None:
+    """L9: a request to follow that is lost is sent again, although the stream itself lives on."""
+    followed = Followed()
+    first = followed.claimed(0)
+    followed.run_kept()
+    followed.world.network = scripted(lost, answer(200, stream=STREAM, following=1, ended=[], unknown=[]))
+
+    later: list[Term] = []
+
+    def claim_more() -> None:
+        later.append(followed.claimed(1))
+        followed.run_kept()
+        first.end()
+
+    followed.world.streams = [Stream(200, [_following(), claim_more, _ended(1)]), Unreachable(URL, "gone")]
+    followed.world.run(followed.listening[0])
+    bodies = [request.body for request in followed.world.sent]
+    assert bodies == 2 * [FollowBody(leases={"j1": "id-1"}, sessions=[])]
 
 
 def test_many_are_asked_for_in_parts() -> None:

@@ -101,7 +101,7 @@ def test_wrong_tokens_are_not_allowed(peer: Peer, open_to: Callable[..., Way], c
 def test_refusal_of_somebody_else(peer: Peer, open_to: Callable[..., Way], body: bytes) -> None:
     """A refusal without our envelope is still one, and says that it is not a Holdfast server's."""
     peer.answer = (502, {}, body)
-    with pytest.raises(Refused, match="check the address") as caught:
+    with pytest.raises(Refused, match="not how a Holdfast server refuses; a proxy") as caught:
         open_to(peer.url).ask("GET", "/things", Thing)
     assert (caught.value.status, caught.value.code) == (502, "unexpected")
 

@@ -46,7 +46,7 @@ class Way:
     def run(self, flow: Flow[T]) -> T:
         if self._runner is None:
             return threads_driver.drive(flow, self.transport)
-        return self._runner.run(coroutines_driver.drive(flow, self.transport, flow.send, None))
+        return self._runner.run(coroutines_driver.drive(flow, self.transport, flow.send, [None]))
 
     def close(self) -> None:
         if self._runner is None:

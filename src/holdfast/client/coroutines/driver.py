@@ -14,21 +14,25 @@ T = TypeVar("T")
 WAITS = (Send, Rest, Open, Read, Close)
 
 
-async def drive(flow: Flow[T], transport: AsyncHttpTransport, step: Callable[[Any], Effect], value: object) -> T:
+async def drive(flow: Flow[T], transport: AsyncHttpTransport, step: Callable[[Any], Effect], next_sent: list[Any]) -> T:
     """Perform what a flow yields until it returns. What goes wrong is the flow's to clean up.
+
+    `next_sent` has what the flow is sent next. It is taken out as it is sent: an error in a variable of this frame
+    would be a circle, and all that the callers have would live until the garbage collector comes.
 
     A cancelled flow is finished by a task of its own: what it cleans up is cleaned up however often it is cancelled.
     """
     try:
         while True:
-            effect = step(value)
+            effect = step(next_sent.pop())
             try:
-                value = await _perform(effect, transport) if isinstance(effect, WAITS) else perform_immediate(effect)
+                waits = isinstance(effect, WAITS)
+                next_sent.append(await _perform(effect, transport) if waits else perform_immediate(effect))
                 step = flow.send
             except asyncio.CancelledError as error:
-                return await shielded(drive(flow, transport, flow.throw, error), transport)
+                return await shielded(drive(flow, transport, flow.throw, [error]), transport)
             except BaseException as error:  # noqa: BLE001 - it is thrown on, into the flow
-                step, value = flow.throw, error
+                step, next_sent[:] = flow.throw, [error]
     except StopIteration as returned:
         result: T = returned.value
         return result
@@ -45,6 +49,8 @@ async def shielded(work: Coroutine[Any, Any, T], transport: AsyncHttpTransport) 
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
+    finally:
+        del task  # It has the error that is raised here: a circle.
 
 
 def _seen(task: asyncio.Task[Any]) -> None:

@@ -30,7 +30,7 @@ class AsyncLink:
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end, in this task."""
-        return await drive(flow, self._transport, flow.send, None)
+        return await drive(flow, self._transport, flow.send, [None])
 
     def renew_in_background(self, owner: object, term: Term, renewal: Renewal) -> tuple[BackgroundFlow, ...]:
         """Renew a term until it ends, and watch its deadline beside that. Give what this returns to `stop`.

@@ -39,7 +39,8 @@ READ_SECONDS = 45.0
 """Three times as long as the server is ever silent."""
 IDS_PER_CALL = 500
 """A server takes 1,000 unless told otherwise."""
-AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.25, 30.0
+AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.25, 2.0
+"""How soon a server that did not answer is asked again; no later than a renewal would be, so both are back at once."""
 REFUSED_SECONDS = 5.0
 """How long a server is left alone that refuses us. It counts wrong tokens, and renewals ask with the same one."""
 NOT_THERE_SECONDS = 300.0
@@ -96,7 +97,7 @@ class Ends:
         self._pid = os.getpid()
         self._held: dict[str, _Held] = {}
         self._new: deque[str] = deque()
-        self._is_gathering = self._is_listening = False
+        self._is_gathering = self._is_retrying = self._is_listening = False
         self._stream: str | None = None
         """The id of the stream that is open."""
 
@@ -114,6 +115,15 @@ class Ends:
         """Follow all that came within a moment."""
         yield Rest(GATHER_SECONDS)
         self._is_gathering = False
+        yield from self._follow_new()
+
+    def _retry(self, pause: float) -> Flow[None]:
+        """Follow after a while what could not be added."""
+        yield Rest(pause)
+        self._is_retrying = False
+        yield from self._follow_new()
+
+    def _follow_new(self) -> Flow[None]:
         new = [self._new.popleft() for _ in range(len(self._new))]
         # Looked at after what is new stands in `_held`. One that opens a stream sets it, and then looks into `_held`.
         stream = self._stream
@@ -129,16 +139,22 @@ class Ends:
                 log.debug("ends are heard of at the next renewal: %s", error)
 
     def _add(self, stream: str, ids: Iterable[str]) -> Flow[None]:
-        """Let an open stream tell of more. If that fails the stream is broken, and the next one has it all."""
+        """Let an open stream tell of more. What cannot be added is tried again; a new stream would have it anyway."""
         for body in _bodies((id_, held) for id_ in ids if (held := self._held.get(id_)) is not None and _lives(held)):
             try:
                 path = f"/followers/{stream}"
                 answer: Answer = yield Send("POST", path, body, answer_seconds=self._policy.answer_seconds)
-                if answer.status != _OK:
-                    return
-                self._take(msgspec.json.decode(answer.body, type=FollowingReply))
+                pause = AGAIN_SECONDS_MAX if answer.status >= _SERVER_TROUBLE else REFUSED_SECONDS
+                if answer.status == _OK:
+                    self._take(msgspec.json.decode(answer.body, type=FollowingReply))
+                    continue
             except (HoldfastError, msgspec.MsgspecError) as error:
-                log.debug("not followed, so its end is heard of at its next renewal: %s", error)
+                log.debug("not followed yet, so its end may be heard of at its next renewal: %s", error)
+                pause = AGAIN_SECONDS_MAX
+            self._new.extend([*body.leases.values(), *body.sessions])
+            if not self._is_retrying:
+                self._is_retrying = True
+                self._keep(self._retry(pause))
 
     def listen(self) -> Flow[None]:
         """Hear of ends for as long as anything is held."""

@@ -73,7 +73,7 @@ def exchange(
         try:
             answer: Answer = yield asked
         except Unreachable as error:
-            found = error
+            found = error.with_traceback(None)  # Else this frame and the error would keep each other.
         else:
             if not passes(answer):
                 return Heard(answer, sent)
@@ -87,7 +87,10 @@ def exchange(
             left = max(left, longer(now, failing, found))
         if pause > left:
             if isinstance(found, Unreachable):
-                raise found
+                try:
+                    raise found
+                finally:
+                    del found
             return Heard(found, sent)
         yield Rest(pause * (0.5 + (yield SHARE) / 2))
         pause = min(pause * 2, RETRY_SECONDS_MAX)

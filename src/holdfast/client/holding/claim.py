@@ -325,7 +325,10 @@ class ClaimGroup(Generic[H]):
             except BaseException as interrupt:  # noqa: BLE001 - raised again when all are given back
                 problem = interrupt
         if problem is not None:
-            raise problem
+            try:
+                raise problem
+            finally:
+                del problem  # This frame and the error would keep each other, and all of these claims.
 
     def _leaving(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
         """Give back in haste what was not given back."""

@@ -7,6 +7,7 @@ the call off before, an interrupt too, has thrown it away by that: nobody can re
 
 from __future__ import annotations
 
+import io
 import select
 import socket
 import ssl
@@ -14,13 +15,17 @@ from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPResponse
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
+from holdfast.client import clock
 from holdfast.client.common import tls
 from holdfast.client.common.http import Proxy
 from holdfast.client.common.nested import NestedTls
 from holdfast.client.values.config import Target
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -65,7 +70,7 @@ class Route:
             if self._proxy is not None and self._proxy.scheme == "https":
                 connection.secure(ssl.create_default_context(), hop[0])
             if self._proxy is not None and self._is_tls:
-                self._open_tunnel(connection)
+                self._open_tunnel(connection, seconds)
             if self._is_tls:
                 connection.secure(self._trusting(), self._host)
         except BaseException:
@@ -79,12 +84,12 @@ class Route:
             self._context = tls.context_for(self._target) or ssl.create_default_context()
         return self._context
 
-    def _open_tunnel(self, connection: Connection) -> None:
+    def _open_tunnel(self, connection: Connection, seconds: float) -> None:
         """Ask the proxy for a way to the server that it cannot read."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         at = f"{host}:{self._port}".encode()
         connection.sock.sendall(b"CONNECT %s HTTP/1.1\r\nHost: %s\r\n%s\r\n" % (at, at, self._proxy_line))
-        response = connection.hear("CONNECT")
+        response = connection.hear("CONNECT", clock.monotonic_ms() + round(seconds * 1_000))
         response.close()
         if not 200 <= response.status < 300:  # noqa: PLR2004 - the range of success
             raise ProxyRefused(f"{response.status} {response.reason}".strip())
@@ -126,22 +131,50 @@ class Connection:
         look.register(self.sock, select.POLLIN)
         return not look.poll(0)
 
-    def ask(self, method: str, request: bytes, seconds: float) -> HTTPResponse:
-        """Send a request and return its answer, of which the head has been read."""
+    def ask(self, method: str, request: bytes, seconds: float, *, in_all: bool = True) -> HTTPResponse:
+        """Send a request and return its answer, of which the head has been read.
+
+        `seconds` are for all of the answer, however slowly it comes, or else for each piece of it.
+        """
+        until_ms = clock.monotonic_ms() + round(seconds * 1_000) if in_all else None
         self.sock.settimeout(seconds)
         with suppress(BrokenPipeError):  # It may have answered before it had heard everything.
             self.sock.sendall(request)
-        return self.hear(method)
+        return self.hear(method, until_ms)
 
-    def hear(self, method: str) -> HTTPResponse:
-        """Read the head of an answer."""
-        response = HTTPResponse(cast("socket.socket", self.sock), method=method)
+    def hear(self, method: str, until_ms: int | None) -> HTTPResponse:
+        """Read the head of an answer; all of it has to be read by then."""
+        source = self.sock if until_ms is None else _Punctual(self.sock, until_ms)
+        response = HTTPResponse(cast("socket.socket", source), method=method)
         try:
             response.begin()
         except BaseException:
             response.close()
             raise
         return response
+
+
+class _Punctual(io.RawIOBase):
+    """What is read from a socket until a moment. A time limit of the socket would begin anew with each byte."""
+
+    def __init__(self, sock: socket.socket | NestedTls, until_ms: int) -> None:
+        self._sock = sock
+        self._until_ms = until_ms
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Be read by `http.client`, as a socket is."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Read what there is. Raises `TimeoutError` when the time is over."""
+        left_ms = self._until_ms - clock.monotonic_ms()
+        if left_ms <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left_ms / 1_000)
+        return self._sock.recv_into(buffer)
 
 
 def written(method: str, route: Route, path: str, headers: Mapping[str, str], payload: bytes | None) -> bytes:

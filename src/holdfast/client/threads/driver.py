@@ -15,13 +15,17 @@ T = TypeVar("T")
 
 
 def drive(flow: Flow[T], transport: Transport) -> T:
-    """Perform what a flow yields until it returns. What goes wrong, an interrupt too, is the flow's to clean up."""
+    """Perform what a flow yields until it returns. What goes wrong, an interrupt too, is the flow's to clean up.
+
+    What the flow is sent next is taken out as it is sent. An error in a variable of this frame would be a circle, since
+    its traceback has the frame: all that the callers have, claims too, would live until the garbage collector comes.
+    """
     step: Callable[[Any], Effect] = flow.send
-    value: Any = None
+    next_sent: list[Any] = [None]
     while True:
         try:
             while True:  # In here, because an interrupt may come wherever a loop turns round.
-                value = _perform(step(value), transport)
+                next_sent.append(_perform(step(next_sent.pop()), transport))
                 step = flow.send
         except StopIteration as returned:
             result: T = returned.value
@@ -30,7 +34,7 @@ def drive(flow: Flow[T], transport: Transport) -> T:
             # What the flow itself raised has ended it; all else has to be told to it.
             if getgeneratorstate(flow) == GEN_CLOSED:
                 raise
-            step, value = flow.throw, error
+            step, next_sent[:] = flow.throw, [error]
 
 
 def _perform(effect: Effect, transport: Transport) -> Any:  # noqa: ANN401 - each effect has a result of its own

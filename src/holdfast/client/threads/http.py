@@ -118,7 +118,8 @@ class HttpTransport:
         data = written(opening.method, self._route, opening.path, headers_for(token, opening), payload_of(opening))
         connection = self._connect(opening.read_seconds)
         try:
-            return HttpStream(self.target.url, connection, connection.ask(opening.method, data, opening.read_seconds))
+            response = connection.ask(opening.method, data, opening.read_seconds, in_all=False)
+            return HttpStream(self.target.url, connection, response)
         except _BROKEN as error:
             connection.close()
             raise _unreachable(self.target.url, error) from None

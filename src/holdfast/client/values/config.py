@@ -170,7 +170,8 @@ def _checked_url(text: str, origin: str) -> str:
         raise SettingsError("url", origin, f"{text!r:.200} cannot be used", allowed)
     if not text.isascii() or not text.isprintable() or " " in text:
         raise SettingsError("url", origin, f"{text!r:.200} cannot be used", allowed)
-    return text.rstrip("/")
+    # In small letters from here on: whether a token may travel is decided by the scheme.
+    return parts.scheme + text[len(parts.scheme) :].rstrip("/")
 
 
 def _same_server(one: str, other: str) -> bool:
