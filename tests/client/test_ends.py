@@ -13,13 +13,13 @@ import pytest
 
 from holdfast import Holdfast, LeaseLost
 from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read
-from holdfast.client.flows.ends import ATTEND_AFTER_SECONDS, IDS_PER_CALL, NOT_THERE_SECONDS, REFUSED_SECONDS, Ends
-from holdfast.client.flows.renewing import Renewal, watch_deadline
+from holdfast.client.flows.ends import IDS_PER_CALL, NOT_THERE_SECONDS, REFUSED_SECONDS, Ends
+from holdfast.client.flows.renewing import ATTEND_AFTER_SECONDS, Renewal, watch_deadline
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.term import Term
 from holdfast.errors import Unreachable
 from holdfast.wire.requests import FollowBody
-from tests.client.driving import AT, POLICY, URL, World, answer, scripted
+from tests.client.driving import AT, POLICY, URL, World, answer, problem, scripted
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import wait_until
@@ -288,6 +288,21 @@ def test_what_could_not_be_added_is_added_later(lost: Answer | BaseException) ->
     followed.world.run(followed.listening[0])
     bodies = [request.body for request in followed.world.sent]
     assert bodies == 2 * [FollowBody(leases={"j1": "id-1"}, sessions=[])]
+
+
+def test_what_the_server_does_not_know_is_renewed_at_once() -> None:
+    """L9: a server that was restored from a backup does not know a lease. Its holder asks, and hears that."""
+    followed = Followed()
+    term = followed.claimed(0)
+    followed.run_kept()
+    followed.world.network = scripted(problem(404, "lease_not_current"))
+    said = {"stream": STREAM, "following": 0, "ended": [], "unknown": ["id-0"]}
+    data = b"event: following\ndata: " + msgspec.json.encode(said) + b"\n\n"
+    followed.world.streams = [Stream(200, [data, followed.run_kept])]
+    followed.world.run(followed.listening[0])
+    followed.run_kept()
+    assert followed.world.paths == ["POST /locks/j0/renew"]
+    assert term.loss is not None
 
 
 def test_many_are_asked_for_in_parts() -> None:

@@ -33,6 +33,21 @@ IMPATIENT = (
 )
 """The same, but a server that is gone is not waited for with the release."""
 
+INTERRUPTED = (
+    "-c",
+    """
+import os, signal, sys
+from holdfast.cli import main
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "holdfast.supervision.supervisor":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+main.main()
+""",
+)
+"""The same, but Ctrl-C comes just after the job was got, before the command can be started."""
+
 
 @pytest.fixture
 def api(server: ServerProcess) -> Api:
@@ -121,7 +136,7 @@ def test_output_is_the_commands(run: Run) -> None:
     """Standard output carries the command's output alone; what we say goes to standard error."""
     ended = run("run/output", "--", "echo", "hello")
     assert ended.stdout == "hello\n"
-    assert "acquired run/output, token" in ended.stderr
+    assert "acquired run/output, fencing token" in ended.stderr
     assert run("-q", "run/output", "--", "true").stderr == ""
 
 
@@ -281,6 +296,14 @@ def test_waits_its_turn(start: Start, api: Api) -> None:
     api.release("run/turn", claim["lease_id"])
     out, _ = process.communicate(timeout=SECONDS_MAX)
     assert (process.returncode, out) == (0, "mine\n")
+
+
+@pytest.mark.parametrize("jobs", [["run/at-once"], ["run/at-once/1", "run/at-once/2"]], ids=["one", "several"])
+def test_interrupted_before_the_command_starts(start: Start, api: Api, jobs: list[str]) -> None:
+    """Ctrl-C between the grant and the command gives back what was got."""
+    process = start(*jobs, "--ttl", "600s", "--", "sleep", "30", entry=INTERRUPTED)
+    assert process.wait(SECONDS_MAX) == 130
+    assert all(is_free(api, job) for job in jobs)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

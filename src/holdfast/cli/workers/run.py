@@ -149,17 +149,22 @@ def run(
         quiet=quiet,
         keep_token=keep_token,
     )
+    got: list[Claim | Claims] = []
     with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS, **reach()) as server:
         try:
             if options.wait and not any_one:
                 refuse_jobs_of_outer_run(server, jobs)
-            held = claim(server, jobs, options)
+            claim(server, jobs, options, got)
         except JobHeld as error:
             if conflict is None:
                 raise
             output.complain(sentence(error))
             return conflict
-        return run_held(server, held, context.meta[suggestions.COMMAND], options)
+        except BaseException:
+            for held in got:
+                give_back(held, None)
+            raise
+        return run_held(server, got[0], context.meta[suggestions.COMMAND], options)
 
 
 def refuse_jobs_of_outer_run(server: Holdfast, jobs: Sequence[str]) -> None:
@@ -173,8 +178,11 @@ def refuse_jobs_of_outer_run(server: Holdfast, jobs: Sequence[str]) -> None:
             raise Deadlock(409, "deadlock", "Deadlock", cycle=circle)
 
 
-def claim(server: Holdfast, jobs: Sequence[str], options: RunOptions) -> Claim | Claims:
-    """Claim what is asked for, and show the wait."""
+def claim(server: Holdfast, jobs: Sequence[str], options: RunOptions, got: list[Claim | Claims]) -> None:
+    """Claim what is asked for, and show the wait. What is claimed is put into `got` at once.
+
+    A signal may come before the wait is no longer shown: what is held by then must be known to whoever gives it back.
+    """
     from holdfast.cli.shared.waiting import waiting
 
     terms: ClaimAnyOptions = {
@@ -187,19 +195,19 @@ def claim(server: Holdfast, jobs: Sequence[str], options: RunOptions) -> Claim |
     }
     with waiting(options.wait, quiet=options.quiet) as terms["on_wait"]:
         if options.any_one:
-            return server.claim_any(jobs, **terms)
-        if len(jobs) > 1:
-            return server.claim_all(jobs, **terms)
-        return server.claim(jobs[0], **terms)
+            got.append(server.claim_any(jobs, **terms))
+        elif len(jobs) > 1:
+            got.append(server.claim_all(jobs, **terms))
+        else:
+            got.append(server.claim(jobs[0], **terms))
 
 
 def run_held(server: Holdfast, held: Claim | Claims, command: Sequence[str], options: RunOptions) -> int:
-    """Run the command, and give back what is held, whatever happens."""
-    from holdfast import Claims
-    from holdfast.supervision.supervisor import run_child
-
-    claims = tuple(held) if isinstance(held, Claims) else (held,)
+    """Run the command, and give back what is held, whatever happens. So nothing may be done before the first `try`."""
     try:
+        from holdfast.supervision.supervisor import run_child
+
+        claims = _each(held)
         secret = None if options.keep_token else _secret_of(server, claims[0])
         base = environment_with(secret, server.environment)
     except BaseException:
@@ -224,6 +232,12 @@ def run_held(server: Holdfast, held: Claim | Claims, command: Sequence[str], opt
         return output.LOST if ended.lost else code
     lost = give_back(held, "failed" if ended.returncode else None)
     return output.LOST if lost or ended.lost else ended.returncode
+
+
+def _each(held: Claim | Claims) -> tuple[Claim, ...]:
+    from holdfast import Claims
+
+    return tuple(held) if isinstance(held, Claims) else (held,)
 
 
 def _secret_of(server: Holdfast, claim: Claim) -> str:

@@ -20,20 +20,19 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from weakref import ref
 
 import msgspec
 
 from holdfast.client.flows.effects import SHARE, Close, Flow, Open, Policy, Read, Rest, Send
+from holdfast.client.flows.renewing import Renewal, renew_once
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.term import Loss, Term
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.wire.replies import EndReply, FollowingReply
 from holdfast.wire.requests import FollowBody
 
-ATTEND_AFTER_SECONDS = 0.5
-"""How long something is held before it is followed."""
 GATHER_SECONDS = 0.1
 READ_SECONDS = 45.0
 """Three times as long as the server is ever silent."""
@@ -54,22 +53,10 @@ _NOT_THERE = frozenset({404, 405})
 log = logging.getLogger("holdfast.client")
 
 
-class Subject(Protocol):
-    """What is followed."""
-
-    @property
-    def id(self) -> str:
-        """The id of the lease or the session."""
-
-    @property
-    def name(self) -> str | None:
-        """The job of the lease; None for a session."""
-
-
 class _Held(NamedTuple):
     """Something that is followed, or will be."""
 
-    name: str | None
+    renewal: Renewal
     term: ref[Term]
 
 
@@ -101,12 +88,12 @@ class Ends:
         self._stream: str | None = None
         """The id of the stream that is open."""
 
-    def attend(self, term: Term, subject: Subject) -> None:
+    def attend(self, term: Term, renewal: Renewal) -> None:
         """Hear of the end of something that is held. Called in the background."""
         if os.getpid() != self._pid:
             self._begin_anew()  # A fork: the thread that listens is the parent's, and so is all that it listens for.
-        self._held[subject.id] = _Held(subject.name, ref(term))
-        self._new.append(subject.id)
+        self._held[renewal.id] = _Held(renewal, ref(term))
+        self._new.append(renewal.id)
         if not self._is_gathering:
             self._is_gathering = True
             self._keep(self._gather())
@@ -213,6 +200,12 @@ class Ends:
     def _take(self, following: FollowingReply) -> None:
         for end in following.ended:
             self._tell(end)
+        for id_ in following.unknown:
+            # It may have ended long ago, or the server lost it by a restore. A renewal tells.
+            held = self._held.pop(id_, None)
+            term = None if held is None else held.term()
+            if held is not None and term is not None and not term.ended:
+                self._keep(_renew_now(term, held.renewal, self._policy))
 
     def _tell(self, end: EndReply) -> None:
         """Lose what has ended. What we gave back ourselves has ended before, and cannot be lost."""
@@ -259,16 +252,21 @@ def _lose_later(held_term: ref[Term], loss: Loss) -> Flow[None]:
         term.lose(loss)
 
 
+def _renew_now(term: Term, renewal: Renewal, policy: Policy) -> Flow[None]:
+    """Ask for what the server says it does not know. What cannot be asked now is asked when it is renewed anyway."""
+    yield from renew_once(term, renewal.request, policy)
+
+
 def _bodies(held: Iterable[tuple[str, _Held]]) -> list[FollowBody]:
     """Return the bodies that name all of these, none of them too many."""
     bodies: list[FollowBody] = []
     for number, (id_, each) in enumerate(held):
         if number % IDS_PER_CALL == 0:
             bodies.append(FollowBody(leases={}, sessions=[]))
-        if each.name is None:
+        if each.renewal.name is None:
             bodies[-1].sessions.append(id_)
         else:
-            bodies[-1].leases[each.name] = id_
+            bodies[-1].leases[each.renewal.name] = id_
     return bodies
 
 

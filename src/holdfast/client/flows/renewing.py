@@ -16,7 +16,6 @@ import msgspec
 
 from holdfast.client.clock import Instant
 from holdfast.client.flows.effects import NOW, SHARE, Flow, Policy, Rest, Send
-from holdfast.client.flows.ends import ATTEND_AFTER_SECONDS
 from holdfast.client.flows.leases import renewal_request, told_loss
 from holdfast.client.values.answer import Answer, envelope, refusal
 from holdfast.client.values.paths import session_path
@@ -24,6 +23,8 @@ from holdfast.client.values.records import JobClaim
 from holdfast.client.values.term import Loss, Term
 from holdfast.errors import ServerError, Unreachable
 
+ATTEND_AFTER_SECONDS = 0.5
+"""How long something is held before its end is listened for."""
 AGAIN_SECONDS_MAX = 2.0
 AGAIN_SECONDS_MIN = 0.02
 TRIES_PER_TERM = 16
@@ -95,7 +96,7 @@ def keep_renewed(term: Term, renew: Renew, policy: Policy) -> Flow[None]:
         rest_ms = term.rest_ms((yield NOW), (yield SHARE))
         # Never at once: a server that promises next to nothing must not be asked without end.
         yield Rest(max(rest_ms / 1_000, AGAIN_SECONDS_MIN))
-        while not (yield from _renew_once(term, renew, policy)):
+        while not (yield from renew_once(term, renew, policy)):
             left_ms = term.left_ms((yield NOW))
             share: float = yield SHARE
             pause = min(left_ms / 1_000 / TRIES_PER_TERM, AGAIN_SECONDS_MAX) * (0.5 + share / 2)
@@ -104,7 +105,7 @@ def keep_renewed(term: Term, renew: Renew, policy: Policy) -> Flow[None]:
             return
 
 
-def _renew_once(term: Term, renew: Renew, policy: Policy) -> Flow[bool]:
+def renew_once(term: Term, renew: Renew, policy: Policy) -> Flow[bool]:
     """Try to renew; True if there is nothing to try again."""
     sent: Instant = yield NOW
     if term.ended or term.is_lost(sent):

@@ -15,7 +15,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPResponse
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from holdfast.client import clock
@@ -23,9 +23,6 @@ from holdfast.client.common import tls
 from holdfast.client.common.http import Proxy
 from holdfast.client.common.nested import NestedTls
 from holdfast.client.values.config import Target
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -168,7 +165,7 @@ class _Punctual(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
         """Read what there is. Raises `TimeoutError` when the time is over."""
         left_ms = self._until_ms - clock.monotonic_ms()
         if left_ms <= 0:
