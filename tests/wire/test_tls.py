@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import ssl
 from collections.abc import Iterator
@@ -147,3 +148,24 @@ def test_nothing_is_kept_of_connections_that_are_over(secured: ServerProcess, tl
     for _ in range(10):
         _leave_unread(secured, tls)
     assert memory_mib(secured) - before < 10
+
+
+def test_handshakes_are_counted_and_give_way(tmp_path: Path, pem: Path, tls: ssl.SSLContext) -> None:
+    """Who is in a handshake is a stranger: the eldest gives way at once, no more are kept than there are places, and
+    users old and new are served.
+    """
+    settings: dict[str, object] = {"connections_max": 10, "header_timeout_seconds": 60, "tls_cert": pem}
+    asked = request("GET", "/locks")
+    with (
+        serving(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        user = stack.enter_context(Talk(server, tls=tls))
+        assert user.send(asked).read_answers(1)[0].status == 200
+        strangers = [stack.enter_context(Talk(server)).send(b"\x16\x03\x01") for _ in range(100)]
+        wait_until(lambda: not any(talk.is_open_at_server() for talk in strangers[:91]))
+        assert any(talk.is_open_at_server() for talk in strangers[91:]), "those that have a place keep it"
+        late = stack.enter_context(Talk(server, tls=tls))
+        assert late.send(asked).read_answers(1)[0].status == 200
+        assert user.send(asked).read_answers(2)[-1].status == 200
+        assert server.terminate() == 0, "handshakes do not keep it from stopping"

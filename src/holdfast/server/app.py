@@ -40,6 +40,7 @@ from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
 from holdfast.server.doors.lane import Lane
 from holdfast.server.doors.lanes import Lanes
+from holdfast.server.handshakes import SecureListener
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.server.tls import BadCertificateError, Certificate, certificate_of
@@ -88,8 +89,7 @@ def serve(settings: Settings, file: Path | None, warnings: Sequence[str] = ()) -
         logs.configure(settings.log_format)
         for warning in warnings:
             log.warning("%s", warning)
-        # Connections in the handshake of TLS are not counted yet: they need room beside the others.
-        _allow_files(settings.connections_max * (1 if settings.tls_cert is None else 2) + SPARE_FILES)
+        _allow_files(settings.connections_max + SPARE_FILES)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
             return runner.run(_serve(settings, file))
     except (ValueError, BadTokenError, BadCertificateError) as error:
@@ -334,6 +334,7 @@ class _Server(uvicorn.Server):
     def __init__(self, api: Api, settings: Settings, tls: Certificate | None) -> None:
         self._api = api
         self._tls = tls
+        self._secure: SecureListener | None = None
         routes = Routes(api, OPERATIONS)
         door = Door(routes, chunks_only=not settings.fast_lane)
         config = uvicorn.Config(
@@ -382,7 +383,10 @@ class _Server(uvicorn.Server):
         """Begin to listen, then say so. It is not left to uvicorn, which has no time limits for TLS."""
         loop = asyncio.get_running_loop()
         tls: dict[str, Any] = {}
-        if self._tls is not None:
+        if self._tls is not None and self._lanes is not None:
+            self._secure = SecureListener(self._lanes, (sockets or [])[0], self._tls.context)
+            sockets = None
+        elif self._tls is not None:
             seconds = self._api.settings.header_timeout_seconds
             tls = {"ssl": self._tls.context, "ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": seconds}
         self.servers = [
@@ -401,6 +405,8 @@ class _Server(uvicorn.Server):
         """End the streams and the waits, answer what is owed, close."""
         if self._lanes is not None:
             self._lanes.is_stopping = True
+        if self._secure is not None:
+            self._secure.close()
         self._api.engine.feed.close()
         self._api.engine.end_waits()
         await super().shutdown(sockets)
