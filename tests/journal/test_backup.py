@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from holdfast.journal.backup import HEAD, KEY, MAGIC, PART, RECORDS, About, BackupReader, BackupWriter, frames
+from holdfast.journal.backup import (
+    HEAD,
+    KEY,
+    KEY_BYTES,
+    MAGIC,
+    PART,
+    RECORDS,
+    About,
+    BackupReader,
+    BackupWriter,
+    _framed,
+    frames,
+)
 from holdfast.journal.base import JournalDamagedError, JournalTooNewError
 from holdfast.journal.codec import decode_batch, encode_batch
+from holdfast.server.access import secrets
 from tests.journal.golden.make import sample_records
 
 ABOUT = About(version="1.2.3", seq=21, wall_ms=1_750_000_000_000, last_token=7)
@@ -63,6 +77,17 @@ def test_frames_are_neither_left_out_nor_put_behind() -> None:
     for wrong in (data.replace(part, b""), data.replace(part, part + part), data + b"\n", data + data):
         with pytest.raises(JournalDamagedError, match="is not a whole backup"):
             list(frames([wrong], "it"))
+
+
+@pytest.mark.parametrize("keys", [[], [b""], [b"k" * 5_000_000], [b"k" * 32] * 2], ids=["none", "empty", "long", "two"])
+def test_backup_without_its_key_is_not_whole(keys: list[bytes]) -> None:
+    """What no server could start on is refused, though every checksum is right: nothing is restored from it."""
+    writer = BackupWriter()
+    head = MAGIC + _framed(HEAD, msgspec.json.encode(ABOUT))
+    data = writer._said(head + b"".join(_framed(KEY, key) for key in keys)) + writer.part(b"a part") + writer.end()
+    with pytest.raises(JournalDamagedError, match=r"is not a whole backup: it has .* key"):
+        list(frames([data], "it"))
+    assert KEY_BYTES == secrets.KEY_BYTES
 
 
 @pytest.mark.parametrize("data", [b"", b"hold", b"SQLite format 3\0" * 100, MAGIC[:-1]])

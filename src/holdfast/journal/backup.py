@@ -33,6 +33,8 @@ FORMAT = 1
 """Of the file. What is in it has the formats of the journal."""
 ANOTHER = "Take another backup"
 BODY_BYTES_MAX = 1024 * 1024 * 1024
+KEY_BYTES = 32
+"""How long the authority's key is. With another a server does not start."""
 
 HEAD, KEY, PART, RECORDS, END = b"H", b"K", b"S", b"R", b"E"
 
@@ -112,6 +114,7 @@ class BackupReader:
         self._pending = bytearray()
         self._digest = hashlib.sha256()
         self._parts = 0
+        self._has_key = False
         self._has_begun = False
         self.size_bytes = 0
         """How many bytes were read."""
@@ -158,6 +161,8 @@ class BackupReader:
             self._finish(body)
         elif kind == HEAD:
             self._begin(body)
+        elif kind == KEY:
+            self._look_at_key(body)
         self._parts += kind == PART
         self._taken(size_bytes)
         return kind, body
@@ -171,6 +176,11 @@ class BackupReader:
             text = f"{self._where} has format {self.about.format} of backups; this version reads up to {FORMAT}"
             raise JournalTooNewError(text, f"Restore it with Holdfast {self.about.version} or later")
 
+    def _look_at_key(self, body: bytes) -> None:
+        if self._has_key or len(body) != KEY_BYTES:
+            raise self._broken(f"it has two keys, or one that has not {KEY_BYTES} bytes")
+        self._has_key = True
+
     def _finish(self, body: bytes) -> None:
         try:
             totals = msgspec.json.decode(body, type=Totals)
@@ -178,6 +188,8 @@ class BackupReader:
             raise self._broken(f"its end cannot be read: {error}") from error
         if self.about is None or totals.sha256 != self._digest.hexdigest() or totals.parts != self._parts:
             raise self._broken("its end does not fit what comes before it")
+        if not self._has_key:
+            raise self._broken("it has no key")
         self.totals = totals
 
     def _taken(self, size_bytes: int) -> None:

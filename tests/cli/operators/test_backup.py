@@ -11,8 +11,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 
+import msgspec
 import pytest
 
+from holdfast.journal.backup import HEAD, KEY, PART, RECORDS, About, BackupWriter, frames
+from holdfast.journal.codec import decode_batch
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -174,3 +177,26 @@ def test_file_others_may_read_is_said(server: ServerProcess, holdfast: Run, tmp_
     (tmp_path / "it").chmod(0o644)
     assert "chmod 600 'it'" in holdfast("restore", "it", "--data", "data").stderr
     assert "warn  access" in holdfast("doctor", "--data", "it").stdout
+
+
+@pytest.mark.parametrize("wall_ms", [253_402_300_800_000, 10**18])
+def test_backup_of_a_mad_clock_is_restored(server: ServerProcess, holdfast: Run, tmp_path: Path, wall_ms: int) -> None:
+    """A server whose wall clock was beyond the year 9999 made a whole backup: the time it shows stops nobody."""
+    assert holdfast("backup", "good", **of(server)).returncode == 0
+    writer = BackupWriter()
+    pieces: list[bytes] = []
+    about: About | None = None
+    for kind, body in frames([(tmp_path / "good").read_bytes()], "it"):
+        if kind == HEAD:
+            about = msgspec.structs.replace(msgspec.json.decode(body, type=About), wall_ms=wall_ms)
+        elif kind == KEY:
+            assert about is not None
+            pieces.append(writer.begin(about, body))
+        elif kind == PART:
+            pieces.append(writer.part(body))
+        elif kind == RECORDS:
+            pieces.append(writer.records(body, len(list(decode_batch(body)))))
+    (tmp_path / "mad").write_bytes(b"".join([*pieces, writer.end()]))
+    for said in (holdfast("doctor", "--data", "mad"), holdfast("restore", "mad", "--data", "of-mad")):
+        assert said.returncode == 0 and "9999-12-31" in said.stdout, said.stdout + said.stderr
+    assert holdfast("doctor", "--data", "of-mad").returncode == 0

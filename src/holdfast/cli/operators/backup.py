@@ -7,7 +7,6 @@ and is removed if anything goes wrong.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,7 +121,7 @@ def _tell(reader: BackupReader, file: Path, *, json: bool) -> None:
     about, totals = reader.about, reader.totals
     if about is None or totals is None:
         return
-    made_at = datetime.fromtimestamp(about.wall_ms / 1_000, UTC)
+    made_at = times.at_ms(about.wall_ms)
     if json:
         output.say_json(
             {

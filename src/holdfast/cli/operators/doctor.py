@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -266,7 +266,7 @@ def _backup_checks(file: Path) -> list[Finding]:
         hint = "take another; nothing can be restored from this one"
         return [*checks, Finding("backup", "FAIL", error.problem, hint)]
     about = found.about
-    made_at = datetime.fromtimestamp(about.wall_ms / 1_000, UTC)
+    made_at = times.at_ms(about.wall_ms)
     when = f"{times.clock(made_at, times.now())} ({times.ago(made_at, times.now())})"
     text = f"whole: {found.totals.records} records of history, as of record {about.seq} at {when}, by {about.version}"
     return [*checks, Finding("backup", "ok", f"{text}; {len(found.leases())} leases live in it")]
@@ -323,7 +323,7 @@ def _journal(data: Path) -> Finding:
         return Finding("journal", "FAIL", f"{found.problems[0]}{more}", ". ".join(found.ways) or None)
     text = f"{found.records} records, all whole; the last is {found.last_seq}"
     if (restored := found.restored) is not None:
-        at, of = (datetime.fromtimestamp(ms / 1_000, UTC) for ms in (restored.wall_ms, restored.backup_wall_ms))
+        at, of = (times.at_ms(ms) for ms in (restored.wall_ms, restored.backup_wall_ms))
         now = times.now()
         text += f"; restored {times.ago(at, now)} from a backup of {times.clock(of, now)}"
         text += f", with fencing tokens from {restored.last_token + 1} on"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +82,7 @@ def _failed(text: str) -> int:
 
 def _tell(file: Path, contents: Contents, start: Start, directory: Path, *, json: bool) -> None:
     about, frozen = contents.about, contents.frozen
-    made_at = datetime.fromtimestamp(about.wall_ms / 1_000, UTC)
+    made_at = times.at_ms(about.wall_ms)
     leases = contents.leases()
     if json:
         output.say_json(

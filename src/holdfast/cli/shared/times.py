@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from holdfast.client import clock as clocks
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MS, _LAST_MS = 0, 253_402_214_400_000
+"""The last is the last day of the year 9999: every zone can still write it."""
 
 
 def now() -> datetime:
     """Return this moment, as this machine believes."""
     return datetime.fromtimestamp(clocks.wall_ms() / 1_000, UTC)
+
+
+def at_ms(wall_ms: int) -> datetime:
+    """Return a moment that was noted in milliseconds since 1970. One that is in no calendar is shown as its edge.
+
+    A clock that was out of its mind then must not stop who looks at it now.
+    """
+    return _EPOCH + timedelta(milliseconds=min(max(wall_ms, _FIRST_MS), _LAST_MS))
 
 
 def monotonic_ms() -> int:
