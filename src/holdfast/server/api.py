@@ -49,6 +49,7 @@ Show: TypeAlias = "Callable[[Api, Call, Any, Moment], Answered]"
 
 RESERVED_PREFIX = "__election/"
 BUG = "This is a bug of ours: report it with the request id."
+_MET_A_BUG = "a bug while answering %s"
 
 _REFUSALS = frozenset(get_args(Refusal))
 
@@ -210,12 +211,18 @@ class Api:
                 counters.refusals += 1
             elif isinstance(outcome, Acquired) and outcome.reacquired:
                 counters.reacquires += 1
-            if show is None:
-                problem = render.problem(outcome, call.caller.prefix, knows_revoked=self.knows_revoked)
-                self._log_refusal(problem, call.request, call.caller)
-                call.reply(*call.refusal(problem, call.request))
-            else:
-                call.reply(*show(self, call, outcome, now))
+            try:
+                if show is None:
+                    problem = render.problem(outcome, call.caller.prefix, knows_revoked=self.knows_revoked)
+                    self._log_refusal(problem, call.request, call.caller)
+                    answered = call.refusal(problem, call.request)
+                else:
+                    answered = show(self, call, outcome, now)
+            except Exception:
+                # It is decided, so it must be answered: without a reply the connection would wait for ever.
+                log.exception(_MET_A_BUG, call.request.request_id)
+                answered = render.envelope(Problem("internal_error", BUG), call.request)
+            call.reply(*answered)
 
         counters = self.counters
         waiter = self.engine.submit(command, answer)
@@ -246,7 +253,7 @@ class Api:
                 problem = Problem("storage_unavailable", f"{error}. Try again.", retry_after_ms=render.RETRY_LATER_MS)
                 answered = call.refusal(problem, call.request)
             except Exception:
-                log.exception("a bug while answering %s", call.request.request_id)
+                log.exception(_MET_A_BUG, call.request.request_id)
                 answered = render.envelope(Problem("internal_error", BUG), call.request)
             call.reply(*answered)
 

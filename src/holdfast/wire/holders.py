@@ -1,36 +1,54 @@
 """How people are shown a claim that names no owner. The one home of these words, for the server and for the client.
 
 A claim may leave out `owner`. It still belongs to somebody: to the access token that asked for it, and its metadata
-often says for what. So it is shown as `(access token ci-runner, issue=1842)`. The brackets say that this is no owner's
-name: no owner was given. The access token comes first, because every record knows it; metadata only a live claim has.
+often says for what. So it is shown as `(access token ci-runner, issue=1842)`. The access token comes first, because
+every record knows it. Metadata is said only where all of the metadata is shown too: of a live claim. History, events
+and lines never tell metadata, and so they say the access token's name alone.
+
+Anybody may send any text as metadata, so it is never parsed whole: what is nested is shown as `{…}`. Nothing here
+raises. These words prove nothing either: an owner may call itself the same. A program looks at the fields. `owner` is
+null for a claim that named none, and then only `shown_as` is there.
 """
 
 from __future__ import annotations
+
+import re
 
 import msgspec
 
 METADATA_CHARS_MAX = 40
 """How much of the metadata is shown."""
 
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_FIRST_FIELD = re.compile(rf"\s*\{{\s*({_TEXT})\s*:\s*({_TEXT}|[{{\[]|[^\s,}}\]]+)", re.DOTALL)
+"""The first key of an object and its value, or how the value begins if it is nested."""
+_NO_FIELD = re.compile(r"\s*\{\s*\}")
+_NESTED = {"{": "{…}", "[": "[…]"}
+
 
 def shown_as(token_name: str | None, metadata: str | None = None) -> str:
     """Return how people are shown a claim without an owner. `token_name` is None where it is not known."""
     whose = "no owner given" if token_name is None else f"access token {token_name}"
-    first = _first_field(metadata) if metadata else ""
+    first = _first_of(metadata) if metadata else ""
     return f"({whose}, {first})" if first else f"({whose})"
 
 
-def _first_field(metadata: str) -> str:
+def _first_of(metadata: str) -> str:
     """Return the first field of metadata as key=value, or the beginning of its first line if it is plain text."""
-    text = metadata.strip().partition("\n")[0]
+    if _NO_FIELD.match(metadata):
+        return ""
+    field = _FIRST_FIELD.match(metadata)
     try:
-        fields = msgspec.json.decode(metadata) if text.startswith("{") else None
+        text = f"{_in_words(field[1])}={_in_words(field[2])}" if field else _first_line(metadata)
     except msgspec.MsgspecError:
-        fields = None
-    if isinstance(fields, dict):
-        text = next((f"{key}={_in_words(value)}" for key, value in fields.items()), "")
+        text = _first_line(metadata)
     return text if len(text) <= METADATA_CHARS_MAX else text[: METADATA_CHARS_MAX - 1] + "…"
 
 
-def _in_words(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def _in_words(value: str) -> str:
+    """Return what a value of JSON says: a text without its quotes."""
+    return msgspec.json.decode(value, type=str) if value.startswith('"') else _NESTED.get(value, value)

@@ -191,17 +191,17 @@ def packed(metadata: Metadata) -> str | None:
         raise TypeError(f"metadata is {metadata!r:.50}; give text, or a mapping that can be written as JSON")
     try:
         return msgspec.json.encode(dict(metadata)).decode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"metadata cannot be written as JSON ({error}); give it as text") from None
 
 
 def unpacked(text: str | None) -> Metadata:
-    """Take metadata out of the text: a JSON object is a mapping, anything else is text."""
+    """Take metadata out of the text: a JSON object is a mapping unless it is nested too deep, the rest is text."""
     if text is None or not text.startswith("{"):
         return text
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return text
 
 

@@ -184,7 +184,7 @@ def _refused(reason: str) -> Answered:
 
 def _holder(outcome: Held) -> str:
     """Return what people call the holder."""
-    return outcome.holder or shown_as(outcome.lease.principal, outcome.lease.metadata)
+    return outcome.holder or shown_as(outcome.lease.principal)
 
 
 # Looks.
@@ -231,7 +231,7 @@ def status(api: Api, call: Call) -> None:
 
 def _shown_holder(state: State, lease: Lease) -> str:
     """Return what people call the holder of a lease."""
-    return name_of_holder(state, lease) or shown_as(lease.principal, lease.metadata)
+    return name_of_holder(state, lease) or shown_as(lease.principal)
 
 
 def _agent(holder: str) -> str:

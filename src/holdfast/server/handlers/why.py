@@ -59,11 +59,11 @@ def _link(link: Link, state: State, now: Moment) -> WhyLink:
         state.until_of(lease) - now.ms,
         lease.note,
         list(link.waits_for),
-        shown_as=shown_as(lease.principal, lease.metadata) if lease.owner is None else UNSET,
+        shown_as=shown_as(lease.principal) if lease.owner is None else UNSET,
     )
 
 
 def _waiter(ticket: Ticket, *, is_there: bool) -> WhyWaiter:
     terms = ticket.terms
-    shown = shown_as(terms.principal, terms.metadata) if terms.owner is None else UNSET
+    shown = shown_as(terms.principal) if terms.owner is None else UNSET
     return WhyWaiter(terms.owner, rfc3339(ticket.joined_wall_ms), is_there, shown_as=shown)

@@ -88,14 +88,14 @@ def labels_of(told: Told) -> Labels | None:
 
 
 def _shown_as(told: Told) -> str | UnsetType:
-    """Return how somebody is shown who named no owner."""
+    """Return how somebody is shown who named no owner. Never with metadata: what is told here is kept for long."""
     match told:
         case Granted(lease=lease) | Transferred(lease=lease) if lease.owner is None:
-            return shown_as(lease.principal, lease.metadata)
+            return shown_as(lease.principal)
         case Ended(owner=None) | Left(owner=None):
             return shown_as(told.principal)
         case Joined() if told.ticket.terms.owner is None:
-            return shown_as(told.ticket.terms.principal, told.ticket.terms.metadata)
+            return shown_as(told.ticket.terms.principal)
         case _:
             return UNSET
 

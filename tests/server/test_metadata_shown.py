@@ -1,0 +1,143 @@
+"""A claim without an owner is shown whatever its metadata is, and metadata is told only where it always was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.answers import Acquired
+from holdfast.core.events import Granted, GrantedMany, Record
+from holdfast.core.values import Lease, Limits
+from holdfast.engine.engine import Engine
+from holdfast.journal.memory import MemoryJournal
+from holdfast.server import render
+from holdfast.server.access.auth import Auth, StaticTokens
+from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.api import Api as ServerApi
+from holdfast.server.doors.request import Request
+from holdfast.server.operations.call import NOBODY, Call
+from holdfast.server.streams import frames as frames_module
+from holdfast.server.streams import happenings
+from holdfast.server.streams.frames import Frames
+from holdfast.settings import Settings
+from holdfast.testing.clock import ManualClock
+from tests.engine.driving import acquire, run, turns
+from tests.support.api import Api
+from tests.support.checks import unique, wait_until
+from tests.support.gateway import Run
+from tests.support.pending import waiting
+
+ODD = [
+    '{"a":' + "[" * 1019,
+    '{"a":' * 204,
+    '{"a":' + "[" * 500 + "]" * 500 + "}",
+    '{"' + "a" * 1000 + '":1}',
+    '{"a":"\\ud800"}',
+    '{"a":"\\x"}',
+    '{"a":1e999}',
+    '{"a":' + "9" * 1000 + "}",
+    "{" * 1024,
+    '"' + "\\" * 1000,
+    "\n\u2028\x00{",
+]
+
+
+@pytest.mark.parametrize("metadata", ODD, ids=[str(number) for number in range(len(ODD))])
+def test_any_metadata_can_be_shown(alice: Api, bob: Api, operator: Api, name: str, metadata: str) -> None:
+    """Lists, looks, `why`, history, events and refusals are answered for everybody, whatever one claim carries."""
+    mark = unique("mark")
+    alice.acquired(mark)
+    after = alice.history(mark).json()["history"][0]["seq"]
+    alice.acquired(name, ttl_seconds=600, metadata=metadata)
+    held = bob.acquire(name).json()
+    assert (held["status"], held["metadata"]) == ("held", metadata)
+    assert held["shown_as"].startswith("(access token alice")
+    assert bob.claims(all=[name]).json()["status"] == "held"
+    for answer in (bob.locks(prefix=name), bob.status(name), bob.why(name), bob.history(name)):
+        assert answer.status == 200, answer
+    operator.revoke(name, reason="test")
+    with bob.events(after=after, prefix=name) as stream:
+        told = [stream.next().json()["changes"][0]["event"] for _ in range(2)]
+    assert told == ["granted", "revoked"]
+
+
+def test_metadata_is_not_told_where_it_never_was(alice: Api, bob: Api, name: str) -> None:
+    """History, events, `why`, those in line and the gateway say the access token alone; a live claim's words say more.
+
+    `shown_as` is a field of its own: an owner that calls itself the same is still in `owner`.
+    """
+    secret = "hunter2-and-more"
+    alice.acquired(name, ttl_seconds=600, metadata=json.dumps({"key": secret}))
+    with waiting(bob, name, metadata=secret):
+        wait_until(lambda: alice.status(name).json()["waiting"] == 1)
+        told = alice.why(name).json()
+        assert (told["chain"][0]["shown_as"], told["waiting"][0]["shown_as"]) == (
+            "(access token alice)",
+            "(access token bob)",
+        )
+        with alice.events(after=0, prefix=name) as stream:
+            frames = [stream.next().json() for _ in range(2)]
+    assert secret not in str((told, frames, alice.history(name).json()))
+    assert secret not in Run(bob).rlock(name).text
+    assert bob.status(name).json()["shown_as"] == f"(access token alice, key={secret})"
+    spoof = unique()
+    alice.acquired(spoof, owner="(access token root)")
+    shown = bob.status(spoof).json()
+    assert shown["owner"] == "(access token root)" and "shown_as" not in shown
+
+
+def test_an_outcome_that_cannot_be_shown_is_a_500(tmp_path: Path) -> None:
+    """What was decided is answered, whatever is wrong with the words for it: no connection waits for ever."""
+    replies: list[tuple[int, bytes]] = []
+
+    def broken(*_: object) -> render.Answered:
+        raise RecursionError("on purpose")
+
+    async def scene(clock: ManualClock) -> None:
+        engine = Engine(MemoryJournal(), Limits(), clock=clock, version="test")
+        await engine.start()
+        api = ServerApi(engine, Auth(StaticTokens([]), AuthorityKey(b"k" * 32)), Settings(data=tmp_path))
+        request = Request(b"POST", b"/locks/a/acquire", b"", {}, b"")
+        for command in (acquire("a"), acquire("a", ttl_ms=-1)):
+            call = Call(broken, request, lambda status, body, _: replies.append((status, body)), "a", {}, None, NOBODY)
+            api.submit(call, command, {Acquired: broken})
+        await turns(20)
+        await engine.stop()
+
+    run(scene)
+    assert [(status, msgspec.json.decode(body)["code"]) for status, body in replies] == [(500, "internal_error")] * 2
+
+
+def test_events_pass_over_what_cannot_be_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A change that raises is logged and left out; its record still has its number, so the reader goes on behind it."""
+    right = happenings.said
+
+    def said(seq: int, wall_ms: int, name: str, told: Any) -> Any:  # noqa: ANN401 - passed on as it is
+        if name == "b":
+            raise RecursionError("on purpose")
+        return right(seq, wall_ms, name, told)
+
+    monkeypatch.setattr(frames_module, "said", said)
+    lease = Lease("id", 1, "alice", None, None, False, 60_000, 60_000, 0, None, None, 0, 0)
+    several = GrantedMany(tuple(Granted(name, lease) for name in ("a", "b", "c")))
+
+    async def scene(_clock: ManualClock) -> list[dict[str, Any]]:
+        frames, told = Frames(), []
+        for seq, event in ((1, several), (2, Granted("b", lease))):
+            seen = frames.of(Record(seq, 0, 0, event), "", frozenset())
+            await frames.find_out(seen)
+            frame = await frames.part(seen, 0)
+            assert frame.startswith(b"id: %d\n" % seq)
+            told.append(json.loads(frame.partition(b"data: ")[2]))
+        return told
+
+    first, second = run(scene)
+    assert [change["name"] for change in first["changes"]] == ["a", "c"]
+    assert second == {"seq": 2, "changes": []}
+    assert "record 2 cannot be told" in caplog.text
