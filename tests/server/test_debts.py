@@ -1,10 +1,18 @@
 """Who asks much stands behind: what one user asks at once on many connections delays another by one request of it."""
 
+import asyncio
 import contextlib
 import signal
 import socket
+from collections import deque
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from holdfast.server.doors.exchange import LARGE_BYTES, Exchange
+from holdfast.server.doors.lanes import Lanes
+from holdfast.server.doors.request import Request
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.http import parse_answers
@@ -48,3 +56,40 @@ def test_a_small_request_does_not_wait_for_twenty_large_ones(tmp_path: Path) -> 
         ended = [bob.history(f"bob/{number}/0").json()["history"][0]["seq"] for number in range(SESSIONS)]
         claimed = bob.history("alice").json()["history"][0]["seq"]
         assert sum(seq < claimed for seq in ended) <= SESSIONS // 4
+
+
+class _Backlog(Lanes):
+    """The backlog of a server, and nothing else of it."""
+
+    def __init__(self) -> None:
+        self._backlog = deque()
+        self._backlog_of_debtors = deque()
+        self._catch_up_is_due = False
+        self.now_ms = lambda: 0
+
+
+def test_large_bodies_of_streams_are_read_one_in_a_turn() -> None:
+    """Twenty streams are asked for at once, each with a large body. Of all of them one is handed over between two looks
+    at the sockets; a small one is handed over at once.
+    """
+
+    async def scene() -> list[int]:
+        backlog, loop = _Backlog(), asyncio.get_running_loop()
+        connection: Any = SimpleNamespace(loop=loop, go_on=lambda: None)
+        tasks = []
+        for size in [LARGE_BYTES + 1] * SESSIONS + [LARGE_BYTES]:
+            exchange = Exchange(connection, Request(b"", b"", b"", {}, b""), backlog.put_behind)
+            exchange.put(b"x" * size)
+            exchange.end_body()
+            tasks.append(asyncio.create_task(exchange._receive()))
+        done: list[int] = []
+        while not done or done[-1] < len(tasks):
+            await asyncio.sleep(0)
+            done.append(sum(task.done() for task in tasks))
+            assert len(done) < 10 * SESSIONS
+        assert all(len(task.result()["body"]) >= LARGE_BYTES for task in tasks)
+        return done
+
+    done = asyncio.run(scene())
+    assert done[0] == 1, "the small one"
+    assert all(after - before <= 1 for before, after in pairwise(done))

@@ -208,7 +208,7 @@ class Lane(asyncio.BufferedProtocol):
         if not self._lanes.door.is_in_pieces(request):
             return None
         request.on_known = None if self.is_known else self._recognise
-        exchange = Exchange(self, request)
+        exchange = Exchange(self, request, self._lanes.put_behind)
         self._owed.append(exchange)
         return exchange
 

@@ -48,10 +48,18 @@ _LAST_SECOND = 253_402_300_799
 """Of the year 9999: no date can be written behind it."""
 
 
-class Connection(Protocol):
-    """One connection, as all of them together see it."""
+class Behind(Protocol):
+    """What stands in the backlog."""
 
     loop: asyncio.AbstractEventLoop
+
+    def work_on(self) -> None:
+        """Go on with what was left: all others have had their turn."""
+
+
+class Connection(Behind, Protocol):
+    """One connection, as all of them together see it."""
+
     is_known: bool
     """Whether somebody who is known has asked there."""
     known_as: str | None
@@ -59,9 +67,6 @@ class Connection(Protocol):
 
     def abort(self) -> None:
         """Break it off."""
-
-    def work_on(self) -> None:
-        """Go on with what was left: all others have had their turn."""
 
     def check_time(self) -> None:
         """End it if it takes too long for what it is doing."""
@@ -97,8 +102,8 @@ class Lanes:
         self.untaken = Untaken(routes.api.principal_of)
         self.debtors: dict[object, int] = {}
         """Who is in debt, and until when: a principal, or a connection whose principal is not known."""
-        self._backlog: deque[Connection] = deque()
-        self._backlog_of_debtors: deque[Connection] = deque()
+        self._backlog: deque[Behind] = deque()
+        self._backlog_of_debtors: deque[Behind] = deque()
         self._catch_up_is_due = False
 
     def add(self, connection: Connection) -> int:
@@ -179,12 +184,12 @@ class Lanes:
         del self.debtors[who]
         return False
 
-    def put_behind(self, connection: Connection, *, in_debt: bool = False) -> None:
+    def put_behind(self, behind: Behind, *, in_debt: bool = False) -> None:
         """Let a connection go on when those that have waited longer have had their turn."""
-        (self._backlog_of_debtors if in_debt else self._backlog).append(connection)
+        (self._backlog_of_debtors if in_debt else self._backlog).append(behind)
         if not self._catch_up_is_due:
             self._catch_up_is_due = True
-            connection.loop.call_soon(self._catch_up)
+            behind.loop.call_soon(self._catch_up)
 
     def _catch_up(self) -> None:
         """Let those in the backlog work, one after another, for a short while."""
