@@ -102,6 +102,14 @@ def test_whoever_watches_is_told() -> None:
     assert first_back.position == 3 and first_back.waited - away[-1].waited < 3
 
 
+def test_whoever_watches_is_told_what_the_server_says() -> None:
+    """A server that is there and cannot grant anything, for its disk is full, says so in its own words."""
+    places: list[Place] = []
+    world = World(absent(line(70), begins=10, lasts=30, why=problem(503, "storage_unavailable")))
+    world.run(claim("j", wanted(80, on_wait=places.append), POLICY))
+    assert {place.away for place in places} - {None} == {"it answers 503: Because."}
+
+
 def test_server_that_hangs_is_away_too() -> None:
     """A server that takes requests and does not answer them is away as well, and said to be."""
     places: list[Place] = []

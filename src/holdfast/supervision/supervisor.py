@@ -60,6 +60,7 @@ from holdfast.supervision.terminal import Terminal, reads_keyboard
 TICK_SECONDS = 0.2
 """How late we may notice that the claim was lost, or that the guardian died."""
 START_SECONDS_MAX = 20
+NO_MORE_TIME = "there is no more time"
 DEATH_SECONDS_MAX = 5
 """A killed process is gone at once, unless it waits for a disk or a network that does not answer."""
 NOT_GUARDED = 70
@@ -259,8 +260,11 @@ class _Supervisor:
         if self._has_leftovers:
             return _quietly(self._say, "the command has ended and left processes behind: they are told to stop")
         self._is_lost = True
-        why = "is lost" if self._held.lost.is_set() else "was not renewed in time"
-        return _quietly(self._say, f"the claim {why}: the command is told to stop")
+        return _quietly(self._say, f"{self._why()}: the command is told to stop")
+
+    def _why(self, else_: str = "the claim was not renewed in time") -> str:
+        """Say why the command must end: what was revoked, or ended in another way, had time left."""
+        return "the claim is lost" if self._held.lost.is_set() else else_
 
     def _mention_refusal(self) -> None:
         """Say once that it is not renewed, and why: whoever reads it may mend that while there is time."""
@@ -278,7 +282,7 @@ class _Supervisor:
         self._is_lost = self._is_lost or not self._has_leftovers
         what = "what the command left behind" if self._has_leftovers else "the command"
         how = "was killed" if reached else "cannot be killed, because it belongs to another user"
-        _quietly(self._say, f"there is no more time: {what} {how}")
+        _quietly(self._say, f"{self._why(NO_MORE_TIME)}: {what} {how}")
 
     def _is_over(self) -> bool:
         if self._child.ended_with() is None:
@@ -309,10 +313,10 @@ class _Supervisor:
         if self._told_at is None and {"told", "killed"} & set(words):
             self._told_at = clocks()
             self._is_lost = True
-            _quietly(self._say, "the claim was not renewed in time, and the guardian has stopped the command")
+            _quietly(self._say, f"{self._why()}, and the guardian has stopped the command")
         elif "killed" in words and self._killed_at is None:  # At the very moment at which we would have done it.
             self._killed_at = clocks()
-            _quietly(self._say, "there is no more time: the command was killed")
+            _quietly(self._say, f"{self._why(NO_MORE_TIME)}: the command was killed")
 
     # Signals and the terminal.
 

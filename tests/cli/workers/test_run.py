@@ -364,7 +364,8 @@ def test_revoked_claim_stops_the_command(start: Start, server: ServerProcess, ap
     assert Api.of(server, callers.OPERATOR).revoke("run/revoked", reason="wrong branch").status < 300
     _, error = process.communicate(timeout=SECONDS_MAX)
     assert process.returncode == 20
-    assert "wrong branch" in error
+    assert "wrong branch" in error and "the claim is lost" in error
+    assert "time" not in error, "there was time left"
     assert is_dead(command)
 
 

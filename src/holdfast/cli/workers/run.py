@@ -256,7 +256,12 @@ def _secret_of(server: Holdfast, claim: Claim) -> str:
 def _announce(claims: Sequence[Claim]) -> None:
     """Say what was got and who was there before, beside the command's own output."""
     for each in claims:
-        output.hint(f"holdfast: acquired {output.plain(describe(each.record))}")
+        word = "acquired again:" if each.reacquired else "acquired"
+        output.hint(f"holdfast: {word} {output.plain(describe(each.record))}")
+        if each.reacquired:
+            output.hint(
+                'holdfast: this access token had the job already (reentrant = "holder"): another command may work on it'
+            )
         if each.previous is not None:
             output.hint(f"holdfast: before: {output.plain(before_words(each.record, each.previous))}")
         if each.attempts > 1:

@@ -119,7 +119,7 @@ class Asking:
         if left == 0 or (left == math.inf and not self.is_met):
             return 0.0
         if failing >= AWAY_SECONDS:
-            why = f"it answers {found.status}" if isinstance(found, Answer) else found.problem
+            why = found.problem if isinstance(found, Unreachable) else _words_of(found)
             if self.wanted.on_wait is None and not self.is_away:
                 until = "until it is back" if left == math.inf else f"for {left:.0f} s more"
                 log.warning("the server is away (%s); asking again %s", why, until)
@@ -192,6 +192,13 @@ def stand(
             if isinstance(interrupt, _WatcherRaised) and interrupt.__cause__ is not None:
                 raise interrupt.__cause__ from None
             raise
+
+
+def _words_of(answer: Answer) -> str:
+    """Say what is answered for a server that cannot serve now: its own words tell of a full disk."""
+    found = envelope(answer)
+    said = "" if found is None else f": {found.details or found.error}"
+    return f"it answers {answer.status}{said}"
 
 
 def _settles(answer: Answer) -> bool:
