@@ -284,7 +284,7 @@ class Waiting(ABC):
         if circle := self.line.shortest_circle(taken, self.holders()):
             self.leave_line(known, ("deadlock", circle))
             return ("deadlock", circle)
-        if known != taken:
+        if known.asked_as(taken.names) != taken:
             self.remember_key(known)
             self.keep_key(taken)
             self.line.swap(known, taken)

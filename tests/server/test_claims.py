@@ -224,6 +224,19 @@ def test_all_in_another_order_is_the_same_place(alice: Api, bob: Api) -> None:
     refused(bob.claims(all=names, owner="ben", ticket=ticket), 404, "ticket_gone")
 
 
+def test_another_order_alone_makes_no_record(alice: Api, bob: Api) -> None:
+    """W3: one place, asked for in other orders, is written once; the answer has the order asked last all the same."""
+    names = _names(4)
+    lease = alice.acquired(names[0])["lease_id"]
+    orders = [names, names[::-1], names[2:] + names[:2], [names[1], names[0], names[3], names[2]]]
+    tickets = {bob.claims(all=each, owner="ben", wait_seconds=0.01).json()["ticket"] for each in orders}
+    assert len(tickets) == 1
+    assert [each["event"] for each in alice.history(names[1]).json()["history"]] == ["waiting"]
+    alice.release(names[0], lease)
+    body = bob.claims(all=orders[-1], owner="ben", ticket=tickets.pop(), wait_seconds=1).json()
+    assert [claim["name"] for claim in body["claims"]] == orders[-1]
+
+
 def test_all_of_one_name_that_waited_looks_the_same(alice: Api, bob: Api, name: str) -> None:
     """M2: a claim of all of one name is answered in the form of claims, at once and after a wait."""
     lease = alice.acquired(name)["lease_id"]

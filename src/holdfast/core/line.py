@@ -118,12 +118,13 @@ def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decisio
 
     What differs from the place as it was is made durable: a key leads to the place only for the request that has it,
     so that of two requests of one holder never both are told that they own what comes of it (C3). The key before it is
-    remembered: it made that place, and makes nothing else (C5).
+    remembered: it made that place, and makes nothing else (C5). Another order of the names alone changes nothing: each
+    answer is put into the order of its request, and a record of all names for it would be work that nobody counts.
     """
     ticket_id = asked.ticket_id
     endless = find_circle(state, holder_of_ticket(asked), asked.names, now.ms)
     if endless is None:
-        change = () if asked == state.tickets[ticket_id] else (Joined(asked, is_remembered=True),)
+        change = () if asked.terms == state.tickets[ticket_id].terms else (Joined(asked, is_remembered=True),)
         return Decision(change, MustWait(ticket_id, wait_ms))
     if isinstance(endless, refusals.TooTangled):
         # Nothing is wrong with the place itself: its holder may come back when fewer wait.

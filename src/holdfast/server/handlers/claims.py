@@ -178,6 +178,10 @@ def _done(_api: Api, call: Call, outcome: Finished, now: Moment) -> Answered:
 
 
 def _claimed(_api: Api, call: Call, outcome: AcquiredMany, now: Moment) -> Answered:
+    if call.body.all and len(outcome.claims) > 1:
+        # A place keeps the order in which it was asked for first (W3).
+        order = {name: number for number, name in enumerate(call.body.all)}
+        outcome = AcquiredMany(tuple(sorted(outcome.claims, key=lambda claim: order[claim[0]])))
     return _OK, encode(render.claims(outcome, now, call.waited_ms)), ()
 
 
