@@ -346,6 +346,8 @@ def test_variables_of_clients_are_not_reported() -> None:
 
 def test_nearest_variable_is_one_that_looks_like_it() -> None:
     """What all variables begin with does not make any two of them near."""
+    (sentence,) = unknown_variables({"OCTOSTORE_URL": "x", "STATIC_TOKENS": "a:secret", "BIND_ADDR": "0.0.0.0:1"})
+    assert sentence.startswith("variables of OctoStore are not read: OCTOSTORE_URL, STATIC_TOKENS;")
     (sentence,) = unknown_variables({"HOLDFAST_QQQ": "1"})
     assert "did you mean" not in sentence
     (sentence,) = unknown_variables({"HOLDFAST_LISTN": "1"})

@@ -8,6 +8,8 @@ from __future__ import annotations
 import inspect
 import pydoc
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ForwardRef
@@ -114,6 +116,41 @@ def test_functions_of_the_module_are_methods_of_the_client() -> None:
     for name in ("claim_job", "heartbeat_job", "release_job", "get_job_owner", "list_claimed_jobs"):
         method = signature(getattr(Holdfast, name))[:-1]
         assert all(each in method for each in signature(getattr(holdfast, name))[:-1]), name
+
+
+def test_help_needs_no_aiohttp() -> None:
+    """`help(holdfast)` and `from holdfast import *` work without aiohttp. `AsyncHoldfast()` says what is missing."""
+    program = """
+import sys
+sys.modules["aiohttp"] = None
+import pydoc
+import holdfast
+assert "how long to stand in line" in pydoc.render_doc(holdfast)
+from holdfast import *
+try:
+    AsyncHoldfast("http://127.0.0.1:1")
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "pip install '.[async]'" in done.stdout, done
+
+
+def sentences(function: Callable[..., Any]) -> list[str]:
+    """What a docstring says of the options, sentence by sentence; not its first line, nor which exceptions come."""
+    _, _, rest = (inspect.getdoc(function) or "").partition("\n")
+    return [each for each in re.split(r"(?<=[.])\s+", " ".join(rest.split())) if each and not each.startswith("Raises")]
+
+
+@pytest.mark.parametrize("name", ["claim", "claim_any", "claim_all", "session", "exclusive"])
+def test_functions_of_the_module_say_what_their_options_do(name: str) -> None:
+    """`help(holdfast.claim)` explains each option by itself, with the words of the method."""
+    method, function = (sentences(getattr(each, name)) for each in (Holdfast, holdfast))
+    ours = [each for each in method if not each.startswith(("`session`", "`on_lost`"))]
+    assert [each for each in function if not each.startswith("`on_lost`")] == ours
+    if name in {"claim", "session"}:
+        taken = set(inspect.signature(getattr(holdfast, name)).parameters) - {"job_id"}
+        assert {each for each in taken if f"`{each}`" in " ".join(function)} == taken
 
 
 def test_sessions_claim_as_their_client() -> None:

@@ -178,6 +178,7 @@ def test_the_public_address_is_a_name_of_ours(tmp_path: Path) -> None:
     public = "https://Holdfast.internal:8443/locks"
     with ServerProcess.start(tmp_path, settings={"public_url": public}, tokens=callers.TOKENS) as server:
         wait_until(lambda: f"Clients elsewhere use {public}\n" in server.log)
+        wait_until(lambda: f"curl -X POST {public}/locks/github-issue-1842/acquire" in server.log)
         assert _ask(server, "holdfast.internal").status == 200
         assert _ask(server, "other.internal").status == 421
         api = Api.of(server, callers.ALICE)

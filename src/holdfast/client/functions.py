@@ -50,7 +50,16 @@ def claim(
     on_wait: OnWait | None = None,
     on_lost: Callable[[Claim], object] | None = None,
 ) -> Claim:
-    """Claim a job and keep it renewed, as `Holdfast.claim`: `with holdfast.claim("github-issue-1842") as claim:`."""
+    """Claim a job and keep it renewed: `with holdfast.claim("github-issue-1842") as claim:`.
+
+    Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
+
+    `ttl` is the life of the lease in seconds (the server's default, which is 60), `wait` how long to stand in line for
+    it. `owner` is the name that others see, `metadata` what they see with it, `labels` what they find it by. `resume`
+    asks for one's own live claim back, `redo` claims a job although it is done. `lock_delay` keeps the job closed for
+    so many seconds after any end. `on_wait` is called with the place in the line every few seconds. `on_lost` is called
+    when the claim is lost, in a thread of its own.
+    """
     return default_client().claim(
         job_id,
         ttl=ttl,
@@ -79,7 +88,11 @@ def claim_any(
     on_wait: OnWait | None = None,
     on_lost: Callable[[Claim], object] | None = None,
 ) -> Claim:
-    """Claim the first free job of a list and keep it renewed, as `Holdfast.claim_any`."""
+    """Claim the first free job of a list and keep it renewed: how a worker takes work from a backlog.
+
+    Finished jobs are passed over. Raises `JobHeld` with `others`, or `JobDone` when only finished ones are left.
+    With `wait` it asks again and again; there is no line for this. The options are those of `claim`.
+    """
     return default_client().claim_any(
         job_ids,
         ttl=ttl,
@@ -107,7 +120,7 @@ def claim_all(
     on_wait: OnWait | None = None,
     on_lost: Callable[[Claims], object] | None = None,
 ) -> Claims:
-    """Claim every job of a list or none, and keep all of them renewed, as `Holdfast.claim_all`."""
+    """Claim every job of a list or none, and keep all of them renewed. Options and exceptions as of `claim`."""
     return default_client().claim_all(
         job_ids,
         ttl=ttl,
@@ -129,7 +142,11 @@ def session(
     metadata: Metadata = None,
     on_lost: Callable[[Session], object] | None = None,
 ) -> Session:
-    """Open a session and keep it alive, as `Holdfast.session`."""
+    """Open a session and keep it alive: claims made through it all end with it.
+
+    `name` is what others see of it, and `metadata` what they see with it. `ttl` is its life in seconds if this process
+    dies. `on_lost` is called when the session is lost, in a thread of its own.
+    """
     return default_client().session(name, ttl=ttl, metadata=metadata, on_lost=on_lost)
 
 
@@ -180,7 +197,12 @@ def exclusive(
     lock_delay: float = 0,
     on_wait: OnWait | None = None,
 ) -> Callable[[F], F] | Skipping:
-    """Let a function run only while this job is ours, as `Holdfast.exclusive`; for coroutine functions too."""
+    """Let a function run only while this job is ours; a coroutine function too.
+
+    `{date}` in `job_id` is today's date (UTC), `{name}` any argument of the call. With `remember` the job counts as
+    done for so many seconds once the function has returned. Raises `JobHeld` or `JobDone` instead of calling it;
+    with `skip` it returns None and logs the reason. The other options are those of `claim`.
+    """
     options: ClaimOptions = {
         "ttl": ttl,
         "wait": wait,

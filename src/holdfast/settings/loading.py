@@ -23,6 +23,8 @@ from holdfast.settings.table import NAMES, TABLE, Settings, default_data, home_o
 
 FILE_NAME = "holdfast.toml"
 FILE_BYTES_MAX = 1_048_576
+OCTOSTORE_VARIABLES = frozenset({"STATIC_TOKENS", "STATIC_TOKENS_FILE"})
+"""Of OctoStore, and of nobody else. `BIND_ADDR` and `DATABASE_URL` are other programs' too."""
 OTHER_VARIABLES = frozenset(
     PREFIX + name
     for name in (
@@ -97,16 +99,25 @@ def _within_max_ttl(settings: Settings, given: Mapping[str, object]) -> Settings
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """One sentence for each HOLDFAST_ variable that means nothing: most likely a typo."""
+    """One sentence for each HOLDFAST_ variable that means nothing: most likely a typo. One for all of OctoStore."""
     known = {row.variable for row in TABLE} | OTHER_VARIABLES
     strange = (name for name in sorted(environment) if name.startswith(PREFIX) and name not in known)
     # Compared without what all of them begin with: it would make every name near to every other.
     names = {name.removeprefix(PREFIX): name for name in known}
     return [
-        f"the environment variable {name} is not known and was ignored{_nearest(name.removeprefix(PREFIX), names)}"
-        for name in strange
-        if not SERVICE_VARIABLE.fullmatch(name)
+        *_of_octostore(environment),
+        *(
+            f"the environment variable {name} is not known and was ignored{_nearest(name.removeprefix(PREFIX), names)}"
+            for name in strange
+            if not SERVICE_VARIABLE.fullmatch(name)
+        ),
     ]
+
+
+def _of_octostore(environment: Mapping[str, str]) -> list[str]:
+    """Say in one sentence that variables of OctoStore are set, for those who move from there and forgot some."""
+    found = [name for name in sorted(environment) if name.startswith("OCTOSTORE_") or name in OCTOSTORE_VARIABLES]
+    return [f"variables of OctoStore are not read: {', '.join(found)}; docs/guide/octostore.md says ours"] * bool(found)
 
 
 class _File(msgspec.Struct, frozen=True):

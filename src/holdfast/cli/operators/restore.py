@@ -118,7 +118,12 @@ def _tell(file: Path, contents: Contents, start: Start, directory: Path, *, json
         output.say_table(["JOB", "OWNER", "LIVES ON FOR"], rows, folded=("JOB", "OWNER"))
     if len(leases) > LEASES_SHOWN_MAX:
         output.hint(f"and {len(leases) - LEASES_SHOWN_MAX} more; see them with `holdfast jobs`")
-    output.hint("What was claimed after the backup is not known: its holders learn that at their next renewal, and")
-    output.hint("others can claim it at once. Now start the server. Readers of /events are told to look anew.")
+    output.hint(
+        "What was claimed after the backup is not known, and others can claim it at once. Its holders learn that"
+    )
+    output.hint(
+        "when they reach the server again, or at the latest when they renew. Now start it. Readers of /events are"
+    )
+    output.hint("told to look anew.")
     if file.stat().st_mode & FOR_OTHERS:
         output.hint(output.plain(f"Other users may read {file}, and it holds the server's key: chmod 600 '{file}'"))

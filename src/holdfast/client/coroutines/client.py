@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from holdfast.client import owners
 from holdfast.client.common import decorator
@@ -15,7 +15,6 @@ from holdfast.client.common.client import HISTORY_LIMIT, TTL_SECONDS
 from holdfast.client.coroutines.acquiring import Acquiring
 from holdfast.client.coroutines.background import BackgroundLoop
 from holdfast.client.coroutines.claim import AsyncClaim, AsyncClaims
-from holdfast.client.coroutines.http import AsyncHttpTransport
 from holdfast.client.coroutines.link import AsyncLink
 from holdfast.client.coroutines.session import AsyncSession
 from holdfast.client.flows import leases, operators, reading
@@ -38,6 +37,9 @@ from holdfast.client.values.records import (
 )
 from holdfast.wire.replies import StatusReply, TokenMadeReply, TokenReply, WhyReply
 
+if TYPE_CHECKING:
+    from holdfast.client.coroutines.http import AsyncHttpTransport
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,7 +61,7 @@ class AsyncHoldfast(
     """
 
     def _prepare(self) -> None:
-        self._transport = AsyncHttpTransport(self._target, environment=self._environment)
+        self._transport = _transport()(self._target, environment=self._environment)
         self._background = BackgroundLoop()
         self._link = AsyncLink(self._transport, self._policy, self._background)
 
@@ -120,7 +122,12 @@ class AsyncHoldfast(
         metadata: Metadata = None,
         on_lost: Callable[[AsyncSession], object] | None = None,
     ) -> Acquiring[AsyncSession]:
-        """Open a session and keep it alive: claims made through it all end with it."""
+        """Open a session and keep it alive: claims made through it all end with it.
+
+        `name` is what others see of it, and `metadata` what they see with it. `ttl` is its life in seconds if this
+        process dies. `on_lost` is called when the session is lost: by `Holdfast` in a thread of its own, by
+        `AsyncHoldfast` on the event loop, which awaits what it returns.
+        """
 
         async def get() -> AsyncSession:
             flow = session_flows.open_session(
@@ -318,8 +325,16 @@ class AsyncHoldfast(
         return await self._run(flow)
 
 
+def _transport() -> type[AsyncHttpTransport]:
+    """Return what leads to a server. Only that needs aiohttp: `help(holdfast)` works for those who lack it."""
+    from holdfast.client.coroutines.http import AsyncHttpTransport  # noqa: PLC0415 - it needs aiohttp
+
+    return AsyncHttpTransport
+
+
 def claim_alone(**options: Unpack[ClaimOptions]) -> Callable[[str], AbstractAsyncContextManager[AsyncClaim]]:
     """Return what claims a job with a client of its own, for one who has none."""
+    _transport()  # Who lacks aiohttp hears of it here, and not when the function is called.
 
     @asynccontextmanager
     async def managed(job_id: str) -> AsyncIterator[AsyncClaim]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.client.common.immediate import perform_immediate
-from holdfast.client.coroutines.http import AsyncHttpTransport
 from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read, Rest, Send
+
+if TYPE_CHECKING:
+    from holdfast.client.coroutines.http import AsyncHttpTransport
 
 T = TypeVar("T")
 WAITS = (Send, Rest, Open, Read, Close)

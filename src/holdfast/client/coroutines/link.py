@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.client.common.background import BackgroundFlow
 from holdfast.client.coroutines.background import BackgroundLoop
 from holdfast.client.coroutines.driver import drive
-from holdfast.client.coroutines.http import AsyncHttpTransport
 from holdfast.client.flows.effects import Flow, Policy
 from holdfast.client.flows.ends import Ends
 from holdfast.client.flows.renewing import Renewal, keep_renewed, watch_deadline
 from holdfast.client.values.term import Term
+
+if TYPE_CHECKING:
+    from holdfast.client.coroutines.http import AsyncHttpTransport
 
 T = TypeVar("T")
 

@@ -97,7 +97,12 @@ class Holdfast(ClaimingClient[Claim, Claims, Claim, Claims, JobClaim, list[JobCl
         metadata: Metadata = None,
         on_lost: Callable[[Session], object] | None = None,
     ) -> Session:
-        """Open a session and keep it alive: claims made through it all end with it."""
+        """Open a session and keep it alive: claims made through it all end with it.
+
+        `name` is what others see of it, and `metadata` what they see with it. `ttl` is its life in seconds if this
+        process dies. `on_lost` is called when the session is lost: by `Holdfast` in a thread of its own, by
+        `AsyncHoldfast` on the event loop, which awaits what it returns.
+        """
         options: dict[str, Any] = {"name": name, "ttl_seconds": whole_seconds(ttl), "metadata": metadata}
         flow = partial(session_flows.open_session, self._policy, **options)
         return self._link.hold(flow, lambda opened: Session(self._link, self, *opened, on_lost))
