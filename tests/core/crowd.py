@@ -8,6 +8,8 @@ left to do: nobody who is there and could be met waits (W1, I12), and no circle 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from holdfast.core import answers, refusals
 from holdfast.core.commands import Acquire, ClaimAll, Command, EndSession, Release
 from holdfast.core.decide import decide, settle, settle_line
@@ -21,6 +23,7 @@ from holdfast.core.events import (
     Record,
     SessionEnded,
     SessionOpened,
+    TakenOver,
     Transferred,
 )
 from holdfast.core.evolve import evolve
@@ -195,6 +198,8 @@ class Crowd:
                 if ticket.ticket_id not in self.line:
                     self.away_since[ticket.ticket_id] = self.now_ms
                 self.line[ticket.ticket_id] = ticket
+            case TakenOver():
+                self.line[event.ticket_id] = replace(self.line[event.ticket_id], terms=event.terms)
             case Left():
                 self.judge_left(event, told)
             case Ended():

@@ -39,11 +39,6 @@ class Place(NamedTuple):
     def who(self) -> Answer:
         return who(self.bound, self.session, self.principal, self.owner, self.ticket_id)
 
-    def asked_as(self, names: tuple[str, ...]) -> "Place":
-        """The same place with its names in another order."""
-        ids = dict(zip(self.names, self.lease_ids, strict=True))
-        return self._replace(names=names, lease_ids=tuple(ids[name] for name in names))
-
 
 def who(bound: bool, session: str | None, principal: str, owner: str | None, lease_id: str) -> Answer:
     """Who waits for whom: a run and its owner, a principal and its owner, or one claim alone."""
@@ -267,10 +262,8 @@ class Waiting(ABC):
         wanted = place_for(command, self.now)
         known = self.line.own(wanted)
         if known is not None:
-            lease_ids = known.asked_as(wanted.names).lease_ids
-            return self.come_back(
-                known, wanted._replace(ticket_id=known.ticket_id, lease_ids=lease_ids, away=known.away)
-            )
+            kept = {field: getattr(known, field) for field in ("ticket_id", "names", "lease_ids", "away")}
+            return self.come_back(known, wanted._replace(**kept))
         if full := self.no_place(wanted):
             return full
         if circle := self.line.shortest_circle(wanted, self.holders()):
@@ -284,7 +277,7 @@ class Waiting(ABC):
         if circle := self.line.shortest_circle(taken, self.holders()):
             self.leave_line(known, ("deadlock", circle))
             return ("deadlock", circle)
-        if known.asked_as(taken.names) != taken:
+        if known != taken:
             self.remember_key(known)
             self.keep_key(taken)
             self.line.swap(known, taken)
@@ -300,7 +293,7 @@ class Waiting(ABC):
         same = whose == (set(wanted.names), wanted.principal, wanted.owner, wanted.bound)
         if not same or (place.bound and place.session != wanted.session):
             return ("ticket-gone",)
-        return self.come_back(place, place.asked_as(wanted.names)._replace(key=wanted.key, asked=wanted.asked))
+        return self.come_back(place, place._replace(key=wanted.key, asked=wanted.asked))
 
     def leave(self, command: Leave) -> Answer:
         place = self.line.find(command.ticket_id)

@@ -220,8 +220,11 @@ def test_all_in_another_order_is_the_same_place(alice: Api, bob: Api) -> None:
     alice.release(names[0], lease)
     body = bob.claims(key=key, all=other, owner="ben", wait_seconds=1).json()
     assert [claim["name"] for claim in body["claims"]] == other
-    assert sorted(claim["fencing_token"] for claim in body["claims"]) == [c["fencing_token"] for c in body["claims"]]
+    again = bob.claims(key=key, all=other, owner="ben").json()
+    assert [claim["lease_id"] for claim in again["claims"]] == [claim["lease_id"] for claim in body["claims"]]
     refused(bob.claims(all=names, owner="ben", ticket=ticket), 404, "ticket_gone")
+    bob.release(names[1], next(claim["lease_id"] for claim in body["claims"] if claim["name"] == names[1]))
+    assert refused(bob.claims(key=key, all=other, owner="ben"), 404, "lease_not_current")["ended"] == "released"
 
 
 def test_another_order_alone_makes_no_record(alice: Api, bob: Api) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.values import AccessToken, Done, Labels, Lease, Session, Ticket
+from holdfast.core.values import AccessToken, Done, Labels, Lease, Session, Terms, Ticket
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened", gc=False):
@@ -59,11 +59,21 @@ class Reopened(msgspec.Struct, frozen=True, array_like=True, tag="reopened", gc=
 
 
 class Joined(msgspec.Struct, frozen=True, array_like=True, tag="joined", gc=False):
-    """Somebody stands in line, or another request of the same holder has the place now."""
+    """Somebody stands in line. In older records also: another request of the same holder has the place now."""
 
     ticket: Ticket
     is_remembered: bool = False
     """Whether the key of the request that had the place before is remembered (C5)."""
+
+
+class TakenOver(msgspec.Struct, frozen=True, array_like=True, tag="taken_over", gc=False):
+    """Another request of the same holder has the place now, with its own terms. The names stay as they are (W3).
+
+    Older records say it with a whole `Joined`. A place may have a thousand names, and anybody may come back often.
+    """
+
+    ticket_id: str
+    terms: Terms
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag="left", gc=False):
@@ -261,6 +271,7 @@ Event = (
     | Transferred
     | Reopened
     | Joined
+    | TakenOver
     | Left
     | Renewed
     | Ended
@@ -367,5 +378,13 @@ def is_history(event: Event) -> bool:
     """Tell whether the event outlives the next snapshot. Renewals and ticks are most of the traffic and do not."""
     return not isinstance(
         event,
-        Renewed | SessionKept | SessionRenewed | TokensUsed | Forgotten | SharesForgotten | DoneFaded | TimePassed,
+        Renewed
+        | TakenOver
+        | SessionKept
+        | SessionRenewed
+        | TokensUsed
+        | Forgotten
+        | SharesForgotten
+        | DoneFaded
+        | TimePassed,
     )

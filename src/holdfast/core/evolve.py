@@ -25,6 +25,7 @@ from holdfast.core.events import (
     SessionOpened,
     SessionRenewed,
     SharesForgotten,
+    TakenOver,
     TokenCreated,
     TokenEnded,
     TokenRevoked,
@@ -55,6 +56,9 @@ def evolve(state: State, record: Record) -> None:
             _granted_many(state, event)
         case Joined():
             _joined(state, event, record)
+        case TakenOver():
+            known = state.tickets[event.ticket_id]
+            _take_over(state, known, replace(known, terms=event.terms), record)
         case Left():
             _left(state, event, record)
         case Transferred():
@@ -133,18 +137,32 @@ def _finish(state: State, name: str, lease: Lease) -> None:
 
 
 def _joined(state: State, event: Joined, record: Record) -> None:
-    """Let a ticket stand in line, or let another request of its holder have the place it has."""
-    ticket, terms = event.ticket, event.ticket.terms
+    """Let a ticket stand in line, or let another request of its holder have the place it has, as in older records."""
+    ticket = event.ticket
     known = state.tickets.get(ticket.ticket_id)
+    if known is not None:
+        _take_over(state, known, ticket, record, is_remembered=event.is_remembered)
+        return
     state.tickets[ticket.ticket_id] = ticket
-    if known is None:
-        state.index.add_ticket(ticket)
-        state.presence.absent_since[ticket.ticket_id] = state.now_ms
-    elif known.terms.key is not None:
+    state.index.add_ticket(ticket)
+    state.presence.absent_since[ticket.ticket_id] = state.now_ms
+    _lead_to_place(state, ticket)
+
+
+def _take_over(state: State, known: Ticket, ticket: Ticket, record: Record, *, is_remembered: bool = True) -> None:
+    """Let another request of its holder have a place. The key before it is remembered (C5)."""
+    state.tickets[ticket.ticket_id] = ticket
+    if known.terms.key is not None:
         # A key leads to a lease only if its own request is the one that has the place: one lease, one claimer (C3).
         state.memos.pop((known.terms.principal, known.terms.key), None)
-        if event.is_remembered:
+        if is_remembered:
             _spend_place(state, known, record)
+    _lead_to_place(state, ticket)
+
+
+def _lead_to_place(state: State, ticket: Ticket) -> None:
+    """Let the key of the request that has a place lead to it."""
+    terms = ticket.terms
     if terms.key is not None:
         take_back_key(state, terms.principal, terms.key)
         state.memos[terms.principal, terms.key] = Memo("acquire", ticket.lease_ids[0], terms.fingerprint)

@@ -19,6 +19,7 @@ from holdfast.core.events import (
     SessionEnded,
     SessionKept,
     SessionRenewed,
+    TakenOver,
     TokenEnded,
     TokenRevoked,
     Transferred,
@@ -45,7 +46,7 @@ def event_fits(state: State, event: Event) -> bool:
         case Transferred():
             old = state.lease_of(event.name)
             return old is not None and old.lease_id == event.old_lease_id and event.lease.token > state.last_token
-        case Left():
+        case Left() | TakenOver():
             return event.ticket_id in state.tickets
         case Reopened():
             return event.name in state.slots

@@ -54,7 +54,7 @@ from holdfast.core.agenda import EDGES_FOR_A_NAME, EDGES_MAX
 from holdfast.core.answers import Acquired, AcquiredMany, MustWait, Withdrawn
 from holdfast.core.deadlock import closing_waits, find_circle
 from holdfast.core.decision import Decision, Due, left, refuse
-from holdfast.core.events import Granted, GrantedMany, Joined
+from holdfast.core.events import Granted, GrantedMany, Joined, TakenOver
 from holdfast.core.names import has_dot_segment, looks_blank
 from holdfast.core.quotas import no_place, too_many_leases
 from holdfast.core.rights import may_touch
@@ -84,8 +84,7 @@ def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits
     """Stand in line, at the place the holder has already if it has one (W3)."""
     place = own_place(state, ticket)
     if place is not None:
-        kept = {"ticket_id": place.ticket_id, "joined_wall_ms": place.joined_wall_ms}
-        return come_back(state, replace(in_order(ticket.names, place), terms=ticket.terms, **kept), wait_ms, now)
+        return come_back(state, replace(place, terms=ticket.terms), wait_ms, now)
     full = no_place(state, ticket, limits)
     if full is not None:
         return refuse(full)
@@ -101,12 +100,6 @@ def own_place(state: State, ticket: Ticket) -> Ticket | None:
     return None if those is None else state.tickets[next(iter(those))]
 
 
-def in_order(names: tuple[str, ...], place: Ticket) -> Ticket:
-    """Return a place with its names in the order of whoever asks now: its claims are answered in that order."""
-    leases = place.leases
-    return replace(place, names=names, lease_ids=tuple(leases[name] for name in names))
-
-
 def no_more_need(state: State, ticket: Ticket) -> tuple[Left, ...]:
     """Return the end of the place that a holder has for what it gets without it; its key is remembered (C5)."""
     place = own_place(state, ticket)
@@ -116,15 +109,15 @@ def no_more_need(state: State, ticket: Ticket) -> tuple[Left, ...]:
 def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decision:
     """Wait at a place one has; a circle that closed while one was away is told, and ends the wait (D1).
 
-    What differs from the place as it was is made durable: a key leads to the place only for the request that has it,
-    so that of two requests of one holder never both are told that they own what comes of it (C3). The key before it is
-    remembered: it made that place, and makes nothing else (C5). Another order of the names alone changes nothing: each
-    answer is put into the order of its request, and a record of all names for it would be work that nobody counts.
+    The place keeps its names, in the order in which it was joined; whoever is answered is told them in its own order.
+    Terms that differ from those of the place are made durable, and nothing else. A key leads to the place only for the
+    request that has it, so that of two requests of one holder never both are told that they own what comes of it (C3).
+    The key before it is remembered: it made that place, and makes nothing else (C5).
     """
     ticket_id = asked.ticket_id
     endless = find_circle(state, holder_of_ticket(asked), asked.names, now.ms)
     if endless is None:
-        change = () if asked.terms == state.tickets[ticket_id].terms else (Joined(asked, is_remembered=True),)
+        change = () if asked == state.tickets[ticket_id] else (TakenOver(ticket_id, asked.terms),)
         return Decision(change, MustWait(ticket_id, wait_ms))
     if isinstance(endless, refusals.TooTangled):
         # Nothing is wrong with the place itself: its holder may come back when fewer wait.
@@ -149,7 +142,7 @@ def return_to(state: State, command: Acquire | ClaimAll, ticket_id: str, now: Mo
     ):
         return refuse(refusals.TicketGone())
     terms = replace(kept, key=asked.key, fingerprint=asked.fingerprint)
-    return come_back(state, replace(in_order(command.names, ticket), terms=terms), command.wait_ms, now)
+    return come_back(state, replace(ticket, terms=terms), command.wait_ms, now)
 
 
 def _finished(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Finished | None:

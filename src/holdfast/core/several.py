@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -162,15 +161,25 @@ def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Dec
         ticket = state.tickets[state.index.ticket_by_lease_id[memo.made]]
         return line.come_back(state, ticket, command.wait_ms, now)
     claims: list[tuple[str, Acquired]] = []
-    # A memo of a record of 0.1.0, or of a claim of all of one name, knows the id of the first lease only.
-    for name, lease_id in zip_longest(command.names, memo.lease_ids or (memo.made,)):
+    for name in command.names:
         slot = state.slots.get(name, EMPTY)
         lease = slot.lease
         if lease is None or lease.key != command.terms.key or lease.principal != command.terms.principal:
-            ended = state.remembered.get(lease_id)
-            return refuse(refusals.NotCurrent(lease is not None, ended if isinstance(ended, EndedLease) else None))
+            return refuse(refusals.NotCurrent(lease is not None, _ended_before(state, name, memo)))
         claims.append((name, Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts)))
     return accept(AcquiredMany(tuple(claims)))
+
+
+def _ended_before(state: State, name: str, memo: Memo) -> EndedLease | None:
+    """Return the end of the lease that a claim of all made for a name. Its place may have had another order.
+
+    A memo of a record of 0.1.0, or of a claim of all of one name, knows the id of the first lease only.
+    """
+    for lease_id in memo.lease_ids or (memo.made,):
+        ended = state.remembered.get(lease_id)
+        if isinstance(ended, EndedLease) and ended.name == name:
+            return ended
+    return None
 
 
 def _retry_after(busy: list[tuple[str, refusals.Held | refusals.Delayed]], now_ms: int) -> int:

@@ -191,7 +191,7 @@ class Ticket(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def leases(self) -> dict[str, str]:
-        """The lease id that it will get for each name. The order of the names is that of whoever asked last."""
+        """The lease id that it will get for each name. The order of the names is that of whoever joined."""
         return dict(zip(self.names, self.lease_ids, strict=True))
 
 

@@ -178,10 +178,11 @@ def _done(_api: Api, call: Call, outcome: Finished, now: Moment) -> Answered:
 
 
 def _claimed(_api: Api, call: Call, outcome: AcquiredMany, now: Moment) -> Answered:
-    if call.body.all and len(outcome.claims) > 1:
-        # A place keeps the order in which it was asked for first (W3).
-        order = {name: number for number, name in enumerate(call.body.all)}
-        outcome = AcquiredMany(tuple(sorted(outcome.claims, key=lambda claim: order[claim[0]])))
+    claims = outcome.claims
+    if len(claims) > 1:
+        # A place in the line has the order of the request that joined. The answer has the order of this one.
+        by_name = dict(claims)
+        outcome = AcquiredMany(tuple((name, by_name[name]) for name in call.body.all))
     return _OK, encode(render.claims(outcome, now, call.waited_ms)), ()
 
 

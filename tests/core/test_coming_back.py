@@ -1,0 +1,63 @@
+"""Coming back to one's place in the line writes what is new, and never the names again (W3)."""
+
+from holdfast.core.commands import ClaimAll, Command
+from holdfast.core.decide import decide
+from holdfast.core.events import Event, Joined, Record, TakenOver, names_of
+from holdfast.core.evolve import evolve
+from holdfast.core.state import State
+from holdfast.core.values import Limits, Moment
+from holdfast.journal.codec import decode_batch, encode_batch
+from tests.support.asking import acquire, claim_all
+
+NAMES = tuple(f"job/{'x' * 100}/{number:04}" for number in range(1_000))
+LIMITS = Limits(leases_per_principal_max=10_000)
+
+
+def ask(state: State, command: Command) -> list[Event]:
+    """Decide a command, and let what it made take effect as it would be read from the disk."""
+    events = list(decide(state, command, Moment(1_000, 1_000), LIMITS).events)
+    for event in events:
+        (record,) = decode_batch(encode_batch([Record(state.seq + 1, 1_000, 1_000, event)]))
+        assert record.event == event
+        evolve(state, record)
+    return events
+
+
+def want(order: int, key: str | None = None, ticket: str | None = None) -> ClaimAll:
+    """A claim of all the names, in one order or another."""
+    names = NAMES[order:] + NAMES[:order]
+    return claim_all(
+        names=names, lease_ids=tuple(f"L{order}-{name}" for name in names), principal="p", owner="ben", ttl_ms=60_000,
+        wait_ms=50_000, new_ticket=f"t{order}", key=key, fingerprint=f"f{order}" if key else "", ticket=ticket,
+    )  # fmt: skip
+
+
+def test_another_order_writes_nothing_and_another_key_writes_no_names() -> None:
+    """A place of 1,000 names is written once. Its holder may come back as often as it likes."""
+    state = State()
+    ask(state, acquire(name=NAMES[0], lease_id="held", principal="p", owner="ana", ttl_ms=60_000))
+    (joined,) = ask(state, want(0))
+    assert isinstance(joined, Joined)
+    for order in range(1, 10):
+        assert ask(state, want(order)) == []
+        assert ask(state, want(order, ticket="t0")) == []
+    for order in range(10):
+        (taken,) = ask(state, want(order, key=f"k{order}"))
+        assert isinstance(taken, TakenOver) and names_of(taken) == ()
+        assert len(encode_batch([Record(1, 1, 1, taken)])) < 500
+        assert ask(state, want(order, key=f"k{order}")) == []
+    place = state.tickets["t0"]
+    assert (place.names, place.leases) == (NAMES, joined.ticket.leases)
+
+
+def test_old_records_replay_as_they_did() -> None:
+    """A place that was taken over with a whole `Joined`, in another order, is what that record says."""
+    state = State()
+    ask(state, acquire(name=NAMES[0], lease_id="held", principal="p", owner="ana", ttl_ms=60_000))
+    (joined,) = ask(state, want(0, key="k0"))
+    assert isinstance(joined, Joined)
+    known = joined.ticket
+    other = type(known)("t0", NAMES[::-1], known.lease_ids[::-1], want(1, key="k1").terms, joined_wall_ms=1_000)
+    evolve(state, Record(state.seq + 1, 1_000, 1_000, Joined(other, is_remembered=True)))
+    assert state.tickets["t0"] == other
+    assert state.memos["p", "k0"].kind == "left" and state.memos["p", "k1"].made == known.lease_ids[-1]
