@@ -72,6 +72,31 @@ def test_kept_token_stays_with_its_server(environment: dict[str, str]) -> None:
     assert find(url=LOCAL + "/", token_file=None, environment=environment).token == "token-of-kept"
 
 
+def test_without_an_url_client_toml_is_for_the_default_server(environment: dict[str, str], tmp_path: Path) -> None:
+    """A `client.toml` that names no server is for the local one: nothing in it counts for any HOLDFAST_URL."""
+    folder = Path(environment["XDG_CONFIG_HOME"]) / "holdfast"
+    token_file(folder, "kept")
+    pem = tmp_path / "ca.pem"
+    pem.write_text("-----BEGIN CERTIFICATE-----\n")
+    (folder / "client.toml").write_text(f"token_file = 'kept'\nca_file = '{pem}'\nallow_insecure_http = true\n")
+    assert find(url=None, token_file=None, environment=environment).token == "token-of-kept"
+    for url in ("http://elsewhere.example", "https://elsewhere.example", "http://127.0.0.1:7421"):
+        environment["HOLDFAST_URL"] = url
+        found = find(url=None, token_file=None, environment=environment)
+        assert (found.token, found.ca_file, found.is_insecure) == (None, None, False)
+    environment |= {"HOLDFAST_TOKEN": "plain", "HOLDFAST_URL": "http://elsewhere.example"}
+    assert "unencrypted" in str(refused(environment))
+
+
+@pytest.mark.parametrize("url", ["http://h:99999", "http://[::1", "ftp://h", "h:7420", "http://h:0"])
+def test_broken_url_in_client_toml_is_said(environment: dict[str, str], url: str) -> None:
+    """It is an error that names client.toml, also where another server is asked: what is kept cannot be placed."""
+    kept(environment, url)
+    assert "client.toml" in str(refused(environment))
+    environment["HOLDFAST_URL"] = LOCAL
+    assert "client.toml" in str(refused(environment))
+
+
 @pytest.mark.parametrize(
     "host", ["10.0.0.7:7420", "holdfast.example", "localhost.example", "127.0.0.1.example", "[fe80::1]"]
 )

@@ -1,7 +1,7 @@
 """Which server, and with which token: from the arguments, else the environment, else the user's `client.toml`.
 
-What stands in `client.toml` belongs to the server named there: its token is never sent to another one, and neither its
-CA nor its plain HTTP counts for another one.
+What stands in `client.toml` belongs to the server named there, or to the default one if none is: its token is never
+sent to another one, and neither its CA nor its plain HTTP counts for another one.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def find(
             break
     else:
         found, url_origin = DEFAULT_URL, "the default"
-    if kept.url is not None and not _same_server(kept.url, found):
+    if not _same_server(_checked_url(kept.url or DEFAULT_URL, place), found):
         kept = ClientConfig()
     token, token_origin, file = _find_token(token, token_file, environment)
     if token is None and file is None and kept.token_file is not None:
