@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,38 @@ def _killed(file: Path, data: Path) -> None:
     restore(file, contents, start_after(contents, 0), data, tell=lambda _told: os._exit(9), **how)
 
 
+def _killed_at_once(file: Path, data: Path) -> None:
+    """Be killed when the first thing is written: before anything is sure to last."""
+    os.fsync = lambda _file: os._exit(9)  # type: ignore[assignment]
+    _killed(file, data)
+
+
+def _killed_with_its_key(file: Path, data: Path) -> None:
+    """Be killed when the key is written under a name of its own, and not yet in its place."""
+    os.replace = os.rename = lambda *_: os._exit(9)
+    _killed(file, data)
+
+
+@pytest.mark.parametrize("killed", [_killed_at_once, _killed_with_its_key])
+def test_killed_in_its_first_step_it_leaves_a_sign(tmp_path: Path, killed: Callable[[Path, Path], None]) -> None:
+    """A restore that is killed before its key is there leaves what a server refuses to begin anew on."""
+    file, data = made(tmp_path), tmp_path / "data"
+    data.mkdir(mode=0o700)
+    process = multiprocessing.get_context("spawn").Process(target=killed, args=(file, data))
+    process.start()
+    process.join()
+    assert process.exitcode == 9
+
+    async def start(clock: ManualClock) -> None:
+        async with serving(journal_in(data), clock):
+            pass
+
+    with pytest.raises(JournalLostError, match="a restore broke off there"):
+        run(start)
+    with pytest.raises(JournalError, match=r"A restore broke off there: remove \."):
+        put_back(file, data, after_ms=0)
+
+
 def test_killed_restore_is_not_taken_for_a_directory(tmp_path: Path) -> None:
     """No server begins anew on what a killed restore left, and the next restore says what to remove."""
     file, data = made(tmp_path), tmp_path / "data"
@@ -227,7 +260,7 @@ def test_killed_restore_is_not_taken_for_a_directory(tmp_path: Path) -> None:
         async with serving(journal_in(data), clock):
             pass
 
-    with pytest.raises(JournalLostError, match=f"{KEY_FILE} is there"):
+    with pytest.raises(JournalLostError, match="a restore broke off there"):
         run(start)
     with pytest.raises(JournalError, match=r"A restore broke off there: remove \.restoring, authority\.key"):
         put_back(file, data, after_ms=0)

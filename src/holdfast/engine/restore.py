@@ -13,8 +13,9 @@ may be wrong by an hour for that: a million a second make 2^32 in 71 minutes. `b
 The number of records jumps too, so that a reader of `/events` who saw a lost record is told to look anew: that number
 is none of the new ones. Authority time goes on where the backup has it: leases have the time left that they had then.
 
-**A restore that breaks off is never taken for a whole one.** The key is put into the directory first. With it and
-without a journal a server refuses to start. The journal is made in a folder of its own, read once more, and moved last.
+**A restore that breaks off is never taken for a whole one.** The first thing in the directory is a folder for the new
+journal, and it goes last. While it is there without a journal beside it, a server refuses to start; so it does while
+there is a key alone. The journal is made in that folder, read once more, and moved when all else is done.
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 JUMP = 2**32
 JUMP_PER_MS = 1_024
 READ_BYTES = 1024 * 1024
-STAGING = ".restoring"
 NOT_CONTENT = frozenset({"lost+found"})
 """What a file system puts into its own root."""
 
@@ -140,11 +140,12 @@ def restore(
     make_folder(directory)
     check_folder(directory)
     _refuse_unless_empty(directory, key_file)
-    staging = directory / STAGING
+    staging = directory / mark.RESTORING
     try:
+        staging.mkdir(mode=0o700)
+        sync_folder(directory)
         replace(directory / key_file, contents.key)
         sync_folder(directory)
-        staging.mkdir(mode=0o700)
         asyncio.run(_write(staging, file, contents, start, wall_ms=wall_ms, version=version, tell=tell))
         _check(staging)
         for name in (mark.FILE, FILE):
@@ -153,9 +154,9 @@ def restore(
         sync_folder(directory)
     except BaseException:
         with contextlib.suppress(OSError):
-            shutil.rmtree(staging, ignore_errors=True)
             for name in (FILE, mark.FILE, key_file):
                 (directory / name).unlink(missing_ok=True)
+            shutil.rmtree(staging, ignore_errors=True)
             if is_new:
                 directory.rmdir()
         raise
@@ -167,7 +168,7 @@ def _refuse_unless_empty(directory: Path, key_file: str) -> None:
         return
     names = ", ".join(there[:5]) + (", …" if len(there) > 5 else "")  # noqa: PLR2004 - enough to know it by
     problem = f"{directory} is not empty: there is {names}. Nothing is written over what is there"
-    if set(there) <= {key_file, STAGING, mark.FILE}:
+    if mark.RESTORING in there or set(there) <= {key_file, mark.FILE}:
         raise JournalError(problem, f"A restore broke off there: remove {names} and try again")
     raise JournalError(
         problem, "Name another directory with --data", "If a server used this one: stop it and move it away"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = "journal.mark"
+RESTORING = ".restoring"
+"""A folder that a restore makes before all else, and removes when all is done."""
 SIZE_BYTES_MAX = 4_096
 
 _TWICE = "fencing tokens that were given would be given a second time"
@@ -51,6 +53,9 @@ def check(journal: Path, found: Mark | None, witnesses: Sequence[str]) -> None:
     """
     known = _read(journal.parent)
     if found is None:
+        if (journal.parent / RESTORING).exists():
+            problem = f"{journal} is missing: a restore broke off there, and {RESTORING} is what it left"
+            raise JournalLostError(problem, f"Remove all that is in {journal.parent}, and restore the backup again")
         names = [name for name in (*witnesses, FILE) if (journal.parent / name).exists()]
         if names:
             raise _lost(journal, known, names)
