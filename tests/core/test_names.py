@@ -66,7 +66,7 @@ BAD = [
     ("a:cafe\u0301", "NFC"),
     ("\ud800", "U+D800 is half of a character"),
     ("a:\udfff", "U+DFFF is half of a character"),
-    (":x", "a name does not begin with ':'. A ':' stands only behind the scheme"),
+    (":x", "a name does not begin with ':'. Only a URI has a ':'"),
     ("1a:x", "'1a' is not a URI scheme"),
     ("ä:x", "'ä' is not a URI scheme"),
     ("a:", "something after its scheme"),

@@ -22,7 +22,7 @@ VOLATILE = [
     (re.compile(r"hold_[0-9A-Za-z]{36}"), "TOKEN"),
     (re.compile(r'(?<="agentName":")[0-9a-f]{8}(-[0-9a-f]{4}){3}(?=")'), "PART_OF_A_PSEUDONYM"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
-    (re.compile(r'"(\w+_ms|uptime_seconds|db_size_bytes|heldSince|expiresAt)": ?\d+'), r'"\1":0'),
+    (re.compile(r'"(\w+_ms|uptime_seconds|db_size_bytes|disk_free_bytes|heldSince|expiresAt)": ?\d+'), r'"\1":0'),
 ]
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 

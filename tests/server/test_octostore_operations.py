@@ -45,6 +45,7 @@ def test_health(nobody: Api) -> None:
     body = answer.json()
     assert (body["status"], body["storage"]) == ("ok", "wal")
     assert type(body["db_size_bytes"]) is int and body["db_size_bytes"] >= 0
+    assert type(body["disk_free_bytes"]) is int and body["disk_free_bytes"] >= 0
 
 
 def test_status_counts(alice: Api, nobody: Api, name: str) -> None:

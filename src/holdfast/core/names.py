@@ -32,7 +32,7 @@ _DOT_SEGMENT = re.compile(
     # in the pattern and what may not stand before it second, because that is found much faster.
     r"\.(?<![\w.~%-]\.)\.?(?![\w.~%-])"
 )
-_URI = "A ':' stands only behind the scheme of a URI, as in github://acme/app/issues/42"
+_URI = "Only a URI has a ':', and the first one ends its scheme, as in github://acme/app/issues/42"
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 
 

@@ -171,7 +171,7 @@ def _refuse_unless_empty(directory: Path, key_file: str) -> None:
     if mark.RESTORING in there or set(there) <= {key_file, mark.FILE}:
         raise JournalError(problem, f"A restore broke off there: remove {names} and try again")
     raise JournalError(
-        problem, "Name another directory with --data", "If a server used this one: stop it and move it away"
+        problem, "Name another directory with --data, or stop the server that used this one and move the directory away"
     )
 
 

@@ -34,6 +34,13 @@ class Ballast:
         self._watch = watch or Nobody()
         self._is_missed = False
 
+    def free_bytes(self) -> int | None:
+        """Return how much is left on its disk, or None if that cannot be seen."""
+        try:
+            return shutil.disk_usage(self._path.parent).free
+        except OSError:
+            return None
+
     def lay(self) -> bool:
         """Reserve the space; tell whether it is there. As much again must stay free, else it would come and go.
 

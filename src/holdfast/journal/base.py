@@ -120,6 +120,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     storage: str
     text: str = "ok"
+    free_bytes: int | None = None
+    """What is left on its disk; None if it has none."""
 
 
 class Watch(Protocol):

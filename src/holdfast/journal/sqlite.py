@@ -182,7 +182,8 @@ class SqliteJournal:
         if self.takes_claims:
             text = "ok"
         size_bytes = sum(_size_of(self._directory / (FILE + suffix)) for suffix in ("", "-wal"))
-        return Health(takes_claims=self.takes_claims, size_bytes=size_bytes, storage="wal", text=text)
+        free = self._ballast.free_bytes()
+        return Health(takes_claims=self.takes_claims, size_bytes=size_bytes, storage="wal", text=text, free_bytes=free)
 
     async def close(self) -> None:
         """Unlock the file."""

@@ -178,7 +178,7 @@ class Api:
         try:
             name = parse_name(text)
         except BadNameError as error:
-            raise Problem("invalid_lock_name", f"Bad name: {error}.") from None
+            raise Problem("invalid_lock_name", f"{error}.") from None
         if name.startswith(RESERVED_PREFIX):
             raise Problem("forbidden", f"Names that start with {RESERVED_PREFIX!r} are reserved.")
         if caller.prefix is not None:

@@ -321,11 +321,11 @@ def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool =
         case refusals.NotCurrent():
             return _not_current(outcome, knows_revoked=knows_revoked)
         case refusals.BadTtl(max_ms=max_ms):
-            return Problem("invalid_ttl", f"ttl_seconds is 1 to {max_ms // 1000}.")
+            return Problem("invalid_ttl", f"ttl_seconds is 1 to {max_ms // 1000} seconds.")
         case refusals.BadField(text=text):
             return Problem("invalid_input", f"{text}.")
         case refusals.BadName(text=text):
-            return Problem("invalid_lock_name", f"Bad name: {text}.")
+            return Problem("invalid_lock_name", f"{text}.")
         case refusals.SessionUnknown():
             return Problem("not_found", "No such session of this access token.", label="Session not found")
         case refusals.Deadlock(path=path, own=own):

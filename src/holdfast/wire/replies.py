@@ -401,6 +401,7 @@ class HealthReply(msgspec.Struct, gc=False):
     storage: str
     db_size_bytes: int
     details: str
+    disk_free_bytes: int | None = None
 
 
 class ReadyReply(msgspec.Struct, gc=False):

@@ -57,6 +57,18 @@ def test_start_prints_what_a_shell_needs(alice: Run, api: Api, server: ServerPro
     assert told["expires_in"] == api.get("/status").json()["resource_lock_timeout_seconds"]
 
 
+def test_a_session_that_is_shortened_is_told(holdfast: Run, tmp_path: Path) -> None:
+    """A server clamps a session's ttl without a refusal (S1): both commands say so, and go on."""
+    with ServerProcess.start(tmp_path, settings={"max_session_ttl_seconds": 300}, tokens=callers.TOKENS) as server:
+        known = {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE}
+        asked = [("start", "--ttl", "10m"), ("exec", "--ttl", "10m", "x", "--", "true")]
+        for more in asked:
+            done = holdfast("session", *more, **known)
+            assert done.returncode == 0 and "less than the 10 min that were asked for" in done.stderr, done
+        done = holdfast("session", "start", "--ttl", "5m", **known)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_options_of_start(alice: Run, api: Api) -> None:
     """`--ttl` is its life, and metadata is attached."""
     told = json.loads(alice("session", "start", "s", "--ttl", "90s", "-m", "run=7", "--json").stdout)

@@ -37,7 +37,10 @@ class OddServer(ThreadingHTTPServer):
         now = datetime.now(UTC).isoformat()
         self.answers: dict[str, tuple[int, dict[str, Any]]] = {
             "/readyz": (200, {"status": "ok", "details": "ok"}),
-            "/health": (200, {"status": "ok", "storage": "wal", "db_size_bytes": 5, "details": "ok"}),
+            "/health": (
+                200,
+                {"status": "ok", "storage": "wal", "db_size_bytes": 5, "details": "ok", "disk_free_bytes": 2**40},
+            ),
             "/locks?limit=1": (200, {"locks": []}),
             "/status": (200, {"status": "ok", "time": now, "version": __version__}),
         }
@@ -96,11 +99,11 @@ def checks(done: subprocess.CompletedProcess[str]) -> dict[str, tuple[str, str]]
 
 
 def test_healthy_server_is_all_ok(server: ServerProcess, holdfast: Run) -> None:
-    """A healthy server with a good token is six times ok, without colours in a pipe."""
+    """A healthy server with a good token is ok in everything, without colours in a pipe."""
     done = holdfast("doctor", HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
     assert (done.returncode, done.stderr) == (0, "")
     found = checks(done)
-    assert list(found) == ["reachable", "ready", "store", "token", "clock", "version"]
+    assert list(found) == ["reachable", "ready", "store", "disk", "token", "clock", "version"]
     assert {status for status, _ in found.values()} == {"ok"}, done.stdout
     assert "\x1b" not in done.stdout and callers.ALICE not in done.stdout
 
@@ -159,6 +162,14 @@ def test_a_server_that_is_too_busy_is_reachable(odd: OddServer, holdfast: Run) -
     odd.answers["/readyz"] = (503, {"error": "Too many connections", "code": "overloaded", "details": "Try later."})
     found = checks(holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE))
     assert (found["reachable"][0], found["ready"][0]) == ("ok", "FAIL")
+
+
+@pytest.mark.parametrize(("free", "status"), [(2**30, "ok"), (2**30 - 1, "warn"), (2**20, "FAIL")])
+def test_little_space_on_the_disk_of_a_running_server(odd: OddServer, holdfast: Run, free: int, status: str) -> None:
+    """What is left on the server's disk is a line, and a warning below 1 GiB."""
+    odd.answers["/health"][1]["disk_free_bytes"] = free
+    found = checks(holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE))
+    assert found["disk"][0] == status and "free" in found["disk"][1]
 
 
 def test_store_that_takes_no_writes_fails(odd: OddServer, holdfast: Run) -> None:

@@ -66,12 +66,15 @@ def stranger() -> Iterator[str]:
 
 
 COMMANDS: list[tuple[list[str], int, list[str]]] = [
-    (["claim", "a b"], 64, ["' ' (U+0020) may not stand in a name", "A ':' stands only behind the scheme of a URI"]),
+    (["claim", "a b"], 64, ["' ' (U+0020) may not stand in a name", "Invalid lock name: ' '"]),
     (["claim", "a/b:c"], 64, ["':' (U+003A) may not stand in a name", "as in github://acme/app/issues/42"]),
     (["claim", ":x"], 64, ["a name does not begin with ':'", "as in github://acme/app/issues/42"]),
     (["claim", "a//b"], 64, ["a part between slashes is empty", "no two in a row"]),
     (["claim", "list"], 64, ["'list' is reserved for a route: take a longer name"]),
     (["claim", "j", "--ttl", "500ms"], 64, ["'500ms' is not a whole number of seconds; write 120, 90s"]),
+    (["claim", "j", "--ttl", "0"], 64, ["'0' is too short; from 1s to 7000w is possible"]),
+    (["claim", "j", "-w", "9000w"], 64, ["'9000w' is too long; 0, or from 1s to 7000w is possible"]),
+    (["claim", "j", "--ttl", "30d"], 64, ["--ttl is 1 to 86400 seconds"]),
     (["claim", "j", "--ttl", "soon"], 64, ["'soon' is not a time; write 120, 90s, 15m, 1h30m, 30d or 2w"]),
     (["check", "j", "abc"], 64, ["'abc' is no fencing token", "a whole number, as `holdfast claim`"]),
     (["check", "j", callers.ALICE], 64, ["is no fencing token"]),
@@ -220,6 +223,18 @@ def test_the_greeting_after_a_restart(tmp_path: Path, settings: dict[str, str]) 
 def test_durations(text: str, milliseconds: int | None) -> None:
     """A number alone is seconds; with units it can have several parts. All else is no time."""
     assert durations.milliseconds(text) == milliseconds
+
+
+def test_a_wait_of_0_does_not_wait(holdfast: Run, server: ServerProcess, alice: Api) -> None:
+    """`-w 0` says that somebody else has the job, at once, as without `-w`; `run -w 0` as `-n`."""
+    name = unique()
+    alice.acquired(name, owner="ana")
+    known = {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE}
+    assert holdfast("claim", name, "-w", "0", "--owner", "b", **known).returncode == 1
+    assert (
+        holdfast("run", name, "-w", "0", "--", "true", **known).returncode
+        == holdfast("run", name, "-n", "--", "true", **known).returncode
+    )
 
 
 @pytest.mark.parametrize("ttl", ["120", "120s", "2m", "0h2m"])

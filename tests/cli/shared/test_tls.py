@@ -118,3 +118,8 @@ def test_plain_http_to_another_machine_is_said_aloud(holdfast: Run) -> None:
         done = subprocess.run([RLOCK, "a:b"], env=clean | more, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 6 and ("cannot find the address" in done.stdout) == bool(more), done
         assert ("unencrypted" in done.stderr) == bool(more)
+    del clean["HOLDFAST_URL"]
+    clean["GATEWAY_URL"] = "http://holdfast.invalid:7420"
+    done = subprocess.run([RLOCK, "a:b"], env=clean, capture_output=True, text=True, timeout=60, check=False)
+    assert "holdfast.invalid (GATEWAY_URL, in a session the public_url of the server): " in done.stdout, done
+    assert "Errno" not in done.stdout

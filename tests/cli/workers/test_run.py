@@ -407,7 +407,7 @@ def test_session_exec_is_stopped_when_its_session_ends(server: ServerProcess, ap
     mine = [each["session_id"] for each in api.sessions().json()["sessions"] if each["name"] == "triage-l9"]
     assert [api.end_session(session).status for session in mine] == [204]
     _, error = started.communicate(timeout=SECONDS_MAX)
-    assert (started.returncode, "its session has ended" in error, is_dead(command)) == (20, True, True)
+    assert (started.returncode, "is lost: it has ended" in error, is_dead(command)) == (20, True, True)
 
 
 def test_command_that_releases_as_its_last_act_ends_well(start: Start, api: Api) -> None:
@@ -509,7 +509,7 @@ def test_command_that_is_not_there(run: Run, api: Api) -> None:
         (["--", "true"], "JOB"),
         (["-n", "-w", "1s", "job", "--", "true"], "use one of them"),
         (["--ttl", "soon", "job", "--", "true"], "not a time"),
-        (["a b", "--", "true"], "Bad name"),
+        (["a b", "--", "true"], "may not stand in a name"),
         (["", "--", "true"], "is a variable not set?"),
     ],
 )

@@ -70,7 +70,7 @@ class Address:
 
     def __init__(self, url: str, origin: str, ca_file: str = "") -> None:
         """Take `http://host:port/path` apart. Raises `UnreachableError`."""
-        self.ca_file = ca_file
+        self.origin, self.ca_file = origin, ca_file
         scheme, separator, rest = url.partition("://")
         self.scheme = scheme.lower()
         authority, slash, path = rest.partition("/")
@@ -364,7 +364,8 @@ def _resolve(address: Address, deadline: float) -> list[tuple[int, int, int, str
     if not done.acquire(timeout=_left(deadline)):
         raise UnreachableError(f"cannot find the address of {address.host} in time")
     if isinstance(found[0], Exception):
-        raise UnreachableError(f"cannot find the address of {address.host}: {found[0]}")
+        whose = f"{address.origin}{', in a session the public_url of the server' * (address.origin == 'GATEWAY_URL')}"
+        raise UnreachableError(f"cannot find the address of {address.host} ({whose}): {_words(found[0])}")
     return found  # type: ignore[return-value]
 
 

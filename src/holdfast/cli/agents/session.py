@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.agents.session_exec import exec_
+from holdfast.cli.agents.session_exec import exec_, tell_shortened
 from holdfast.cli.shared import output, times
 from holdfast.cli.shared.options import (
     Duration,
@@ -65,6 +65,7 @@ def start(
         if ttl is None:
             ttl = server.server_status().resource_lock_timeout_seconds
         made = server.open_session(name, ttl=ttl, metadata=attached)
+    tell_shortened(ttl, made.expires_in)
     variables = {**made.environment, "HOLDFAST_SESSION": made.session_id}
     if json:
         output.say_json(

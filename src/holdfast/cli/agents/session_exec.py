@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.shared import output
+from holdfast.cli.shared import output, times
 from holdfast.cli.shared.interrupts import orderly_end
 from holdfast.cli.shared.options import Duration, asks_server, attaches, metadata_of, reach
 from holdfast.cli.shared.suggestions import COMMAND
@@ -69,6 +69,7 @@ def exec_(
     attached = metadata_of(metadata, pairs)
     with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS, **reach()) as server:
         session = server.session(name, ttl=ttl, metadata=attached)
+        tell_shortened(ttl, session.remaining)
         secret = None if keep_token else session.secret
         base = environment_with(secret, {**server.environment, "HOLDFAST_URL": session.url})
         lost = False
@@ -89,3 +90,10 @@ def exec_(
             except HoldfastError as error:
                 output.complain(f"the session was not ended and ends by itself: {error}")
         return output.LOST if lost or ended.lost else ended.returncode
+
+
+def tell_shortened(asked: float, got: float) -> None:
+    """Say that the server gave a session less time than was asked for: it does so without a refusal (S1)."""
+    if got < asked * 0.99 - 1:  # The answer was on its way for a moment, and clocks may drift.
+        output.hint(f"the server gives a session less than the {times.span(asked)} that were asked for;")
+        output.hint("its setting max_session_ttl_seconds is the longest")

@@ -102,7 +102,10 @@ def _server_checks(server: Probe) -> Iterator[Finding]:
             return
         yield Finding("reachable", "ok", f"{place}, {times.monotonic_ms() - began_ms} ms")
         yield _ready(ready)
-        yield _store(server.ask("/health"))
+        health = server.ask("/health")
+        yield _store(health)
+        if isinstance(free := _field(health, "disk_free_bytes"), int):  # An older server does not say it.
+            yield _disk(free)
         asked_ms = times.wall_ms(times.now())
         status = server.ask("/status")
         local_ms = (asked_ms + times.wall_ms(times.now())) // 2
@@ -241,7 +244,13 @@ def _directory_checks(data: Path) -> list[Finding]:
         return [
             Finding("directory", "FAIL", f"{data} is not a directory", "name the one that the server was started with")
         ]
-    return [Finding("directory", "ok", str(data)), _permissions(data), _disk(data), _journal(data), _key(data)]
+    return [
+        Finding("directory", "ok", str(data)),
+        _permissions(data),
+        _disk(shutil.disk_usage(data).free),
+        _journal(data),
+        _key(data),
+    ]
 
 
 def _backup_checks(file: Path) -> list[Finding]:
@@ -297,8 +306,7 @@ def _permissions(data: Path) -> Finding:
     return Finding("access", "ok", "yours to read and write; others may look into the directory, and use no file in it")
 
 
-def _disk(data: Path) -> Finding:
-    free = shutil.disk_usage(data).free
+def _disk(free: int) -> Finding:
     text = f"{_size(free)} free"
     if free < DISK_FREE_BYTES_MIN:
         return Finding("disk", "FAIL", text, "free some space: a full disk stops new claims")

@@ -23,7 +23,7 @@ RETRY_SECONDS = 1.0
 """Somebody sits in front of it: a server that is not there is said soon."""
 ANSWER_SECONDS = 5.0
 """And so is one that hangs. It is asked twice before that."""
-SECONDS_MAX = 2**32 - 1
+SECONDS_MAX, SECONDS_MAX_WORDS = 7_000 * 7 * 86_400, "7000w"
 REMEMBER_SECONDS_MAX = 30 * 86_400
 """Finished work is remembered for so long at most, on every server."""
 OWNER_CHARS_MAX = 128
@@ -38,10 +38,11 @@ class Duration(click.ParamType[int]):
 
     name = "time"
 
-    def __init__(self, most: int = SECONDS_MAX, most_words: str = "") -> None:
-        """Take the longest that is allowed, in seconds and as it is written."""
+    def __init__(self, most: int = SECONDS_MAX, most_words: str = SECONDS_MAX_WORDS, *, least: int = 1) -> None:
+        """Take the longest that is allowed, in seconds and as it is written, and the shortest."""
         self._most = most
-        self._most_words = most_words
+        self._range = f"from {least}s to {most_words}" if least else f"0, or from 1s to {most_words}"
+        self._least = least
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read it."""
@@ -50,10 +51,11 @@ class Duration(click.ParamType[int]):
         seconds = durations.seconds(str(value))
         if seconds is None and durations.milliseconds(str(value)):
             self.fail(f"{value!r:.100} is not a whole number of seconds; write {durations.EXAMPLES}", param, ctx)
-        if seconds is None or not 1 <= seconds <= SECONDS_MAX:
+        if seconds is None:
             self.fail(f"{value!r:.100} is not a time; write {durations.EXAMPLES}", param, ctx)
-        if seconds > self._most:
-            self.fail(f"{value!r:.100} is too long; at most {self._most_words} is possible", param, ctx)
+        if not self._least <= seconds <= self._most:
+            length = "short" if seconds < self._least else "long"
+            self.fail(f"{value!r:.100} is too {length}; {self._range} is possible", param, ctx)
         return seconds
 
 

@@ -45,7 +45,9 @@ holdfast claim --any issue-1 issue-2 issue-3 -m model=small --json
 @click.option(
     "--ttl", metavar="TIME", type=Duration(), help="How long it lives unrenewed [2m, or what the server allows]."
 )
-@click.option("-w", "--wait", metavar="TIME", type=Duration(), help="Stand in line for so long; else fail at once.")
+@click.option(
+    "-w", "--wait", metavar="TIME", type=Duration(least=0), help="Stand in line for so long; else fail at once."
+)
 @click.option("--owner", metavar="NAME", help="In whose name; else HOLDFAST_OWNER, else user@host:pid.")
 @attaches
 @labels("Mark it, to be found by. Can be repeated.")

@@ -84,7 +84,11 @@ class RunOptions(NamedTuple):
 @click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=suggestions.claimed_jobs)
 @click.option("-n", "--no-wait", is_flag=True, help="Fail at once if somebody else has the job.")
 @click.option(
-    "-w", "--wait", type=Duration(), metavar="TIME", help="Stand in line for so long. Without -n and -w: for ever."
+    "-w",
+    "--wait",
+    type=Duration(least=0),
+    metavar="TIME",
+    help="Stand in line for so long. Without -n and -w: for ever.",
 )
 @click.option("--ttl", type=Duration(), metavar="TIME", help="The life of the lease; else the server's default [60s].")
 @click.option("--any", "any_one", is_flag=True, help="Take the first free one of the jobs instead of all of them.")

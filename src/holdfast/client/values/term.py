@@ -150,5 +150,7 @@ def lost_error(title: str, loss: Loss, *, job_id: str = "", token: int | None = 
         how = f"{loss.by or 'an operator'} has revoked it: {loss.why or 'no reason was given'}"
     elif loss.reason == "refused" and loss.why:
         how = f"{how}: {loss.why}"
+    elif loss.reason == "session_ended" and not job_id:
+        how = "it has ended"  # The session itself is lost.
     text = f"{title} is lost: {how}; stop working on it"
     return LeaseLost(text, job_id=job_id, token=token, reason=loss.reason, by=loss.by, why=loss.why)

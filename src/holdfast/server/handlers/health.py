@@ -25,7 +25,7 @@ def health(api: Api, call: Call) -> None:
     serving = api.engine.turn() is not None
     well = serving and store.takes_claims
     details = store.text if serving else api.engine.why_not_serving()
-    body = HealthReply("ok" if well else "unwell", store.storage, store.size_bytes, details)
+    body = HealthReply("ok" if well else "unwell", store.storage, store.size_bytes, details, store.free_bytes)
     call.reply(_OK if well else _NOT_READY, encode(body), ())
 
 
