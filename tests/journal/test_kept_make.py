@@ -18,7 +18,7 @@ from tests.journal.kept.make import make
 from tests.journal.kept.reading import differences, expected_of, replayed
 from tests.journal.kept.scene import Plain
 
-NEVER_WRITTEN = frozenset({"Slot.unused", "Forgotten.names"})
+NEVER_WRITTEN = frozenset({"Slot.unused", "Forgotten.names", "Joined.is_remembered"})
 """Places in an array that nothing is written to any more, and nothing else ever will be."""
 NO_LONGER_WRITTEN = frozenset({"TokenRevoked"})
 """Kinds of records that are only read: earlier releases wrote them, and their directories are kept."""

@@ -32,7 +32,7 @@ FORMAT = 4
 1: release 0.1. 2: leases, tickets and their ends may have labels, which 0.1 would pass over and then lose; the checksum
 covers the number of the format too. 3: a revoked token ends its sessions, and what is forgotten is counted by whose it
 was, which are records that older versions cannot read. 4: a restore from a backup is a record, and so is what rests on
-time alone.
+time alone, and that another request has a place in the line.
 """
 USE_THE_NEWER = "If a newer version of Holdfast wrote it, start that one; else restore the directory from a backup"
 
