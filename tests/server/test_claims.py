@@ -332,7 +332,7 @@ def test_quota_counts_every_name(tmp_path_factory: pytest.TempPathFactory) -> No
         assert alice.status("d").json()["status"] == "free"
         _claimed(alice, all=["d", "e"])
         full = refused(alice.claims(any=["f"]), 403, "lock_limit_exceeded")
-        assert "This token may hold 5 leases (leases_per_principal_max)" in full["details"]
+        assert "This access token may hold 5 leases (leases_per_principal_max)" in full["details"]
 
 
 def test_a_full_session_is_told_so(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -352,7 +352,7 @@ def test_a_full_session_is_told_so(tmp_path_factory: pytest.TempPathFactory) -> 
         for owner in ("one", "two"):
             assert alice.acquire("d", owner=owner, wait_seconds=1).json()["status"] == "waiting"
         full = refused(alice.acquire("d", owner="three", wait_seconds=1), 429, "quota_exceeded")
-        assert "This token may have 2 places in lines (tickets_per_principal_max)" in full["details"]
+        assert "This access token may have 2 places in lines (tickets_per_principal_max)" in full["details"]
 
 
 # Retries.

@@ -112,7 +112,7 @@ def test_wrong_secrets_at_the_gateway_count(server: ServerProcess) -> None:
         nobody.get(f"/locks/list?secret={SECRET}", headers=client),
     ):
         assert answer.status == 429, answer
-        assert answer.json()["ok"] is False and "Too many unknown tokens" in answer.json()["error"]
+        assert answer.json()["ok"] is False and "Too many unknown access tokens" in answer.json()["error"]
         assert answer.headers["Retry-After"]
     run = Run(Api.of(server, callers.ALICE))
     right = {"secret": run.secret, "resourceKey": f"file:///{unique()}"}

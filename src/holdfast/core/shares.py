@@ -181,7 +181,7 @@ def exceeded(limit: int, wanted: int, of_principal: int, of_session: int | None)
 
 def may(what: str, *, of_session: bool) -> str:
     """Say whose share is full: a token's, or that of a session, which is half of it."""
-    return f"This session may {what}, half of what its token may" if of_session else f"This token may {what}"
+    return f"This session may {what}, half of what its token may" if of_session else f"This access token may {what}"
 
 
 # What things weigh: their texts, one byte for a character of ASCII and four for any other, as they may be in memory.

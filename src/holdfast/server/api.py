@@ -124,9 +124,8 @@ class Api:
         retry_ms = self._wrong_tokens.count(self.proxies.client_of(request), self.engine.clock.monotonic_ms())
         if retry_ms:
             request.rests_on_state = False
-            text = (
-                "This token is not known. Too many unknown tokens came from your address. A right token works at once."
-            )
+            text = "This access token is not known. Too many unknown access tokens came from your address."
+            text += " A right one works at once."
             raise Problem("too_many_wrong_tokens", text, retry_after_ms=retry_ms)
 
     def _caller_of(self, request: Request) -> Caller | None:

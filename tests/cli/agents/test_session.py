@@ -69,6 +69,14 @@ def test_a_session_that_is_shortened_is_told(holdfast: Run, tmp_path: Path) -> N
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_note_on_what_rlock_has(alice: Run) -> None:
+    """A lock of `rlock` takes no note: its run knows no lease id. Who tries is told that, and what does instead."""
+    folder = shlex.quote(str(Path(sys.executable).parent))
+    program = f"PATH={folder}:$PATH; rlock a://note-on-lock && holdfast note a://note-on-lock half"
+    done = alice("session", "exec", unique(), "--", "sh", "-c", program)
+    assert done.returncode == 64 and "what `rlock` has locked takes no note" in done.stderr, done
+
+
 def test_options_of_start(alice: Run, api: Api) -> None:
     """`--ttl` is its life, and metadata is attached."""
     told = json.loads(alice("session", "start", "s", "--ttl", "90s", "-m", "run=7", "--json").stdout)

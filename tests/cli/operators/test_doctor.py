@@ -103,6 +103,7 @@ def test_healthy_server_is_all_ok(server: ServerProcess, holdfast: Run) -> None:
     done = holdfast("doctor", HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
     assert (done.returncode, done.stderr) == (0, "")
     found = checks(done)
+    assert found["token"][1].startswith("access token accepted (from ")
     assert list(found) == ["reachable", "ready", "store", "disk", "token", "clock", "version"]
     assert {status for status, _ in found.values()} == {"ok"}, done.stdout
     assert "\x1b" not in done.stdout and callers.ALICE not in done.stdout

@@ -72,6 +72,7 @@ COMMANDS: list[tuple[list[str], int, list[str]]] = [
     (["claim", "a//b"], 64, ["a part between slashes is empty", "no two in a row"]),
     (["claim", "list"], 64, ["'list' is reserved for a route: take a longer name"]),
     (["claim", "j", "--ttl", "500ms"], 64, ["'500ms' is not a whole number of seconds; write 120, 90s"]),
+    (["watch", "a b"], 64, ["no job has a blank in its name"]),
     (["claim", "j", "--ttl", "0"], 64, ["'0' is too short; from 1s to 7000w is possible"]),
     (["claim", "j", "-w", "9000w"], 64, ["'9000w' is too long; 0, or from 1s to 7000w is possible"]),
     (["claim", "j", "--ttl", "30d"], 64, ["--ttl is 1 to 86400 seconds"]),

@@ -25,9 +25,9 @@ EXAMPLES = """\
 holdfast session exec triage-7f3a -- ./agent.sh
 holdfast session exec review -- sh -c 'rlock github://acme/app && ./review.sh'
 
-The command finds GATEWAY_URL, SHUTDOWN_SECRET and HOLDFAST_SESSION in its environment, and in place of your token the
-secret of the session: all that it claims is the session's. --keep-token leaves it your token. It ends with the
-command's own exit code, 128 + n for signal n, or with 20 if the session was lost.
+The command finds GATEWAY_URL, SHUTDOWN_SECRET and HOLDFAST_SESSION in its environment, and in place of your access
+token the secret of the session: all that it claims is the session's. --keep-token leaves it your access token. It ends
+with the command's own exit code, 128 + n for signal n, or with 20 if the session was lost.
 """
 
 

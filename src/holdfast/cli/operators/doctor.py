@@ -159,18 +159,18 @@ def _store(answer: Answer) -> Finding:
 def _token(server: Probe) -> Finding:
     how = "put one of this server into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE"
     if not server.has_token:
-        return Finding("token", "FAIL", "there is none for this server", how)
+        return Finding("token", "FAIL", "there is no access token for this server", how)
     try:
         answer = server.ask("/locks?limit=1")
     except ServerError as error:
         return Finding("token", "FAIL", str(error), "try again")
     origin = f"(from {server.token_origin})"
-    accepted = "accepted" if server.secret is None else f"accepted, it is {server.secret}"
+    accepted = "access token accepted" if server.secret is None else f"accepted, it is {server.secret}"
     match answer.status:
         case 200:
             return Finding("token", "ok", f"{accepted} {origin}")
         case 401 | 429:
-            return Finding("token", "FAIL", f"not accepted {origin}: {server.refusal(answer)}", how)
+            return Finding("token", "FAIL", f"access token not accepted {origin}: {server.refusal(answer)}", how)
         case 403 if server.secret is not None:
             return Finding("token", "ok", f"{accepted} {origin}")
         case 403:

@@ -17,7 +17,7 @@ NEVER = 0
 
 @click.group(cls=InOrder)
 def token() -> None:
-    """Make, list, revoke and rotate tokens.
+    """Make, list, revoke and rotate access tokens.
 
     Your own access token needs the scope admin for this.
     """
@@ -55,7 +55,7 @@ def create(
     url: str | None,
     token_file: Path | None,
 ) -> None:
-    """Make the token NAME and print it, once.
+    """Make the access token NAME and print it, once.
 
     Without --scope it may read and claim. Only the token goes to standard output.
     """
@@ -92,7 +92,7 @@ def _show(token: str, name: str, scopes: list[str], prefix: str | None, expires_
 @as_json
 @asks_server
 def list_tokens(*, json: bool, url: str | None, token_file: Path | None) -> None:
-    """List the tokens, without the tokens themselves.
+    """List the access tokens, without the secrets themselves.
 
     Those whose rights are wider than your own are not shown.
     """
@@ -130,7 +130,7 @@ keeps_sessions = click.option(
 @as_json
 @asks_server
 def revoke(*, name: str, keep_sessions: bool, json: bool, url: str | None, token_file: Path | None) -> None:
-    """Shut the token NAME out at once.
+    """Shut the access token NAME out at once.
 
     Its sessions end, with all that is bound to them, and its places in lines. Its other claims live on until their time
     is over.
@@ -165,7 +165,7 @@ def revoke(*, name: str, keep_sessions: bool, json: bool, url: str | None, token
 def rotate(
     *, name: str, keep_sessions: bool, expires: int | None, json: bool, url: str | None, token_file: Path | None
 ) -> None:
-    """Replace the token NAME and print the new one, once.
+    """Replace the access token NAME and print the new one, once.
 
     It has the same scopes, prefix and lifetime, counted from now. The old one is out at once, as if it were revoked.
     Only the token goes to standard output.

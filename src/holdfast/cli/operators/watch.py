@@ -45,6 +45,8 @@ def watch(
     It goes on through restarts of the server: nothing is missing and nothing comes twice. That the server is away is
     said on standard error. Renewals are not told. With --json each line is an object.
     """
+    if prefix is not None and any(char.isspace() for char in prefix):
+        raise click.UsageError(f"no job has a blank in its name, so nothing begins with {prefix!r:.200}")
     with client(url, token_file) as server:
         for event in server.events(prefix, labels=labels_of(labels), after=after, on_away=_say_away):
             if json:

@@ -329,8 +329,11 @@ def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str 
         return given
     kept = leases.own().find(url, job)
     if kept is None:
+        locked = " what `rlock` has locked takes no note, and `rlock-heartbeat` renews it;" * (
+            "GATEWAY_URL" in os.environ
+        )
         raise click.UsageError(
-            f"nobody claimed {job!r:.200} from here;"
+            f"nobody claimed {job!r:.200} from here;{locked}"
             " claim it with `holdfast claim`, or put its lease id into HOLDFAST_LEASE"
         )
     wanted = named_owner or from_environment("HOLDFAST_OWNER")

@@ -54,9 +54,9 @@ holdfast run --any task-1 task-2 -- sh -c './work "$HOLDFAST_JOB"'
 
 The command finds HOLDFAST_JOB, HOLDFAST_FENCING_TOKEN and HOLDFAST_LEASE in its environment, HOLDFAST_JOBS (JSON) for
 one job or several, with their lease ids, HOLDFAST_ATTEMPTS, and HOLDFAST_PREVIOUS_OWNER, HOLDFAST_PREVIOUS_ENDED and
-HOLDFAST_PREVIOUS_NOTE if somebody was there before. In place of your token it has a secret that can only look at, renew
-and release what this run holds, so that `holdfast note "$HOLDFAST_JOB" "half way"` works in it; --keep-token leaves it
-your token.
+HOLDFAST_PREVIOUS_NOTE if somebody was there before. In place of your access token it has a secret that can only look
+at, renew and release what this run holds, so that `holdfast note "$HOLDFAST_JOB" "half way"` works in it; --keep-token
+leaves it your access token.
 
 It ends with the command's own exit code, 128 + n for signal n. Otherwise: 1 held by another (-n), 11 not acquired in
 time (-w), both replaced by -E; 12 already done, 13 deadlock, 20 lost, 75 a limit is reached (with --remember also:

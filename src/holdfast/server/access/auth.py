@@ -143,9 +143,9 @@ class StaticTokens:
             name, scopes, token = _read_static(entry, number)
             kept = digest(token)
             if name in self._by_name:
-                raise BadTokenError(f"static token {number}: the name {name!r} stands twice")
+                raise BadTokenError(f"static access token {number}: the name {name!r} stands twice")
             if kept in self.callers:
-                raise BadTokenError(f"static token {number} ({name!r}): the same token stands twice")
+                raise BadTokenError(f"static access token {number} ({name!r}): the same token stands twice")
             self.callers[kept] = self._by_name[name] = Caller(name, scopes, digest=kept)
             self.chars_max = max(self.chars_max, len(token))
 
@@ -170,20 +170,20 @@ def _read_static(entry: str, number: int) -> tuple[str, frozenset[str], str]:
     name, colon, rest = entry.partition(":")
     token, _, scope_text = rest.partition(":")
     if not colon or not NAME.fullmatch(name):
-        raise BadTokenError(f"static token {number}: write it as name:token or name:token:read+claim+admin")
+        raise BadTokenError(f"static access token {number}: write it as name:token or name:token:read+claim+admin")
     if len(token) < TOKEN_CHARS_MIN or any(char.isspace() for char in token) or not token.isprintable():
         raise BadTokenError(
-            f"static token {number} ({name!r}): a token has at least {TOKEN_CHARS_MIN} characters, no blank, ':' or ','"
+            f"static access token {number} ({name!r}) needs {TOKEN_CHARS_MIN} characters or more, no blank, ':' or ','"
         )
     if is_placeholder(token):
         raise BadTokenError(
-            f"static token {number} ({name!r}): this is a placeholder, and everybody can guess it. Make a random token:"
+            f"static access token {number} ({name!r}) is a placeholder: everybody can guess it. Make a random one:"
             " openssl rand -hex 24"
         )
     scopes = frozenset(scope_text.split("+")) if scope_text else frozenset({"read", "claim"})
     if not scopes <= set(SCOPES):
         raise BadTokenError(
-            f"static token {number} ({name!r}): the scopes after the second ':' are some of {'+'.join(SCOPES)}"
+            f"static access token {number} ({name!r}): the scopes after the second ':' are some of {'+'.join(SCOPES)}"
         )
     return name, scopes, token
 

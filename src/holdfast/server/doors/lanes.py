@@ -140,7 +140,7 @@ class Lanes:
         most = self.settings.connections_max
         has = self._has.get(principal, 0)
         if has >= max(1, most // 100) and self._known >= most - most // 10:
-            text = f"This token has {has} connections open, and the last are for others. Close some, or try again."
+            text = f"This access token has {has} connections open; the last are for others. Close some, or try again."
             raise Problem("quota_exceeded", text, retry_after_ms=1_000)
         self._known += 1
         self._has[principal] = has + 1

@@ -21,7 +21,9 @@ class OpenStreams:
         limit = exceeded(self._per_principal_max, 1, self._open.get((principal, None), 0), in_share)
         if limit is not None:
             full, of_all = f"may have {limit} {self._kind} open", limit == self._per_principal_max
-            whose = f"This token {full}" if of_all else f"This claim or session {full}, half of what its token may"
+            whose = (
+                f"This access token {full}" if of_all else f"This claim or session {full}, half of what its token may"
+            )
             raise Problem("quota_exceeded", f"{whose} ({self._kind}_per_principal_max): close some.")
         for who in {(principal, None), (principal, share)}:
             self._open[who] = self._open.get(who, 0) + 1
