@@ -48,5 +48,7 @@ def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
         limit = exceeded(whole, 1, index.places.get((name, who, None), 0), taken)
         if limit is not None:
             whose = may(f"have {limit} places in one line", of_session=limit != whole)
-            return refusals.QuotaExceeded(f"{whose} (a token has half of line_max): leave some, or try again later")
+            return refusals.QuotaExceeded(
+                f"{whose} (an access token has half of line_max): leave some, or try again later"
+            )
     return None
