@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.server.doors.exchange import LARGE_BYTES, Exchange
-from holdfast.server.doors.lanes import Lanes
+from holdfast.server.doors.lanes import InTurn, Lanes
 from holdfast.server.doors.request import Request
 from tests.support import callers
 from tests.support.api import Api
@@ -63,7 +63,7 @@ class _Backlog(Lanes):
 
     def __init__(self) -> None:
         self._backlog = deque()
-        self._backlog_of_debtors = deque()
+        self._backlog_of_debtors = InTurn()
         self._catch_up_is_due = False
         self.now_ms = lambda: 0
 
@@ -75,7 +75,7 @@ def test_large_bodies_of_streams_are_read_one_in_a_turn() -> None:
 
     async def scene() -> list[int]:
         backlog, loop = _Backlog(), asyncio.get_running_loop()
-        connection: Any = SimpleNamespace(loop=loop, go_on=lambda: None)
+        connection: Any = SimpleNamespace(loop=loop, known_as=None, go_on=lambda: None)
         tasks = []
         for size in [LARGE_BYTES + 1] * SESSIONS + [LARGE_BYTES]:
             exchange = Exchange(connection, Request(b"", b"", b"", {}, b""), backlog.put_behind)
@@ -93,3 +93,19 @@ def test_large_bodies_of_streams_are_read_one_in_a_turn() -> None:
     done = asyncio.run(scene())
     assert done[0] == 1, "the small one"
     assert all(after - before <= 1 for before, after in pairwise(done))
+
+
+def test_debtors_have_their_turns_one_user_after_another() -> None:
+    """One who fell into debt, say because the machine paused, waits for one request of each debtor and not for all."""
+
+    async def scene() -> list[str]:
+        backlog, loop = _Backlog(), asyncio.get_running_loop()
+        worked: list[str] = []
+        for who in ["bob"] * SESSIONS + ["", "", "alice"]:
+            behind: Any = SimpleNamespace(loop=loop, work_on=lambda who=who: worked.append(who))
+            backlog.put_behind(behind, debtor=who)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return worked
+
+    assert asyncio.run(scene())[:5] == ["bob", "", "alice", "bob", ""]

@@ -54,6 +54,9 @@ class Connection(Protocol):
     writing_pauses: bool
     """Whether to wait before more is written."""
 
+    known_as: str | None
+    """Whose connection it is; None of a stranger's."""
+
     @property
     def date(self) -> bytes:
         """The date as a header says it."""
@@ -81,7 +84,7 @@ class Connection(Protocol):
 class PutBehind(Protocol):
     """Lets something go on when those that have waited longer have had their turn (`Lanes.put_behind`)."""
 
-    def __call__(self, behind: Exchange, *, in_debt: bool = False) -> None:
+    def __call__(self, behind: Exchange, *, debtor: str) -> None:
         """Put it behind."""
 
 
@@ -196,7 +199,7 @@ class Exchange:
         while not (self._is_gone or self._is_complete):
             if self.body_is_complete and self._size_bytes > LARGE_BYTES and self._turn is None:
                 self._turn = self.loop.create_future()
-                self._put_behind(self, in_debt=True)
+                self._put_behind(self, debtor=self._connection.known_as or "")
                 await self._turn
             elif not self._body_was_taken and (self._body or self.body_is_complete):
                 body, self._body = bytes(self._body), bytearray()

@@ -254,7 +254,7 @@ class Lane(asyncio.BufferedProtocol):
         self._is_behind = bool(has_more) and not self._is_over and not self._transport.is_closing()
         self._is_working = False
         if self._is_behind:
-            self._lanes.put_behind(self, in_debt=in_debt)
+            self._lanes.put_behind(self, debtor=(self.known_as or "") if in_debt else None)
         elif self._half_closed and not (self._is_over or owed.current or owed or self._unread):
             self._end()
         if self._unread or self._reading_pauses:

@@ -11,6 +11,8 @@ between two looks at the sockets, one after another, so that nobody waits for on
 
 Whoever asks what takes long is in debt for a while: all its connections stand behind, and of theirs one request is
 begun between two looks. So the others wait for one such request, and not for as many as one user has connections.
+Those in debt have their turns one user after another: who fell into debt because the machine paused waits for one
+request of each, and not for all that another has asked.
 """
 
 from __future__ import annotations
@@ -55,6 +57,30 @@ class Behind(Protocol):
 
     def work_on(self) -> None:
         """Go on with what was left: all others have had their turn."""
+
+
+class InTurn:
+    """What stands behind, by whose it is: one of each in turn, and of each the first that came."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, deque[Behind]] = {}
+        """By principal, the one whose turn it is first. Strangers are one."""
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def append(self, who: str, behind: Behind) -> None:
+        """Put it behind all others of the same."""
+        self._of.setdefault(who, deque()).append(behind)
+
+    def popleft(self) -> Behind:
+        """Take the one whose turn it is. Whose it was comes last now."""
+        who = next(iter(self._of))
+        of_this_one = self._of.pop(who)
+        behind = of_this_one.popleft()
+        if of_this_one:
+            self._of[who] = of_this_one
+        return behind
 
 
 class Connection(Behind, Protocol):
@@ -103,7 +129,7 @@ class Lanes:
         self.debtors: dict[object, int] = {}
         """Who is in debt, and until when: a principal, or a connection whose principal is not known."""
         self._backlog: deque[Behind] = deque()
-        self._backlog_of_debtors: deque[Behind] = deque()
+        self._backlog_of_debtors = InTurn()
         self._catch_up_is_due = False
 
     def add(self, connection: Connection) -> int:
@@ -184,15 +210,22 @@ class Lanes:
         del self.debtors[who]
         return False
 
-    def put_behind(self, behind: Behind, *, in_debt: bool = False) -> None:
-        """Let a connection go on when those that have waited longer have had their turn."""
-        (self._backlog_of_debtors if in_debt else self._backlog).append(behind)
+    def put_behind(self, behind: Behind, *, debtor: str | None = None) -> None:
+        """Let a connection go on when those that have waited longer have had their turn.
+
+        `debtor` says whose it is, if it is to stand behind all who are not in debt; it is empty for a stranger.
+        """
+        if debtor is None:
+            self._backlog.append(behind)
+        else:
+            self._backlog_of_debtors.append(debtor, behind)
         if not self._catch_up_is_due:
             self._catch_up_is_due = True
             behind.loop.call_soon(self._catch_up)
 
     def _catch_up(self) -> None:
         """Let those in the backlog work, one after another, for a short while."""
+        loop = asyncio.get_running_loop()
         until_ms = self.now_ms() + BACKLOG_MS
         for _ in range(len(self._backlog)):
             self._backlog.popleft().work_on()
@@ -200,7 +233,6 @@ class Lanes:
                 break
         if self._backlog_of_debtors:
             self._backlog_of_debtors.popleft().work_on()
-        following = self._backlog or self._backlog_of_debtors
-        self._catch_up_is_due = bool(following)
-        if following:
-            following[0].loop.call_soon(self._catch_up)
+        self._catch_up_is_due = bool(self._backlog or self._backlog_of_debtors)
+        if self._catch_up_is_due:
+            loop.call_soon(self._catch_up)
