@@ -14,10 +14,15 @@ import msgspec
 from holdfast.core.events import Record, names_of, owners_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from holdfast.core.values import Lease
 
 
 RESTORE = "Restore the directory from a backup"
+HEAD = "head"
+"""The table of the one value that `archive` is given each time. `open` gives it first."""
 
 
 class JournalError(Exception):
@@ -61,14 +66,37 @@ class DeposedError(JournalError):
     """Another writer took the seat: this one may neither write nor answer (I9)."""
 
 
+class Values(msgspec.Struct, frozen=True):
+    """Some rows of one table of the state, in their order. The journal keeps them and does not look into them."""
+
+    table: str
+    rows: Sequence[tuple[bytes, bytes]]
+    """Keys and values."""
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """Some of what changed in one table of the state since it was archived last.
+
+    All that is gone from a table comes before what changed in it, and that before what is new.
+    """
+
+    table: str
+    gone: Sequence[bytes] = ()
+    """Keys that were archived and are to go. One that is also new has another place now: behind all others."""
+    changed: Sequence[tuple[bytes, bytes]] = ()
+    """Keys that are archived, and their values now. They keep their places."""
+    new: Sequence[tuple[bytes, bytes]] = ()
+    """Keys that are not archived, or are gone, and their values: behind all others, in this order."""
+
+
 class Recovered(msgspec.Struct, frozen=True):
-    """What `open` found: the number of this tenure, the last snapshot and the records since."""
+    """What `open` found: the number of this tenure, the archived state and the records since."""
 
     epoch: int
-    snapshot: Iterable[bytes]
-    """The parts that were given to `compact`, in order; none if there was no snapshot."""
+    values: Iterable[Values]
+    """Every value that `archive` was given and that is not gone, in the order of each table. To be read once."""
     records: Iterator[Record]
-    """Every record after the snapshot, in order. To be read once, before the first append."""
+    """Every record after those that are archived, in order. To be read once, after the values, before an append."""
     was_closed: bool = True
     """Whether the one who had the seat before gave it back. If not, it was killed, or the power failed."""
 
@@ -90,6 +118,33 @@ class HistoryPage(msgspec.Struct, frozen=True):
     records: list[Record]
     next_before: int | None
     """Everything from this number on was looked at. None: everything at all."""
+
+
+class HeldQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Who held what, as of a record. Names in their order, from the one after `after` on."""
+
+    seq: int
+    after: str | None = None
+    prefix: str = ""
+    limit: int = 100
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A name that was held: the lease as it was granted, and the numbers of the records that began and ended it."""
+
+    name: str
+    lease: Lease
+    granted_seq: int
+    ended_seq: int | None
+    """None if it has not ended, as far as the journal knows now."""
+
+
+class HeldPage(msgspec.Struct, frozen=True):
+    """Some of the names that were held, in their order."""
+
+    held: list[Held]
+    next_after: str | None
+    """The name to go on after. None: there are no more."""
 
 
 def matches(query: HistoryQuery, record: Record) -> bool:
@@ -157,6 +212,24 @@ def watched(watch: Watch, what: str) -> Iterator[None]:
         watch.leave(number)
 
 
+class Whole(Protocol):
+    """All that a journal holds at one instant. The tail is to be read first, then the values, then the history."""
+
+    last_seq: int
+
+    def tail(self) -> AsyncIterator[Sequence[Record]]:
+        """Yield every record that is not archived, batch by batch."""
+        ...
+
+    def values(self) -> AsyncIterator[Values]:
+        """Yield the archived state, as `open` gives it. The head is the only row of the table `HEAD`, and first."""
+        ...
+
+    def history(self) -> AsyncIterator[Sequence[Record]]:
+        """Yield the archived records with history value, oldest first."""
+        ...
+
+
 class Journal(Protocol):
     """A durable, totally ordered list of records with one writer.
 
@@ -179,16 +252,23 @@ class Journal(Protocol):
         """
         ...
 
-    async def compact(self, upto: int, snapshot: Iterable[bytes], wall_ms: int) -> None:
-        """Let a snapshot stand for every record up to `upto`: in slices, between which appends go on.
+    async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
+        """Let the archive stand for every record up to `upto`: the state as of then, and what has history value.
 
-        `upto` ends a batch that `append` returned from, else it is refused: a snapshot is never ahead of the journal.
-        One that was cut short leaves the snapshot before it counting, and is done over. A snapshot that reaches no
-        further than the one that counts is not written. Cannot run twice at once.
+        `upto` ends a batch that `append` returned from, else it is refused: the archive is never ahead of the journal.
+        `head` is the one value that always changes; `changes` are all others since the last time. They are taken piece
+        by piece, and appends go on meanwhile. When it returns, the archive is durable, and what it stands for is gone
+        from the tail. If it raises `JournalUnavailableError`, nothing of it counts: the same changes, with those since,
+        are given again some time later. One that reaches no further than the last is not written. Cannot run twice at
+        once.
 
-        What has history value is kept apart before, and dropped when it is older than is kept at `wall_ms`, or when
-        there is too much of it: then the eldest of whoever has left the most (`principal_of`) goes first.
+        History is dropped when it is older than is kept at `wall_ms`, or when there is too much of it: then the eldest
+        of whoever has left the most (`principal_of`) goes first.
         """
+        ...
+
+    def whole(self) -> AbstractAsyncContextManager[Whole]:
+        """Give a look at all that there is at this instant: for a backup. Appends and archiving go on meanwhile."""
         ...
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
@@ -202,9 +282,23 @@ class Journal(Protocol):
         """Return the first records with history value after a number, oldest first. None at all: there are no more."""
         ...
 
+    async def last_by(self, wall_ms: int) -> int:
+        """Return the number of the last record with history value whose wall time is not later; 0 if there is none.
+
+        Where the wall clock was set back, the order of the journal counts: it is the last of all that qualify.
+        """
+        ...
+
+    async def held(self, query: HeldQuery) -> HeldPage:
+        """Return who held what, once that record was durable. It is exact for what follows `history_begins_after`.
+
+        A lease that is older than the kept history is known for as long as it lives, and until its end is forgotten.
+        """
+        ...
+
     @property
-    def appended_bytes(self) -> int:
-        """How many bytes the records have that `open` found after the snapshot, and those that were appended since."""
+    def tail_bytes(self) -> int:
+        """How many bytes the records have that are not archived: those that a start would replay."""
         ...
 
     @property
