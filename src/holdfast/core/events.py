@@ -327,6 +327,30 @@ def _names(own: tuple[str, ...], left: tuple[Left, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*own, *(name for each in left for name in each.names))))
 
 
+def grants_of(event: Event) -> tuple[tuple[str, Lease], ...]:
+    """Return the names that this event gave away, each with its new lease."""
+    match event:
+        case Granted() | Transferred():
+            return ((event.name, event.lease),)
+        case GrantedMany():
+            return tuple((grant.name, grant.lease) for grant in event.grants)
+        case _:
+            return ()
+
+
+def ends_of(event: Event) -> tuple[str, ...]:
+    """Return the names whose leases this event ended. A name that it gave away too was free in between (L8)."""
+    match event:
+        case Ended() | Transferred():
+            return (event.name,)
+        case SessionEnded():
+            return tuple(ended.name for ended in event.leases)
+        case TokenEnded():
+            return tuple(ended.name for each in event.sessions for ended in each.leases)
+        case _:
+            return ()
+
+
 def owners_of(event: Event) -> set[str | None]:
     """Return the owners that this event speaks of."""
     match event:
