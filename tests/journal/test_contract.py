@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -14,8 +15,18 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.events import Record
-from holdfast.journal.base import HistoryPage, HistoryQuery, Journal, JournalLockedError, Keeping, Recovered
-from holdfast.journal.memory import MemoryJournal, Shelf
+from holdfast.journal.base import (
+    Changes,
+    HeldPage,
+    HeldQuery,
+    HistoryPage,
+    HistoryQuery,
+    Journal,
+    JournalLockedError,
+    Keeping,
+    Recovered,
+)
+from holdfast.journal.memory import MemoryJournal, MemoryWhole, Shelf
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.contract import CHECKS, BrokenPromiseError, Check, Place, check_journal, run_check
 from tests.journal.records import grants
@@ -83,7 +94,7 @@ class LosesTheLast(MemoryJournal):
 class Reorders(MemoryJournal):
     async def open(self) -> Recovered:
         found = await super().open()
-        return Recovered(found.epoch, found.snapshot, reversed(list(found.records)))
+        return Recovered(found.epoch, found.values, reversed(list(found.records)))
 
 
 class SharesTheSeat(MemoryJournal):
@@ -92,16 +103,46 @@ class SharesTheSeat(MemoryJournal):
         return await super().open()
 
 
-class CountsHalfSnapshots(MemoryJournal):
-    async def compact(self, upto: int, snapshot: object, wall_ms: int) -> None:
+class CountsHalfArchives(MemoryJournal):
+    async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
+        await super().archive(upto, head, self._as_far_as_they_come(changes), wall_ms)
+
+    def _as_far_as_they_come(self, changes: Iterable[Changes]) -> Iterator[Changes]:
         with contextlib.suppress(ZeroDivisionError):
-            await super().compact(upto, snapshot, wall_ms)  # type: ignore[arg-type]
+            yield from changes
 
 
 class ForgetsHistory(MemoryJournal):
-    async def compact(self, upto: int, snapshot: object, wall_ms: int) -> None:
-        await super().compact(upto, snapshot, wall_ms)  # type: ignore[arg-type]
-        del self._shelf.history[:1]
+    async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
+        await super().archive(upto, head, changes, wall_ms)
+        del self._shelf.archive.history[:1]
+
+
+class MovesWhatChanged(MemoryJournal):
+    async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
+        moved = [Changes(e.table, [*e.gone, *(key for key, _ in e.changed)], (), [*e.changed, *e.new]) for e in changes]
+        await super().archive(upto, head, moved, wall_ms)
+
+
+class ForgetsOldLeases(MemoryJournal):
+    async def held(self, query: HeldQuery) -> HeldPage:
+        page = await super().held(query)
+        known = [held for held in page.held if held.granted_seq > self.history_begins_after]
+        return HeldPage(known, page.next_after)
+
+
+class TrustsTheWallClock(MemoryJournal):
+    async def last_by(self, wall_ms: int) -> int:
+        """The way that is wrong where the clock was set back: halve, as if wall times rose."""
+        return bisect_right(self._shelf.history(), wall_ms, key=lambda record: record.wall_ms)
+
+
+class LooksLater(MemoryJournal):
+    @contextlib.asynccontextmanager
+    async def whole(self) -> AsyncIterator[MemoryWhole]:
+        async with super().whole() as whole:
+            whole._batches = self._shelf.batches
+            yield whole
 
 
 class TellsTwice(MemoryJournal):
@@ -111,7 +152,19 @@ class TellsTwice(MemoryJournal):
 
 
 @pytest.mark.parametrize(
-    "broken", [LosesTheLast, Reorders, SharesTheSeat, CountsHalfSnapshots, ForgetsHistory, TellsTwice]
+    "broken",
+    [
+        LosesTheLast,
+        Reorders,
+        SharesTheSeat,
+        CountsHalfArchives,
+        ForgetsHistory,
+        TellsTwice,
+        MovesWhatChanged,
+        ForgetsOldLeases,
+        TrustsTheWallClock,
+        LooksLater,
+    ],
 )
 def test_suite_finds_broken_journals(broken: Callable[..., Journal]) -> None:
     """A suite that cannot fail proves nothing: each of these journals breaks one promise and is found out."""

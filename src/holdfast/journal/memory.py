@@ -3,31 +3,101 @@
 Closing and opening it again is a restart; `fork` is a copy as of now, as a crash would leave it; two journals on one
 shelf are two servers on one directory. Records go through the codec, so that what is replayed is what a disk would have
 given back.
+
+    Shelf ─┬─ batches       the tail: the bytes of each append that is not archived
+           └─ archive       never changed: each `archive` makes another one, and puts it there when it is whole
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.core.events import is_history, principal_of
+from holdfast.core.events import ends_of, grants_of, is_history, principal_of
 from holdfast.journal.base import (
+    HEAD,
+    Changes,
     Health,
+    Held,
+    HeldPage,
+    HeldQuery,
     HistoryPage,
     HistoryQuery,
     JournalLockedError,
     JournalUnavailableError,
     Keeping,
     Recovered,
+    Values,
     matches,
 )
-from holdfast.journal.codec import decode_batch, encode_batch, seal, unseal
+from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.shares import eldest_of_the_largest, weight_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from holdfast.core.events import Record
+    from holdfast.core.values import Lease
+
+
+class Archive:
+    """What stands for the records up to a number: the state as of then, and what has history value."""
+
+    def __init__(self) -> None:
+        self.upto = 0
+        self.tables: dict[str, dict[bytes, bytes]] = {}
+        """The archived state. The head is the only row of the table `HEAD`, and first."""
+        self.history: list[Record] = []
+        self.pruned = 0
+        """The number up to which history was dropped."""
+        self.holds: list[Held] = []
+        """Who held what: all that live, and those whose end is in the history."""
+
+    def copy(self) -> Archive:
+        """Return the same things, to be changed."""
+        other = Archive()
+        other.upto, other.pruned = self.upto, self.pruned
+        other.tables = {table: dict(rows) for table, rows in self.tables.items()}
+        other.history, other.holds = list(self.history), list(self.holds)
+        return other
+
+    def values(self) -> Iterator[Values]:
+        """Yield the archived state, table by table."""
+        for table, rows in self.tables.items():
+            yield Values(table, list(rows.items()))
+
+    def change(self, changes: Changes) -> None:
+        """Put changed values in place. Raises for some that do not fit what is archived."""
+        rows = self.tables.setdefault(changes.table, {})
+        for key in changes.gone:
+            _expect_row(rows, key, changes, is_there=True)
+            del rows[key]
+        for key, value in changes.changed:
+            _expect_row(rows, key, changes, is_there=True)
+            rows[key] = value
+        for key, value in changes.new:
+            _expect_row(rows, key, changes, is_there=False)
+            rows[key] = value
+
+    def take_in(self, records: Sequence[Record], upto: int, head: bytes) -> None:
+        """Keep what has history value of the records up to a number."""
+        self.history.extend(record for record in records if is_history(record.event))
+        self.holds = holds_after(self.holds, records)
+        self.tables[HEAD] = {HEAD.encode(): head}
+        self.upto = upto
+
+    def prune(self, keeping: Keeping, wall_ms: int) -> None:
+        """Drop history that is too old or too much."""
+        oldest_ms = wall_ms - keeping.wall_ms
+        self._drop({record.seq for record in self.history if record.wall_ms < oldest_ms})
+        self._drop(_over(self.history, lambda _: 1, keeping.records_max))
+        self._drop(_over(self.history, _bytes_of, keeping.bytes_max))
+
+    def _drop(self, seqs: set[int]) -> None:
+        self.history = [record for record in self.history if record.seq not in seqs]
+        self.holds = [held for held in self.holds if held.ended_seq not in seqs]
+        self.pruned = max(self.pruned, *seqs, 0)
 
 
 class Shelf:
@@ -36,36 +106,51 @@ class Shelf:
     def __init__(self) -> None:
         self.holder: MemoryJournal | None = None
         self.epoch = 0
-        self.upto = 0
-        self.snapshot: list[bytes] = []
+        self.archive = Archive()
         self.batches: list[tuple[int, bytes]] = []
-        """The last number of each batch after the snapshot, and its bytes."""
-        self.history: list[Record] = []
-        self.pruned = 0
-        """The number up to which history was dropped."""
+        """The last number of each batch that is not archived, and its bytes."""
 
     def copy(self) -> Shelf:
         """Return the same things, with nobody in the seat."""
         other = Shelf()
-        other.epoch, other.upto = self.epoch, self.upto
-        other.snapshot, other.batches = list(self.snapshot), list(self.batches)
-        other.history, other.pruned = list(self.history), self.pruned
+        other.epoch, other.archive, other.batches = self.epoch, self.archive, list(self.batches)
         return other
-
-    def drop(self, seqs: set[int]) -> None:
-        """Drop records from the history."""
-        self.history = [record for record in self.history if record.seq not in seqs]
-        self.pruned = max(self.pruned, *seqs, 0)
 
     @property
     def last_seq(self) -> int:
         """The number of the newest record."""
-        return self.batches[-1][0] if self.batches else self.upto
+        return self.batches[-1][0] if self.batches else self.archive.upto
 
     def tail(self) -> Iterator[Record]:
-        """Yield the records after the snapshot."""
+        """Yield the records that are not archived."""
         for _, data in self.batches:
             yield from decode_batch(data)
+
+    def history(self) -> list[Record]:
+        """Return every record with history value that there is, oldest first."""
+        return [*self.archive.history, *(record for record in self.tail() if is_history(record.event))]
+
+
+class MemoryWhole:
+    """All that a shelf held at one instant."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.last_seq = shelf.last_seq
+        self._archive, self._batches = shelf.archive, list(shelf.batches)
+
+    async def tail(self) -> AsyncIterator[Sequence[Record]]:
+        """Yield every record that is not archived, batch by batch."""
+        for _, data in self._batches:
+            yield list(decode_batch(data))
+
+    async def values(self) -> AsyncIterator[Values]:
+        """Yield the archived state."""
+        for values in self._archive.values():
+            yield values
+
+    async def history(self) -> AsyncIterator[Sequence[Record]]:
+        """Yield the archived history, all at once."""
+        yield self._archive.history
 
 
 class MemoryJournal:
@@ -74,7 +159,7 @@ class MemoryJournal:
     def __init__(self, keeping: Keeping | None = None, shelf: Shelf | None = None) -> None:
         """Stand before a shelf, a new one if none is given."""
         self.takes_claims = True
-        self.appended_bytes = 0
+        self.tail_bytes = 0
         self._keeping = keeping or Keeping()
         self._shelf = shelf or Shelf()
 
@@ -86,8 +171,8 @@ class MemoryJournal:
             shelf.holder = self
         elif shelf.holder is not self:
             raise JournalLockedError("open: another journal has this shelf open; close it first")
-        self.appended_bytes = sum(len(data) for _, data in shelf.batches)
-        return Recovered(shelf.epoch, [unseal(part) for part in shelf.snapshot], shelf.tail())
+        self._weigh_tail()
+        return Recovered(shelf.epoch, shelf.archive.values(), shelf.tail())
 
     async def append(self, batch: Sequence[Record]) -> None:
         """Keep a batch."""
@@ -98,33 +183,35 @@ class MemoryJournal:
             raise JournalUnavailableError(f"append: record {batch[0].seq} does not follow {shelf.last_seq}")
         data = encode_batch(batch)
         shelf.batches.append((batch[-1].seq, data))
-        self.appended_bytes += len(data)
+        self.tail_bytes += len(data)
 
-    async def compact(self, upto: int, snapshot: Iterable[bytes], wall_ms: int) -> None:
-        """Let the snapshot stand for what came before."""
-        shelf = self._seated("compact")
-        if upto > shelf.upto:
-            if upto not in {last for last, _ in shelf.batches}:
-                raise JournalUnavailableError(f"compact: no durable batch ends with record {upto}")
-            parts: list[bytes] = []
-            for part in snapshot:
-                parts.append(seal(part))
+    async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
+        """Let another archive stand for what came before."""
+        archive = self._seated("archive").archive.copy()
+        if upto > archive.upto:
+            if upto not in {last for last, _ in self._shelf.batches}:
+                raise JournalUnavailableError(f"archive: no durable batch ends with record {upto}")
+            # The head is the first table, also of the first archive.
+            archive.tables.setdefault(HEAD, {})
+            for each in changes:
+                archive.change(each)
                 await asyncio.sleep(0)
-            self._seated("compact")
-            kept = (record for record in shelf.tail() if record.seq <= upto and is_history(record.event))
-            shelf.history.extend(kept)
-            shelf.snapshot, shelf.upto = parts, upto
-            shelf.batches = [(last, data) for last, data in shelf.batches if last > upto]
-        oldest_ms = wall_ms - self._keeping.wall_ms
-        shelf.drop({record.seq for record in shelf.history if record.wall_ms < oldest_ms})
-        shelf.drop(_over(shelf.history, lambda _: 1, self._keeping.records_max))
-        shelf.drop(_over(shelf.history, _bytes_of, self._keeping.bytes_max))
+            shelf = self._seated("archive")
+            archive.take_in([record for record in shelf.tail() if record.seq <= upto], upto, head)
+        archive.prune(self._keeping, wall_ms)
+        self._shelf.archive = archive
+        self._shelf.batches = [(last, data) for last, data in self._shelf.batches if last > archive.upto]
+        self._weigh_tail()
+
+    @asynccontextmanager
+    async def whole(self) -> AsyncIterator[MemoryWhole]:
+        """Give all that there is now."""
+        yield MemoryWhole(self._seated("whole"))
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Look through everything, newest first."""
-        shelf = self._seated("history")
         found: list[Record] = []
-        for record in reversed([*shelf.history, *(r for r in shelf.tail() if is_history(r.event))]):
+        for record in reversed(self._seated("history").history()):
             if len(found) >= query.limit:
                 break
             if matches(query, record):
@@ -133,14 +220,30 @@ class MemoryJournal:
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
         """Look through everything, oldest first."""
-        shelf = self._seated("follow")
-        everything = [*shelf.history, *(record for record in shelf.tail() if is_history(record.event))]
-        return [record for record in everything if record.seq > after_seq][:limit]
+        return [record for record in self._seated("follow").history() if record.seq > after_seq][:limit]
+
+    async def last_by(self, wall_ms: int) -> int:
+        """Look through everything, newest first."""
+        newest_first = reversed(self._seated("last_by").history())
+        return next((record.seq for record in newest_first if record.wall_ms <= wall_ms), 0)
+
+    async def held(self, query: HeldQuery) -> HeldPage:
+        """Follow every grant and every end."""
+        shelf = self._seated("held")
+        found = [
+            held
+            for held in holds_after(shelf.archive.holds, shelf.tail())
+            if held.granted_seq <= query.seq and (held.ended_seq is None or held.ended_seq > query.seq)
+            if held.name.startswith(query.prefix) and (query.after is None or held.name > query.after)
+        ]
+        found.sort(key=lambda held: held.name)
+        page = found[: query.limit]
+        return HeldPage(page, page[-1].name if len(found) > len(page) else None)
 
     @property
     def history_begins_after(self) -> int:
         """The newest that was dropped."""
-        return self._shelf.pruned
+        return self._shelf.archive.pruned
 
     def health(self) -> Health:
         """Memory is always well."""
@@ -160,6 +263,39 @@ class MemoryJournal:
         if self._shelf.holder is not self:
             raise JournalUnavailableError(f"{operation}: the journal is not open; open it first")
         return self._shelf
+
+    def _weigh_tail(self) -> None:
+        self.tail_bytes = sum(len(data) for _, data in self._shelf.batches)
+
+
+def holds_after(holds: Iterable[Held], records: Iterable[Record]) -> list[Held]:
+    """Return who held what, once these records are counted too. A name has one holder at a time (I1)."""
+    all_holds = list(holds)
+    living = {held.name: place for place, held in enumerate(all_holds) if held.ended_seq is None}
+
+    def end(name: str, seq: int) -> None:
+        place = living.pop(name, None)
+        if place is not None:
+            held = all_holds[place]
+            all_holds[place] = Held(held.name, held.lease, held.granted_seq, seq)
+
+    def begin(name: str, lease: Lease, seq: int) -> None:
+        end(name, seq)
+        living[name] = len(all_holds)
+        all_holds.append(Held(name, lease, seq, None))
+
+    for record in records:
+        for name in ends_of(record.event):
+            end(name, record.seq)
+        for name, lease in grants_of(record.event):
+            begin(name, lease, record.seq)
+    return all_holds
+
+
+def _expect_row(rows: dict[bytes, bytes], key: bytes, changes: Changes, *, is_there: bool) -> None:
+    if (key in rows) is not is_there:
+        state = "is archived already" if key in rows else "is not archived"
+        raise JournalUnavailableError(f"archive: {key!r} of {changes.table} {state}: the changes do not fit")
 
 
 def _bytes_of(record: Record) -> int:

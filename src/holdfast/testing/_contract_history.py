@@ -9,6 +9,7 @@ from holdfast.core.events import Ended, Record, SessionEnded, is_history
 from holdfast.journal.base import HistoryQuery, Keeping
 from holdfast.testing._contract_tools import (
     WALL_MS,
+    archived,
     check_in,
     expect,
     filled,
@@ -33,11 +34,11 @@ _check = check_in(CHECKS)
 
 @_check
 async def _history_is_found_by_name(place: JournalPlace) -> None:
-    """History of a name is newest first, in pages of any size, before and after compaction, none missing or twice."""
+    """History of a name is newest first, in pages of any size, in the tail and the archive, none missing or twice."""
     records = [grant(seq, f"job/{seq % 3}") for seq in range(1, 31)]
     journal = await filled(place, [records[:10], records[10:20], records[20:]])
     for upto in (0, 10, 20, 30):
-        await journal.compact(upto, [b"x"], WALL_MS)
+        await archived(journal, upto)
         for name in ("job/0", "job/1", "job/2", "job", "job/"):
             mine = [record for record in newest_first(records) if getattr(record.event, "name", "") == name]
             for limit in (1, 3, 100):
@@ -55,7 +56,7 @@ async def _history_is_found_by_time(place: JournalPlace) -> None:
     records = [grant(seq, "job", wall_ms) for seq, wall_ms in enumerate(walls_ms, 1)]
     journal = await filled(place, [records[:3], records[3:]])
     for upto in (0, 3, 6):
-        await journal.compact(upto, [b"x"], WALL_MS)
+        await archived(journal, upto)
         for since, until in ((None, None), (15, None), (None, 25), (15, 25), (41, None), (None, 9), (20, 20)):
             since_wall_ms = None if since is None else WALL_MS + since
             until_wall_ms = None if until is None else WALL_MS + until
@@ -73,7 +74,7 @@ async def _session_end_is_history_of_each_name(place: JournalPlace) -> None:
     end = Record(1, 1, WALL_MS, SessionEnded("s-1", "deleted", freed))
     journal = await filled(place, [[end]])
     for upto in (0, 1):
-        await journal.compact(upto, [b"x"], WALL_MS)
+        await archived(journal, upto)
         for name, expected in (("job/ä", [end]), ("job/b", [end]), ("job/c", []), (None, [end])):
             expect((await journal.history(HistoryQuery(name=name))).records, expected, f"history of {name} at {upto}")
     await journal.close()
@@ -81,38 +82,38 @@ async def _session_end_is_history_of_each_name(place: JournalPlace) -> None:
 
 @_check
 async def _renewals_are_forgotten(place: JournalPlace) -> None:
-    """What has no history value is gone after the next snapshot; all else is still there."""
+    """What has no history value is gone once it is archived; all else is still there."""
     records = [Record(seq, seq, WALL_MS + seq, event) for seq, event in enumerate(sample_events(), 1)]
     journal = await filled(place, [records])
-    await journal.compact(len(records), [b"x"], WALL_MS)
+    await archived(journal, len(records))
     journal = await reopened(journal, place)
     expect(await pages(journal, 3), newest_first(records), "the history")
     await journal.close()
 
 
 @_check
-async def _history_holds_still_during_compaction(place: JournalPlace) -> None:
+async def _history_holds_still_while_it_is_archived(place: JournalPlace) -> None:
     """Paging through history while it moves from the tail finds every record once."""
     records = [grant(seq, name) for seq, name in enumerate(names(60), 1)]
     journal = await filled(place, [[record] for record in records])
-    compaction = asyncio.create_task(journal.compact(60, [b"x"] * 3, WALL_MS))
-    while not compaction.done():
+    archiving = asyncio.create_task(archived(journal, 60, count=3))
+    while not archiving.done():
         expect(await pages(journal, 4), newest_first(records), "history of all names")
         await asyncio.sleep(0)
-    await compaction
+    await archiving
     expect(await pages(journal, 4), newest_first(records), "history afterwards")
     await journal.close()
 
 
 @_check
 async def _history_is_kept_for_so_long(place: JournalPlace) -> None:
-    """A compaction drops what is older than is kept, and nothing that is younger."""
+    """Archiving drops what is older than is kept, and nothing that is younger."""
     keeping = Keeping(wall_ms=30 * DAY_MS)
     records = [grant(seq, f"job/{seq}", WALL_MS + seq * DAY_MS) for seq in range(1, 41)]
     journal = await filled(place, [records], keeping)
-    await journal.compact(40, [b"x"], WALL_MS + 35 * DAY_MS)
+    await archived(journal, 40, WALL_MS + 35 * DAY_MS)
     expect(await pages(journal, 9), newest_first(records[4:]), "what is left after 35 days")
-    await journal.compact(40, [b"x"], WALL_MS + 60 * DAY_MS)
+    await archived(journal, 40, WALL_MS + 60 * DAY_MS)
     expect(await pages(journal, 9), newest_first(records[29:]), "what is left after 60 days")
     expect(await pages(journal, 9, name="job/29"), [], "what is left of a name that is too old")
     journal = await reopened(journal, place, keeping)
@@ -122,7 +123,7 @@ async def _history_is_kept_for_so_long(place: JournalPlace) -> None:
 
 @_check
 async def _history_is_kept_to_a_number(place: JournalPlace) -> None:
-    """A compaction drops the oldest beyond the number that is kept."""
+    """Archiving drops the oldest beyond the number that is kept."""
     keeping = Keeping(records_max=12)
     journal = await filled(place, [], keeping)
     records: list[Record] = []
@@ -130,7 +131,7 @@ async def _history_is_kept_to_a_number(place: JournalPlace) -> None:
         batch = [grant(seq, f"job/{seq}") for seq in range(len(records) + 1, len(records) + 8)]
         records.extend(batch)
         await journal.append(batch)
-        await journal.compact(len(records), [b"x"], WALL_MS)
+        await archived(journal, len(records))
         expect(await pages(journal, 5), newest_first(records[-12:]), f"what is left of {len(records)}")
     expect(await pages(journal, 5, name="job/1"), [], "what is left of the oldest name")
     await journal.close()
@@ -143,13 +144,13 @@ async def _a_flood_pushes_out_its_own(place: JournalPlace) -> None:
     mine = [grant(seq, f"mine/{seq}", principal="ana") for seq in range(1, 9)]
     flood = [grant(seq, f"flood/{seq}", principal="mallory") for seq in range(9, 101)]
     journal = await filled(place, [mine, flood], keeping)
-    await journal.compact(100, [b"x"], WALL_MS)
+    await archived(journal, 100)
     expect(await pages(journal, 9), newest_first([*mine, *flood[-12:]]), "what is left of a flood")
     expect(await pages(journal, 9, name="mine/1"), [mine[0]], "the eldest of whoever left little")
     expect(journal.history_begins_after, 88, "where history begins")
     journal = await reopened(journal, place, keeping)
     await journal.append([grant(seq, f"late/{seq}", principal="ana") for seq in range(101, 104)])
-    await journal.compact(103, [b"x"], WALL_MS)
+    await archived(journal, 103)
     left = [record.seq for record in await pages(journal, 9)]
     expect(left, [*range(103, 90, -1), *range(8, 1, -1)], "what is left of both")
     await journal.close()
@@ -162,31 +163,31 @@ async def _history_is_kept_to_a_size(place: JournalPlace) -> None:
     large = [grant(seq, f"large/{seq:03d}", principal="mallory", metadata="x" * 1_000) for seq in range(41, 61)]
     keeping = Keeping(bytes_max=18_000)
     journal = await filled(place, [small, large], keeping)
-    await journal.compact(60, [b"x"], WALL_MS)
+    await archived(journal, 60)
     found = await pages(journal, 9)
     kept = len(found) - len(small)
     expect(found, newest_first([*small, *large[-kept:]]), "what is left: all of the small, the newest of the large")
     expect(kept in range(4, 17), True, f"that {kept} of the large ones are left is right")
     journal = await reopened(journal, place, Keeping(bytes_max=0))
-    await journal.compact(60, [b"x"], WALL_MS)
+    await archived(journal, 60)
     expect(await pages(journal, 9), [], "what is left of a history without room")
     await journal.close()
 
 
 @_check
 async def _followers_hear_everything_once(place: JournalPlace) -> None:
-    """From any number on, all that has history value comes oldest first, before, during and after compaction (I16)."""
+    """From any number on, all that has history value comes oldest first, while it is archived too (I16)."""
     records = [grant(seq, name) if seq % 3 else renewal(seq) for seq, name in enumerate(names(60), 1)]
     history = [record for record in records if is_history(record.event)]
     journal = await filled(place, [records[start : start + 4] for start in range(0, 60, 4)])
     for upto in (0, 20, 60):
-        compaction = asyncio.create_task(journal.compact(upto, [b"x"] * 3, WALL_MS))
+        archiving = asyncio.create_task(archived(journal, upto, count=3))
         is_over = False
         while not is_over:
-            is_over = compaction.done()
+            is_over = archiving.done()
             expect(await followed(journal, 7), history, f"what is followed at {upto}")
             await asyncio.sleep(0)
-        await compaction
+        await archiving
         for after in (1, 19, 20, 21, 59, 60, 99):
             expected = [record for record in history if record.seq > after]
             expect(await followed(journal, 5, after), expected, f"what comes after {after} at {upto}")
@@ -201,7 +202,7 @@ async def _a_gap_is_known(place: JournalPlace) -> None:
     keeping = Keeping(records_max=12)
     journal = await filled(place, [[grant(seq, f"job/{seq}") for seq in range(1, 31)]], keeping)
     expect(journal.history_begins_after, 0, "where history begins while nothing was dropped")
-    await journal.compact(30, [b"x"], WALL_MS)
+    await archived(journal, 30)
     for _ in range(2):
         expect(journal.history_begins_after, 18, "where history begins")
         expect([record.seq for record in await followed(journal, 5)], list(range(19, 31)), "what is followed")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from holdfast.core.events import Event, Granted, Record, Renewed, is_history
 from holdfast.core.values import Lease
-from holdfast.journal.base import HistoryQuery, Journal, Keeping
+from holdfast.journal.base import HEAD, Changes, Held, HeldQuery, HistoryQuery, Journal, Keeping, Values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 WALL_MS = 1_700_000_000_000
+
+Rows = list[tuple[bytes, bytes]]
+Tables = dict[str, Rows]
+"""The archived state: the rows of each table, in their order. The key of the head is the journal's own."""
 
 
 class BrokenPromiseError(AssertionError):
@@ -77,6 +82,11 @@ def check_in(checks: list[Check]) -> Callable[[Run], Run]:
     return enter
 
 
+def drawing(seed: int) -> Random:
+    """Return where a check draws from: the same each time."""
+    return Random(seed)  # noqa: S311 - Draws of a check, and no secrets.
+
+
 def expect(actual: object, expected: object, what: str) -> None:
     """Raise unless the two are equal."""
     if actual != expected:
@@ -127,10 +137,42 @@ async def filled(place: JournalPlace, batches: Sequence[Sequence[Record]], keepi
     return journal
 
 
-async def read(journal: Journal) -> tuple[list[bytes], list[Record]]:
-    """Return the snapshot and the records that a journal has."""
+async def read(journal: Journal) -> tuple[Tables, list[Record]]:
+    """Return the archived state and the records that a journal has."""
     recovered = await journal.open()
-    return list(recovered.snapshot), list(recovered.records)
+    return tables_of(recovered.values), list(recovered.records)
+
+
+def tables_of(values: Iterable[Values]) -> Tables:
+    """Put the archived state together. Raises unless the head comes first, and once."""
+    tables: Tables = {}
+    for each in values:
+        tables.setdefault(each.table, []).extend(each.rows)
+    if tables and (next(iter(tables)) != HEAD or len(tables[HEAD]) != 1):
+        raise BrokenPromiseError(f"the head is not the first value, or not the only one of its table: {tables!r}")
+    return {table: [(b"", rows[0][1])] if table == HEAD else rows for table, rows in tables.items() if rows}
+
+
+def head_at(upto: int) -> bytes:
+    """Return the head that `archived` gives."""
+    return b"head of %d" % upto
+
+
+def marks(upto: int, count: int = 1) -> Iterator[Changes]:
+    """Yield so many new rows, each in a piece of its own."""
+    for number in range(count):
+        yield Changes("slots", new=[(b"%d/%d" % (upto, number), b"value")])
+
+
+def marked(*uptos: int, count: int = 1) -> Tables:
+    """Return the state after `marks` were archived at each of these numbers."""
+    rows = [row for upto in uptos for each in marks(upto, count) for row in each.new]
+    return {HEAD: [(b"", head_at(uptos[-1]))], "slots": rows} if uptos else {}
+
+
+async def archived(journal: Journal, upto: int, wall_ms: int = WALL_MS, *, count: int = 1) -> None:
+    """Let the archive stand for the records up to a number, with some rows of that number."""
+    await journal.archive(upto, head_at(upto), marks(upto, count), wall_ms)
 
 
 async def reopened(journal: Journal, place: JournalPlace, keeping: Keeping | None = None) -> Journal:
@@ -163,6 +205,22 @@ async def followed(journal: Journal, limit: int, after_seq: int = 0) -> list[Rec
             raise BrokenPromiseError(f"following gave {len(page)} records for a limit of {limit}")
         found.extend(page)
     return found
+
+
+async def held_pages(journal: Journal, seq: int, limit: int = 100, prefix: str = "") -> list[Held]:
+    """Page through who held what as a caller would."""
+    found: list[Held] = []
+    after: str | None = None
+    while True:
+        page = await journal.held(HeldQuery(seq=seq, after=after, prefix=prefix, limit=limit))
+        if len(page.held) > limit:
+            raise BrokenPromiseError(f"held gave {len(page.held)} names for a limit of {limit}")
+        found.extend(page.held)
+        if page.next_after is None:
+            return found
+        if after is not None and page.next_after <= after:
+            raise BrokenPromiseError(f"held was asked for what comes after {after!r}, and leads to {page.next_after!r}")
+        after = page.next_after
 
 
 def newest_first(records: Sequence[Record]) -> list[Record]:

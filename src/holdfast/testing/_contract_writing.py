@@ -1,4 +1,4 @@
-"""What a journal promises to its one writer: appending, opening, compacting, and how it says that it is well."""
+"""What a journal promises to its one writer: appending, opening, archiving, and how it says that it is well."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record
-from holdfast.journal.base import JournalLockedError, JournalUnavailableError, Keeping
+from holdfast.journal.base import HEAD, Changes, JournalLockedError, JournalUnavailableError, Keeping
 from holdfast.testing._contract_tools import (
     WALL_MS,
+    archived,
     check_in,
+    drawing,
     expect,
     expect_refusal,
     filled,
     grant,
+    head_at,
+    marked,
+    marks,
     names,
     pages,
     read,
@@ -24,9 +29,12 @@ from holdfast.testing._contract_tools import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from random import Random
 
-    from holdfast.testing._contract_tools import Check, JournalPlace
+    from holdfast.testing._contract_tools import Check, JournalPlace, Rows, Tables
+
+TABLES = ("slots", "memos", "tickets")
 
 CHECKS: list[Check] = []
 _check = check_in(CHECKS)
@@ -40,7 +48,7 @@ async def _new_journal_is_empty(place: JournalPlace) -> None:
     """A new place has no snapshot and no records, and its first tenure has a number of at least 1."""
     journal = place(keeping=Keeping())
     recovered = await journal.open()
-    expect((list(recovered.snapshot), list(recovered.records)), ([], []), "what was found")
+    expect((list(recovered.values), list(recovered.records)), ([], []), "what was found")
     expect(recovered.epoch >= 1, True, "the first epoch is at least 1")
     await journal.close()
 
@@ -52,9 +60,9 @@ async def _records_come_back_equal_and_in_order(place: JournalPlace) -> None:
     records = [Record(seq, seq * 2, WALL_MS + seq, event) for seq, event in enumerate(events * 3, 1)]
     cuts = [0, 1, 3, 4, 11, 12, len(records)]
     journal = await filled(place, [records[start:end] for start, end in pairwise(cuts)])
-    expect(await read(journal), ([], records), "the records before the restart")
+    expect(await read(journal), ({}, records), "the records before the restart")
     journal = await reopened(journal, place)
-    expect(await read(journal), ([], records), "the records after the restart")
+    expect(await read(journal), ({}, records), "the records after the restart")
     await journal.close()
 
 
@@ -68,7 +76,7 @@ async def _refused_batch_leaves_nothing(place: JournalPlace) -> None:
     await journal.append([])
     await journal.append([grant(3)])
     journal = await reopened(journal, place)
-    expect(await read(journal), ([], [grant(1), grant(2), grant(3)]), "the records")
+    expect(await read(journal), ({}, [grant(1), grant(2), grant(3)]), "the records")
     await journal.close()
 
 
@@ -81,7 +89,7 @@ async def _seat_has_one_holder(place: JournalPlace) -> None:
     await expect_refusal(second.append([grant(2)]), JournalUnavailableError, "an append without the seat")
     await first.append([grant(2)])
     await first.close()
-    expect(await read(second), ([], [grant(1), grant(2)]), "what the second finds")
+    expect(await read(second), ({}, [grant(1), grant(2)]), "what the second finds")
     await expect_refusal(first.open(), JournalLockedError, "the first, once the second has the seat")
     await second.close()
 
@@ -95,7 +103,7 @@ async def _closed_journal_takes_nothing(place: JournalPlace) -> None:
     await journal.close()
     await journal.close()
     await expect_refusal(journal.append([grant(1)]), JournalUnavailableError, "an append after close")
-    expect(await read(journal), ([], []), "the records")
+    expect(await read(journal), ({}, []), "the records")
     await journal.close()
 
 
@@ -113,112 +121,197 @@ async def _epoch_rises_with_every_tenure(place: JournalPlace) -> None:
 
 @_check
 async def _holder_reads_anew(place: JournalPlace) -> None:
-    """Whoever has the seat may open again, gets the snapshot and the records as they now are, and goes on writing."""
+    """Whoever has the seat may open again, gets the archived state and the records as they are, and goes on writing."""
     journal = await filled(place, [[grant(1)], [grant(2)]])
-    await journal.compact(1, [b"one"], WALL_MS)
-    expect(await read(journal), ([b"one"], [grant(2)]), "what is read anew")
+    await archived(journal, 1)
+    expect(await read(journal), (marked(1), [grant(2)]), "what is read anew")
     await journal.append([grant(3)])
-    expect(await read(journal), ([b"one"], [grant(2), grant(3)]), "what is read once more")
+    expect(await read(journal), (marked(1), [grant(2), grant(3)]), "what is read once more")
     await journal.close()
 
 
 @_check
-async def _bytes_appended_are_counted(place: JournalPlace) -> None:
-    """The bytes of what a start would replay are known: each append adds its own, and a refused one adds none."""
+async def _bytes_of_the_tail_are_known(place: JournalPlace) -> None:
+    """The bytes that a start would replay are known: an append adds its own, a refused one none, an archive takes."""
     journal = await filled(place, [])
-    begun = journal.appended_bytes
+    expect(journal.tail_bytes, 0, "the bytes of an empty journal")
     await journal.append([grant(1)])
-    small = journal.appended_bytes - begun
+    small = journal.tail_bytes
     metadata = "m" * 5000
     await journal.append([grant(2, metadata=metadata)])
-    large = journal.appended_bytes - begun - small
+    large = journal.tail_bytes - small
     expect(0 < small < len(metadata) < large, True, f"{small} and {large} bytes for a small record and a large one")
     await expect_refusal(journal.append([grant(9)]), JournalUnavailableError, "a batch that does not follow")
-    expect(journal.appended_bytes, begun + small + large, "the bytes after a refusal")
+    await expect_refusal(archived(journal, 9), JournalUnavailableError, "an archive of what is not there")
+    expect(journal.tail_bytes, small + large, "the bytes after the refusals")
     journal = await reopened(journal, place)
-    expect(journal.appended_bytes, small + large, "the bytes that are found")
-    await journal.compact(2, [b"all"], WALL_MS)
+    expect(journal.tail_bytes, small + large, "the bytes that are found")
+    await archived(journal, 1)
+    expect(journal.tail_bytes, large, "the bytes that are not archived")
     journal = await reopened(journal, place)
-    expect(journal.appended_bytes, 0, "the bytes that are found after a snapshot")
+    expect(journal.tail_bytes, large, "the bytes that are found after the archive")
+    await archived(journal, 2)
+    expect(journal.tail_bytes, 0, "the bytes when all is archived")
     await journal.close()
 
 
-# Compaction.
+# Archiving.
 
 
 @_check
-async def _snapshot_stands_for_records(place: JournalPlace) -> None:
-    """After a compaction the parts come back in order, then only the records after it; the next replaces it."""
+async def _archive_stands_for_records(place: JournalPlace) -> None:
+    """What is archived comes back, the head first, then only the records after it; the next adds to it."""
     journal = await filled(place, [[grant(1), renewal(2)], [grant(3)], [grant(4)]])
-    parts = [bytes([number]) * (number * 700) for number in range(12)]
-    await journal.compact(3, iter(parts), WALL_MS)
+    await archived(journal, 3, count=12)
+    expect(await read(journal), (marked(3, count=12), [grant(4)]), "what the holder reads")
     journal = await reopened(journal, place)
-    expect(await read(journal), (parts, [grant(4)]), "what is found after the first compaction")
+    expect(await read(journal), (marked(3, count=12), [grant(4)]), "what is found after the first time")
     await journal.append([grant(5)])
-    await journal.compact(5, [b"all"], WALL_MS)
+    await archived(journal, 5, count=12)
     journal = await reopened(journal, place)
-    expect(await read(journal), ([b"all"], []), "what is found after the second compaction")
+    expect(await read(journal), (marked(3, 5, count=12), []), "what is found after the second time")
     await journal.append([grant(6)])
-    expect(await read(journal), ([b"all"], [grant(6)]), "what is found after one more record")
+    expect(await read(journal), (marked(3, 5, count=12), [grant(6)]), "what is found after one more record")
     await journal.close()
 
 
 @_check
-async def _appends_go_on_during_compaction(place: JournalPlace) -> None:
-    """Records appended while a compaction runs come after its snapshot, none lost and none twice."""
+async def _values_keep_their_order(place: JournalPlace) -> None:
+    """A changed value keeps its place, a new one comes behind all others, also if it is gone in the same step."""
+    rng = drawing(12)
+    tables: Tables = {}
+    journal = await filled(place, [])
+    for seq in range(1, 25):
+        changes = [each for table in TABLES for each in _drawn_changes(rng, table, tables.get(table, []))]
+        await journal.append([grant(seq)])
+        await journal.archive(seq, head_at(seq), iter(changes), WALL_MS)
+        tables = {table: rows for table in TABLES if (rows := _changed(tables.get(table, []), table, changes))}
+        expected = {HEAD: [(b"", head_at(seq))], **tables}
+        expect((await read(journal))[0], expected, f"the values after {seq} steps")
+        if seq % 5 == 0:
+            journal = await reopened(journal, place)
+            expect((await read(journal))[0], expected, f"the values that are found after {seq} steps")
+    await journal.close()
+
+
+def _drawn_changes(rng: Random, table: str, rows: Rows) -> list[Changes]:
+    """Draw what may happen to a table between two archives, in pieces."""
+    keys = [key for key, _ in rows]
+    gone = rng.sample(keys, rng.randint(0, len(keys) // 2))
+    stay = [key for key in keys if key not in gone]
+    changed = [(key, rng.randbytes(rng.randint(0, 40))) for key in rng.sample(stay, rng.randint(0, len(stay)))]
+    fresh = [b"", b"\x00", b"\xff\xfe", *(b"k%d" % number for number in range(40))]
+    may_be_new = [key for key in fresh if key not in stay]
+    chosen = rng.sample(may_be_new, rng.randint(0, min(9, len(may_be_new))))
+    new = [(key, rng.randbytes(rng.randint(0, 3_000))) for key in chosen]
+    pieces = [*(Changes(table, gone=[key]) for key in gone[1:]), Changes(table, gone=gone[:1], changed=changed[:2])]
+    pieces += [Changes(table, changed=changed[2:], new=new[:3]), *(Changes(table, new=[row]) for row in new[3:])]
+    return pieces
+
+
+def _marks_of(*numbers: tuple[int, int]) -> Rows:
+    return [row for upto, count in numbers for each in marks(upto, count) for row in each.new]
+
+
+def _changed(rows: Rows, table: str, changes: Iterable[Changes]) -> Rows:
+    """Return what the rows of a table come to, by the rule."""
+    found = dict(rows)
+    for each in changes:
+        if each.table == table:
+            for key in each.gone:
+                del found[key]
+            found.update(each.changed)
+            found.update(each.new)
+    return list(found.items())
+
+
+@_check
+async def _appends_go_on_while_it_archives(place: JournalPlace) -> None:
+    """Records appended while the journal archives come after what is archived, none lost and none twice."""
     journal = await filled(place, [[grant(seq, name)] for seq, name in enumerate(names(40), 1)])
-    compaction = asyncio.create_task(journal.compact(40, [b"part"] * 20, WALL_MS))
+    archiving = asyncio.create_task(archived(journal, 40, count=20))
     expected: list[Record] = []
-    while not compaction.done() or not expected:
+    while not archiving.done() or not expected:
         expected.append(grant(41 + len(expected)))
         await journal.append(expected[-1:])
         await asyncio.sleep(0)
-    await compaction
-    expect(await read(journal), ([b"part"] * 20, expected), "what the holder reads")
+    await archiving
+    expect(await read(journal), (marked(40, count=20), expected), "what the holder reads")
     journal = await reopened(journal, place)
-    expect(await read(journal), ([b"part"] * 20, expected), "what is found after a restart")
+    expect(await read(journal), (marked(40, count=20), expected), "what is found after a restart")
     await journal.close()
 
 
 @_check
-async def _compaction_cut_short_does_not_count(place: JournalPlace) -> None:
-    """A compaction that ends in the middle leaves the snapshot before it counting, and can be done over (I5)."""
+async def _archive_cut_short_does_not_count(place: JournalPlace) -> None:
+    """An archive that breaks, or does not fit, leaves the one before counting, and can be given again (I5)."""
     journal = await filled(place, [[grant(1)], [grant(2)], [grant(3)]])
-    await journal.compact(1, [b"old"], WALL_MS)
+    await archived(journal, 1)
 
-    def breaking() -> Iterator[bytes]:
-        yield from [b"new", b"new"]
+    def breaking() -> Iterator[Changes]:
+        yield from marks(3, 2)
         raise ZeroDivisionError
 
-    await expect_refusal(journal.compact(3, breaking(), WALL_MS), ZeroDivisionError, "a snapshot that breaks")
-    expect(await read(journal), ([b"old"], [grant(2), grant(3)]), "what the holder reads after the break")
-    cancelled = asyncio.create_task(journal.compact(2, [b"newer"] * 50, WALL_MS))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    if cancelled.cancel():
-        await asyncio.wait([cancelled])
-        journal = await reopened(journal, place)
-        expect(await read(journal), ([b"old"], [grant(2), grant(3)]), "what is found after a cancelled one")
+    key = b"1/0"
+    misfits = [
+        Changes("slots", gone=[b"unknown"]),
+        Changes("slots", changed=[(b"unknown", b"value")]),
+        Changes("slots", new=[(key, b"value")]),
+        Changes("memos", gone=[key]),
+    ]
+    broken = journal.archive(3, b"head", breaking(), WALL_MS)
+    await expect_refusal(broken, ZeroDivisionError, "an archive that breaks")
+    for misfit in misfits:
+        refused = journal.archive(3, b"head", [*marks(3, 2), misfit], WALL_MS)
+        await expect_refusal(refused, JournalUnavailableError, f"{misfit} after only {key!r} was archived")
+        expect(await read(journal), (marked(1), [grant(2), grant(3)]), "what the holder reads afterwards")
+        expect(await pages(journal, 2), [grant(3), grant(2), grant(1)], "the history afterwards")
     for upto, tail in ((2, [grant(3)]), (3, [])):
-        await journal.compact(upto, [b"done", b"over"], WALL_MS)
+        await archived(journal, upto, count=2)
         journal = await reopened(journal, place)
-        expect(await read(journal), ([b"done", b"over"], tail), "what is found once it was done over")
+        expected = {HEAD: [(b"", head_at(upto))], "slots": _marks_of((1, 1), *((seq, 2) for seq in range(2, upto + 1)))}
+        expect(await read(journal), (expected, tail), "what is found once it was given again")
     expect(await pages(journal, 2), [grant(3), grant(2), grant(1)], "the history")
     await journal.close()
 
 
 @_check
-async def _snapshot_is_never_ahead(place: JournalPlace) -> None:
-    """A snapshot of more than is durable, or of half a batch, is refused; one of no more than the last is left out."""
+async def _archive_given_up_is_whole_or_nothing(place: JournalPlace) -> None:
+    """An archive whose task is cancelled counts whole or not at all, also for the history, and appends go on (I5)."""
+    journal = await filled(place, [[grant(1)]])
+    await archived(journal, 1)
+    upto, expected, tail = 1, marked(1), list[Record]()
+    for steps in (0, 1, 2, 3, 5, 8, 13, 40):
+        upto += 1
+        tail.append(grant(upto))
+        await journal.append(tail[-1:])
+        cancelled = asyncio.create_task(archived(journal, upto, count=20))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        whole = {HEAD: [(b"", head_at(upto))], "slots": [*expected["slots"], *_marks_of((upto, 20))]}
+        journal = await reopened(journal, place)
+        found = await read(journal)
+        if found == (whole, []):
+            expected, tail = whole, []
+        expect(found, (expected, tail), f"what is found after an archive that was given up after {steps} steps")
+        expect([record.seq for record in await pages(journal, 5)], list(range(upto, 0, -1)), "the history")
+    await journal.close()
+
+
+@_check
+async def _archive_is_never_ahead(place: JournalPlace) -> None:
+    """An archive of more than is durable, or of half a batch, is refused; one of no more than the last is left out."""
     journal = await filled(place, [[grant(1), grant(2)], [grant(3)]])
     for upto in (1, 4, 99):
-        await expect_refusal(journal.compact(upto, [b"x"], WALL_MS), JournalUnavailableError, f"a snapshot of {upto}")
-    expect(await read(journal), ([], [grant(1), grant(2), grant(3)]), "what is read after the refusals")
-    await journal.compact(3, [b"three"], WALL_MS)
+        await expect_refusal(archived(journal, upto), JournalUnavailableError, f"an archive of {upto}")
+    expect(await read(journal), ({}, [grant(1), grant(2), grant(3)]), "what is read after the refusals")
+    await archived(journal, 3)
     for upto in (2, 3):
-        await journal.compact(upto, [b"other"], WALL_MS)
+        await archived(journal, upto)
     journal = await reopened(journal, place)
-    expect(await read(journal), ([b"three"], []), "what is found")
+    expect(await read(journal), (marked(3), []), "what is found")
     await journal.append([grant(4)])
     await journal.close()
 

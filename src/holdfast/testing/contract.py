@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast.testing import _contract_history, _contract_writing
+from holdfast.testing import _contract_history, _contract_looking, _contract_writing
 from holdfast.testing._contract_tools import (
     WALL_MS,
     BrokenPromiseError,
@@ -37,7 +37,7 @@ __all__ = [
     "sample_events",
 ]
 
-CHECKS: list[Check] = [*_contract_writing.CHECKS, *_contract_history.CHECKS]
+CHECKS: list[Check] = [*_contract_writing.CHECKS, *_contract_history.CHECKS, *_contract_looking.CHECKS]
 """All of them, in the order they are best read."""
 Place = JournalPlace
 """Its name in 0.1.0."""

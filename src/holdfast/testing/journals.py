@@ -7,17 +7,22 @@ from collections import deque
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.journal.base import (
+    Changes,
     Health,
+    HeldPage,
+    HeldQuery,
     HistoryPage,
     HistoryQuery,
     Journal,
     JournalUnavailableError,
     OutcomeUnknownError,
     Recovered,
+    Whole,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from holdfast.core.events import Record
 
@@ -52,9 +57,9 @@ class FlakyJournal:
         self.journal.takes_claims = value
 
     @property
-    def appended_bytes(self) -> int:
+    def tail_bytes(self) -> int:
         """What the journal inside says."""
-        return self.journal.appended_bytes
+        return self.journal.tail_bytes
 
     @property
     def history_begins_after(self) -> int:
@@ -91,13 +96,25 @@ class FlakyJournal:
             case _:
                 await self.journal.append(batch)
 
-    async def compact(self, upto: int, snapshot: Iterable[bytes], wall_ms: int) -> None:
-        """Compact the journal inside."""
-        await self.journal.compact(upto, snapshot, wall_ms)
+    async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
+        """Let the journal inside archive."""
+        await self.journal.archive(upto, head, changes, wall_ms)
+
+    def whole(self) -> AbstractAsyncContextManager[Whole]:
+        """Look at all of the journal inside."""
+        return self.journal.whole()
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Ask the journal inside."""
         return await self.journal.history(query)
+
+    async def last_by(self, wall_ms: int) -> int:
+        """Ask the journal inside."""
+        return await self.journal.last_by(wall_ms)
+
+    async def held(self, query: HeldQuery) -> HeldPage:
+        """Ask the journal inside."""
+        return await self.journal.held(query)
 
     def health(self) -> Health:
         """Ask the journal inside."""
