@@ -53,7 +53,7 @@ def ticket_of(holder: int, names: tuple[int, ...], number: int) -> Ticket:
 def build(owners: tuple[int | None, ...], waits: tuple[Waits, ...]) -> State:
     """Make a state in which `owners` says who holds each name, and `waits` what each holder but the first waits for."""
     state = State()
-    state.slots = {NAMES[name]: lease_of(owner, name) for name, owner in enumerate(owners) if owner is not None}
+    state.slots.load({NAMES[name]: lease_of(owner, name) for name, owner in enumerate(owners) if owner is not None})
     for holder, tickets in enumerate(waits, 1):
         for number, (names, is_there) in enumerate(tickets):
             ticket = ticket_of(holder, names, number)

@@ -399,7 +399,7 @@ def principal_of(event: Event) -> str:
 
 
 def is_history(event: Event) -> bool:
-    """Tell whether the event outlives the next snapshot. Renewals and ticks are most of the traffic and do not."""
+    """Tell whether the event is kept once it is archived. Renewals and ticks are most of the traffic and are not."""
     return not isinstance(
         event,
         Renewed

@@ -1,6 +1,6 @@
 """Look-ups over what is durable: nothing here that the slots, sessions, tickets, tokens and memory do not say.
 
-Left out of snapshots. `build` makes it from nothing; `evolve` keeps it with the other methods, and a test compares the
+In no archive. `build` makes it from nothing; `evolve` keeps it with the other methods, and a test compares the
 two after every step. Collections that have become empty are dropped, so that nothing outlives what it is for.
 """
 

@@ -36,9 +36,8 @@ def take_back_key(state: State, principal: str, key: str) -> None:
 
 def remember(state: State, place: str, thing: Remembered) -> None:
     """Keep what is over in the retry memory, behind all that is there."""
-    before = state.remembered.pop(place, None)
-    if before is not None:
-        state.index.forget(place, before)
+    if place in state.remembered:
+        state.index.forget(place, state.remembered.pop(place))
     state.remembered[place] = thing
     state.index.remember(place, thing)
 

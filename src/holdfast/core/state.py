@@ -14,19 +14,22 @@
 
 `decide` and the views change none of them. `tests/core/test_state_parts.py` holds every line of this table.
 
-The durable part is what `freeze` returns. Values are frozen, so that a picture is a few shallow copies and can be
-encoded later, in slices (I15).
+The durable part is seven tables and a few numbers. The tables note what changed in them (`kept`), and `take_changes`
+gives that away for the archive: what it costs does not depend on how much there is. Values are frozen, so that they can
+be encoded later, in slices (I15).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from heapq import heappush
+from typing import Any
 
 import msgspec
 
 from holdfast.core.agenda import Agenda
 from holdfast.core.index import Index
+from holdfast.core.kept import Kept, Notes
 from holdfast.core.presence import Presence
 from holdfast.core.values import (
     ABSENT_MS_MAX,
@@ -64,21 +67,32 @@ class Frozen(msgspec.Struct, frozen=True):
     last_used: dict[str, int]
 
 
+TABLES = Frozen.__struct_fields__[1:]
+"""The names of the tables, in the order in which they are written."""
+
+
+class Taken(msgspec.Struct):
+    """What changed in the durable part since it was taken before, as of the last record."""
+
+    head: Head
+    tables: dict[str, Notes[Any, Any]]
+
+
 class State:
     """Who owns what, as of the last record."""
 
     def __init__(self) -> None:
         self.seq = self.now_ms = self.last_token = self.epoch = 0
-        self.slots: dict[str, Slot] = {}
-        self.sessions: dict[str, Session] = {}
-        self.remembered: dict[str, Remembered] = {}
+        self.slots: Kept[str, Slot] = Kept()
+        self.sessions: Kept[str, Session] = Kept()
+        self.remembered: Kept[str, Remembered] = Kept()
         """Ended leases and sessions by id and spent keys, oldest first: the one retry memory (C5)."""
-        self.memos: dict[tuple[str, str], Memo] = {}
+        self.memos: Kept[tuple[str, str], Memo] = Kept()
         """What each (principal, idempotency key) made, while that lives or is remembered."""
-        self.tokens: dict[str, AccessToken] = {}
-        self.tickets: dict[str, Ticket] = {}
+        self.tokens: Kept[str, AccessToken] = Kept()
+        self.tickets: Kept[str, Ticket] = Kept()
         """Who stands in line, in the order of joining (W2)."""
-        self.last_used: dict[str, int] = {}
+        self.last_used: Kept[str, int] = Kept()
         """By a token's name, made or static: the minute of its last use, as wall time."""
         self.index = Index()
         self.agenda = Agenda()
@@ -170,12 +184,35 @@ class State:
         self.presence = Presence()
         self.presence.absent_since = OrderedDict.fromkeys(self.tickets, self.now_ms)
 
-    # Pictures, for snapshots.
+    # What the archive is given, and what it gives back.
+
+    @property
+    def head(self) -> Head:
+        """The scalars."""
+        return Head(self.seq, self.now_ms, self.last_token, self.epoch)
+
+    def table(self, name: str) -> Kept[Any, Any]:
+        """Return one of `TABLES`."""
+        found: Kept[Any, Any] = getattr(self, name)
+        return found
+
+    def take_changes(self) -> Taken:
+        """Take what changed since this was done before. It takes no longer for more of it: nothing is copied."""
+        return Taken(self.head, {name: self.table(name).take() for name in TABLES})
+
+    def begin_with(self, head: Head) -> None:
+        """Build the other parts, once the tables are loaded. Nothing of it is a change."""
+        self.seq, self.now_ms, self.last_token, self.epoch = head.seq, head.now_ms, head.last_token, head.epoch
+        self.index.build(self.slots, self.sessions, self.tickets, self.tokens, self.remembered)
+        self.agenda.build(self.slots, self.sessions)
+        self.send_everybody_away()
+
+    # Pictures, for tests and for what is done offline: they walk over everything.
 
     def freeze(self) -> Frozen:
-        """Take a consistent picture: shallow copies only, milliseconds at 100 000 leases."""
+        """Take a consistent picture: shallow copies of all tables."""
         return Frozen(
-            Head(self.seq, self.now_ms, self.last_token, self.epoch),
+            self.head,
             self.slots.copy(),
             self.sessions.copy(),
             self.remembered.copy(),
@@ -187,18 +224,9 @@ class State:
 
     @classmethod
     def thaw(cls, frozen: Frozen) -> State:
-        """Make a state from a picture, which is used up by it; the other parts are built anew."""
+        """Make a state from a picture; the other parts are built anew."""
         state = cls()
-        head = frozen.head
-        state.seq, state.now_ms, state.last_token, state.epoch = head.seq, head.now_ms, head.last_token, head.epoch
-        state.slots = frozen.slots
-        state.sessions = frozen.sessions
-        state.remembered = frozen.remembered
-        state.memos = frozen.memos
-        state.tokens = frozen.tokens
-        state.tickets = frozen.tickets
-        state.last_used = frozen.last_used
-        state.index.build(state.slots, state.sessions, state.tickets, state.tokens, state.remembered)
-        state.agenda.build(state.slots, state.sessions)
-        state.send_everybody_away()
+        for name in TABLES:
+            state.table(name).load(getattr(frozen, name))
+        state.begin_with(frozen.head)
         return state

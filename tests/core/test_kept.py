@@ -1,0 +1,137 @@
+"""Tables that note what changed: what is noted, put in place, gives the table again, in its order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.kept import Kept, Notes
+from tests.support.steps import count_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+keys = st.sampled_from("abcdefg")
+Step = tuple[str, str, int]
+steps = st.lists(
+    st.tuples(st.sampled_from(["set", "set", "set", "pop", "del", "move", "take", "refuse"]), keys, st.integers(0, 9)),
+    max_size=80,
+)
+
+
+def put_in_place(archived: dict[str, int], notes: Notes[str, int]) -> None:
+    """What an archive does with the notes, by the rule of the seam: it refuses what does not fit."""
+    for key in notes.gone:
+        del archived[key]
+    for key, value in notes.changed.items():
+        assert key in archived, "changed, and not archived"
+        archived[key] = value
+    for key, value in notes.new.items():
+        assert key not in archived, "new, and archived"
+        archived[key] = value
+
+
+def add(notes: Notes[str, int], later: Notes[str, int]) -> None:
+    for _ in notes.add(later):
+        pass
+
+
+@given(steps)
+def test_what_is_noted_makes_the_archive_the_table(drawn: list[Step]) -> None:
+    """Whatever is set and taken out, and however often the archive refuses: rows and order come out the same (I15)."""
+    table: Kept[str, int] = Kept()
+    plain: dict[str, int] = {}
+    archived: dict[str, int] = {}
+    owed: Notes[str, int] | None = None
+    for verb, key, value in [*drawn, ("take", "a", 0)]:
+        match verb:
+            case "set":
+                table[key] = plain[key] = value
+            case "pop":
+                assert table.pop(key, None) == plain.pop(key, None)
+            case "del" if key in plain:
+                del table[key], plain[key]
+            case "move" if key in plain:
+                table[key], plain[key] = table.pop(key) + 1, plain.pop(key) + 1
+            case "take" | "refuse":
+                taken = table.take()
+                if owed is None:
+                    owed = taken
+                else:
+                    add(owed, taken)
+                if verb == "take":
+                    put_in_place(archived, owed)
+                    owed = None
+                    assert list(archived.items()) == list(plain.items())
+        assert list(table.items()) == list(plain.items())
+
+
+@given(steps)
+def test_nothing_is_noted_that_the_archive_need_not_know(drawn: list[Step]) -> None:
+    """What came and went is in no note, and no key is noted as more than it must be: memory is bounded by the table."""
+    table: Kept[str, int] = Kept()
+    table.load({"a": 1, "b": 2, "c": 3})
+    for verb, key, value in drawn:
+        if verb in {"set", "move"}:
+            table.pop(key, None) if verb == "move" else None
+            table[key] = value
+        else:
+            table.pop(key, None)
+        assert set(table.gone) <= set("abc")
+        assert set(table.changed) <= set("abc") - set(table.gone)
+        assert set(table.new) == set(table) - (set("abc") - set(table.gone))
+        assert list(table.new.items()) == [(key, table[key]) for key in table if key in table.new]
+
+
+def test_loading_is_no_change() -> None:
+    """What is loaded is archived already: nothing is noted of it."""
+    table: Kept[str, int] = Kept()
+    table.load({"a": 1})
+    table.load({"b": 2})
+    assert (table, len(table.take())) == ({"a": 1, "b": 2}, 0)
+
+
+def test_to_take_costs_the_same_for_any_number() -> None:
+    """Taking what changed is a few steps, for one change as for ten thousand: the loop never stands still for it."""
+
+    def steps_for(changes: int) -> int:
+        table: Kept[str, int] = Kept()
+        for number in range(changes):
+            table[f"job/{number}"] = number
+        return count_steps(table.take)
+
+    assert steps_for(1) == steps_for(10_000)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.update({"b": 2}),
+        lambda table: table.setdefault("b", 2),
+        lambda table: table.popitem(),
+        lambda table: table.clear(),
+        lambda table: table.__ior__({"b": 2}),
+    ],
+)
+def test_no_change_goes_round_the_notes(change: Callable[[Kept[str, int]], object]) -> None:
+    """A method that would change many rows at once is refused, and changes nothing."""
+    table: Kept[str, int] = Kept()
+    table["a"] = 1
+    with pytest.raises(TypeError, match="one row at a time"):
+        change(table)
+    assert (table, table.new) == ({"a": 1}, {"a": 1})
+
+
+def test_it_is_a_dictionary_otherwise() -> None:
+    """What is not there cannot be taken out, with or without a value instead, and nothing is noted of it."""
+    table: Kept[str, int] = Kept()
+    with pytest.raises(KeyError):
+        table.pop("a")
+    with pytest.raises(KeyError):
+        del table["a"]
+    assert (table.pop("a", 7), table.get("a"), len(table.take())) == (7, None, 0)
+    table["a"] = 1
+    assert (table["a"], table.pop("a"), "a" in table) == (1, 1, False)
