@@ -51,7 +51,7 @@ async def work(directory: Path, *, only_start: bool = False) -> None:
         for job in range(3):
             terms = Terms(principal="ana", ttl_ms=60_000)
             await engine.ask(Acquire(name=f"{os.getpid()}/{job}", lease_id=new_uuid(), terms=terms))
-        await engine.compact()
+        await engine.archive()
     finally:
         await engine.stop()
 

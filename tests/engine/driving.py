@@ -14,7 +14,7 @@ from hypothesis import settings
 from holdfast.core.commands import Acquire, Command, Release, Renew
 from holdfast.core.values import Limits
 from holdfast.engine import snapshot
-from holdfast.engine.compaction import Compaction
+from holdfast.engine.archiving import Archiving
 from holdfast.engine.engine import Engine
 from holdfast.journal.base import HistoryQuery, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.memory import MemoryJournal
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.engine.clock import Clock
     from holdfast.engine.watchdog import Watchdog
-    from holdfast.journal.base import Journal
+    from holdfast.journal.base import Changes, Journal
 
 T = TypeVar("T")
 
@@ -96,11 +96,11 @@ async def serving(
     clock: Clock,
     *,
     limits: Limits | None = None,
-    compaction: Compaction | None = None,
+    archiving: Archiving | None = None,
     watchdog: Watchdog | None = None,
 ) -> AsyncIterator[Engine]:
     """Run an engine, and stop it at the end."""
-    engine = Engine(journal, limits or Limits(), clock=clock, version="test", compaction=compaction, watchdog=watchdog)
+    engine = Engine(journal, limits or Limits(), clock=clock, version="test", archiving=archiving, watchdog=watchdog)
     await engine.start()
     try:
         yield engine
@@ -188,15 +188,18 @@ class FateJournal:
         self.fates: deque[str] = deque()
         self.takes_claims = True
         self.open = self.inner.open
-        self.compact = self.inner.compact
+        self.archive = self.inner.archive
+        self.whole = self.inner.whole
+        self.last_by = self.inner.last_by
+        self.held = self.inner.held
         self.history = self.inner.history
         self.follow = self.inner.follow
         self.health = self.inner.health
         self.close = self.inner.close
 
     @property
-    def appended_bytes(self) -> int:
-        return self.inner.appended_bytes
+    def tail_bytes(self) -> int:
+        return self.inner.tail_bytes
 
     @property
     def history_begins_after(self) -> int:
@@ -217,12 +220,14 @@ class FateJournal:
 
 
 class SlicedJournal(MemoryJournal):
-    """Notes its compactions, and lets them fail at the last step before they count."""
+    """Notes when it is to archive, and lets that fail at the last step before it counts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.begun: list[int] = []
         self.counted: list[int] = []
+        self.given: list[list[Changes]] = []
+        """What was archived each time."""
         self.batch_ends: set[int] = set()
         self.errors: deque[Exception] = deque()
 
@@ -230,18 +235,19 @@ class SlicedJournal(MemoryJournal):
         await super().append(batch)
         self.batch_ends.add(batch[-1].seq)
 
-    async def compact(self, upto: int, snapshot: Iterable[bytes], wall_ms: int) -> None:
+    async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
         if upto not in self.batch_ends:
             raise RuntimeError(f"no durable batch ends with {upto}")
         self.begun.append(upto)
-        parts = []
-        for part in snapshot:
-            parts.append(part)
+        pieces = []
+        for piece in changes:
+            pieces.append(piece)
             await asyncio.sleep(0)
         if self.errors:
             raise self.errors.popleft()
-        await super().compact(upto, parts, wall_ms)
+        await super().archive(upto, head, pieces, wall_ms)
         self.counted.append(upto)
+        self.given.append(pieces)
 
 
 def picture(state: State) -> list[bytes]:
@@ -257,7 +263,7 @@ async def history(journal: MemoryJournal) -> list[Event]:
 
 
 async def tail(journal: MemoryJournal) -> list[Record]:
-    """Return every record since the last snapshot, as a crash now would leave them."""
+    """Return every record that is not archived, as a crash now would leave them."""
     return list((await journal.fork().open()).records)
 
 

@@ -1,18 +1,24 @@
-"""When a snapshot is due, that one is written at a time, and that it is given up cleanly."""
+"""When archiving is due, that what changed is given once at a time, and that it is given up cleanly."""
 
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
+
+from holdfast.core.commands import EndSession, OpenSession
+from holdfast.core.kept import Kept
 from holdfast.core.values import Limits
-from holdfast.engine.compaction import Compaction
-from holdfast.journal.base import JournalUnavailableError
+from holdfast.engine import archiving, snapshot
+from holdfast.engine.archiving import RETRY_MS_MAX, RETRY_MS_MIN, Archiving
+from holdfast.journal.base import Changes, JournalUnavailableError
 from holdfast.journal.memory import MemoryJournal
-from tests.engine.driving import SlicedJournal, acquire, renew, run, serving, turns
+from tests.engine.driving import SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from holdfast.engine.engine import Engine
     from holdfast.testing.clock import ManualClock
@@ -28,14 +34,14 @@ async def renewals(engine: Engine, count: int) -> None:
     await turns(100)
 
 
-def test_a_snapshot_is_due_after_so_many_records() -> None:
-    """A snapshot is begun by the record that makes it due, and by none before."""
+def test_archiving_is_due_after_so_many_records() -> None:
+    """Archiving is begun by the record that makes it due, and by none before."""
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        async with serving(journal, clock, compaction=Compaction(records=10)) as engine:
+        async with serving(journal, clock, archiving=Archiving(records=10)) as engine:
             await engine.ask(acquire("job/0"))
-            await engine.compact()
+            await engine.archive()
             first = journal.counted[-1]
             await renewals(engine, 9)
             assert journal.begun == [first]
@@ -45,30 +51,50 @@ def test_a_snapshot_is_due_after_so_many_records() -> None:
     run(test)
 
 
-def test_a_snapshot_is_never_due_before_as_many_records_as_names() -> None:
-    """With many names a snapshot costs more, so it comes after as many records as there are names."""
+def test_many_names_make_it_neither_later_nor_dearer() -> None:
+    """It is due after so many records however many names there are, and what is given is what changed."""
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        async with serving(journal, clock, compaction=Compaction(records=5)) as engine:
-            for number in range(50):
-                await engine.ask(acquire(f"job/{number}"))
-            await engine.compact()
+        async with serving(journal, clock, archiving=Archiving(records=5)) as engine:
+            for number in range(1_000):
+                engine.submit(acquire(f"job/{number}"), lambda *_: None)
+            await turns()
+            await engine.archive()
             begun = len(journal.begun)
-            await renewals(engine, 49)
+            await renewals(engine, 4)
             assert len(journal.begun) == begun
             await renewals(engine, 1)
             assert len(journal.counted) == begun + 1
+            (given,) = journal.given[-1]
+            assert (given.table, given.gone, given.new) == ("slots", (), ())
+            assert [key for key, _ in given.changed] == [b"job/0"]
 
     run(test)
 
 
-def test_a_snapshot_is_due_after_so_many_bytes() -> None:
-    """A few large records make a snapshot due as many small ones do: what the tail takes is bounded in bytes."""
+def test_what_comes_and_goes_between_two_times_is_not_given() -> None:
+    """A value that came and went since the last time was never archived: there is nothing to say of it."""
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        async with serving(journal, clock, limits=LARGE, compaction=Compaction(size_bytes=100_000)) as engine:
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job/0"))
+            await engine.archive()
+            await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
+            await engine.ask(EndSession(principal="ana", session_id="s"))
+            await engine.archive()
+            assert {piece.table for piece in journal.given[-1]} == {"remembered"}
+
+    run(test)
+
+
+def test_archiving_is_due_after_so_many_bytes() -> None:
+    """A few large records make it due as many small ones do: what the tail takes is bounded in bytes."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        async with serving(journal, clock, limits=LARGE, archiving=Archiving(size_bytes=100_000)) as engine:
             await engine.ask(acquire("job/0"))
             for _ in range(9):
                 await engine.ask(renew("job/0", note="n" * 10_000))
@@ -84,15 +110,15 @@ def test_a_snapshot_is_due_after_so_many_bytes() -> None:
 
 
 def test_the_bytes_that_a_start_replays_count() -> None:
-    """A server that is started again and again with a long tail writes its snapshot all the same."""
+    """A server that is started again and again with a long tail archives it all the same."""
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        compaction = Compaction(size_bytes=30_000)
-        async with serving(journal, clock, limits=LARGE, compaction=compaction) as engine:
+        often = Archiving(size_bytes=30_000)
+        async with serving(journal, clock, limits=LARGE, archiving=often) as engine:
             await engine.ask(acquire("job/0"))
             await engine.ask(renew("job/0", note="n" * 20_000))
-        async with serving(journal, clock, limits=LARGE, compaction=compaction) as engine:
+        async with serving(journal, clock, limits=LARGE, archiving=often) as engine:
             await engine.ask(renew("job/0", note="n" * 15_000))
             await turns(100)
             assert len(journal.counted) == 1
@@ -100,40 +126,18 @@ def test_the_bytes_that_a_start_replays_count() -> None:
     run(test)
 
 
-def test_a_snapshot_is_never_due_before_as_many_bytes_as_the_last_had() -> None:
-    """A large state is not written again and again for few bytes of records."""
-
-    async def test(clock: ManualClock) -> None:
-        journal = SlicedJournal()
-        async with serving(journal, clock, limits=LARGE, compaction=Compaction(size_bytes=1_000)) as engine:
-            for number in range(50):
-                await engine.ask(acquire(f"job/{number}", metadata="m" * 1_000))
-            await turns(100)
-            await engine.compact()
-            begun = len(journal.begun)
-            for _ in range(49):
-                await engine.ask(renew("job/0", note="n" * 900))
-                await turns(100)
-            assert len(journal.begun) == begun
-            for _ in range(20):
-                await engine.ask(renew("job/0", note="n" * 900))
-            await turns(100)
-            assert len(journal.begun) == begun + 1
-
-    run(test)
-
-
-def test_a_snapshot_for_bytes_that_was_refused_comes_after_a_tenth() -> None:
-    """A snapshot that the journal refused is tried again after a tenth of the bytes that make one due."""
+def test_what_was_refused_for_its_bytes_comes_after_a_tenth() -> None:
+    """An archive that the journal refused is tried again after a tenth of the bytes that make it due."""
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
         journal.errors.append(JournalUnavailableError("no room for it"))
-        async with serving(journal, clock, limits=LARGE, compaction=Compaction(size_bytes=100_000)) as engine:
+        async with serving(journal, clock, limits=LARGE, archiving=Archiving(size_bytes=100_000)) as engine:
             await engine.ask(acquire("job/0"))
             await engine.ask(renew("job/0", note="n" * 100_000))
             await turns(100)
             assert len(journal.begun) == 1 and journal.counted == []
+            clock.advance(RETRY_MS_MIN)
             await engine.ask(renew("job/0", note="n" * 8_000))
             await turns(100)
             assert len(journal.begun) == 1
@@ -144,32 +148,138 @@ def test_a_snapshot_for_bytes_that_was_refused_comes_after_a_tenth() -> None:
     run(test)
 
 
-def test_a_refused_snapshot_comes_after_a_tenth() -> None:
-    """A snapshot that the journal refused is tried again after a tenth of the records that make one due."""
+def test_what_was_refused_comes_after_a_tenth() -> None:
+    """An archive that was refused is tried again after a tenth of the records that make it due, not within a second."""
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        journal.errors.append(JournalUnavailableError("no room for it"))
-        async with serving(journal, clock, compaction=Compaction(records=100)) as engine:
+        journal.errors.extend([JournalUnavailableError("no room for it")] * 2)
+        async with serving(journal, clock, archiving=Archiving(records=100)) as engine:
             await engine.ask(acquire("job/0"))
             await renewals(engine, 99)
             assert len(journal.begun) == 1 and journal.counted == []
+            clock.advance(RETRY_MS_MIN)
             await renewals(engine, 9)
             assert len(journal.begun) == 1
             await renewals(engine, 1)
-            assert len(journal.begun) == 2 and len(journal.counted) == 1
+            assert len(journal.begun) == 2 and journal.counted == []
+            clock.advance(RETRY_MS_MIN - 1)
+            await renewals(engine, 50)
+            assert len(journal.begun) == 2
+            clock.advance(1)
+            await renewals(engine, 1)
+            assert len(journal.begun) == 3 and journal.counted == [engine.state.seq]
 
     run(test)
 
 
-def test_all_who_ask_for_a_snapshot_get_the_same_one() -> None:
-    """Two that ask for a snapshot at once wait for one snapshot, and both hear that it is there."""
+def test_what_was_refused_comes_by_itself_in_the_end() -> None:
+    """Though no record comes, a refused archive is tried again: a journal that is too full takes no claims until then.
+    And what could not be archived is archived then, with what changed since."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        journal.errors.extend([JournalUnavailableError("no room for it")] * 3)
+        async with serving(journal, clock, archiving=Archiving(records=20)) as engine:
+            for number in range(30):
+                await engine.ask(acquire(f"job/{number}", ttl_ms=1_000))
+            for number in range(30):
+                await engine.ask(release(f"job/{number}"))
+            await turns(100)
+            assert len(journal.begun) == 1 and journal.counted == []
+            await asyncio.sleep(4 * RETRY_MS_MAX / 1000)
+            assert len(journal.begun) == 4 and journal.counted == [engine.state.seq]
+            assert await tail(journal) == []
+            async with serving(journal.fork(), clock) as again:
+                assert picture(again.state)[1:] == picture(engine.state)[1:]
+
+    run(test)
+
+
+def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """However often an archive is refused for the same reason, the log has one line, and one when it works again."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        journal.errors.extend([JournalUnavailableError("archive: no room")] * 9)
+        async with serving(journal, clock) as engine:
+            for _ in range(12):
+                await engine.archive()
+
+    with caplog.at_level("INFO", "holdfast.engine"):
+        run(test)
+    first, second = caplog.messages
+    assert first == "archive: no room; nothing is lost, and archiving is tried again after some more records"
+    assert second == "archiving works again: all records up to 1 are archived"
+
+
+def test_refused_archives_are_given_again_with_what_changed_since() -> None:
+    """What is archived after refusals is the state, bit for bit and in its order, whatever changed in between (I15)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal, rng = SlicedJournal(), Random(3)
+        async with serving(journal, clock, limits=Limits(retry_keys_max=30, ended_names_max=20)) as engine:
+            for step in range(60):
+                for _ in range(rng.randrange(12)):
+                    name, key = f"job/{rng.randrange(40)}", f"{step}-{rng.random()}"
+                    if engine.state.lease_of(name) is None:
+                        await engine.ask(acquire(name, key=key))
+                    else:
+                        await engine.ask(release(name, key=key) if rng.randrange(2) else renew(name, key=key))
+                if rng.randrange(3):
+                    journal.errors.append(JournalUnavailableError("archive: no"))
+                await engine.archive()
+                if not journal.errors and journal.counted and journal.counted[-1] == engine.state.seq:
+                    archived = snapshot.load((await journal.fork().open()).values)
+                    assert picture(archived) == picture(engine.state)
+                journal.errors.clear()
+        assert len(journal.counted) > 10
+
+    run(test)
+
+
+def test_no_slice_is_long() -> None:
+    """What is added to what was refused, and what is let go afterwards, is done some at a time: the loop serves."""
+
+    async def longest(steps: Iterator[None]) -> int:
+        """Let it run beside a task that notes how far it came each time it is served."""
+        taken, most, last = 0, 0, 0
+
+        def counted() -> Iterator[None]:
+            nonlocal taken
+            for each in steps:
+                taken += 1
+                yield each
+
+        task = asyncio.create_task(archiving._slowly(counted()))
+        while not task.done():
+            await asyncio.sleep(0)
+            most, last = max(most, taken - last), taken
+        return most
+
+    async def test(_clock: ManualClock) -> None:
+        table: Kept[str, int] = Kept()
+        for number in range(5_000):
+            table[f"job/{number}"] = number
+        first = table.take()
+        for number in range(5_000):
+            table[f"job/{number}"] = -number
+        assert await longest(first.add(table.take())) <= archiving.STEPS_AT_ONCE
+        assert list(first.new.values()) == [-number for number in range(5_000)]
+        assert await longest(first.let_go()) <= archiving.STEPS_AT_ONCE
+        assert len(first) == 0
+
+    run(test)
+
+
+def test_all_who_ask_wait_for_the_same_archive() -> None:
+    """Two that ask at once wait for one archive, and both hear that it is there."""
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job"))
-            both = [asyncio.create_task(engine.compact()) for _ in range(2)]
+            both = [asyncio.create_task(engine.archive()) for _ in range(2)]
             await turns(200)
             assert [task.done() for task in both] == [True, True]
             assert len(journal.begun) == len(journal.counted) == 1
@@ -177,15 +287,15 @@ def test_all_who_ask_for_a_snapshot_get_the_same_one() -> None:
     run(test)
 
 
-def test_the_journal_is_closed_after_its_snapshot_was_given_up() -> None:
-    """A stop gives the snapshot up that is on its way, and closes the journal once nothing writes to it any more."""
+def test_the_journal_is_closed_after_its_archive_was_given_up() -> None:
+    """A stop gives the archive up that is on its way, and closes the journal once nothing writes to it any more."""
 
     class Slow(MemoryJournal):
         def __init__(self) -> None:
             super().__init__()
             self.happened: list[str] = []
 
-        async def compact(self, upto: int, snapshot: Iterable[bytes], wall_ms: int) -> None:
+        async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
@@ -200,11 +310,11 @@ def test_the_journal_is_closed_after_its_snapshot_was_given_up() -> None:
         journal = Slow()
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job"))
-            compacting = asyncio.create_task(engine.compact())
+            giving = asyncio.create_task(engine.archive())
             await turns(20)
             await engine.stop()
             assert journal.happened == ["given up", "closed"]
             await turns()
-            assert compacting.done()
+            assert giving.done()
 
     run(test)

@@ -83,7 +83,7 @@ def test_backup_shows_one_instant(tmp_path: Path) -> None:
                 pieces.append(piece)
                 await granted(engine, f"meanwhile-{len(pieces)}")
                 if len(pieces) == 3:
-                    await engine.compact()
+                    await engine.archive()
             assert len(pieces) > 6, "it came in many pieces"
             (tmp_path / "file").write_bytes(b"".join(pieces))
             found = look_into(tmp_path / "file")
@@ -298,7 +298,7 @@ def test_history_of_a_name_is_there_after_a_restore(tmp_path: Path) -> None:
         async with serving(journal_in(tmp_path / "lost"), clock) as engine:
             lease = await granted(engine, "job", owner="ana")
             await engine.ask(release("job", lease.lease_id))
-            await engine.compact()
+            await engine.archive()
             await granted(engine, "job", owner="bea")
             await saved(engine, file)
 
@@ -308,7 +308,7 @@ def test_history_of_a_name_is_there_after_a_restore(tmp_path: Path) -> None:
             kinds = [type(record.event).__name__ for record in page.records]
             assert kinds == ["Granted", "Ended", "Granted"]
             assert engine.journal.history_begins_after > JUMP, "readers of before are told to look anew (I16)"
-            await engine.compact()
+            await engine.archive()
             assert len((await engine.history(HistoryQuery(name="job"))).records) == 3
 
     run(before)

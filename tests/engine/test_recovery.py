@@ -23,7 +23,7 @@ from holdfast.core.commands import (
 from holdfast.core.events import Ended, Granted, Opened, Record, Renewed, SessionEnded
 from holdfast.core.evolve import evolve
 from holdfast.core.values import Limits, Terms
-from holdfast.engine.compaction import Compaction
+from holdfast.engine.archiving import Archiving
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Unavailable
 from holdfast.journal.base import JournalDamagedError
@@ -117,11 +117,11 @@ class _Ids:
 @many_cases
 @given(
     st.lists(
-        st.one_of(commands, commands, commands, waits, st.sampled_from(["crash", "restart", "compact"])), max_size=60
+        st.one_of(commands, commands, commands, waits, st.sampled_from(["crash", "restart", "archive"])), max_size=60
     )
 )
 def test_recovered_state_equals_live_state(steps: list[Command | int | str]) -> None:
-    """After any commands, waits, crashes and compactions, replay gives the same durable state, bit for bit (I15)."""
+    """After any commands, waits, crashes and archives, replay gives the same durable state, bit for bit (I15)."""
 
     async def test(clock: ManualClock) -> None:
         journal, fresh = MemoryJournal(), _Ids()
@@ -132,8 +132,9 @@ def test_recovered_state_equals_live_state(steps: list[Command | int | str]) -> 
             match step:
                 case int():
                     await asyncio.sleep(step / 1000)
-                case "compact":
-                    await engine.compact()
+                case "archive":
+                    await engine.archive()
+                    assert engine._archiver._refused is None, "the changes did not fit"
                 case "crash" | "restart":
                     await turns()
                     live, after = engine.state, journal.fork()
@@ -158,7 +159,7 @@ def test_recovered_state_equals_live_state(steps: list[Command | int | str]) -> 
 
 
 def _engine(journal: Any, clock: ManualClock) -> Engine:  # noqa: ANN401 - Any journal will do.
-    return Engine(journal, SMALL, clock=clock, version="test", compaction=Compaction(records=40))
+    return Engine(journal, SMALL, clock=clock, version="test", archiving=Archiving(records=40))
 
 
 def _name_of(command: object) -> str:
@@ -222,7 +223,7 @@ class _Witness:
         st.one_of(
             st.lists(commands, min_size=1, max_size=4),
             waits,
-            st.sampled_from(["crash", "compact", *FATES, *FATES]),
+            st.sampled_from(["crash", "archive", *FATES, *FATES]),
         )
     )
 )
@@ -240,8 +241,8 @@ def test_nothing_acknowledged_is_lost(steps: list[list[Command] | int | str]) ->
             match step:
                 case int():
                     await asyncio.sleep(step / 1000)
-                case "compact":
-                    await engine.compact()
+                case "archive":
+                    await engine.archive()
                 case "crash":
                     # What was decided in this very turn and not yet written is gone with the process.
                     engine.submit(fresh.freshen(acquire("a"), []), lambda *_: None)
@@ -264,7 +265,7 @@ def test_nothing_acknowledged_is_lost(steps: list[list[Command] | int | str]) ->
 
 
 def test_tokens_rise_across_everything() -> None:
-    """The fencing token outlives release, expiry, restart, crash and compaction: it only ever rises (C6)."""
+    """The fencing token outlives release, expiry, restart, crash and archive: it only ever rises (C6)."""
 
     async def test(clock: ManualClock) -> None:
         journal, tokens = MemoryJournal(), []
@@ -277,7 +278,7 @@ def test_tokens_rise_across_everything() -> None:
                 else:
                     await asyncio.sleep(1)
                 if number % 2:
-                    await engine.compact()
+                    await engine.archive()
                 if number % 4 == 1:
                     journal = journal.fork()
         assert tokens == list(range(1, 13))
@@ -316,7 +317,7 @@ def test_a_journal_that_does_not_fit_is_refused(record: Record) -> None:
     class Damaged(MemoryJournal):
         async def open(self) -> Any:  # noqa: ANN401 - The base says what it is.
             recovered = await super().open()
-            return type(recovered)(recovered.epoch, recovered.snapshot, iter([*recovered.records, record]))
+            return type(recovered)(recovered.epoch, recovered.values, iter([*recovered.records, record]))
 
     async def test(clock: ManualClock) -> None:
         good = MemoryJournal()
@@ -333,7 +334,7 @@ def test_a_journal_that_does_not_fit_is_refused(record: Record) -> None:
 
 
 def test_recovery_from_disk(tmp_path: Path) -> None:
-    """On a real disk too, the recovered state is the live one bit for bit, with and without a snapshot (I5, I15)."""
+    """On a real disk too, the recovered state is the live one bit for bit, with and without an archive (I5, I15)."""
 
     async def test(clock: ManualClock) -> None:
         live = None
@@ -348,10 +349,11 @@ def test_recovery_from_disk(tmp_path: Path) -> None:
                     engine.submit(acquire(f"job/{number}", f"{round_}-{number}", key=f"{number}"), lambda *_: None)
                 await turns()
                 if round_ == 1:
-                    await engine.compact()
+                    await engine.archive()
                 for number in range(0, 600, 2):
                     await engine.ask(release(f"job/{number}", f"{round_}-{number}"))
                 await asyncio.sleep(7)
+                assert engine.failed is None
                 live = engine.state
 
     run(test)

@@ -11,7 +11,7 @@ from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
 from holdfast.core.commands import Leave
 from holdfast.core.events import Granted, Joined, Left
 from holdfast.core.refusals import TicketGone
-from holdfast.engine.compaction import Compaction
+from holdfast.engine.archiving import Archiving
 from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.engine.waiters import SPENT_MAX, Waited, Waiter, Waiters, after_wait
 from holdfast.journal.base import JournalUnavailableError, OutcomeUnknownError
@@ -353,7 +353,7 @@ def test_a_restart_gives_everybody_a_full_minute(snapshot: bool) -> None:
                 await asyncio.sleep(50.5)
                 assert asking.answer == Waiting("ticket-of-ben", 1)
             if snapshot:
-                await engine.compact()
+                await engine.archive()
             Asking(engine, wait_for("job", "ben", wait_ms=50_000))
             await asyncio.sleep(40)
         crashed = journal.fork()
@@ -371,13 +371,13 @@ def test_a_restart_keeps_the_order() -> None:
 
     async def test(clock: ManualClock) -> None:
         journal = MemoryJournal()
-        async with serving(journal, clock, compaction=Compaction(records=1_000)) as engine:
+        async with serving(journal, clock, archiving=Archiving(records=1_000)) as engine:
             await engine.ask(acquire("job", ttl_ms=24 * 3_600_000))
             for number in range(20):
                 Asking(engine, wait_for("job", f"o-{number:02}"))
                 await turns()
                 if number == 12:
-                    await engine.compact()
+                    await engine.archive()
         async with serving(journal.fork(), clock) as engine:
             back = {
                 number: Asking(engine, wait_for("job", f"o-{number:02}", ticket=f"ticket-of-o-{number:02}"))

@@ -137,7 +137,7 @@ def test_a_restart_keeps_it() -> None:
         async with _api(journal, clock) as api:
             assert api.token_uses.last_of("made", api.engine.state) == used
             assert durable(replay(journal.records)) == durable(api.engine.state), "I15"
-            await api.engine.compact()
+            await api.engine.archive()
         async with _api(journal, clock) as api:
             assert api.token_uses.last_of("made", api.engine.state) == used, "it is in the snapshot"
 

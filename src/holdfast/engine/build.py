@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.engine.archiving import Archiving
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.compaction import Compaction
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_identity
 from holdfast.engine.watchdog import Watchdog
@@ -70,6 +70,6 @@ def build(
         limits,
         clock=clock,
         version=version,
-        compaction=Compaction(records=snapshot_records, size_bytes=snapshot_bytes),
+        archiving=Archiving(records=snapshot_records, size_bytes=snapshot_bytes),
         watchdog=watchdog,
     )

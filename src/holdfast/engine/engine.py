@@ -46,8 +46,8 @@ from holdfast.core.events import Event, Record, TimePassed
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
+from holdfast.engine.archiving import Archiver, Archiving
 from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, Clock
-from holdfast.engine.compaction import Compaction, Compactor
 from holdfast.engine.feed import Feed
 from holdfast.engine.recovery import Trouble, recover
 from holdfast.engine.replies import Unavailable, Unknown, answer_all, outcome_or_raise, settle_future
@@ -78,7 +78,7 @@ class Engine:
         *,
         clock: Clock,
         version: str,
-        compaction: Compaction | None = None,
+        archiving: Archiving | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
         """Prepare; `start` takes the seat."""
@@ -105,7 +105,7 @@ class Engine:
         self._waiters = Waiters()
         self._may_wait = True
         """Whether a command may wait in line: not while the server stops."""
-        self._compactor = Compactor(journal, compaction or Compaction(), clock, self._wake_writer, self._fail)
+        self._archiver = Archiver(journal, archiving or Archiving(), clock, self._wake_writer, self._fail)
 
     # Start and stop.
 
@@ -131,7 +131,7 @@ class Engine:
         if self._writer is not None:
             # Waited for and never cancelled: a cancelled append would be one whose outcome nobody knows.
             await asyncio.wait({self._writer})
-        await self._compactor.end()
+        await self._archiver.end()
         self.feed.close()
         if self._watchdog is not None:
             self._watchdog.stop()
@@ -305,9 +305,9 @@ class Engine:
         """Make turn after turn durable; while one is on its way to a remote journal, the next gathers."""
         try:
             while await self._something_gathered():
-                wanted = self._compactor.wanted_picture
+                wanted = self._archiver.wanted
                 if wanted is not None:
-                    self._answers.append(self._compactor.take_picture(wanted, self.state, self._turns.now_ms))
+                    self._answers.append(self._archiver.take(wanted, self.state, self._turns.now_ms))
                 self._end_round()
                 batch, answers = self._batch, self._answers
                 self._batch, self._answers = [], []
@@ -319,7 +319,7 @@ class Engine:
                 raise
 
     async def _something_gathered(self) -> bool:
-        if self._batch or self._answers or self._compactor.wanted_picture is not None:
+        if self._batch or self._answers or self._archiver.wanted is not None:
             # A reply may have asked the next thing at once: the rest of the loop comes first, and joins the batch.
             await asyncio.sleep(0)
         elif self._stopping or self.failed is not None:
@@ -350,7 +350,7 @@ class Engine:
             if batch and self._trouble.is_on:
                 self._trouble.ended(len(batch))
             if self.failed is None:
-                self._compactor.count(len(batch), len(self.state.slots))
+                self._archiver.count(len(batch))
 
     async def _append(self, batch: list[Record]) -> None:
         failpoint("before_append")
@@ -370,8 +370,8 @@ class Engine:
         owed = self._take_all_owed(answers)
         self._answers = [answer for answer in owed if isinstance(answer[1], Waited)]
         answer_all((reply, refused, now) for reply, outcome, now in owed if not isinstance(outcome, Waited))
-        # What a snapshot in the making shows is durable; but a journal is not asked to read and compact at once.
-        await self._compactor.end()
+        # What is being archived is durable; but a journal is not asked to read and to archive at once.
+        await self._archiver.end()
         if self._stopping or self.failed is not None:
             self._answer_everybody((), Unknown(refused.text))
         else:
@@ -389,7 +389,7 @@ class Engine:
             log.critical("%s; the server ends: start it again", self.failed, exc_info=error)
         self._serving = False
         self._turns.cancel_timer()
-        self._compactor.cancel()
+        self._archiver.cancel()
         self._answer_everybody(answers, Unknown(self.failed))
         self._wake_writer()
         self.ended.set()
@@ -409,21 +409,21 @@ class Engine:
         if self._gathered is not None and not self._gathered.done():
             self._gathered.set_result(None)
 
-    # Recovery and snapshots.
+    # Recovery and archiving.
 
     async def _load(self) -> None:
         """Read the state from the journal and serve from it."""
         state, replayed = await recover(self.journal, clock=self.clock, version=self._version, append=self._append)
         self.state = state
-        self._compactor.begin_anew(replayed)
+        self._archiver.begin_anew(state.seq, replayed)
         self._turns.resume(state.now_ms)
         self._serving = not self._stopping
         self._set_timer()
 
-    async def compact(self) -> None:
-        """Let a snapshot be written and wait until it is; if one is on its way already, wait for that."""
+    async def archive(self) -> None:
+        """Let all that is durable be archived, and wait until it is; if that is on its way already, wait for it."""
         if self._serving:
-            await self._compactor.compact()
+            await self._archiver.archive()
 
     # The timer: time passes although nobody asks.
 

@@ -1,6 +1,6 @@
 """Recovery: read the state that the journal holds, and write down that a new authority took the writer's seat.
 
-    snapshot ──► State ──► record ──► record ──► … ──► the last durable one ──► Opened, by this authority
+    archive ──► State ──► record ──► record ──► … ──► the last durable one ──► Opened, by this authority
 
 It runs at every start, and again after an append that is known to have failed: what was decided on top of it is in
 memory and in no journal, so the memory is thrown away. The same engine still has the seat then, and writes no `Opened`.
@@ -11,6 +11,7 @@ refused, and nothing is changed.
 
 from __future__ import annotations
 
+import gc
 import logging
 from typing import TYPE_CHECKING
 
@@ -19,15 +20,15 @@ import msgspec
 from holdfast.core.events import Opened, Record
 from holdfast.core.evolve import evolve
 from holdfast.core.fits import event_fits
-from holdfast.core.state import State
 from holdfast.engine import snapshot
 from holdfast.journal.base import RESTORE, JournalDamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from holdfast.core.state import State
     from holdfast.engine.clock import Clock
-    from holdfast.journal.base import Journal
+    from holdfast.journal.base import Journal, Values
 
 REPORT_EVERY = 10_000
 """After how many records a long recovery says that it goes on."""
@@ -65,7 +66,7 @@ async def recover(
 ) -> tuple[State, int]:
     """Take the seat, or read anew if it is ours already. Return the state and how many records were replayed."""
     recovered = await journal.open()
-    state = State.thaw(snapshot.decode(recovered.snapshot))
+    state = _loaded(recovered.values)
     replayed = replay(state, recovered.records)
     if recovered.epoch != state.epoch:
         if not recovered.was_closed:
@@ -76,6 +77,17 @@ async def recover(
     # Whoever stood in line has its full minute to come back from now on, however long ago it joined (W2).
     state.send_everybody_away()
     return state, replayed.count
+
+
+def _loaded(values: Iterable[Values]) -> State:
+    """Make the state from what is archived. Values are not in the care of the collector: it would only look at them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return snapshot.load(values)
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _tell_of_crash(state: State, replayed: Replayed, clock: Clock) -> None:

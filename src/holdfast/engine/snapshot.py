@@ -1,95 +1,177 @@
-"""A picture of the state as parts of bytes and back. Each part is small: encoding one takes a millisecond or two.
+"""The state as rows of bytes and back: for the archive, for backups, and for what older versions wrote.
 
-The parts are bit for bit the same for the same state (I15): dictionaries keep their order, indexes are left out. The
-last part counts the others, so that a picture with a hole in it is never taken for a whole one.
+A row is a key and a value: the key as UTF-8, or as MessagePack if it is a pair; the value as MessagePack. The rows are
+bit for bit the same for the same state (I15): tables keep their order, indexes are left out.
+
+Older versions, and backups, have the rows in parts (`holdfast.journal.codec`). The last part counts the others, so
+that a picture with a hole in it is never taken for a whole one.
 """
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from holdfast.core.state import Frozen, Head
+from holdfast.core.state import TABLES, Frozen, Head, State
 from holdfast.core.values import AccessToken, Memo, Remembered, Session, Slot
-from holdfast.journal.base import RESTORE, JournalDamagedError
-from holdfast.journal.codec import TicketRow, ticket_of, ticket_row
+from holdfast.journal.base import HEAD, RESTORE, Changes, JournalDamagedError, Values
+from holdfast.journal.codec import PAIRS, TicketRow, end_of, part_of, ticket_of, ticket_row, values_of_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-PART_ROWS = 512
+    from holdfast.core.kept import Notes
+    from holdfast.core.state import Taken
+    from holdfast.core.values import Ticket
+
+__all__ = ["changes", "decode", "encode", "end_of", "head_bytes", "head_of", "load", "part_of", "values"]
+
+SLICE_ROWS = 512
+"""How many rows are encoded at once, at most: about a millisecond."""
+SLICE_BYTES = 128 * 1024
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Part(msgspec.Struct, frozen=True, array_like=True):
-    """What a part holds, and its rows."""
+class _Codec(NamedTuple):
+    """How the rows of a table are written and read."""
 
-    kind: str
-    rows: msgspec.Raw
+    key_bytes: Callable[[Any], bytes]
+    key_of: Callable[[bytes], Any]
+    value_bytes: Callable[[Any], bytes]
+    value_of: Callable[[bytes], Any]
 
 
-_decode_part = msgspec.msgpack.Decoder(_Part).decode
-_row_types: dict[str, Any] = {
-    "head": list[tuple[str, Head]],
-    "slots": list[tuple[str, Slot]],
-    "sessions": list[tuple[str, Session]],
-    "remembered": list[tuple[str, Remembered]],
-    "memos": list[tuple[tuple[str, str], Memo]],
-    "tokens": list[tuple[str, AccessToken]],
-    "tickets": list[tuple[str, TicketRow]],
-    "last_used": list[tuple[str, int]],
-    "end": list[tuple[str, int]],
+def _reads(type_: Any) -> Callable[[bytes], Any]:  # noqa: ANN401 - any type of a value
+    return msgspec.msgpack.Decoder(type_).decode
+
+
+def _ticket_bytes(ticket: Ticket) -> bytes:
+    return _encode(ticket_row(ticket))
+
+
+_ticket_row_of = _reads(TicketRow)
+
+
+def _ticket_of(data: bytes) -> Ticket:
+    return ticket_of(_ticket_row_of(data))
+
+
+_values: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+    HEAD: (_encode, _reads(Head)),
+    "slots": (_encode, _reads(Slot)),
+    "sessions": (_encode, _reads(Session)),
+    "remembered": (_encode, _reads(Remembered)),
+    "memos": (_encode, _reads(Memo)),
+    "tokens": (_encode, _reads(AccessToken)),
+    "tickets": (_ticket_bytes, _ticket_of),
+    "last_used": (_encode, _reads(int)),
 }
-_decoders = {kind: msgspec.msgpack.Decoder(type_).decode for kind, type_ in _row_types.items()}
+_pair_of = _reads(tuple[str, str])
+_codecs = {
+    table: _Codec(_encode, _pair_of, *value) if table in PAIRS else _Codec(str.encode, bytes.decode, *value)
+    for table, value in _values.items()
+}
+
+
+# What changed, for the archive.
+
+
+def head_bytes(head: Head) -> bytes:
+    """Return the scalars of the state as they are archived."""
+    return _encode(head)
+
+
+def changes(taken: Taken) -> Iterator[Changes]:
+    """Yield what changed, in slices: of each table what is gone, then what changed, then what is new."""
+    for table in TABLES:
+        yield from _changes_of(table, taken.tables[table])
+
+
+def _changes_of(table: str, notes: Notes[Any, Any]) -> Iterator[Changes]:
+    codec = _codecs[table]
+    gone = iter(notes.gone)
+    while keys := [codec.key_bytes(key) for key in islice(gone, SLICE_ROWS)]:
+        yield Changes(table, gone=keys)
+    for rows in _slices(codec, notes.changed):
+        yield Changes(table, changed=rows)
+    for rows in _slices(codec, notes.new):
+        yield Changes(table, new=rows)
+
+
+def _slices(codec: _Codec, rows: dict[Any, Any]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield rows as bytes, some at a time: not too many, and not too large together."""
+    key_bytes, _, value_bytes, _ = codec
+    some: list[tuple[bytes, bytes]] = []
+    size_bytes = 0
+    for key, value in rows.items():
+        data = value_bytes(value)
+        some.append((key_bytes(key), data))
+        size_bytes += len(data)
+        if len(some) >= SLICE_ROWS or size_bytes >= SLICE_BYTES:
+            yield some
+            some, size_bytes = [], 0
+    if some:
+        yield some
+
+
+# All of it.
+
+
+def values(frozen: Frozen) -> Iterator[Values]:
+    """Yield a whole picture, as the archive has it: the head first."""
+    yield from (Values(HEAD, rows) for rows in _slices(_codecs[HEAD], {HEAD: frozen.head}))
+    for table in TABLES:
+        yield from (Values(table, rows) for rows in _slices(_codecs[table], getattr(frozen, table)))
+
+
+def load(archived: Iterable[Values]) -> State:
+    """Make the state from all values of the archive; none make an empty one."""
+    state, head = State(), Head()
+    for table, rows in _read(archived):
+        if table == HEAD:
+            head = rows[HEAD]
+        else:
+            state.table(table).load(rows)
+    state.begin_with(head)
+    return state
+
+
+def head_of(archived: Values) -> Head:
+    """Return the scalars of the state, from the table of the head."""
+    ((_, rows),) = _read([archived])
+    head: Head = rows[HEAD]
+    return head
+
+
+def _read(archived: Iterable[Values]) -> Iterator[tuple[str, dict[Any, Any]]]:
+    for each in archived:
+        try:
+            codec = _codecs[each.table]
+            key_of, value_of = codec.key_of, codec.value_of
+            yield each.table, {key_of(key): value_of(value) for key, value in each.rows}
+        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
+            problem = f"a value of the table {each.table!r} in the archived state cannot be read: {error}"
+            raise JournalDamagedError(problem, RESTORE) from error
+
+
+# Parts, as older versions and backups have them.
 
 
 def encode(frozen: Frozen) -> Iterator[bytes]:
-    """Yield the picture part by part."""
+    """Yield a whole picture part by part."""
     count = 0
-    for part in _tables(frozen):
-        yield part
+    for each in values(frozen):
+        yield part_of(each)
         count += 1
-    yield _part("end", [("parts", count)])
+    yield end_of(count)
 
 
 def decode(parts: Iterable[bytes]) -> Frozen:
     """Put the picture together again; no parts make an empty one."""
-    tables: dict[str, dict[Any, Any]] = {kind: {} for kind in _decoders}
-    count = 0
-    for data in parts:
-        try:
-            part = _decode_part(data)
-            tables[part.kind].update(_decoders[part.kind](part.rows))
-        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
-            raise JournalDamagedError(f"part {count} of the snapshot cannot be read: {error}") from error
-        count += 1
-    wanted = tables.pop("end").get("parts", -1) + 1
-    if count != wanted:
-        raise JournalDamagedError(f"the snapshot has {count} parts and should have {wanted}", RESTORE)
-    head = tables.pop("head").get("head", Head())
-    tickets = {ticket_id: ticket_of(row) for ticket_id, row in tables.pop("tickets").items()}
-    return Frozen(head=head, tickets=tickets, **tables)
-
-
-def _tables(frozen: Frozen) -> Iterator[bytes]:
-    yield _part("head", [("head", frozen.head)])
-    yield from _parts("slots", frozen.slots.items())
-    yield from _parts("sessions", frozen.sessions.items())
-    yield from _parts("remembered", frozen.remembered.items())
-    yield from _parts("memos", frozen.memos.items())
-    yield from _parts("tokens", frozen.tokens.items())
-    yield from _parts("tickets", ((ticket_id, ticket_row(ticket)) for ticket_id, ticket in frozen.tickets.items()))
-    yield from _parts("last_used", frozen.last_used.items())
-
-
-def _parts(kind: str, rows: Iterable[tuple[Any, Any]]) -> Iterator[bytes]:
-    walk = iter(rows)
-    while some := list(islice(walk, PART_ROWS)):
-        yield _part(kind, some)
-
-
-def _part(kind: str, rows: list[tuple[Any, Any]]) -> bytes:
-    return _encode(_Part(kind, msgspec.Raw(_encode(rows))))
+    tables: dict[str, dict[Any, Any]] = {table: {} for table in (HEAD, *TABLES)}
+    for table, rows in _read(values_of_parts(parts)):
+        tables[table].update(rows)
+    return Frozen(head=tables.pop(HEAD).get(HEAD, Head()), **tables)

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.core.events import Event, Joined, Record
 from holdfast.core.values import Labels, Terms, Ticket
-from holdfast.journal.base import JournalDamagedError, JournalTooNewError
+from holdfast.journal.base import RESTORE, JournalDamagedError, JournalTooNewError, Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +34,9 @@ covers the number of the format too. 3: a revoked token ends its sessions, and w
 was, which are records that older versions cannot read. 4: a restore from a backup is a record, and so is what rests on
 time alone, and that another request has a place in the line.
 """
+PAIRS = frozenset({"memos"})
+"""The tables of the state whose keys are pairs of texts, written as MessagePack. All others are texts, in UTF-8."""
+END = "end"
 USE_THE_NEWER = "If a newer version of Holdfast wrote it, start that one; else restore the directory from a backup"
 
 
@@ -151,6 +154,50 @@ def unseal(data: bytes) -> bytes:
     if len(bodies) != 1:
         raise JournalDamagedError(f"a part of a snapshot has {len(bodies)} frames instead of one")
     return bodies[0]
+
+
+# Parts of the state: rows of one table, as older versions wrote them into snapshots, and as backups have them.
+
+
+class _Part(msgspec.Struct, frozen=True, array_like=True):
+    table: str
+    rows: list[tuple[msgspec.Raw, msgspec.Raw]]
+
+
+_part_of = msgspec.msgpack.Decoder(_Part).decode
+_text_of = msgspec.msgpack.Decoder(str).decode
+_count_of = msgspec.msgpack.Decoder(int).decode
+
+
+def part_of(values: Values) -> bytes:
+    """Write rows as a part. The values stand in it as they are."""
+    is_pair = values.table in PAIRS
+    rows = [(msgspec.Raw(key if is_pair else _encode(key.decode())), msgspec.Raw(value)) for key, value in values.rows]
+    return _encode(_Part(values.table, rows))
+
+
+def end_of(count: int) -> bytes:
+    """Write the last part: it counts the others."""
+    return _encode(_Part(END, [(msgspec.Raw(_encode("parts")), msgspec.Raw(_encode(count)))]))
+
+
+def values_of_parts(parts: Iterable[bytes]) -> Iterator[Values]:
+    """Read the rows of all parts. Raises for one that cannot be read, and if they are not whole; none at all are."""
+    count = wanted = 0
+    for number, data in enumerate(parts):
+        count = number + 1
+        try:
+            part = _part_of(data)
+            if part.table == END:
+                wanted = _count_of(part.rows[0][1]) + 1
+                continue
+            is_pair = part.table in PAIRS
+            rows = [(bytes(key) if is_pair else _text_of(key).encode(), bytes(value)) for key, value in part.rows]
+        except (msgspec.MsgspecError, UnicodeDecodeError, IndexError) as error:
+            raise JournalDamagedError(f"part {number} of the snapshot cannot be read: {error}") from error
+        yield Values(part.table, rows)
+    if count != wanted:
+        raise JournalDamagedError(f"the snapshot has {count} parts and should have {wanted}", RESTORE)
 
 
 def _frames(data: bytes) -> Iterator[bytes]:

@@ -45,7 +45,7 @@ _check = check_in(CHECKS)
 
 @_check
 async def _new_journal_is_empty(place: JournalPlace) -> None:
-    """A new place has no snapshot and no records, and its first tenure has a number of at least 1."""
+    """A new place has nothing archived and no records, and its first tenure has a number of at least 1."""
     journal = place(keeping=Keeping())
     recovered = await journal.open()
     expect((list(recovered.values), list(recovered.records)), ([], []), "what was found")

@@ -88,7 +88,7 @@ def _stopped(directory: Path) -> list[dict[str, Plain]]:
     async def first(clock: ManualClock) -> dict[str, Plain]:
         async with _serving(lost, clock) as (world, engine):
             left = await everything(world, "before")
-            await engine.compact()
+            await engine.archive()
         return left
 
     async def second(clock: ManualClock) -> dict[str, Plain]:
@@ -123,7 +123,7 @@ def _killed(directory: Path) -> list[dict[str, Plain]]:
             alive = Path(folder) / "data"
             async with _serving(alive, clock) as (world, engine):
                 worker = (await world.told("POST", "/tokens", {"name": "worker"}))["token"]
-                await engine.compact()
+                await engine.archive()
             async with _serving(alive, clock) as (world, engine):
                 await world.acquire("held", token=worker, key="held", owner="ana", ttl_seconds=86_400, metadata="m")
                 shutil.copytree(alive, directory)

@@ -1,0 +1,188 @@
+"""Archiving: when it is due, and how what changed goes to the archive while commands go on.
+
+The archive stands for all records up to a number, so that a start need not replay them. It may show only what is
+durable, and only whole batches. The writer alone knows where a batch ends, so the changes are taken by it:
+
+    archiver                     engine's writer                     journal
+    changes are wanted  ──────►  take what changed, then
+                                 append the batch  ───────────────►  durable
+    the changes  ◄─────────────  as the last answer of that batch
+    encode them, slice by slice  ─────────────────────────────────►  archive(number, head, changes)
+
+To take them costs next to nothing, however much changed: the state notes it all the time (`core/kept.py`). They are
+encoded in slices on the event loop, and the loop serves between two of them. Nothing here walks over all there is.
+
+**If the journal refuses**, what it did not take is kept. The next try takes what changed since, adds it, and gives
+both. The archive before goes on counting, and the tail grows until it works again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.core.values import Moment
+from holdfast.engine import snapshot
+from holdfast.engine.replies import outcome_or_raise, settle_future
+from holdfast.journal.base import JournalUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.core.state import State, Taken
+    from holdfast.engine.clock import Clock
+    from holdfast.engine.replies import OwedAnswer
+    from holdfast.journal.base import Journal
+
+RETRY_MS_MIN = 1_000
+"""How soon after a refusal it is tried again at the earliest, however many records come."""
+RETRY_MS_MAX = 30_000
+"""How soon at the latest, though none come: a journal that is too full takes no claims until it was archived."""
+STEPS_AT_ONCE = 1_000
+"""How many notes of changes are added or let go before the loop serves others."""
+
+log = logging.getLogger("holdfast.engine")
+
+
+class Archiving(msgspec.Struct, frozen=True, kw_only=True):
+    """When it is due: once so many records, or so many bytes of them, are not archived."""
+
+    records: int = 100_000
+    size_bytes: int = 256 * 2**20
+
+
+class Archiver:
+    """Gives the journal what changed, once at a time, in a task of its own."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        archiving: Archiving,
+        clock: Clock,
+        wake_writer: Callable[[], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        """`wake_writer` lets the writer look at `wanted`; `fail` ends the engine."""
+        self._journal = journal
+        self._archiving = archiving
+        self._clock = clock
+        self._wake_writer = wake_writer
+        self._fail = fail
+        self._last_seq = self._archived_seq = 0
+        """The last durable record, and the last that is archived."""
+        self._due_records = archiving.records
+        self._due_bytes = archiving.size_bytes
+        self._not_before_ms = 0
+        self._retry: asyncio.TimerHandle | None = None
+        self._refused: str | None = None
+        """Why the journal refused the last time; None if it did not."""
+        self._owed: Taken | None = None
+        """What was taken and is not archived."""
+        self._task: asyncio.Task[None] | None = None
+        self.wanted: asyncio.Future[Any] | None = None
+        """Where the changes are waited for."""
+
+    def begin_anew(self, seq: int, replayed: int) -> None:
+        """Count from what a recovery found: the last record, and how many of them are not archived."""
+        self._owed = None
+        self._last_seq, self._archived_seq = seq, seq - replayed
+        self._be_due_as_set()
+
+    def count(self, records: int) -> None:
+        """Count records that became durable, and begin if it is due."""
+        self._last_seq += records
+        is_due = self._last_seq - self._archived_seq >= self._due_records or self._journal.tail_bytes >= self._due_bytes
+        if is_due and (self._refused is None or self._clock.monotonic_ms() >= self._not_before_ms):
+            self._begin()
+
+    async def archive(self) -> None:
+        """Let all that is durable be archived, and wait until it is; if that is on its way already, wait for it."""
+        await asyncio.wait({self._begin()})
+
+    def take(self, wanted: asyncio.Future[Any], state: State, now_ms: int) -> OwedAnswer:
+        """Return what changed as the last answer of a batch: it is given once all that it shows is durable.
+
+        So the archive never holds what the journal does not, nor half of an append.
+        """
+        self.wanted = None
+        now = Moment(now_ms, self._clock.wall_ms())
+        return (lambda outcome, _: settle_future(wanted, outcome)), state.take_changes(), now
+
+    def cancel(self) -> None:
+        """Give up what is on its way, if anything is; the archive before goes on counting."""
+        self.wanted = None
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def end(self) -> None:
+        """Give up what is on its way, and wait until nothing runs."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    def _begin(self) -> asyncio.Task[None]:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._archive())
+        return self._task
+
+    async def _archive(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        self.wanted = asyncio.get_running_loop().create_future()
+        self._wake_writer()
+        try:
+            owed = await self._add(outcome_or_raise(await self.wanted))
+            head = owed.head
+            await self._journal.archive(
+                head.seq, snapshot.head_bytes(head), snapshot.changes(owed), self._clock.wall_ms()
+            )
+            await self._archived(owed)
+        except JournalUnavailableError as error:
+            self._be_refused(str(error))
+        except Exception as error:  # noqa: BLE001 - Whatever it is, it ends the engine, which logs it.
+            self._fail(error)
+
+    async def _add(self, taken: Taken) -> Taken:
+        """Add what changed to what is owed already."""
+        if self._owed is None:
+            self._owed = taken
+        else:
+            self._owed.head = taken.head
+            for table, notes in self._owed.tables.items():
+                await _slowly(notes.add(taken.tables[table]))
+        return self._owed
+
+    async def _archived(self, owed: Taken) -> None:
+        self._owed = None
+        self._archived_seq = owed.head.seq
+        self._be_due_as_set()
+        if self._refused is not None:
+            log.warning("archiving works again: all records up to %d are archived", self._archived_seq)
+            self._refused = None
+        for notes in owed.tables.values():
+            await _slowly(notes.let_go())
+
+    def _be_due_as_set(self) -> None:
+        self._due_records, self._due_bytes = self._archiving.records, self._archiving.size_bytes
+
+    def _be_refused(self, why: str) -> None:
+        """Try again later, not at once: what was refused now would most likely be refused after every batch."""
+        if why != self._refused:
+            log.warning("%s; nothing is lost, and archiving is tried again after some more records", why)
+        self._refused = why
+        self._due_records = self._last_seq - self._archived_seq + max(1, self._archiving.records // 10)
+        self._due_bytes = self._journal.tail_bytes + max(1, self._archiving.size_bytes // 10)
+        self._not_before_ms = self._clock.monotonic_ms() + RETRY_MS_MIN
+        self._retry = asyncio.get_running_loop().call_later(RETRY_MS_MAX / 1000, self._begin)
+
+
+async def _slowly(steps: Iterator[None]) -> None:
+    """Take all steps, and let the loop serve now and then."""
+    for number, _ in enumerate(steps, 1):
+        if number % STEPS_AT_ONCE == 0:
+            await asyncio.sleep(0)
