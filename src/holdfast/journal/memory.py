@@ -19,6 +19,7 @@ from holdfast.journal.base import (
     JournalUnavailableError,
     Keeping,
     Recovered,
+    at_once,
     matches,
 )
 from holdfast.journal.codec import decode_batch, encode_batch, seal, unseal
@@ -89,7 +90,8 @@ class MemoryJournal:
         self.appended_bytes = sum(len(data) for _, data in shelf.batches)
         return Recovered(shelf.epoch, [unseal(part) for part in shelf.snapshot], shelf.tail())
 
-    async def append(self, batch: Sequence[Record]) -> None:
+    @at_once
+    def append(self, batch: Sequence[Record]) -> None:
         """Keep a batch."""
         shelf = self._seated("append")
         if not batch:
