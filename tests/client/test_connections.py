@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.client.flows.effects import Open, Send
-from holdfast.client.threads.connection import _Punctual
+from holdfast.client.threads.connection import Connection, _Punctual
 from holdfast.client.threads.http import HttpTransport
 from holdfast.client.values.config import Target
 from holdfast.errors import ServerError, Unreachable
@@ -164,6 +164,10 @@ def test_what_was_sent_is_not_sent_again() -> None:
     assert seen == [b"/once"]
 
 
+READS = {"before": "heard", "head": "readinto", "body": "readinto"}
+"""What waits for the bytes that are missing, by what has come before them."""
+
+
 class Stop(BaseException):
     """An interrupt of a kind that nobody catches."""
 
@@ -187,7 +191,7 @@ def test_no_answer_is_read_as_another(where: str, monkeypatch: pytest.MonkeyPatc
 
     with listening(halting) as url, to(url) as transport:
         with monkeypatch.context() as patch:
-            patch.setattr(_Punctual, "readinto", interrupted)
+            patch.setattr(Connection if where == "before" else _Punctual, READS[where], interrupted)
             with pytest.raises(Stop):
                 transport.send(Send("GET", "/first"))
         more.set()

@@ -7,6 +7,7 @@ import math
 import selectors
 from collections import deque
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hypothesis import settings
@@ -16,13 +17,13 @@ from holdfast.core.values import Limits
 from holdfast.engine import snapshot
 from holdfast.engine.archiving import Archiving
 from holdfast.engine.engine import Engine
-from holdfast.journal.base import HistoryQuery, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.base import AtOnce, HistoryQuery, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.memory import MemoryJournal
 from holdfast.testing.clock import ManualClock
 from tests.support import asking, proof
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 
     from holdfast.core.events import Event, Record
     from holdfast.core.state import State
@@ -181,10 +182,12 @@ class FateJournal:
     """A journal whose appends meet the fates laid down for them, then succeed.
 
     `refused`: known to have failed. `lost` and `kept`: the outcome is unknown, and the batch is gone or there.
+    An append waits for somebody else, as over a network, unless it is done at once, as on a disk.
     """
 
-    def __init__(self, inner: MemoryJournal | None = None) -> None:
+    def __init__(self, inner: MemoryJournal | None = None, *, is_at_once: bool = False) -> None:
         self.inner = inner or MemoryJournal()
+        self.is_at_once = is_at_once
         self.fates: deque[str] = deque()
         self.takes_claims = True
         self.open = self.inner.open
@@ -205,18 +208,27 @@ class FateJournal:
     def history_begins_after(self) -> int:
         return self.inner.history_begins_after
 
-    async def append(self, batch: Sequence[Record]) -> None:
+    def append(self, batch: Sequence[Record]) -> Awaitable[None]:
+        return AtOnce(partial(self._append, batch)) if self.is_at_once else self._append_later(batch)
+
+    async def _append_later(self, batch: Sequence[Record]) -> None:
+        await asyncio.sleep(0)
+        self._append(batch)
+
+    def _append(self, batch: Sequence[Record]) -> None:
         fate = self.fates.popleft() if self.fates else "ok"
         if fate == "refused":
             raise JournalUnavailableError("append: refused by fate")
         if fate != "lost":
-            await self.inner.append(batch)
+            appending = self.inner.append(batch)
+            assert isinstance(appending, AtOnce)
+            appending.now()
         if fate != "ok":
             raise OutcomeUnknownError(f"append: {fate} by fate")
 
     def after_crash(self) -> FateJournal:
         """Return what a crash at this instant leaves."""
-        return FateJournal(self.inner.fork())
+        return FateJournal(self.inner.fork(), is_at_once=self.is_at_once)
 
 
 class SlicedJournal(MemoryJournal):

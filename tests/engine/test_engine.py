@@ -19,7 +19,7 @@ from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import Asked, GateJournal, acquire, release, renew, run, serving, tail, turns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from holdfast.core.events import Record
     from holdfast.testing.clock import ManualClock
@@ -38,6 +38,57 @@ def test_a_turn_is_one_append() -> None:
             await turns()
             assert asked.labels == [str(number) for number in range(50)]
             assert [len(batch) for batch in journal.appends] == [1, 50]
+
+    run(test)
+
+
+def test_an_append_at_once_needs_no_task() -> None:
+    """What a journal makes durable at once is answered in the next round of the loop, without a task or a future."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            asked = Asked(engine)
+            with no_tasks():
+                for number in range(3):
+                    asked.submit(str(number), acquire(f"job/{number}"))
+                    asked.read(f"read {number}", lambda state, _: len(state.index.held))
+                    assert len(asked.answers) == 2 * number
+                    await asyncio.sleep(0)
+                    assert len(asked.answers) == 2 * number + 2
+
+    run(test)
+
+
+@contextlib.contextmanager
+def no_tasks() -> Iterator[None]:
+    """Let it fail to make a task."""
+
+    def make(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("a task was made")
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(make)
+    try:
+        yield
+    finally:
+        loop.set_task_factory(None)
+
+
+def test_a_round_without_records_asks_nothing_of_the_journal() -> None:
+    """Reads and refusals that rest on what is durable are answered at once: a journal far away is not asked."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job"))
+            journal.is_shut = True
+            asked = Asked(engine)
+            asked.submit("held", acquire("job", "other"))
+            asked.read("read", lambda state, _: len(state.index.held))
+            await turns()
+            assert asked.labels == ["held", "read"]
+            assert journal.waiting is None
 
     run(test)
 

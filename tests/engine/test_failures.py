@@ -16,6 +16,7 @@ from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.engine.waiters import after_wait
 from holdfast.journal.base import DeposedError, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.failpoints import arm
+from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import (
     Asked,
     FateJournal,
@@ -81,11 +82,16 @@ def test_a_known_failure_takes_back_all_that_rests_on_it() -> None:
     run(test)
 
 
-def test_failure_after_failure_is_survived() -> None:
+either_way = pytest.mark.parametrize("is_at_once", [True, False])
+"""In a journal that appends at once, and in one that waits for somebody else."""
+
+
+@either_way
+def test_failure_after_failure_is_survived(*, is_at_once: bool) -> None:
     """A store that refuses for a while is asked again by each command: reads go on, the first success counts (I6)."""
 
     async def test(clock: ManualClock) -> None:
-        journal = FateJournal()
+        journal = FateJournal(is_at_once=is_at_once)
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("old"))
             journal.fates.extend(["refused"] * 5)
@@ -99,11 +105,48 @@ def test_failure_after_failure_is_survived() -> None:
     run(test)
 
 
-def test_expiry_taken_back_comes_again() -> None:
+@either_way
+def test_a_refused_append_takes_back_all_at_once(*, is_at_once: bool) -> None:
+    """Once an append is known to have failed, nothing is decided on top of it: not even by its own replies (I6)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = FateJournal(is_at_once=is_at_once)
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            journal.fates.append("refused")
+            engine.submit(acquire("job"), lambda *_: asked.submit("by the reply", acquire("job", "again")))
+            await turns(10)
+            assert asked.kinds == ["Unavailable"]
+            assert isinstance((await engine.ask(acquire("job", "later")))[0], Acquired)
+            assert len(await tail(journal.inner)) == 2
+
+    run(test)
+
+
+@either_way
+@pytest.mark.parametrize("fate", ["lost", "kept"])
+def test_an_unknown_append_is_not_answered_as_done(fate: str, *, is_at_once: bool) -> None:
+    """Nobody knows what became of the batch: its answers say so, nobody hears of its records, and the engine ends."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = FateJournal(is_at_once=is_at_once)
+        async with serving(journal, clock) as engine:
+            listener = engine.feed.listen("job")
+            journal.fates.append(fate)
+            assert isinstance((await engine.ask(acquire("job")))[0], Unknown)
+            assert engine.ended.is_set()
+            assert listener.at_hand() is None
+            assert isinstance((await engine.ask(acquire("other")))[0], Unavailable)
+
+    run(test)
+
+
+@either_way
+def test_expiry_taken_back_comes_again(*, is_at_once: bool) -> None:
     """A lease whose end could not be written ends when it can: the timer goes on after a failure (L2)."""
 
     async def test(clock: ManualClock) -> None:
-        journal = FateJournal()
+        journal = FateJournal(is_at_once=is_at_once)
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job", ttl_ms=2_000))
             journal.fates.extend(["refused"] * 3)
@@ -357,23 +400,22 @@ def test_a_bug_behind_a_decision_ends_the_engine(place: str, monkeypatch: pytest
     run(test)
 
 
-def test_a_cancelled_writer_leaves_nobody_waiting() -> None:
-    """A writer that is cancelled from outside says that the outcome is unknown, and the engine ends (I6)."""
+def test_a_cancelled_append_leaves_nobody_waiting() -> None:
+    """An append that is cancelled from outside has an unknown outcome: that is said, and the engine ends (I6)."""
 
     async def test(clock: ManualClock) -> None:
-        for is_busy in (True, False):
-            journal = GateJournal()
-            async with serving(journal, clock) as engine:
-                asked = Asked(engine)
-                journal.is_shut = True
-                if is_busy:
-                    asked.submit("job", acquire("job"))
-                await turns()
-                assert engine._writer is not None
-                engine._writer.cancel()
-                await asyncio.wait_for(engine.ended.wait(), 1)
-                asked.submit("later", acquire("other"))
-                assert asked.kinds == (["Unknown"] if is_busy else []) + ["Unavailable"]
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            journal.is_shut = True
+            asked.submit("job", acquire("job"))
+            await turns()
+            asked.submit("on top", acquire("job", "other"))
+            (appending,) = asyncio.all_tasks() - {asyncio.current_task()}
+            appending.cancel()
+            await asyncio.wait_for(engine.ended.wait(), 1)
+            asked.submit("later", acquire("other"))
+            assert asked.kinds == ["Unknown", "Unknown", "Unavailable"]
 
     run(test)
 
@@ -437,16 +479,17 @@ def failpoints() -> Iterator[None]:
     arm({})
 
 
+@either_way
 @pytest.mark.usefixtures("failpoints")
 @pytest.mark.parametrize(
     ("place", "written"),
     [("before_append", 1), ("after_append_before_publish", 2), ("after_publish_before_answer", 2)],
 )
-def test_every_place_on_the_path_can_fail(place: str, written: int) -> None:
+def test_every_place_on_the_path_can_fail(place: str, written: int, *, is_at_once: bool) -> None:
     """An error at any named place of the commit path is an unknown outcome, whatever the journal has by then (I6)."""
 
     async def test(clock: ManualClock) -> None:
-        journal = GateJournal()
+        journal = MemoryJournal() if is_at_once else GateJournal()
         async with serving(journal, clock) as engine:
             arm({"HOLDFAST_FAILPOINTS": f"{place}=error", "HOLDFAST_TESTING": "1"})
             assert isinstance((await engine.ask(acquire("job")))[0], Unknown)

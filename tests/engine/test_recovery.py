@@ -225,16 +225,18 @@ class _Witness:
             waits,
             st.sampled_from(["crash", "archive", *FATES, *FATES]),
         )
-    )
+    ),
+    st.booleans(),
 )
-def test_nothing_acknowledged_is_lost(steps: list[list[Command] | int | str]) -> None:
+def test_nothing_acknowledged_is_lost(steps: list[list[Command] | int | str], is_at_once: bool) -> None:
     """Whatever becomes of appends, every acknowledged change is durable, no denied one is, no token comes twice.
 
-    I5, I6, C6: with several commands a turn, refused and unknown appends, crashes between decision and append.
+    I5, I6, C6: with several commands a turn, refused and unknown appends, crashes between decision and append, in
+    journals that append at once and in those that wait.
     """
 
     async def test(clock: ManualClock) -> None:
-        journal, fresh, witness = FateJournal(), _Ids(), _Witness()
+        journal, fresh, witness = FateJournal(is_at_once=is_at_once), _Ids(), _Witness()
         engine = _engine(journal, clock)
         await engine.start()
         for step in [*steps, "crash"]:

@@ -310,6 +310,7 @@ def test_time_keeps_pace_while_an_append_is_on_its_way() -> None:
             assert not asking.done()
             journal.open_gate()
             await asking
+            await turns()
             ends = [record for record in journal.appends[-1] if isinstance(record.event, Ended)]
             assert [2_000 <= record.at_ms - begun_ms <= 2_001 for record in ends] == [True]
 

@@ -6,7 +6,7 @@ Everything runs on one event loop: commands are decided one after another, and t
         ▼  decide, evolve          in memory, at once
     _batch, _answers               records and outcomes gather until the writer is free
         ▼  the writer takes both
-    append ──► publish ──► answer  meanwhile the next batch gathers
+    append ──► publish ──► answer  while a slow append is on its way, the next batch gathers
 
 **A turn** begins with the first thing that is asked, and has one time for all that is decided in it. It ends with the
 millisecond in which it began (`turns` says why), and at the latest when the writer takes the batch; if the writer is
@@ -15,8 +15,9 @@ busy, with this round of the event loop.
 **A batch** is every record since the writer last came by. One batch is one append and one sync: alone, an answer waits
 for one sync; under load one sync serves hundreds.
 
-**The writer** is one task. It takes records and answers together. So an answer is given after the records that it made,
-and after those of everybody who asked before.
+**The writer** is called by the loop when the round in which something was asked is over. It takes records and answers
+together. So an answer is given after the records that it made, and after those of everybody who asked before. An append
+that waits has a task, one that is done at once (`AtOnce`) needs none. Both end in `_conclude`: there the rules stand.
 
 **Why nothing is answered early.** A refusal or a read may rest on a record that is not durable yet: "held by ana" would
 be untrue if the power failed before ana's grant was on the disk. So they wait in `_answers` like all others.
@@ -54,13 +55,13 @@ from holdfast.engine.replies import Unavailable, Unknown, answer_all, outcome_or
 from holdfast.engine.turns import Turns
 from holdfast.engine.waiters import Waited, Waiter, Waiters, places_after
 from holdfast.engine.watchdog import Watchdog
-from holdfast.journal.base import Journal, JournalError, JournalUnavailableError
+from holdfast.journal.base import AtOnce, Journal, JournalError, JournalUnavailableError
 from holdfast.journal.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
-    from holdfast.core.decision import Notice
+    from holdfast.core.decision import Due, Notice
     from holdfast.engine.replies import OwedAnswer, Reply
     from holdfast.journal.base import HistoryPage, HistoryQuery
 
@@ -99,9 +100,8 @@ class Engine:
         self._answers: list[OwedAnswer] = []
         self._serving = False
         self._stopping = False
-        self._gathered: asyncio.Future[None] | None = None
-        """What the writer waits for while there is nothing to write."""
-        self._writer: asyncio.Task[None] | None = None
+        self._writer: asyncio.Handle | asyncio.Future[None] | None = None
+        """The call that comes when this round is over, or what the writer waits for. None: there is nothing to do."""
         self._waiters = Waiters()
         self._may_wait = True
         """Whether a command may wait in line: not while the server stops."""
@@ -119,7 +119,6 @@ class Engine:
         except BaseException:
             await self.stop()
             raise
-        self._writer = asyncio.create_task(self._write())
 
     async def stop(self) -> None:
         """Answer what was asked, stop the clock, give the seat back. Calling it again is harmless."""
@@ -127,10 +126,9 @@ class Engine:
         self._stopping = True
         self._serving = False
         self._turns.cancel_timer()
-        self._wake_writer()
-        if self._writer is not None:
+        while self._writer is not None:
             # Waited for and never cancelled: a cancelled append would be one whose outcome nobody knows.
-            await asyncio.wait({self._writer})
+            await (asyncio.wait({self._writer}) if isinstance(self._writer, asyncio.Future) else asyncio.sleep(0))
         await self._archiver.end()
         self.feed.close()
         if self._watchdog is not None:
@@ -193,7 +191,8 @@ class Engine:
                 self._notify(decision.notices)
             agenda = state.agenda
             if agenda.candidates or agenda.names_with_new_holder:
-                self._settle_line(now)
+                # Those have their turn whom this command made room for (W1).
+                self._settle(settle_line, now)
             if waiter is not None and waiter.deadline_ms <= now.ms:
                 self._send_away(self._waiters.overdue(now.ms))
         except Exception as error:  # noqa: BLE001 - Whatever it is, memory cannot be trusted any more.
@@ -245,17 +244,14 @@ class Engine:
         is_first = self._turns.round_began_ms is None
         now = self._turns.begin()
         try:
-            while (due := settle(self.state, now, self.limits)) is not None:
-                self._apply(due.event, now)
-                self._notify(due.notices)
+            self._settle(settle, now)
             if self._waiters.deadlines and self._waiters.deadlines[0][0] <= now.ms:
                 self._send_away(self._waiters.overdue(now.ms))
         except Exception as error:
             self._fail(error)
             raise
-        if self._gathered is not None and not self._gathered.done():
-            self._gathered.set_result(None)
-        elif is_first:
+        self._wake_writer()
+        if is_first and isinstance(self._writer, asyncio.Future):
             # The writer is busy. Its next batch may gather over many rounds of the loop.
             asyncio.get_running_loop().call_soon(self._end_round)
         return now
@@ -266,9 +262,9 @@ class Engine:
         if self._turns.timer is None:
             self._set_timer()
 
-    def _settle_line(self, now: Moment) -> None:
-        """Let those have their turn whom the last command made room for, before anything else is decided (W1)."""
-        while (due := settle_line(self.state, now, self.limits)) is not None:
+    def _settle(self, next_due: Callable[[State, Moment, Limits], Due | None], now: Moment) -> None:
+        """Let all happen that is due, one after another, before anything else is decided (T3, W1)."""
+        while (due := next_due(self.state, now, self.limits)) is not None:
             self._apply(due.event, now)
             self._notify(due.notices)
 
@@ -301,65 +297,67 @@ class Engine:
 
     # The writer: makes batch after batch durable, then answers.
 
-    async def _write(self) -> None:
-        """Make turn after turn durable; while one is on its way to a remote journal, the next gathers."""
+    def _wake_writer(self) -> None:
+        """Let the writer come when this round is over, unless it will or is busy. All of the round is in its batch."""
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        """Take what gathered and append it: in this call, or in a task while the next gathers."""
+        self._writer = None
         try:
-            while await self._something_gathered():
-                wanted = self._archiver.wanted
-                if wanted is not None:
-                    self._answers.append(self._archiver.take(wanted, self.state, self._turns.now_ms))
-                self._end_round()
-                batch, answers = self._batch, self._answers
-                self._batch, self._answers = [], []
-                await self._commit(batch, answers)
+            if (wanted := self._archiver.wanted) is not None:
+                self._answers.append(self._archiver.take(wanted, self.state, self._turns.now_ms))
+            self._end_round()
+            appending = self._append(self._batch) if self._batch else None
         except BaseException as error:
-            # Cancelled from outside, or the state cannot be read. Without a writer nobody would be answered again.
             self._fail(error)
             if not isinstance(error, Exception):
                 raise
-
-    async def _something_gathered(self) -> bool:
-        if self._batch or self._answers or self._archiver.wanted is not None:
-            # A reply may have asked the next thing at once: the rest of the loop comes first, and joins the batch.
-            await asyncio.sleep(0)
-        elif self._stopping or self.failed is not None:
-            return False
+            return
+        batch, answers = self._batch, self._answers
+        self._batch, self._answers = [], []
+        if appending is None:
+            answer_all(answers)
+        elif isinstance(appending, AtOnce):
+            self._conclude(appending.now, batch, answers)
         else:
-            if self._turns.round_began_ms is not None:
-                # It only looked at the time, and left nothing. What follows begins another, and that wakes us.
-                self._end_round()
-            self._gathered = asyncio.get_running_loop().create_future()
-            await self._gathered
-        return True
+            self._writer = asyncio.ensure_future(appending)
+            self._writer.add_done_callback(lambda appended: self._go_on(appended, batch, answers))
 
-    async def _commit(self, batch: list[Record], answers: list[OwedAnswer]) -> None:
-        """Append, publish, answer. In this order."""
+    def _append(self, batch: list[Record]) -> Awaitable[None]:
+        failpoint("before_append")
+        return self.journal.append(batch)
+
+    def _go_on(self, appended: asyncio.Future[None], batch: list[Record], answers: list[OwedAnswer]) -> None:
+        """An append that took its time is over: conclude it, and look at what gathered meanwhile."""
+        self._writer = None
+        self._conclude(appended.result, batch, answers)
+        self._wake_writer()
+
+    def _conclude(self, append: Callable[[], None], batch: list[Record], answers: list[OwedAnswer]) -> None:
+        """Append, publish, answer. In this order. `append` returns when the batch is durable, or raises why not."""
         try:
-            if batch:
-                await self._append(batch)
-                self.feed.publish(batch)
-                failpoint("after_publish_before_answer")
+            append()
+            failpoint("after_append_before_publish")
+            self.feed.publish(batch)
+            failpoint("after_publish_before_answer")
         except JournalUnavailableError as error:
-            await self._take_back(answers, Unavailable(str(error)))
+            self._take_back(answers, Unavailable(str(error)))
         except BaseException as error:
             self._fail(error, answers)
             if not isinstance(error, Exception):
                 raise
         else:
             answer_all(answers)
-            if batch and self._trouble.is_on:
+            if self._trouble.is_on:
                 self._trouble.ended(len(batch))
             if self.failed is None:
                 self._archiver.count(len(batch))
 
-    async def _append(self, batch: list[Record]) -> None:
-        failpoint("before_append")
-        await self.journal.append(batch)
-        failpoint("after_append_before_publish")
-
     # When the journal fails.
 
-    async def _take_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
+    def _take_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
         """Nothing of the batch happened, nor of what was decided on top of it: say so and read the state anew.
 
         Who stands in line may have its place since an earlier batch. That is known when the state was read anew, and
@@ -370,13 +368,24 @@ class Engine:
         owed = self._take_all_owed(answers)
         self._answers = [answer for answer in owed if isinstance(answer[1], Waited)]
         answer_all((reply, refused, now) for reply, outcome, now in owed if not isinstance(outcome, Waited))
-        # What is being archived is durable; but a journal is not asked to read and to archive at once.
-        await self._archiver.end()
-        if self._stopping or self.failed is not None:
-            self._answer_everybody((), Unknown(refused.text))
-        else:
-            await self._load()
-            answer_all(places_after(self._take_all_owed(()), self.state, refused))
+        self._writer = asyncio.create_task(self._read_anew(refused))
+
+    async def _read_anew(self, refused: Unavailable) -> None:
+        try:
+            # What is being archived is durable; but a journal is not asked to read and to archive at once.
+            await self._archiver.end()
+            if self._stopping or self.failed is not None:
+                self._answer_everybody((), Unknown(refused.text))
+            else:
+                await self._load()
+                answer_all(places_after(self._take_all_owed(()), self.state, refused))
+        except BaseException as error:
+            # Cancelled from outside, or the state cannot be read. Without it nobody could be answered again.
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        self._writer = None
+        self._wake_writer()
 
     def _fail(self, error: BaseException, answers: Iterable[OwedAnswer] = ()) -> None:
         """What is durable cannot be known here, or memory cannot be trusted: answer nothing more, let the process end.
@@ -391,7 +400,6 @@ class Engine:
         self._turns.cancel_timer()
         self._archiver.cancel()
         self._answer_everybody(answers, Unknown(self.failed))
-        self._wake_writer()
         self.ended.set()
 
     def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unknown) -> None:
@@ -404,10 +412,6 @@ class Engine:
         self._batch, self._answers = [], []
         self._turns.drop()
         return owed
-
-    def _wake_writer(self) -> None:
-        if self._gathered is not None and not self._gathered.done():
-            self._gathered.set_result(None)
 
     # Recovery and archiving.
 

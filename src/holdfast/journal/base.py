@@ -7,14 +7,15 @@ happen; after `OutcomeUnknownError` nobody in this process can know, so the proc
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.core.events import Record, names_of, owners_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from holdfast.core.values import Lease
@@ -230,6 +231,35 @@ class Whole(Protocol):
         ...
 
 
+class AtOnce:
+    """An append that waits for nobody: `now` does it, and so does whoever awaits it. Before that, nothing is done.
+
+    Whoever can do without a task has the answer sooner by it: a task has to be begun, woken and ended by the loop.
+    """
+
+    __slots__ = ("now",)
+
+    def __init__(self, append: Callable[[], None]) -> None:
+        self.now = append
+
+    def __await__(self) -> Generator[None, None, None]:
+        self.now()
+        yield from ()
+
+
+J = TypeVar("J")
+
+
+def at_once(append: Callable[[J, Sequence[Record]], None]) -> Callable[[J, Sequence[Record]], Awaitable[None]]:
+    """Make the `append` of a journal that waits for nobody: on its own disk, or in memory."""
+
+    @wraps(append)
+    def begin(journal: J, batch: Sequence[Record]) -> Awaitable[None]:
+        return AtOnce(partial(append, journal, batch))
+
+    return begin
+
+
 class Journal(Protocol):
     """A durable, totally ordered list of records with one writer.
 
@@ -243,8 +273,10 @@ class Journal(Protocol):
         """Take the writer's seat and tell what is there. Called again by the one who has it, it reads anew."""
         ...
 
-    async def append(self, batch: Sequence[Record]) -> None:
-        """Make a batch durable, all or nothing.
+    def append(self, batch: Sequence[Record]) -> Awaitable[None]:
+        """Make a batch durable, all or nothing. Nothing is done, and nothing raised, before it is awaited.
+
+        Most are an `async def`. One that waits for nobody is marked with `at_once`, and then done without a task.
 
         Raises `JournalUnavailableError` if nothing of it happened, `OutcomeUnknownError` if that cannot be known,
         `DeposedError` if another has the seat.

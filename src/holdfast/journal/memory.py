@@ -29,6 +29,7 @@ from holdfast.journal.base import (
     Keeping,
     Recovered,
     Values,
+    at_once,
     matches,
 )
 from holdfast.journal.codec import decode_batch, encode_batch
@@ -174,7 +175,8 @@ class MemoryJournal:
         self._weigh_tail()
         return Recovered(shelf.epoch, shelf.archive.values(), shelf.tail())
 
-    async def append(self, batch: Sequence[Record]) -> None:
+    @at_once
+    def append(self, batch: Sequence[Record]) -> None:
         """Keep a batch."""
         shelf = self._seated("append")
         if not batch:

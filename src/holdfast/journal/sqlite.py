@@ -37,6 +37,7 @@ from holdfast.journal.base import (
     Nobody,
     Recovered,
     Watch,
+    at_once,
     watched,
 )
 from holdfast.journal.codec import count_records, decode_batch, encode_batch
@@ -120,7 +121,8 @@ class SqliteJournal:
         parts = self._take_seat() if self._store is None else self._look(self._store)
         return Recovered(self._epoch, parts, self._tail(), was_closed)
 
-    async def append(self, batch: Sequence[Record]) -> None:
+    @at_once
+    def append(self, batch: Sequence[Record]) -> None:
         """Commit a batch: one row, one sync."""
         if not batch:
             return

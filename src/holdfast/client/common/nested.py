@@ -34,6 +34,11 @@ class NestedTls:
         while sent < len(data):
             sent += self._do(partial(self._tls.write, data[sent : sent + RECORD_BYTES]))
 
+    def recv(self, size: int) -> bytes:
+        """Read what there is, at most so much, after waiting for some; nothing at the end."""
+        buffer = bytearray(size)
+        return bytes(buffer[: self.recv_into(buffer)])
+
     def recv_into(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
         """Read what there is, after waiting for some; 0 at the end."""
         try:
@@ -49,6 +54,10 @@ class NestedTls:
     def settimeout(self, seconds: float | None) -> None:
         """Wait for so long at most."""
         self.outer.settimeout(seconds)
+
+    def gettimeout(self) -> float | None:
+        """Return how long it waits at most."""
+        return self.outer.gettimeout()
 
     def fileno(self) -> int:
         """Return what can be looked at: whether there is something to read."""

@@ -1,4 +1,4 @@
-"""The client for threads: every operation is a flow, driven here over `http.client`."""
+"""The client for threads: every operation is a flow, driven here over sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection to a server: the socket, the bytes of a request, and the answer as `http.client` reads it.
+"""One connection to a server: the socket, the bytes of a request, and the answer, plain or as `http.client` reads it.
 
 A connection is at one of two places: among the kept ones of its transport, or in the hands of the one call that uses
 it. It goes back to the kept ones as the last step of that call, when its answer was read to the end. Whatever breaks
@@ -24,6 +24,8 @@ from holdfast.client.common.http import Proxy
 from holdfast.client.common.nested import NestedTls
 from holdfast.client.values.config import Target
 
+HEARD_BYTES = 16_384
+"""What is read at once of an answer. Nearly all of them are whole by that."""
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -97,6 +99,8 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock: socket.socket | NestedTls = sock
+        self._look: select.poll | None = None
+        """What looks whether it is quiet. Made when it is kept for the first time: by then it speaks as it will."""
 
     def __del__(self) -> None:
         """Close it: nobody else has it any more."""
@@ -124,39 +128,64 @@ class Connection:
 
     def is_quiet(self) -> bool:
         """Tell whether it can be used again. What can be read before we have asked is a hang-up, or not for us."""
-        look = select.poll()
-        look.register(self.sock, select.POLLIN)
-        return not look.poll(0)
+        if self._look is None:
+            self._look = select.poll()
+            self._look.register(self.sock, select.POLLIN)
+        return not self._look.poll(0)
 
-    def ask(self, method: str, request: bytes, seconds: float, *, in_all: bool = True) -> HTTPResponse:
-        """Send a request and return its answer, of which the head has been read.
-
-        `seconds` are for all of the answer, however slowly it comes, or else for each piece of it.
-        """
-        until_ms = clock.monotonic_ms() + round(seconds * 1_000) if in_all else None
-        self.sock.settimeout(seconds)
+    def say(self, request: bytes, seconds: float) -> int:
+        """Send a request. Returns the moment by which its answer has to be read, to the end: in so many seconds."""
+        until_ms = clock.monotonic_ms() + round(seconds * 1_000)
+        _limit(self.sock, until_ms)
         with suppress(BrokenPipeError):  # It may have answered before it had heard everything.
             self.sock.sendall(request)
-        return self.hear(method, until_ms)
+        return until_ms
 
-    def hear(self, method: str, until_ms: int | None) -> HTTPResponse:
-        """Read the head of an answer; all of it has to be read by then."""
-        source = self.sock if until_ms is None else _Punctual(self.sock, until_ms)
-        response = HTTPResponse(cast("socket.socket", source), method=method)
-        try:
-            response.begin()
-        except BaseException:
-            response.close()
-            raise
-        return response
+    def heard(self, until_ms: int) -> bytes:
+        """Wait for the first bytes of an answer; none at its end. Raises `TimeoutError` when the time is over."""
+        _limit(self.sock, until_ms)
+        return self.sock.recv(HEARD_BYTES)
+
+    def hear(self, method: str, until_ms: int, heard: bytes = b"") -> HTTPResponse:
+        """Read the head of an answer of which so much was heard. All of it has to be read by then."""
+        return _begun(_Punctual(self.sock, until_ms, heard), method)
+
+    def follow(self, method: str, request: bytes, seconds: float) -> HTTPResponse:
+        """Send a request, and read the head of an answer that goes on and on. Each piece may take so long."""
+        self.sock.settimeout(seconds)
+        with suppress(BrokenPipeError):
+            self.sock.sendall(request)
+        return _begun(self.sock, method)
+
+
+def _begun(source: socket.socket | NestedTls | _Punctual, method: str) -> HTTPResponse:
+    response = HTTPResponse(cast("socket.socket", source), method=method)
+    try:
+        response.begin()
+    except BaseException:
+        response.close()
+        raise
+    return response
+
+
+def _limit(sock: socket.socket | NestedTls, until_ms: int) -> None:
+    """Let a socket wait until then at most. To say so is a call of the system, so it is not said twice."""
+    left_ms = until_ms - clock.monotonic_ms()
+    if left_ms <= 0:
+        raise TimeoutError
+    seconds = left_ms / 1_000
+    if sock.gettimeout() != seconds:
+        sock.settimeout(seconds)
 
 
 class _Punctual(io.RawIOBase):
     """What is read from a socket until a moment. A time limit of the socket would begin anew with each byte."""
 
-    def __init__(self, sock: socket.socket | NestedTls, until_ms: int) -> None:
+    def __init__(self, sock: socket.socket | NestedTls, until_ms: int, heard: bytes) -> None:
         self._sock = sock
         self._until_ms = until_ms
+        self._heard = heard
+        """What was read before; it comes first."""
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         """Be read by `http.client`, as a socket is."""
@@ -167,10 +196,12 @@ class _Punctual(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
         """Read what there is. Raises `TimeoutError` when the time is over."""
-        left_ms = self._until_ms - clock.monotonic_ms()
-        if left_ms <= 0:
-            raise TimeoutError
-        self._sock.settimeout(left_ms / 1_000)
+        if self._heard:
+            part = self._heard[: len(buffer)]
+            buffer[: len(part)] = part
+            self._heard = self._heard[len(part) :]
+            return len(part)
+        _limit(self._sock, self._until_ms)
         return self._sock.recv_into(buffer)
 
 

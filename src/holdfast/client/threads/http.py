@@ -1,4 +1,4 @@
-"""The transport over `http.client`: one JSON request, one JSON answer. It follows no redirect.
+"""The transport over sockets: one JSON request, one JSON answer. It follows no redirect.
 
 Connections are kept for the next request in a deque. Taking one out and putting it back is one step of the interpreter
 each, so there is no lock that an interrupt could leave locked, and nothing to wait for: a call that finds none opens
@@ -33,6 +33,7 @@ from holdfast.client.common.http import (
 )
 from holdfast.client.flows.effects import Open, Send
 from holdfast.client.threads.connection import Connection, ProxyRefused, Route, written
+from holdfast.client.threads.plain import plain_answer
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.config import Target
 from holdfast.errors import ServerError, Unreachable
@@ -93,9 +94,16 @@ class HttpTransport:
         connection = self._take(kept) or self._connect(request.answer_seconds)
         is_reusable = False
         try:
-            response = connection.ask(request.method, data, request.answer_seconds)
-            content = _whole(response, self.target.url)
-            is_reusable = not response.will_close
+            until_ms = connection.say(data, request.answer_seconds)
+            heard = connection.heard(until_ms)
+            answer = plain_answer(heard)
+            if answer is not None:
+                is_reusable = True
+            else:
+                response = connection.hear(request.method, until_ms, heard)
+                content = _whole(response, self.target.url)
+                answer = Answer(response.status, cast("Mapping[str, str]", response.headers), content)
+                is_reusable = not response.will_close
         except _BROKEN as error:
             raise _unreachable(self.target.url, error) from None
         finally:
@@ -103,7 +111,7 @@ class HttpTransport:
                 connection.close()
         if is_reusable and kept is self._kept:  # Else the client was closed meanwhile.
             kept.append(connection)
-        return Answer(response.status, cast("Mapping[str, str]", response.headers), content)
+        return answer
 
     def stream(self, opening: Open) -> HttpStream:
         """Open a response that goes on and on, on a connection of its own. Raises `Unreachable`."""
@@ -118,7 +126,7 @@ class HttpTransport:
         data = written(opening.method, self._route, opening.path, headers_for(token, opening), payload_of(opening))
         connection = self._connect(opening.read_seconds)
         try:
-            response = connection.ask(opening.method, data, opening.read_seconds, in_all=False)
+            response = connection.follow(opening.method, data, opening.read_seconds)
             return HttpStream(self.target.url, connection, response)
         except _BROKEN as error:
             connection.close()
