@@ -41,6 +41,7 @@ async def work(directory: Path, *, only_start: bool = False) -> None:
         snapshot_records=1_000,
         snapshot_bytes=2**20,
         ballast_bytes=4_096,
+        tail_bytes_max=2**32,
         disk_hang_ms=60_000,
     )
     await engine.start()

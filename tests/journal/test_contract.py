@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.events import Record
+from holdfast.journal.archive.archivist import Child
 from holdfast.journal.base import (
     Changes,
     HeldPage,
@@ -31,7 +32,7 @@ from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.contract import CHECKS, BrokenPromiseError, Check, Place, check_journal, run_check
 from tests.journal.records import grants
 
-BACKENDS = ["memory", "sqlite"]
+BACKENDS = ["memory", "sqlite", "sqlite and a child"]
 
 HOLD = """
 import asyncio, sys
@@ -53,7 +54,13 @@ asyncio.run(hold())
 def a_place(backend: str, directory: Path) -> Place:
     if backend == "memory":
         return partial(MemoryJournal, shelf=Shelf())
-    return partial(SqliteJournal, directory, ballast_bytes=0)
+    if backend == "sqlite":
+        return partial(SqliteJournal, directory, ballast_bytes=0)
+
+    def with_child(*, keeping: Keeping) -> SqliteJournal:
+        return SqliteJournal(directory, keeping=keeping, ballast_bytes=0, archivist=Child())
+
+    return with_child
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Puts an authority together: a journal in a directory, the clock, the limits, the watchdog."""
+"""Puts an authority together: a journal in a directory, its archivist, the clock, the limits, the watchdog."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_identity
 from holdfast.engine.watchdog import Watchdog
+from holdfast.journal.archive.archivist import Child
 from holdfast.journal.base import (
     HistoryPage,
     HistoryQuery,
@@ -50,6 +51,7 @@ def build(
     snapshot_records: int,
     snapshot_bytes: int,
     ballast_bytes: int,
+    tail_bytes_max: int,
     disk_hang_ms: int,
 ) -> Engine:
     """Return an engine over the journal of a directory; nothing is touched before `start`.
@@ -63,6 +65,8 @@ def build(
             directory,
             keeping=keeping,
             ballast_bytes=ballast_bytes,
+            tail_bytes_max=tail_bytes_max,
+            archivist=Child(),
             identity=new_identity(),
             witnesses=witnesses,
             watch=watchdog,

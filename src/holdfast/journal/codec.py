@@ -18,7 +18,7 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.core.events import Event, Joined, Record
+from holdfast.core.events import Event, Joined, Record, is_history
 from holdfast.core.values import Labels, Terms, Ticket
 from holdfast.journal.base import RESTORE, JournalDamagedError, JournalTooNewError, Values
 
@@ -105,7 +105,7 @@ class _RecordRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _FRAME = struct.Struct("<BII")
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_RecordRow)
+_decode = msgspec.msgpack.Decoder(_RecordRow).decode
 _pack = _FRAME.pack
 _encode = _encoder.encode
 
@@ -126,16 +126,29 @@ def encode_batch(batch: Iterable[Record]) -> bytes:
 def decode_batch(data: bytes, holding: Sequence[bytes] = ()) -> Iterator[Record]:
     """Read the records of a batch; only those in whose bytes all this stands. The others are checked, and not made."""
     for body in _frames(data):
-        if not all(each in body for each in holding):
-            continue
-        try:
-            row = _decoder.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise JournalTooNewError(f"a record checks out but cannot be read: {error}", USE_THE_NEWER) from error
-        event: Any = row.event
-        if isinstance(event, JoinedRow):
-            event = Joined(ticket_of(event.ticket), event.is_remembered)
-        yield Record(row.seq, row.at_ms, row.wall_ms, event)
+        if all(each in body for each in holding):
+            yield _record_of(body)
+
+
+def history_in(data: bytes) -> Iterator[tuple[bytes, Record]]:
+    """Read the records of a batch that have history value, each with its own bytes: a batch of one."""
+    place = 0
+    for body in _frames(data):
+        start, place = place, place + _FRAME.size + len(body)
+        record = _record_of(body)
+        if is_history(record.event):
+            yield data[start:place], record
+
+
+def _record_of(body: bytes) -> Record:
+    try:
+        row = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise JournalTooNewError(f"a record checks out but cannot be read: {error}", USE_THE_NEWER) from error
+    event: Any = row.event
+    if isinstance(event, JoinedRow):
+        event = Joined(ticket_of(event.ticket), event.is_remembered)
+    return Record(row.seq, row.at_ms, row.wall_ms, event)
 
 
 def count_records(data: bytes) -> int:

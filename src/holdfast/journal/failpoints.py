@@ -2,7 +2,8 @@
 
 `HOLDFAST_FAILPOINTS="after_append_before_publish=kill@7"` kills the process at the seventh passing of that place.
 Actions: `kill` (SIGKILL to itself), `sleep:MS`, `error` (raises `FailpointError`). The variable is refused unless
-`HOLDFAST_TESTING=1` is set too: a production server cannot be told to fail by a stray variable.
+`HOLDFAST_TESTING=1` is set too: a production server cannot be told to fail by a stray variable. The archivist, which is
+a process of its own, has the same variable and counts for itself: what is named `archive_…` happens there.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ NAMES = frozenset(
         "after_append_before_publish",
         "after_publish_before_answer",
         "before_mark",
-        "before_slice_commit",
-        "before_snapshot",
-        "mid_snapshot",
-        "before_snapshot_counts",
-        "after_snapshot_counts",
-        "mid_prune",
         "after_open",
+        "archive_begin",
+        "archive_mid",
+        "archive_before_commit",
+        "archive_after_commit",
+        "before_drop",
+        "mid_drop",
+        "takeover_mid",
+        "takeover_before_switch",
     }
 )
 

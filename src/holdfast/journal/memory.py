@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import ends_of, grants_of, is_history, principal_of
+from holdfast.journal.archive.shares import eldest_of_the_largest, weight_of
 from holdfast.journal.base import (
     HEAD,
     Changes,
@@ -33,7 +34,6 @@ from holdfast.journal.base import (
     matches,
 )
 from holdfast.journal.codec import decode_batch, encode_batch
-from holdfast.journal.shares import eldest_of_the_largest, weight_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence

@@ -1,10 +1,12 @@
-"""The default journal: one SQLite file, one connection, the whole file locked, every commit synced.
+"""The default journal: two SQLite files. The tail has one connection, is locked whole, and every commit is synced.
 
-- The seat is SQLite's own exclusive lock on the file: it ends with the process, however that ends.
+- `journal.sqlite3` has the tail. Its seat is SQLite's own exclusive lock on it: it ends with the process, however that
+  ends. `archive.sqlite3` has all that came before (`journal/archive`); whoever may write it holds a lock of its own.
 - `append` runs on the event loop: one commit serves the whole turn, and a thread's hand-overs cost more than they save.
 - The one failed COMMIT that does not end the process is a full disk: the same batch is tried once more after a ballast
   file was given up, for nobody has heard of it yet and the second try writes the same rows in the same place.
-- One that is gone, or older than the directory knows, is refused and never begun anew (`journal/mark.py`).
+- One that is gone, or older than the directory knows, is refused and never begun anew (`journal/mark.py`); so is an
+  archive that does not reach as far as the journal counts on.
 - What cannot be read is refused before anything is changed. After a sync has failed, what can be read may be in the
   machine's memory only: the next process writes it again before it builds on it.
 - SQLite must be 3.51.3 or later: before, a WAL could be reset at the wrong moment and the file damaged.
@@ -12,26 +14,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import time
+from collections import deque
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import apsw
 
 from holdfast.journal import mark
-from holdfast.journal.archive import Archive
+from holdfast.journal.archive import file as archive_file
+from holdfast.journal.archive.archivist import Local, Place, Step
 from holdfast.journal.ballast import Ballast
 from holdfast.journal.base import (
-    RESTORE,
     Health,
+    HeldPage,
+    HeldQuery,
     HistoryPage,
     HistoryQuery,
-    JournalDamagedError,
     JournalError,
-    JournalLockedError,
-    JournalTooNewError,
     JournalUnavailableError,
     Keeping,
     Nobody,
@@ -40,36 +41,58 @@ from holdfast.journal.base import (
     at_once,
     watched,
 )
-from holdfast.journal.codec import count_records, decode_batch, encode_batch
+from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
-from holdfast.journal.shares import UNCOUNTED
-from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, write_again
-from holdfast.privatefiles import WRITE_FOR_OTHERS, NotOursError, check_file, check_folder, make_folder, reason_of
+from holdfast.journal.store import SQL, DiskFullError, Store
+from holdfast.journal.tail.batches import Tail
+from holdfast.journal.tail.looking import Looking
+from holdfast.journal.tail.opening import (
+    APPLICATION_ID,
+    BALLAST,
+    FILE,
+    NEWER_VERSION,
+    OWN_DIRECTORY,
+    SCHEMA,
+    SCHEMAS,
+    SQLITE_MIN,
+    Found,
+    Opening,
+    check_files,
+    check_sound,
+    look_at_tail,
+    mark_of,
+)
+from holdfast.privatefiles import NotOursError, make_folder, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from holdfast.core.events import Record
+    from holdfast.journal.archive.archivist import Archivist
+    from holdfast.journal.base import Changes, Values, Whole
 
-FILE = "journal.sqlite3"
-BALLAST = "ballast"
-SCHEMA = 2
-"""2 since history is counted against whoever left it; a file of schema 1 is brought up when it is opened."""
-SCHEMAS = (1, SCHEMA)
-APPLICATION_ID = 0x486F6C64
-"""`Hold`: marks the file as ours, for us and for whoever asks what kind of file it is."""
-OWN_DIRECTORY = "Give the server its own directory"
-NEWER_VERSION = "Use the newer version"
-SQLITE_MIN = (3, 51, 3)
-LOCK_TRIES = 3
+__all__ = [
+    "APPLICATION_ID",
+    "BALLAST",
+    "CHECKPOINT_PAGES",
+    "FILE",
+    "NEWER_VERSION",
+    "OWN_DIRECTORY",
+    "SCHEMA",
+    "SCHEMAS",
+    "SqliteJournal",
+    "check_files",
+    "mark_of",
+]
+
 CHECKPOINT_PAGES = 500
 """After how many pages the WAL is moved into the file, by the commit that filled it: half of SQLite's 1000 halves the
 time that one such commit takes, and costs nothing else."""
+MIB = 2**20
 
 log = logging.getLogger("holdfast.journal")
-
-_CREATE = [statement for name, statement in SQL.items() if name.startswith("create_")]
 
 
 class SqliteJournal:
@@ -81,18 +104,20 @@ class SqliteJournal:
         *,
         keeping: Keeping | None = None,
         synchronous: str = "FULL",
-        ballast_bytes: int = 16 * 2**20,
+        ballast_bytes: int = 16 * MIB,
+        tail_bytes_max: int = 4096 * MIB,
         checkpoint_pages: int = CHECKPOINT_PAGES,
         identity: int = 0,
         witnesses: Sequence[str] = (),
         watch: Watch | None = None,
+        archivist: Archivist | None = None,
         connect: Callable[[str], apsw.Connection] = apsw.Connection,
     ) -> None:
         """Prepare; nothing is touched before `open`.
 
         `identity` is the number of a journal that has none yet. `witnesses` are names of files in the directory that
-        are only there after a journal. `watch` hears of every call to the disk that can hang. `connect` lets a test put
-        its own file system underneath.
+        are only there after a journal. `watch` hears of every call to the disk that can hang. `archivist` writes the
+        archive; by default this process does. `connect` lets a test put its own file system underneath.
         """
         self._directory = directory
         self._path = directory / FILE
@@ -103,12 +128,18 @@ class SqliteJournal:
         self._witnesses = witnesses
         self._watch = watch or Nobody()
         self._connect = connect
+        self._archivist = archivist or Local(connect=connect, synchronous=synchronous)
         self._ballast = Ballast(directory / BALLAST, ballast_bytes, self._watch)
+        self._tail_bytes_max = tail_bytes_max
         self._store: Store | None = None
-        self._archive: Archive | None = None
+        self._lock: archive_file.Lock | None = None
+        self._values: deque[Values] = deque()
         self._epoch = 0
         self._last = 0
-        self.appended_bytes = 0
+        self._has_reserve = True
+        self._failing: tuple[int, str] | None = None
+        """Since when, by wall time, the archive cannot be written, and why."""
+        self.tail_bytes = 0
         self.takes_claims = True
         """Whether there is room for new claims; renewals and releases go on either way."""
 
@@ -118,8 +149,17 @@ class SqliteJournal:
         """Lock the file and tell what is in it."""
         # Whoever closes the file leaves no WAL behind.
         was_closed = self._store is not None or not _size_of(self._directory / f"{FILE}-wal")
-        parts = self._take_seat() if self._store is None else self._look(self._store)
-        return Recovered(self._epoch, parts, self._tail(), was_closed)
+        if self._store is None:
+            try:
+                self._take_seat()
+            except BaseException:
+                await self._unlock()
+                raise
+        else:
+            await self._archivist.settle()
+            self._look_again(self._store)
+        self._judge()
+        return Recovered(self._epoch, self._taken_values(), self._records(), was_closed)
 
     @at_once
     def append(self, batch: Sequence[Record]) -> None:
@@ -140,58 +180,125 @@ class SqliteJournal:
         except DiskFullError as full:
             self._append_without_ballast(store, write, full)
         self._last = row[1]
-        self.appended_bytes += len(row[2])
+        self.tail_bytes += len(row[2])
+        if self.tail_bytes > self._tail_bytes_max:
+            self._judge()
         failpoint("after_commit")
 
-    async def compact(self, upto: int, snapshot: Iterable[bytes], wall_ms: int) -> None:
-        """Let a snapshot stand for the records up to a number, a slice at a time."""
-        self._seated("compact")
-        await self._archived("compact").compact(upto, snapshot, wall_ms)
+    async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
+        """Let the archivist write a step, then drop what it stands for from the tail."""
+        self._seated("archive")
+        tail, fed_bytes = self._tail, 0
+        step = Step(tail.upto, None, (), wall_ms)
+        if upto > tail.upto:
+            tail.refuse_unless_durable(upto)
+            step = Step(upto, head, changes, wall_ms)
+
+        def feed(after: int) -> list[tuple[int, int, bytes]]:
+            nonlocal fed_bytes
+            rows = tail.some(after, upto)
+            fed_bytes += sum(len(body) for _, _, body in rows)
+            return rows
+
+        try:
+            await self._archivist.step(step, feed)
+        except JournalUnavailableError as error:
+            since_ms = wall_ms if self._failing is None else self._failing[0]
+            self._failing = since_ms, error.problem
+            raise
+        self._failing = None
+        tail.upto = self._archivist.position.upto
+        self.tail_bytes -= fed_bytes
+        self._judge()
+        await tail.drop_archived()
         self._leave_mark()
 
     async def fill(
-        self, upto: int, snapshot: Iterable[bytes], history: Iterable[Sequence[Record]], *, epoch: int
+        self, upto: int, values: Iterable[Values], history: Iterable[Sequence[Record]], *, epoch: int
     ) -> None:
-        """Fill a journal that nothing was ever appended to with what a backup holds. Appends go on after `upto`."""
+        """Fill a journal that nothing was ever appended to with what a backup holds. Appends go on after `upto`.
+
+        `upto` may be far beyond the last record of it. Readers who know a number up to there are told to look anew.
+        """
         store = self._seated("fill")
-        if self._last:
-            raise JournalUnavailableError(f"fill: {self._path} is not empty")
-        await self._archived("fill").fill(upto, snapshot, history)
-        store.slice(lambda: store.do("write_meta", [("epoch", epoch)]))
-        self._last, self._epoch = upto, epoch
+        if self._last or not isinstance(self._archivist, Local):
+            raise JournalUnavailableError(f"fill: {self._path} is not empty, or another process writes its archive")
+        counted = ([(record, None) for record in records] for records in history)
+        self._archivist.fill(upto, values, counted)
+        store.commit("fill", lambda: store.do("write_meta", [("epoch", epoch), ("archived", upto)]))
+        self._tail.upto = self._last = upto
+        self._epoch = epoch
+
+    def whole(self) -> AbstractAsyncContextManager[Whole]:
+        """Give a look at all that there is at this instant."""
+        self._seated("whole")
+        return self._looking.whole(self._last)
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        """Look in the tail first, then in the history."""
-        return await self._archived("history").history(query)
+        """Look in the tail first, then in the archive."""
+        self._seated("history")
+        return await self._looking.history(query)
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
-        """Look in the history first, then in the tail."""
-        return await self._archived("follow").follow(after_seq, limit)
+        """Look in the archive first, then in the tail."""
+        self._seated("follow")
+        return await self._looking.follow(after_seq, limit)
+
+    async def last_by(self, wall_ms: int) -> int:
+        """Look in the tail first, then in the archive."""
+        self._seated("last_by")
+        return await self._looking.last_by(wall_ms)
+
+    async def held(self, query: HeldQuery) -> HeldPage:
+        """Follow the tail on top of the archive."""
+        self._seated("held")
+        return await self._looking.held(query, self._last)
 
     @property
     def history_begins_after(self) -> int:
-        """The newest that was pruned."""
-        return self._archived("history").pruned
+        """The newest that was pruned. Read from the archive: it may have been pruned a moment ago."""
+        self._seated("history")
+        return self._archivist.reader.position().pruned
 
     def health(self) -> Health:
         """Tell how the store is. Once the ballast was given up, claims wait until it could be laid down again."""
-        text = f"the disk under {self._directory} is full: free some space"
-        if not self.takes_claims:
+        text = self._archive_words()
+        if not self._has_reserve:
+            text = f"the disk under {self._directory} is full: free some space"
             try:
-                self.takes_claims = self._ballast.lay()
+                self._has_reserve = self._ballast.lay()
             except NotOursError as error:
                 text = str(error)
-        if self.takes_claims:
-            text = "ok"
-        size_bytes = sum(_size_of(self._directory / (FILE + suffix)) for suffix in ("", "-wal"))
+            if self._has_reserve:
+                text = self._archive_words()
+            self._judge()
+        files = [FILE, f"{FILE}-wal", archive_file.FILE, f"{archive_file.FILE}-wal"]
+        size_bytes = sum(_size_of(self._directory / name) for name in files)
         free = self._ballast.free_bytes()
         return Health(takes_claims=self.takes_claims, size_bytes=size_bytes, storage="wal", text=text, free_bytes=free)
+
+    def _archive_words(self) -> str:
+        """Say how the archive is: ok, or since when it cannot be written, and what comes of it."""
+        tail, most = (f"{size / MIB:.0f} MiB" for size in (self.tail_bytes, self._tail_bytes_max))
+        if self._failing is None and self.tail_bytes <= self._tail_bytes_max:
+            return "ok"
+        why = "the archive has fallen behind"
+        if self._failing is not None:
+            since = datetime.fromtimestamp(self._failing[0] / 1000, UTC).isoformat(timespec="seconds")
+            why = f"nothing could be archived since {since}: {self._failing[1]}"
+        if self.tail_bytes > self._tail_bytes_max:
+            return f"{why}. The journal has {tail} to archive, more than tail_mib_max ({most}): new claims are refused"
+        return f"{why}. The journal has {tail} to archive; beyond {most} (tail_mib_max) new claims would be refused"
+
+    def _judge(self) -> None:
+        """Let claims be taken, or not."""
+        self.takes_claims = self._has_reserve and self.tail_bytes <= self._tail_bytes_max
 
     async def close(self) -> None:
         """Unlock the file."""
         if self._store is not None:
             self._leave_mark()
-        self._unlock()
+        await self._unlock()
 
     def _leave_mark(self) -> None:
         """Note how far the journal has come: only what is durable, and only while it is ours."""
@@ -204,16 +311,22 @@ class SqliteJournal:
             why = reason_of(error)
             log.warning("%s cannot be written: %s; it is tried again later", self._directory / mark.FILE, why)
 
-    def _unlock(self) -> None:
-        if self._store is not None:
-            store, self._store, self._archive = self._store, None, None
+    async def _unlock(self) -> None:
+        """Give everything back: the archive first, for the journal keeps others from it."""
+        store, self._store = self._store, None
+        if store is not None:
+            await self._archivist.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        if store is not None:
             store.close()
 
     # Appending.
 
     def _append_without_ballast(self, store: Store, write: Callable[[], None], full: DiskFullError) -> None:
         """Make room and try the same batch again. If that fails too, what is known is what the first try left open."""
-        self.takes_claims = False
+        self._has_reserve = self.takes_claims = False
         text = f"append: the disk under {self._directory} is full and the reserve is used up ({full}): free some space"
         if not self._ballast.give_up():
             raise store.outcome_unknown(text) if full.was_sent else JournalUnavailableError(text)
@@ -232,213 +345,84 @@ class SqliteJournal:
             raise JournalUnavailableError(f"{operation}: {self._path} is not open; open it first")
         return self._store
 
-    def _archived(self, operation: str) -> Archive:
-        if self._archive is None:
-            raise JournalUnavailableError(f"{operation}: {self._path} is not open; open it first")
-        return self._archive
-
     # Opening.
 
-    def _take_seat(self) -> list[bytes]:
-        """Open the file. On a full disk the ballast goes first: a server that cannot start cannot release anything."""
+    def _take_seat(self) -> None:
+        """Open the files. On a full disk the ballast goes first: a server that cannot start cannot release anything."""
         if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < SQLITE_MIN:
             raise JournalError(f"SQLite {apsw.sqlite_lib_version()} can damage a WAL: install apsw 3.51.3 or later")
+        opening = Opening(
+            self._directory,
+            keeping=self._keeping,
+            synchronous=self._synchronous,
+            checkpoint_pages=self._checkpoint_pages,
+            identity=self._identity,
+            witnesses=self._witnesses,
+            watch=self._watch,
+            archivist=self._archivist,
+            connect=self._connect,
+        )
         mask = os.umask(0o077)
         try:
             make_folder(self._directory)
             check_files(self._directory)
             try:
-                parts = self._open_in_turn()
+                self._open_files(opening)
             except (apsw.FullError, DiskFullError):
                 if not self._ballast.give_up():
                     raise
-                parts = self._open_file()
+                self._open_files(opening)
             self._leave_mark()
-            self.takes_claims = self._ballast.lay()
+            self._has_reserve = self._ballast.lay()
         except NotOursError as error:
-            self._unlock()
             raise JournalError(str(error)) from error
         except (apsw.Error, DiskFullError, OSError) as error:
-            raise self._explained(error) from error
+            raise opening.explained(error) from error
         finally:
             os.umask(mask)
         failpoint("after_open")
-        return parts
 
-    def _explained(self, error: Exception) -> JournalError:
-        if isinstance(error, apsw.BusyError):
-            return JournalLockedError(
-                f"another server has {self._directory} open: stop it, or give this one its own directory (--data)"
-            )
-        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-            return JournalDamagedError(f"{self._path} is damaged: {error}", RESTORE)
-        way = "Check that the directory is writable and has room"
-        return JournalError(f"{self._path} cannot be opened: {reason_of(error)}", way)
-
-    def _open_in_turn(self) -> list[bytes]:
-        """Open the file, and try again if it is locked: of two that start together each can stand in the other's way.
-
-        Each waits for its own time, so that they do not meet again. A server that runs keeps its lock through it all.
-        """
-        for _ in range(1, LOCK_TRIES):
-            try:
-                return self._open_file()
-            except apsw.BusyError:
-                time.sleep(0.02 * (1 + os.getpid() % 8))
-        return self._open_file()
-
-    def _open_file(self) -> list[bytes]:
-        """Lock, look, and only then change anything: what is refused stays as it was, byte for byte."""
-        if not self._path.exists():
-            mark.check(self._path, None, self._witnesses)
-        store = Store(self._connect(str(self._path)), self._path, self._watch)
+    def _open_files(self, opening: Opening) -> None:
+        store, lock, found = opening.run()
         try:
-            is_new = self._lock(store.db)
-            if is_new:
-                mark.check(self._path, None, self._witnesses)
-            self._set_pragmas(store.db)
-            if is_new:
-                store.commit("open", lambda: _create(store.db))
-            parts = self._look(store)
-            mark.check(self._path, mark_of(store, self._last), self._witnesses)
-            self._begin_tenure(store)
+            place = Place(self._directory / archive_file.FILE, opening.identity, self._keeping, lock.file, self._watch)
+            self._archivist.open(place)
         except BaseException:
-            store.close_untouched()
-            self._archive = None
+            lock.release()
+            store.close()
             raise
-        self._store = store
-        return parts
+        self._store, self._lock = store, lock
+        self._identity, self._epoch = opening.identity, opening.epoch
+        self._begin_with(store, found)
 
-    def _lock(self, db: apsw.Connection) -> bool:
-        """Lock the file before its first byte is read, refuse one that is not ours, and tell whether it is new."""
-        db.execute("PRAGMA locking_mode=exclusive").fetchall()
-        db.execute("BEGIN EXCLUSIVE")
-        is_new: bool = db.execute("PRAGMA schema_version").get == 0
-        if not is_new:
-            if db.execute("PRAGMA application_id").get != APPLICATION_ID:
-                raise JournalError(f"{self._path} is a database of another program", OWN_DIRECTORY)
-            schema = db.execute(SQL["read_meta"], ("schema",)).get
-            if schema not in SCHEMAS:
-                raise JournalError(f"{self._path} has schema {schema}; this version knows {SCHEMA}", NEWER_VERSION)
-        db.execute("ROLLBACK")
-        return is_new
+    def _begin_with(self, store: Store, found: Found) -> None:
+        self._values = deque(found.values)
+        self._last = found.last_seq
+        self.tail_bytes = found.tail_bytes
+        self._tail = Tail(store, found.upto)
+        self._looking = Looking(self._tail, self._archivist)
 
-    def _set_pragmas(self, db: apsw.Connection) -> None:
-        """Set what durability rests on and ask each back: SQLite does not always take a pragma, and never says so."""
-        for pragma, value, answer in (
-            ("locking_mode", "exclusive", "exclusive"),
-            ("journal_mode", "wal", "wal"),
-            ("synchronous", self._synchronous, {"FULL": 2, "NORMAL": 1}[self._synchronous]),
-            ("fullfsync", "1", 1),
-            ("checkpoint_fullfsync", "1", 1),
-            ("wal_autocheckpoint", self._checkpoint_pages, self._checkpoint_pages),
-        ):
-            db.execute(f"PRAGMA {pragma}={value}").fetchall()
-            got = db.execute(f"PRAGMA {pragma}").get
-            if got != answer:
-                raise JournalError(f"SQLite did not take {pragma}={value} for {self._path}: it says {got}")
+    def _look_again(self, store: Store) -> None:
+        """Read anew what is there, as the one who has the seat."""
+        check_sound(store)
+        reader = self._archivist.reader
+        self._begin_with(store, look_at_tail(store, reader.position(), list(reader.values())))
 
-    def _look(self, store: Store) -> list[bytes]:
-        """Check all that will be replayed, and return the snapshot."""
-        for check in ("check_meta", "check_batch", "check_parts"):
-            for (text,) in store.run(check):
-                if text != "ok":
-                    raise store.damaged(str(text))
-        self._archive = Archive(store, self._keeping)
-        parts = self._archive.read_snapshot()
-        self._last = self._archive.upto
-        self.appended_bytes = 0
-        for first, last, body in store.run("read_batches", (self._last,)):
-            if first != self._last + 1:
-                raise store.damaged(f"record {first} stands where {self._last + 1} should")
-            try:
-                count = count_records(body)
-            except JournalTooNewError:
-                raise
-            except JournalDamagedError as error:
-                raise store.damaged(f"in the batch that begins with record {first}, {error}") from error
-            if last != first + count - 1:
-                raise store.damaged(f"the batch of records {first} to {last} has {count}")
-            self._last = last
-            self.appended_bytes += len(body)
-        return parts
+    def _taken_values(self) -> Iterator[Values]:
+        """Yield the archived values, and let go of each: they are many."""
+        while self._values:
+            yield self._values.popleft()
 
-    def _begin_tenure(self, store: Store) -> None:
-        """Make sure of what was found, and count the tenure.
-
-        The WAL is emptied into the file, so that no new write shares a sector with the last ones before a crash.
-        """
-        mark = self._directory / UNSYNCED
-        is_unsynced = mark.exists()
-        with watched(self._watch, "empty the WAL"):
-            if is_unsynced:
-                write_again(store.db, f"{self._path}-wal")
-            busy, _, _ = next(store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
-        if busy:
-            raise JournalError(f"{self._path}: the WAL cannot be emptied. Stop whatever else has the file open")
-        epoch = store.meta("epoch") + 1
-        self._identity = store.meta("identity") or self._identity
-        scalars = [("epoch", epoch), ("identity", self._identity)]
-
-        def write() -> None:
-            _bring_up(store)
-            store.do("write_meta", scalars)
-
-        store.commit("open", write)
-        if is_unsynced:
-            mark.unlink()
-        self._epoch = epoch
-
-    def _tail(self) -> Iterator[Record]:
-        """Yield the records after the snapshot."""
-        store, archive = self._seated("open"), self._archived("open")
-        wanted = archive.upto + 1
-        for _, _, body in store.run("read_batches", (archive.upto,)):
+    def _records(self) -> Iterator[Record]:
+        """Yield the records that are not archived."""
+        store, upto = self._seated("open"), self._tail.upto
+        wanted = upto + 1
+        for _, _, body in store.run("read_batches", (upto,)):
             for record in decode_batch(body):
                 if record.seq != wanted:
                     raise store.damaged(f"record {record.seq} stands where {wanted} should")
                 wanted += 1
                 yield record
-
-
-def check_files(directory: Path, *, owner: int | None = None) -> None:
-    """Raise `NotOursError` for a directory or a file in it that others could have made or changed.
-
-    SQLite opens files by their names; so the directory is looked at first, where nobody else may put any. Those who may
-    only read the journal learn no token from it: the copy that somebody put back may be readable.
-    """
-    check_folder(directory, owner=owner)
-    for name in (FILE, *(FILE + suffix for suffix in ("-wal", "-shm", "-journal"))):
-        path = directory / name
-        with contextlib.suppress(FileNotFoundError):
-            check_file(path, path.lstat(), closed=WRITE_FOR_OTHERS, owner=owner)
-    ballast = directory / BALLAST
-    with contextlib.suppress(FileNotFoundError):
-        check_file(ballast, ballast.lstat(), owner=owner, one_name=True)
-
-
-def mark_of(store: Store, last_seq: int) -> mark.Mark | None:
-    """Return how far a journal has come; None if no server has finished its first start on it."""
-    epoch = store.meta("epoch")
-    return mark.Mark(store.meta("identity"), epoch, last_seq) if epoch else None
-
-
-def _create(db: apsw.Connection) -> None:
-    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    for statement in _CREATE:
-        db.execute(statement)
-    db.execute(SQL["write_meta"], ("schema", SCHEMA))
-
-
-def _bring_up(store: Store) -> None:
-    """Let a file of schema 1 have what it lacks: its history is counted by the next compaction, in slices."""
-    if store.meta("schema") == SCHEMA:
-        return
-    for name, statement in SQL.items():
-        if name.startswith("create_share"):
-            store.db.execute(statement)
-    newest = next(store.run("read_newest_history"))[0] or 0
-    store.do("write_meta", [("schema", SCHEMA), (UNCOUNTED, newest)])
 
 
 def _size_of(path: Path) -> int:

@@ -14,17 +14,17 @@ import apsw
 from holdfast.journal.base import (
     RESTORE,
     JournalDamagedError,
+    JournalError,
     JournalUnavailableError,
     Nobody,
     OutcomeUnknownError,
     Watch,
     watched,
 )
-from holdfast.journal.failpoints import failpoint
 from holdfast.journal.sql import load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     Row = tuple[apsw.SQLiteValue, ...]
@@ -47,22 +47,35 @@ class DiskFullError(Exception):
 
 
 class Store:
-    """A connection that has the seat."""
+    """A connection, and the named statements that are run on it."""
 
-    def __init__(self, db: apsw.Connection, path: Path, watch: Watch | None = None) -> None:
-        """`watch` hears of every call to the disk, but of those that take long on a sound one too (`SLOW`)."""
+    def __init__(
+        self,
+        db: apsw.Connection,
+        path: Path,
+        watch: Watch | None = None,
+        *,
+        sql: Mapping[str, str] = SQL,
+        unsynced: str = UNSYNCED,
+    ) -> None:
+        """`watch` hears of every call to the disk, but of those that take long on a sound one too (`SLOW`).
+
+        `unsynced` is the name of the file that is left after a sync has failed.
+        """
         self.db = db
-        self._path = path
+        self.path = path
         self._watch = watch or Nobody()
+        self._sql = sql
+        self._unsynced = path.with_name(unsynced)
         self._unknown: str | None = None
 
     def run(self, name: str, values: Row = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a named statement."""
         self._refuse_if_unknown()
         watch = Nobody() if name in SLOW else self._watch
-        try:
+        with self._reading(name):
             with watched(watch, name):
-                rows = iter(self.db.execute(SQL[name], values))
+                rows = iter(self.db.execute(self._sql[name], values))
             while True:
                 # Each row by itself: what is done with one is not the disk's time.
                 number = watch.enter(name)
@@ -73,12 +86,28 @@ class Store:
                 if row is None:
                     return
                 yield row
+
+    def some(self, name: str, values: Row = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a named statement at once: for statements that bound them."""
+        self._refuse_if_unknown()
+        with self._reading(name), watched(self._watch, name):
+            return self.db.execute(self._sql[name], values).fetchall()
+
+    def one(self, name: str, values: Row = ()) -> tuple[Any, ...] | None:
+        """Return the first row of a named statement."""
+        rows = self.some(name, values)
+        return rows[0] if rows else None
+
+    @contextlib.contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except (apsw.CorruptError, apsw.NotADBError) as error:
             raise self.damaged(f"{name}: {error}") from error
         except UnicodeDecodeError as error:
             raise self.damaged(f"{name}: a text cannot be read: {error}") from error
         except apsw.Error as error:
-            raise JournalUnavailableError(f"{name}: {self._path} cannot be read: {error}") from error
+            raise JournalUnavailableError(f"{name}: {self.path} cannot be read: {error}") from error
 
     def meta(self, key: str) -> int:
         """Return a scalar; 0 if it was never set."""
@@ -87,61 +116,94 @@ class Store:
             raise self.damaged(f"the scalar {key!r} is no number")
         return value
 
-    def do(self, name: str, rows: Iterable[Row]) -> int:
-        """Run a statement for each row, inside `commit`, and return how many rows of the table changed."""
-        before = self.db.total_changes()
-        self.db.executemany(SQL[name], rows)
-        return self.db.total_changes() - before
+    def do(self, name: str, rows: Iterable[Row]) -> None:
+        """Run a statement for each row, inside a transaction."""
+        self.db.executemany(self._sql[name], rows)
 
     def commit(self, operation: str, work: Callable[[], object]) -> None:
         """Do the work in one transaction. Raises what `append` promises, and `DiskFullError`."""
         self._refuse_if_unknown()
         number = self._watch.enter(operation)
         try:
-            self._commit(operation, work)
+            try:
+                self.db.execute("BEGIN IMMEDIATE")
+                work()
+            except Exception as error:
+                raise self._rolled_back(operation, error) from error
+            self._send(operation)
         finally:
             self._watch.leave(number)
 
-    def _commit(self, operation: str, work: Callable[[], object]) -> None:
+    @contextlib.contextmanager
+    def unsynced(self) -> Iterator[None]:
+        """Let what is committed in the block be synced with the next commit after it: it may as well not last."""
+        before = self.db.execute("PRAGMA synchronous").get
+        self.db.execute("PRAGMA synchronous=NORMAL")
         try:
+            yield
+        finally:
+            self.db.execute(f"PRAGMA synchronous={before}")
+
+    # A transaction in pieces: only for a file that is put to no other use meanwhile.
+
+    def begin(self, operation: str) -> None:
+        """Begin a transaction."""
+        self._refuse_if_unknown()
+        with self.changing(operation):
             self.db.execute("BEGIN IMMEDIATE")
-            work()
-        except apsw.FullError as error:
-            self._roll_back()
-            raise DiskFullError(error, was_sent=False) from error
+
+    @contextlib.contextmanager
+    def changing(self, operation: str) -> Iterator[None]:
+        """Do a piece of the work of a transaction. If it fails, the transaction is over and nothing of it happened."""
+        try:
+            with watched(self._watch, operation):
+                yield
         except Exception as error:
-            self._roll_back()
-            raise JournalUnavailableError(f"{operation}: {self._path} refused it: {error}") from error
+            raise self._rolled_back(operation, error) from error
+
+    def end(self, operation: str) -> None:
+        """Commit the transaction. Raises as `commit` does."""
+        with watched(self._watch, operation):
+            self._send(operation)
+
+    def _send(self, operation: str) -> None:
         try:
             self.db.execute("COMMIT")
         except apsw.FullError as error:
-            self._roll_back()
+            self.roll_back()
             raise DiskFullError(error, was_sent=True) from error
         except Exception as error:
-            text = f"{operation}: the commit to {self._path} failed: {error}"
+            text = f"{operation}: the commit to {self.path} failed: {error}"
             raise self.outcome_unknown(text) from error
 
-    def slice(self, work: Callable[[], object]) -> None:
-        """Do one slice of a compaction. On a full disk it is left for later: each can be done over."""
+    def _rolled_back(self, operation: str, error: Exception) -> Exception:
+        """Let nothing of the transaction have happened, and return what to raise."""
+        self.roll_back()
+        match error:
+            case JournalError():
+                return error
+            case apsw.FullError():
+                return DiskFullError(error, was_sent=False)
+            case apsw.CorruptError() | apsw.NotADBError():
+                return self.damaged(f"{operation}: {error}")
+            case _:
+                return JournalUnavailableError(f"{operation}: {self.path} refused it: {error}")
 
-        def write() -> None:
-            work()
-            failpoint("before_slice_commit")
-
-        try:
-            self.commit("compact", write)
-        except DiskFullError as error:
-            raise JournalUnavailableError(f"compact: the disk under {self._path.parent} is full: {error}") from error
+    def roll_back(self) -> None:
+        """Let nothing of the transaction have happened, if there is one."""
+        with contextlib.suppress(apsw.Error):
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
 
     def damaged(self, text: str) -> JournalDamagedError:
         """Make the error, with where and what to do."""
-        return JournalDamagedError(f"{self._path} is damaged: {text}", RESTORE)
+        return JournalDamagedError(f"{self.path} is damaged: {text}", RESTORE)
 
     def outcome_unknown(self, text: str) -> OutcomeUnknownError:
         """Make the error, and the end of this connection's word: what it showed from now on could be wrong."""
         self._unknown = f"{text}; whether it is on the disk only a restart can tell"
         with contextlib.suppress(OSError):
-            self._path.with_name(UNSYNCED).touch(0o600)
+            self._unsynced.touch(0o600)
         return OutcomeUnknownError(self._unknown)
 
     def close(self) -> None:
@@ -153,17 +215,12 @@ class Store:
         """Unlock the file and leave every byte as it is: for a look at what is wrong with it."""
         with contextlib.suppress(apsw.Error):
             self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        self._roll_back()
+        self.roll_back()
         self.close()
 
     def _refuse_if_unknown(self) -> None:
         if self._unknown is not None:
             raise OutcomeUnknownError(self._unknown)
-
-    def _roll_back(self) -> None:
-        with contextlib.suppress(apsw.Error):
-            if self.db.in_transaction:
-                self.db.execute("ROLLBACK")
 
 
 def write_again(db: apsw.Connection, path: str) -> None:

@@ -205,6 +205,7 @@ def _engine_for(settings: Settings) -> Engine:
         snapshot_records=settings.snapshot_records,
         snapshot_bytes=settings.snapshot_mib * 2**20,
         ballast_bytes=settings.disk_reserve_mib * 2**20,
+        tail_bytes_max=settings.tail_mib_max * 2**20,
         disk_hang_ms=settings.disk_hang_seconds * 1000,
     )
 

@@ -245,13 +245,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             2**50,
         ),
     ] = 4_294_967_296
-    snapshot_records: Annotated[int, About("Records after which a snapshot shortens the journal.", "records", 1)] = (
-        100_000
-    )
+    snapshot_records: Annotated[
+        int, About("Records after which the state and the history are brought up to date in the archive.", "records", 1)
+    ] = 100_000
     snapshot_mib: Annotated[
         int,
-        About("What records may take before a snapshot shortens the journal, however few they are.", "MiB", 1, 2**30),
+        About("What records may take before they are archived, however few they are.", "MiB", 1, 2**30),
     ] = 256
+    tail_mib_max: Annotated[
+        int,
+        About(
+            "What records may take that could not be archived yet; beyond it new claims are refused until they are.",
+            "MiB",
+            1,
+            2**30,
+        ),
+    ] = 4_096
     disk_reserve_mib: Annotated[
         int,
         About("Disk space set aside: given up when the disk is full, so that renewals and releases go on.", "MiB", 1),

@@ -1,0 +1,109 @@
+"""The archivist: a process of its own that writes the archive, so that the server's loop does not.
+
+It does what it is told over a socket pair, and ends when that ends: with the server, however that ends. What it was in
+the middle of is rolled back then. It is niced: whoever claims comes first. A signal that is meant for the server does
+not reach it (`SIGINT` of a terminal, `SIGTERM` of a supervisor): the server ends it by closing the socket.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.journal.archive.file import give_back, open_for_writing
+from holdfast.journal.archive.messages import (
+    Batches,
+    Begin,
+    Changed,
+    Commit,
+    Failed,
+    Reached,
+    Setup,
+    framed,
+    read_order,
+)
+from holdfast.journal.archive.writer import Writer
+from holdfast.journal.base import Changes, JournalError
+from holdfast.journal.failpoints import arm
+from holdfast.journal.store import DiskFullError
+
+if TYPE_CHECKING:
+    from holdfast.journal.archive.messages import Order
+
+NICE = 10
+
+
+def serve(connection: socket.socket) -> None:
+    """Do what is asked until there is nobody to ask."""
+    with connection.makefile("rb") as orders:
+        try:
+            setup = read_order(orders.read)
+            if not isinstance(setup, Setup):
+                return
+            store = open_for_writing(Path(setup.path), setup.identity)
+            try:
+                writer = Writer(store, setup.keeping)
+                connection.sendall(framed(Reached(writer.position)))
+                while (order := read_order(orders.read)) is not None:
+                    _do(order, writer, connection)
+            except DiskFullError:
+                give_back(store)
+                raise
+            finally:
+                store.close()
+        except (BrokenPipeError, ConnectionResetError):
+            return
+        except DiskFullError as error:
+            _tell(connection, f"archive: the disk is full: {error}")
+        except JournalError as error:
+            _tell(connection, str(error))
+        except Exception as error:  # noqa: BLE001 - Whatever it is, the server says it.
+            _tell(connection, f"archive: the archivist failed: {type(error).__name__}: {error}")
+
+
+def _do(order: Order, writer: Writer, connection: socket.socket) -> None:
+    match order:
+        case Begin(upto):
+            if upto != writer.position.upto:
+                raise JournalError(f"archive: it reaches up to record {writer.position.upto}, and not {upto}")
+            writer.begin()
+        case Batches(rows):
+            for first, last, body in rows:
+                writer.enter(first, last, body)
+        case Changed(table, gone, changed, new):
+            writer.change(Changes(table, gone, changed, new))
+        case Commit(upto, head, wall_ms):
+            if head is None:
+                writer.prune(wall_ms)
+            else:
+                writer.commit(upto, head, wall_ms)
+            connection.sendall(framed(Reached(writer.position)))
+        case _:
+            raise JournalError("archive: the archivist was set up twice")
+
+
+def _tell(connection: socket.socket, text: str) -> None:
+    try:
+        connection.sendall(framed(Failed(text)))
+    except OSError:
+        # Nobody listens any more: the server ended.
+        return
+
+
+def main() -> None:
+    """Be the archivist of the server at the other end of a socket, whose number is the argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.nice(NICE)
+    os.umask(0o077)
+    arm(os.environ)
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        serve(connection)
+
+
+if __name__ == "__main__":
+    main()

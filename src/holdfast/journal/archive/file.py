@@ -1,0 +1,223 @@
+"""The archive's file: how it is opened, for writing and for reading, and what the numbers in it mean.
+
+One process writes it at a time, and whoever may holds the lock of `archive.lock`: a server, and the child that has
+inherited it. So a server that starts while the child of one that was killed still writes waits for its end.
+
+After a sync has failed, what can be read may be in the machine's memory only. A file says so until the next one who
+opens the archive for writing has written it again (`store.write_again`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from typing import TYPE_CHECKING
+
+import apsw
+import msgspec
+
+from holdfast.journal.base import JournalDamagedError, JournalError, JournalLockedError
+from holdfast.journal.sql import load
+from holdfast.journal.store import Store, write_again
+from holdfast.privatefiles import open_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from holdfast.journal.base import Watch
+
+    Connect = Callable[[str], apsw.Connection]
+
+FILE = "archive.sqlite3"
+LOCK = "archive.lock"
+UNSYNCED = "archive.unsynced"
+SUFFIXES = ("", "-wal", "-shm", "-journal")
+APPLICATION_ID = 0x486F6C41
+"""`HolA`: marks the file as ours."""
+SCHEMA = 1
+OPEN = 2**62
+"""Stands for the end of a grant whose lease lives."""
+PLACE_BITS = 48
+"""A place in the state is a number within its table, below that of the table."""
+CACHE_KIB = 32 * 1024
+"""A step touches some thousand pages. What does not fit is written to the WAL before its time, and then again."""
+LOCK_TRIES = 200
+LOCK_SECONDS = 0.05
+
+SQL = load("archive.sql")
+_CREATE = [statement for name, statement in SQL.items() if name.startswith("create_")]
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """Whose archive it is, how far it reaches, and up to which number history is no longer kept."""
+
+    identity: int
+    upto: int
+    pruned: int
+
+
+def segment_of(seq: int) -> int:
+    """Return the segment of names that a record belongs to."""
+    return seq >> 17
+
+
+def stretch_of(seq: int) -> int:
+    """Return the stretch of wall times that a record belongs to."""
+    return seq >> 10
+
+
+def places_of(number: int) -> tuple[int, int]:
+    """Return the first place of a table, and the first behind it."""
+    return number << PLACE_BITS, (number + 1) << PLACE_BITS
+
+
+def position_of(store: Store) -> Position:
+    """Return how far an archive has come, as its connection sees it now."""
+    found = dict(store.some("read_all_meta"))
+    return Position(found.get("identity", 0), found.get("upto", 0), found.get("pruned", 0))
+
+
+def open_for_writing(
+    path: Path,
+    identity: int,
+    *,
+    connect: Connect = apsw.Connection,
+    synchronous: str = "FULL",
+    alone: bool = False,
+    watch: Watch | None = None,
+) -> Store:
+    """Open an archive, or make it, and let all that is in it be durable. `alone`: no other connection may read it."""
+    store = Store(connect(str(path)), path, watch, sql=SQL, unsynced=UNSYNCED)
+    try:
+        _set_pragmas(store, synchronous, alone=alone)
+        if store.db.execute("PRAGMA schema_version").get == 0:
+            store.commit("open", lambda: _create(store, identity))
+        check(store)
+        unsynced = path.with_name(UNSYNCED)
+        if unsynced.exists():
+            write_again(store.db, f"{path}-wal")
+        # What a process left that was killed may not have been synced. This syncs it, before anything is built on it.
+        store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        unsynced.unlink(missing_ok=True)
+    except BaseException:
+        store.close_untouched()
+        raise
+    return store
+
+
+def open_for_reading(path: Path, *, connect: Connect = apsw.Connection, watch: Watch | None = None) -> Store:
+    """Open an archive to read what is committed, while another may write."""
+    store = Store(connect(str(path)), path, watch, sql=SQL, unsynced=UNSYNCED)
+    # The writer empties its own WAL: it would take the server's loop long.
+    store.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    store.db.execute("PRAGMA query_only=1").fetchall()
+    # While a writer puts things in order after one that was killed, readers wait for a moment.
+    store.db.set_busy_timeout(1_000)
+    return store
+
+
+def look_at(path: Path, connect: Connect = apsw.Connection, watch: Watch | None = None) -> Store:
+    """Open an archive that nobody writes, change nothing of it, and keep everybody out."""
+    store = Store(connect(str(path)), path, watch, sql=SQL, unsynced=UNSYNCED)
+    try:
+        # With the whole file locked SQLite keeps its index of the WAL in memory instead of in a file beside it.
+        store.db.execute("PRAGMA locking_mode=exclusive").fetchall()
+        store.db.execute("PRAGMA query_only=1").fetchall()
+        check(store)
+    except BaseException:
+        store.close_untouched()
+        raise
+    return store
+
+
+def check(store: Store) -> None:
+    """Raise unless this is an archive that this version can read."""
+    try:
+        application = store.db.execute("PRAGMA application_id").get
+        if store.db.execute("PRAGMA schema_version").get == 0:
+            raise store.damaged("it is empty")
+        if application != APPLICATION_ID:
+            raise JournalError(f"{store.path} is a database of another program", "Put the archive back")
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        raise store.damaged(str(error)) from error
+    if (schema := store.meta("schema")) != SCHEMA:
+        raise JournalError(f"{store.path} has schema {schema}; this version knows {SCHEMA}", "Use the newer version")
+
+
+def give_back(store: Store) -> None:
+    """Give the disk back what a step that was rolled back has written to the WAL."""
+    with contextlib.suppress(apsw.Error):
+        store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def throw_away(path: Path) -> None:
+    """Remove an archive that counts for nothing."""
+    for suffix in SUFFIXES:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    path.with_name(UNSYNCED).unlink(missing_ok=True)
+
+
+class Lock:
+    """Says that one may write the archive of a directory. A child inherits it, and it ends with both."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take it, and wait a while for the child of a server that ended. Raises `JournalLockedError`."""
+        self._path = directory / LOCK
+        self.file = open_ours(self._path, os.O_RDWR | os.O_CREAT)
+        try:
+            self._wait()
+        except BaseException:
+            os.close(self.file)
+            raise
+
+    def _wait(self) -> None:
+        for _ in range(LOCK_TRIES):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(LOCK_SECONDS)
+        writer = os.pread(self.file, 32, 0).decode("ascii", "replace").strip() or "of an unknown number"
+        raise JournalLockedError(
+            f"the archivist of a server that ended still writes to {self._path.with_name(FILE)}",
+            f"Wait until process {writer} has ended, or end it; nothing that was acknowledged depends on it",
+        )
+
+    def note(self, process: int) -> None:
+        """Write down who has inherited it: for people."""
+        os.ftruncate(self.file, 0)
+        os.pwrite(self.file, f"{process}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Give it back. Nobody else can have the file open: a server takes it only after it has the journal."""
+        self._path.unlink(missing_ok=True)
+        os.close(self.file)
+
+
+def _set_pragmas(store: Store, synchronous: str, *, alone: bool) -> None:
+    """Set what durability rests on and ask each back: SQLite does not always take a pragma, and never says so."""
+    for pragma, value, answer in (
+        ("locking_mode", "exclusive" if alone else "normal", "exclusive" if alone else "normal"),
+        ("journal_mode", "wal", "wal"),
+        ("synchronous", synchronous, {"FULL": 2, "NORMAL": 1}[synchronous]),
+        ("fullfsync", "1", 1),
+        ("checkpoint_fullfsync", "1", 1),
+        ("cache_size", -CACHE_KIB, -CACHE_KIB),
+    ):
+        try:
+            store.db.execute(f"PRAGMA {pragma}={value}").fetchall()
+            got = store.db.execute(f"PRAGMA {pragma}").get
+        except (apsw.CorruptError, apsw.NotADBError) as error:
+            raise JournalDamagedError(f"{store.path} is damaged: {error}") from error
+        if got != answer:
+            raise JournalError(f"SQLite did not take {pragma}={value} for {store.path}: it says {got}")
+
+
+def _create(store: Store, identity: int) -> None:
+    store.db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    for statement in _CREATE:
+        store.db.execute(statement)
+    scalars = [("schema", SCHEMA), ("identity", identity), ("upto", 0), ("pruned", 0)]
+    store.do("write_meta", [*scalars, ("state_rows", 0), ("state_sum", 0)])

@@ -1,0 +1,158 @@
+"""What of the history goes: what is too old, then what is too much, the eldest of whoever has left the most first.
+
+A grant that goes while its lease lives, or while its end is kept, is kept beside the history: who held what at a moment
+is answered from it. It goes for good with its end.
+
+One step drops a bounded number. Where more is to go, because somebody lowered a limit, the next steps go on with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.core.events import grants_of, names_of
+from holdfast.journal.archive.file import OPEN, segment_of
+from holdfast.journal.archive.shares import eldest_of_the_largest, weight_of
+from holdfast.journal.codec import decode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.core.events import Event
+    from holdfast.journal.archive.shares import Shares
+    from holdfast.journal.base import Keeping
+    from holdfast.journal.store import Store
+
+STEP_MAX = 200_000
+"""How many records one step drops at most."""
+SOME = 4_096
+"""How many are dropped together: of most leases, grant and end are both among them."""
+PAGE = 64
+STRETCHES = 256
+
+
+class Going(NamedTuple):
+    """A record that is to go."""
+
+    seq: int
+    who: int
+    body: bytes
+
+
+class Pruning:
+    """Drops records, inside a transaction."""
+
+    def __init__(self, store: Store, shares: Shares, keeping: Keeping) -> None:
+        self._store = store
+        self._shares = shares
+        self._keeping = keeping
+        self._left = STEP_MAX
+        self.newest = 0
+        """The newest that was dropped."""
+
+    def prune(self, wall_ms: int) -> None:
+        """Drop what is too old or too much."""
+        shares, keeping = self._shares, self._keeping
+        self._drop_overdue(wall_ms - keeping.wall_ms)
+        self._drop_excess(lambda: shares.records() - keeping.records_max, lambda _: 1, by_bytes=False)
+        self._drop_excess(lambda: shares.bytes() - keeping.bytes_max, _weight_of, by_bytes=True)
+        if self.newest:
+            self._drop_empty()
+
+    def _drop_overdue(self, overdue_ms: int) -> None:
+        while self._left > 0 and (stretches := self._store.some("read_overdue_stretches", (overdue_ms, STRETCHES))):
+            for (stretch,) in stretches:
+                first, behind = stretch << 10, (stretch + 1) << 10
+                rows = self._store.some("read_overdue_history", (first, behind, overdue_ms, SOME))
+                self._forget([Going(*row) for row in rows])
+                earliest = self._store.one("read_earliest", (first, behind))
+                if earliest is None or earliest[0] is None:
+                    self._store.do("drop_stretch", [(stretch,)])
+                else:
+                    self._store.do("change_stretch", [(earliest[0], stretch)])
+
+    def _drop_excess(self, excess: Callable[[], int], weigh: Callable[[Going], int], *, by_bytes: bool) -> None:
+        while self._left > 0 and (too_much := excess()) > 0:
+            seen: dict[int, Going] = {}
+
+            def eldest(who: str, seen: dict[int, Going] = seen) -> Iterator[tuple[int, int]]:
+                for going in self._eldest(self._shares.by_name[who].number):
+                    seen[going.seq] = going
+                    yield going.seq, weigh(going)
+
+            sums = [(share.name, share.bytes if by_bytes else share.records) for share in self._shares.by_name.values()]
+            chosen = eldest_of_the_largest(sums, eldest, too_much, min(SOME, self._left))
+            if not chosen:
+                return
+            self._forget([seen[seq] for seq in sorted(chosen)])
+
+    def _eldest(self, who: int) -> Iterator[Going]:
+        after = -OPEN
+        while rows := self._store.some("read_eldest_of", (who, after, PAGE)):
+            yield from (Going(seq, who, body) for seq, body in rows)
+            after = rows[-1][0]
+
+    def _forget(self, some: list[Going]) -> None:
+        """Drop records, with their names, but keep the grants that are needed."""
+        if not some:
+            return
+        seqs = {going.seq for going in some}
+        names: list[tuple[int, str, int]] = []
+        kept: list[tuple[int, int, bytes]] = []
+        for going in some:
+            (record,) = decode_batch(going.body)
+            needed = self._forget_names(going.seq, record.event, seqs, names)
+            if needed:
+                kept.append((going.seq, needed, going.body))
+            self._shares.drop(going.who, weight_of(record, going.body))
+        self._store.do("drop_name", sorted(names))
+        self._store.do("write_grant_kept", kept)
+        self._store.do("drop_history", [(going.seq,) for going in some])
+        self.newest = max(self.newest, *seqs)
+        self._left -= len(some)
+
+    def _forget_names(self, seq: int, event: Event, going: set[int], names: list[tuple[int, str, int]]) -> int:
+        """Note which rows of names go with a record. Return for how many of its names it is still needed."""
+        segment = segment_of(seq)
+        granted = {name for name, _ in grants_of(event)}
+        needed = 0
+        for name in dict.fromkeys(names_of(event)):
+            found = self._store.one("read_name", (segment, name, seq))
+            until, began = found or (None, None)
+            if began is not None and began not in going:
+                self._end_goes(began, name, names)
+            if name in granted and until is not None and self._is_needed(until, going):
+                needed += 1
+            else:
+                names.append((segment, name, seq))
+        return needed
+
+    def _is_needed(self, until: int, going: set[int]) -> bool:
+        """Tell whether a grant is needed: it lives, or its end is kept."""
+        return until == OPEN or (until not in going and self._store.one("has_history", (until,)) is not None)
+
+    def _end_goes(self, began: int, name: str, names: list[tuple[int, str, int]]) -> None:
+        """Let go of a grant that was kept for the sake of its end, if it was."""
+        found = self._store.one("read_grant_kept", (began,))
+        if found is None:
+            return
+        names.append((segment_of(began), name, began))
+        if found[0] > 1:
+            self._store.do("change_grant_kept", [(found[0] - 1, began)])
+        else:
+            self._store.do("drop_grant_kept", [(began,)])
+
+    def _drop_empty(self) -> None:
+        """Drop the eldest stretches and segments that have nothing any more."""
+        first = self._store.one("read_first_history")
+        if first is not None and first[0] is not None:
+            self._store.do("drop_stretches_before", [(first[0] >> 10,)])
+        for (segment,) in self._store.some("read_segments"):
+            if self._store.one("has_names", (segment,)) is not None:
+                return
+            self._store.do("drop_segment", [(segment,)])
+
+
+def _weight_of(going: Going) -> int:
+    (record,) = decode_batch(going.body)
+    return weight_of(record, going.body)

@@ -1,0 +1,257 @@
+"""The journal's tail: the batches that the archive does not stand for yet, as they were appended.
+
+Each is one row. They are looked at a slice at a time, and dropped a slice at a time, so that the loop serves between:
+the numbers of records lead on, and what was archived meanwhile is found in the archive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from holdfast.core.events import Record, ends_of, grants_of, is_history
+from holdfast.journal.base import JournalUnavailableError, matches
+from holdfast.journal.codec import decode_batch
+from holdfast.journal.failpoints import failpoint
+from holdfast.journal.store import DiskFullError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from holdfast.core.values import Lease
+    from holdfast.journal.base import HistoryQuery
+    from holdfast.journal.store import Store
+
+    Batch = tuple[int, int, bytes]
+    """The first and the last number of a batch, and its bytes."""
+
+SLICE_ROWS = 128
+"""How many rows one slice drops: a few milliseconds of the loop."""
+SLICE_BYTES = 256 * 1024
+"""How many bytes one slice drops or decodes: large rows have many pages, and each is put on a list."""
+FEED_BYTES = 128 * 1024
+"""How many bytes are read at once for the archive."""
+SEARCH_BYTES = 1024 * 1024
+"""How many bytes of the tail one slice of a search looks at."""
+SEARCHED_BYTES_MAX = 16 * 1024 * 1024
+"""How many bytes one search looks at before it answers with what it found and where to go on."""
+DECODED_BYTES_MAX = 1024 * 1024
+"""How many of them it makes records of: that costs most."""
+
+
+class Tail:
+    """The batches of one journal."""
+
+    def __init__(self, store: Store, upto: int) -> None:
+        self._store = store
+        self.upto = upto
+        """How far the archive reaches: what is not after it is dropped, sooner or later."""
+        self._kept_after: list[int] = []
+        """Where those begin who still read what may be archived meanwhile."""
+
+    def some(self, after: int, upto: int) -> list[Batch]:
+        """Return some batches after a number and up to another: for the archive."""
+        rows: list[Batch] = []
+        size_bytes = 0
+        for first, last, body in self._store.run("read_batches_upto", (after, upto)):
+            rows.append((first, last, body))
+            size_bytes += len(body)
+            if size_bytes >= FEED_BYTES:
+                break
+        return rows
+
+    async def batches(self, after: int, upto: int) -> AsyncIterator[Batch]:
+        """Yield the batches after a number and up to another. Others have their turn in between."""
+        while rows := self.some(after, upto):
+            for row in rows:
+                yield row
+                await asyncio.sleep(0)
+            after = rows[-1][1]
+
+    def refuse_unless_durable(self, upto: int) -> None:
+        """Raise unless a batch ends with this record."""
+        last = next((last for (last,) in self._store.run("read_batch_end", (upto,))), 0)
+        if last != upto:
+            raise JournalUnavailableError(f"archive: no durable batch ends with record {upto}")
+
+    # Dropping.
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Let nothing be dropped that is not archived now."""
+        after = self.upto
+        self._kept_after.append(after)
+        try:
+            yield
+        finally:
+            self._kept_after.remove(after)
+
+    async def drop_archived(self) -> None:
+        """Drop what the archive stands for, but for what somebody still reads. That goes the next time.
+
+        It is not synced: if the power fails the rows are there again, and are dropped again. Whatever is appended next
+        is synced, and what stands before it in the WAL with it.
+        """
+        failpoint("before_drop")
+        upto = min([self.upto, *self._kept_after])
+        is_first = True
+        while rows := self._store.some("read_batch_sizes", (upto, SLICE_ROWS)):
+            scalars = [("archived", self.upto)] if is_first else []
+            self._drop(list(_first_rows(rows)), scalars)
+            is_first = False
+            failpoint("mid_drop")
+            await asyncio.sleep(0)
+
+    def _drop(self, rows: list[tuple[int]], scalars: list[tuple[str, int]]) -> None:
+        def write() -> None:
+            self._store.do("write_meta", scalars)
+            self._store.do("drop_batch", rows)
+
+        try:
+            with self._store.unsynced():
+                self._store.commit("drop", write)
+        except DiskFullError as error:
+            where = self._store.path.parent
+            raise JournalUnavailableError(f"archive: the disk under {where} is full: {error}") from error
+
+    # Looking.
+
+    def search(self, query: HistoryQuery, before: int, spent: Spent) -> tuple[list[Record], int]:
+        """Search a slice as bytes, and decode only what may match; return the number it reached down to."""
+        found: list[Record] = []
+        wanted = texts_of(query)
+        spent.begin_slice()
+        for first, body in self._store.run("read_batches_backwards", (self.upto, before)):
+            before = first
+            is_decoded = all(text in body for text in wanted)
+            if is_decoded:
+                records = [record for record in decode_batch(body, wanted) if is_history(record.event)]
+                found.extend(record for record in reversed(records) if matches(query, record))
+            spent.add(len(body), is_decoded=is_decoded)
+            if spent.ends_slice or len(found) >= query.limit:
+                break
+        return found, before
+
+    def after(self, seq: int, limit: int) -> tuple[list[Record], int]:
+        """Return the records with history value of a slice after a number, and the number it reached."""
+        found: list[Record] = []
+        looked_at = 0
+        while looked_at < SLICE_BYTES and len(found) < limit:
+            batch = next(self._store.run("read_batch_after", (seq,)), None)
+            if batch is None:
+                break
+            last, body = batch
+            found.extend(record for record in decode_batch(body) if record.seq > seq and is_history(record.event))
+            seq = last
+            looked_at += len(body)
+        return found[:limit], seq
+
+    async def last_by(self, wall_ms: int) -> int:
+        """Return the number of the last record with history value whose wall time is not later; 0 if there is none."""
+        before = 2**62
+        while rows := self._store.some("read_some_batches_backwards", (self.upto, before)):
+            for first, body in rows:
+                before = first
+                seqs = [each.seq for each in decode_batch(body) if each.wall_ms <= wall_ms and is_history(each.event)]
+                if seqs:
+                    return seqs[-1]
+            await asyncio.sleep(0)
+        return 0
+
+    async def holds(self, after: int, upto: int) -> TailHolds:
+        """Return who was given what by the records after a number and up to another, and what was taken."""
+        holds = TailHolds()
+        async for _, _, body in self.batches(after, upto):
+            for record in decode_batch(body):
+                holds.add(record)
+        return holds
+
+
+class Span:
+    """A time in which a name was held: by which lease, from which record, up to which. None: not by these records."""
+
+    __slots__ = ("began", "ended", "lease")
+
+    def __init__(self, began: int | None, lease: Lease | None) -> None:
+        self.began = began
+        self.lease = lease
+        self.ended: int | None = None
+
+
+class TailHolds:
+    """The times in which names were held, by the records of the tail."""
+
+    def __init__(self) -> None:
+        self.spans: dict[str, list[Span]] = {}
+
+    def add(self, record: Record) -> None:
+        """Follow a record."""
+        for name in ends_of(record.event):
+            self._end(name, record.seq)
+        for name, lease in grants_of(record.event):
+            self._end(name, record.seq)
+            self.spans[name].append(Span(record.seq, lease))
+
+    def _end(self, name: str, seq: int) -> None:
+        spans = self.spans.setdefault(name, [])
+        if not spans:
+            spans.append(Span(None, None))
+        if spans[-1].ended is None:
+            spans[-1].ended = seq
+
+    def at(self, name: str, seq: int) -> Span | None:
+        """Return the time in which a name was held as of a record, if it began with one of these."""
+        for span in self.spans.get(name, ()):
+            if span.began is not None and span.began <= seq and (span.ended is None or span.ended > seq):
+                return span
+        return None
+
+    def ended(self, name: str) -> int | None:
+        """Return the record that ended what was held before these, if one of them did."""
+        spans = self.spans.get(name)
+        return spans[0].ended if spans else None
+
+
+def texts_of(query: HistoryQuery) -> list[bytes]:
+    """Return what must stand in the bytes of a record that is asked for: looking for it is cheaper than decoding."""
+    return [text.encode() for text in (query.name, query.owner) if text is not None]
+
+
+class Spent:
+    """What a search has cost: in all, and in this slice."""
+
+    def __init__(self) -> None:
+        self._searched = self._decoded = 0
+        self._slice_searched_max = self._slice_decoded_max = 0
+
+    def begin_slice(self) -> None:
+        """Let a new slice begin."""
+        self._slice_searched_max = self._searched + SEARCH_BYTES
+        self._slice_decoded_max = self._decoded + SLICE_BYTES
+
+    def add(self, size_bytes: int, *, is_decoded: bool) -> None:
+        """Count what was looked at."""
+        self._searched += size_bytes
+        if is_decoded:
+            self._decoded += size_bytes
+
+    @property
+    def ends_slice(self) -> bool:
+        """Whether it is time for others."""
+        return self._searched >= self._slice_searched_max or self._decoded >= self._slice_decoded_max
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the search has cost as much as it may."""
+        return self._searched >= SEARCHED_BYTES_MAX or self._decoded >= DECODED_BYTES_MAX
+
+
+def _first_rows(rows: list[tuple[int, ...]]) -> Iterator[tuple[int]]:
+    """Yield the keys of as many rows as a slice may drop, at least one. A row is a key and its size in bytes."""
+    size_bytes = 0
+    for key, row_bytes in rows:
+        if size_bytes and size_bytes + row_bytes > SLICE_BYTES:
+            return
+        size_bytes += row_bytes
+        yield (key,)
