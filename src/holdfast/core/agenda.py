@@ -74,12 +74,13 @@ class Agenda:
         leases: list[tuple[int, int, str]] = []
         dones: list[tuple[int, str]] = []
         for name, slot in slots.items():
+            lease, done = slot.lease, slot.done
             if slot.closed_until_ms:
                 self.opening_alarms.append((slot.closed_until_ms, name))
-            if slot.done is not None:
-                dones.append((slot.done.until_ms, name))
-            if slot.lease is not None:
-                leases.append((slot.lease.until_ms, slot.lease.token, name))
+            if done is not None:
+                dones.append((done.until_ms, name))
+            if lease is not None:
+                leases.append((lease.until_ms, lease.token, name))
         heapq.heapify(self.opening_alarms)
         self.lease_alarms.fill(leases)
         self.done_alarms.fill(dones)
