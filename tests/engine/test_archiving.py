@@ -126,6 +126,22 @@ def test_the_bytes_that_a_start_replays_count() -> None:
     run(test)
 
 
+def test_a_start_that_finds_it_due_archives_at_once() -> None:
+    """A tail that is too long at a start is archived though no record comes: it may be why no claims are taken."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = SlicedJournal()
+        async with serving(journal, clock) as engine:
+            for _ in range(30):
+                await engine.ask(acquire("job/0"))
+                await engine.ask(release("job/0"))
+        async with serving(journal, clock, archiving=Archiving(records=20)) as engine:
+            await turns(100)
+            assert journal.counted == [engine.state.seq]
+
+    run(test)
+
+
 def test_what_was_refused_for_its_bytes_comes_after_a_tenth() -> None:
     """An archive that the journal refused is tried again after a tenth of the bytes that make it due."""
 

@@ -89,8 +89,8 @@ class Index:
         counts: defaultdict[str, int] = defaultdict(int)
         for name, slot in slots.items():
             lease = slot.lease
-            if slot.closed_until_ms > self.closed_until_ms:
-                self.closed_until_ms = slot.closed_until_ms
+            if slot.closed_until_ms:
+                self.closed_until_ms = max(self.closed_until_ms, slot.closed_until_ms)
             if lease is None:
                 self.add_free(name, slot)
                 continue

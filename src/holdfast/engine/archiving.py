@@ -86,10 +86,14 @@ class Archiver:
         """Where the changes are waited for."""
 
     def begin_anew(self, seq: int, replayed: int) -> None:
-        """Count from what a recovery found: the last record, and how many of them are not archived."""
+        """Count from what a recovery found: the last record, and how many of them are not archived.
+
+        It may be due at once. A journal that takes no claims until it was archived may get no record to begin with.
+        """
         self._owed = None
         self._last_seq, self._archived_seq = seq, seq - replayed
         self._be_due_as_set()
+        self.count(0)
 
     def count(self, records: int) -> None:
         """Count records that became durable, and begin if it is due."""
