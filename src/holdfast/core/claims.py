@@ -49,7 +49,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     refusal = bad_terms(terms, command.wait_ms, limits)
     if refusal is not None:
         return refuse(refusal)
-    memo = recall(state, terms, "acquire")
+    memo = None if terms.key is None else recall(state, terms, "acquire")
     if memo is not None:
         return _acquired_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
     if command.ticket is not None:
@@ -61,7 +61,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     closed = lease is None and slot.closed_until_ms > now.ms
     if closed and not command.wait_ms:
         return refuse(refusals.Delayed(slot.closed_until_ms, slot.last_end))
-    if not may_touch(terms, terms.principal, command.as_session):
+    if command.as_session is not None and not may_touch(terms, terms.principal, command.as_session):
         return refuse(refusals.SessionUnknown())
     if terms.session is not None:
         lacking = why_unusable(state, terms.session, terms.principal)
@@ -178,7 +178,8 @@ def _grant(state: State, command: Acquire, slot: Slot, now: Moment) -> Decision:
     events: tuple[Event, ...] = (Granted(command.name, lease, command.terms.fingerprint),)
     if state.index.lines and command.name in state.index.lines:
         events = (*line.no_more_need(state, line.ticket_for(command, state, now)), *events)
-    return Decision(events, Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts + 1))
+    until_ms = state.until_of(lease) if lease.bound else lease.until_ms
+    return Decision(events, Acquired(lease, until_ms, slot.last_end, slot.attempts + 1))
 
 
 def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision:

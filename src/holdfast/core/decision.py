@@ -48,7 +48,7 @@ Interest = tuple[Holder, str, str, int, int]
 """Who wants which name, whose principal it is, from when, until when (D3)."""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """What a command led to: the events to make durable, and the answer to give once they are.
 
     `notices` are the answers to those in line whom it concerns, by ticket. `interest` is what the one who asked is
@@ -61,7 +61,7 @@ class Decision(msgspec.Struct, frozen=True):
     interest: Interest | None = None
 
 
-class Due(msgspec.Struct, frozen=True):
+class Due(msgspec.Struct, frozen=True, gc=False):
     """What fell due: the event, and the answers to those in line whom it concerns."""
 
     event: Event

@@ -88,7 +88,7 @@ class Index:
         for name, slot in slots.items():
             self.closed_until_ms = max(self.closed_until_ms, slot.closed_until_ms)
             if slot.lease is not None:
-                self.add_lease(name, slot.lease, in_session=slot.lease.session in sessions)
+                self.add_lease(name, slot.lease, sessions)
             else:
                 self.add_free(name, slot)
         for session in sessions.values():
@@ -100,13 +100,13 @@ class Index:
         for place, thing in remembered.items():
             self.remember(place, thing)
 
-    def add_lease(self, name: str, lease: Lease, *, in_session: bool) -> None:
+    def add_lease(self, name: str, lease: Lease, sessions: dict[str, Session]) -> None:
         """Enter a live lease; `held` is kept by the caller, since a transfer leaves the name held.
 
-        `in_session` says that its session lives: a plain claim may outlive the session it counts in.
+        `sessions` are those that live: a plain claim may outlive the session it counts in.
         """
-        _count(self.lease_count, lease.principal, 1)
-        if in_session and lease.session is not None:
+        self.lease_count[lease.principal] = self.lease_count.get(lease.principal, 0) + 1
+        if lease.session is not None and lease.session in sessions:
             self.names_by_session.setdefault(lease.session, {})[name] = lease.bound
 
     def drop_lease(self, name: str, lease: Lease) -> None:

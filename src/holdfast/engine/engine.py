@@ -181,10 +181,11 @@ class Engine:
             self._apply(event, now)
         waiter: Waiter | None = None
         try:
-            if isinstance(decision.answer, MustWait):
-                waiter = self._wait(decision.answer.ticket_id, decision.answer.wait_ms, reply, now)
+            answer = decision.answer
+            if type(answer) is MustWait:
+                waiter = self._wait(answer.ticket_id, answer.wait_ms, reply, now)
             else:
-                self._answers.append((reply, decision.answer, now))
+                self._answers.append((reply, answer, now))
             if decision.interest is not None:
                 state.presence.take_interest(*decision.interest)
             if decision.notices:
