@@ -98,8 +98,7 @@ class Engine:
         self._turns = Turns(clock, self._tick)
         self._batch: list[Record] = []
         self._answers: list[OwedAnswer] = []
-        self._serving = False
-        self._stopping = False
+        self._serving = self._stopping = False
         self._writer: asyncio.Handle | asyncio.Future[None] | None = None
         """The call that comes when this round is over, or what the writer waits for. None: there is nothing to do."""
         self._waiters = Waiters()
