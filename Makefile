@@ -4,13 +4,14 @@ PYTHON  ?= python3
 DATA    ?= .holdfast
 WORKERS ?= 3
 ARGS    ?=
+BASE    ?=
 
 PYTEST := .venv/bin/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test coverage prove prove-release check format bench install install-run wheel lock clean
+.PHONY: help run test coverage prove prove-release check format bench bench-check install install-run wheel lock clean
 
 help: ## Print this list
 	@echo 'Usage: make TARGET [ARGS="…"]'
@@ -19,6 +20,7 @@ help: ## Print this list
 	@echo
 	@echo '  PYTHON=python3  the Python (3.11 or newer) that .venv is made from'
 	@echo '  DATA=.holdfast  where `make run` keeps its data'
+	@echo '  BASE=           the commit that `make bench-check` compares with, by default the last tag'
 	@echo '  WORKERS=3       how many processes share the tests; many tests wait, so one more than cores'
 
 run: .venv/run.stamp ## Start the server on its embedded store (DATA=DIR, ARGS="--listen …")
@@ -50,8 +52,11 @@ format: .venv/dev.stamp ## Format the code and fix what ruff can fix
 	@.venv/bin/ruff check --fix-only --quiet .
 	@.venv/bin/ruff format .
 
-bench: .venv/bench.stamp ## Measure our server and the peers found here
+bench: .venv/bench.stamp ## Measure our server and the peers found here; 50 minutes (ARGS="peers --quick")
 	@exec .venv/bin/python -m benchmarks $(ARGS)
+
+bench-check: .venv/bench.stamp ## Fail if a request costs 5 % more processor time than at BASE; a few minutes
+	@exec .venv/bin/python -m benchmarks check --base "$(BASE)" $(ARGS)
 
 install: .venv/dev.stamp ## Fill .venv with all that running, testing and checking need
 	@echo 'Ready: .venv/bin/holdfast --help'

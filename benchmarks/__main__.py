@@ -1,10 +1,17 @@
-"""`python -m benchmarks`: the door, and nothing else. Its first word may name a benchmark of its own."""
+"""`python -m benchmarks`: the door, and nothing else. Its first word may name a program of its own."""
 
 import sys
 
-from benchmarks import dearest, followers, run
+from benchmarks import check, dearest, followers, get, run
+from benchmarks.report import page
 
-OTHERS = {"dearest": dearest.main, "followers": followers.main}
+OTHERS = {
+    "check": check.main,
+    "dearest": dearest.main,
+    "followers": followers.main,
+    "get": get.main,
+    "report": page.main,
+}
 
 if __name__ == "__main__":
     other = OTHERS.get(sys.argv[1]) if len(sys.argv) > 1 else None

@@ -22,9 +22,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.httpload import new_loop
-from benchmarks.memory import rss_bytes
-from benchmarks.peers import Holdfast, Tools
+from benchmarks.load.http import new_loop
+from benchmarks.systems.base import Tools
+from benchmarks.systems.holdfast import Holdfast
+from benchmarks.systems.usage import usage_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -185,7 +186,7 @@ class Fleet:
     async def settled_bytes(self) -> int:
         """Return the memory of the server, once it is quiet."""
         await asyncio.sleep(2)
-        return rss_bytes(self._pid)
+        return usage_of(self._pid).bytes
 
     async def pairs(self, prefix: str, count: int) -> None:
         """Claim and release names that nobody follows."""

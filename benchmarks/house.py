@@ -21,7 +21,7 @@ from holdfast.journal.sqlite import SqliteJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
-from holdfast.server.doors.request import Request
+from holdfast.server.doors.request import request_from
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
@@ -90,7 +90,7 @@ class House:
             if answered is not None and not answered.done():
                 answered.set_result((status, data))
 
-        self._routes.handle(Request(method.encode(), place.encode(), query.encode(), headers, encoded), reply)
+        self._routes.handle(request_from(method.encode(), place.encode(), query.encode(), headers, encoded), reply)
 
     async def settled(self) -> None:
         """Wait until all that was asked is decided, durable and told to those who follow."""
@@ -102,7 +102,7 @@ class House:
         """Open a stream of all events, and read it."""
         route, segment = self._routes.find(b"GET", b"/events")
         headers = {b"authorization": b"Bearer " + TOKEN.encode(), b"host": b"127.0.0.1"}
-        request = Request(b"GET", b"/events", b"", headers, b"")
+        request = request_from(b"GET", b"/events", b"", headers, b"")
         stream: Events = route.handler(self.api, route.read(request, segment, lambda *_: None))
         self._tasks.append(asyncio.create_task(_read(stream)))
 

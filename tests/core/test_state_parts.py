@@ -3,12 +3,15 @@
 import pickle
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.decide import decide, settle, settle_line
+from holdfast.core.commands import Command
+from holdfast.core.decide import DECISIONS, decide, settle, settle_line
+from holdfast.core.events import Event
+from holdfast.core.evolve import CHANGES
 from holdfast.core.index import Index
 from holdfast.core.presence import Presence
 from holdfast.core.state import State
@@ -147,3 +150,9 @@ def test_after_a_restart_nobody_is_present() -> None:
         walk.step()
     state = State.thaw(walk.crowd.state.freeze())
     assert vars(state.presence) == {**vars(Presence()), "absent_since": dict.fromkeys(state.tickets, state.now_ms)}
+
+
+def test_every_command_and_every_event_has_its_place() -> None:
+    """The tables of `decide` and `evolve` have each type once, and nothing else: none is passed over in silence."""
+    assert set(DECISIONS) == set(get_args(Command))
+    assert set(CHANGES) == set(get_args(Event))

@@ -15,7 +15,7 @@ from holdfast.journal.memory import MemoryJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api as ServerApi
-from holdfast.server.doors.request import Request
+from holdfast.server.doors.request import request_from
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
 from holdfast.server.operations.table import OPERATIONS
@@ -245,7 +245,7 @@ def test_what_a_door_asks() -> None:
         def limit(method: str, path: str, token: str | None) -> int | tuple[int, str]:
             headers = {} if token is None else {b"authorization": f"Bearer {token}".encode()}
             try:
-                return routes.body_limit(Request(method.encode(), path.encode(), b"", headers, b""))
+                return routes.body_limit(request_from(method.encode(), path.encode(), b"", headers, b""))
             except Problem as problem:
                 return problem.status, problem.code
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.server.doors.exchange import LARGE_BYTES, Exchange
 from holdfast.server.doors.lanes import InTurn, Lanes
-from holdfast.server.doors.request import Request
+from holdfast.server.doors.request import request_from
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.http import parse_answers
@@ -78,7 +78,7 @@ def test_large_bodies_of_streams_are_read_one_in_a_turn() -> None:
         connection: Any = SimpleNamespace(loop=loop, known_as=None, go_on=lambda: None)
         tasks = []
         for size in [LARGE_BYTES + 1] * SESSIONS + [LARGE_BYTES]:
-            exchange = Exchange(connection, Request(b"", b"", b"", {}, b""), backlog.put_behind)
+            exchange = Exchange(connection, request_from(b"", b"", b"", {}, b""), backlog.put_behind)
             exchange.put(b"x" * size)
             exchange.end_body()
             tasks.append(asyncio.create_task(exchange._receive()))

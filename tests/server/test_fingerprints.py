@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.server.access.auth import Caller
-from holdfast.server.doors.request import Request
+from holdfast.server.doors.request import request_from
 from holdfast.server.operations.call import Call
 from holdfast.server.operations.reading import reader_for
 from holdfast.server.operations.table import OPERATIONS
@@ -30,7 +30,7 @@ def read(method: str, path: str, segment: bytes, body: bytes) -> Call:
     )
     operation = next(each for each in OPERATIONS if (each.method, each.path) == (method, path))
     headers = {b"content-type": b"application/json", b"idempotency-key": b"k"}
-    request = Request(method.encode(), b"", b"", headers, body)
+    request = request_from(method.encode(), b"", b"", headers, body)
     return reader_for(api, operation)(request, segment, lambda *_: None)
 
 

@@ -14,7 +14,7 @@ from holdfast.journal.memory import MemoryJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
-from holdfast.server.doors.request import Request
+from holdfast.server.doors.request import request_from
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
@@ -47,7 +47,7 @@ def test_a_search_ends_with_its_caller(tmp_path: Path) -> None:
         auth = Auth(StaticTokens([f"ana:{callers.ALICE}"]), AuthorityKey(b"k" * 32))
         routes = Routes(Api(engine, auth, Settings(data=tmp_path)), OPERATIONS)
         headers = {b"authorization": b"Bearer " + callers.ALICE.encode(), b"host": b"127.0.0.1"}
-        request = Request(b"GET", b"/locks/job/history", b"", headers, b"")
+        request = request_from(b"GET", b"/locks/job/history", b"", headers, b"")
         answers: list[int] = []
         routes.handle(request, lambda status, _body, _headers: answers.append(status))
         await asyncio.wait_for(journal.began.wait(), 10)

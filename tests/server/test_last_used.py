@@ -20,7 +20,7 @@ from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.lastused import MINUTE_MS, PERIOD_MS
 from holdfast.server.access.secrets import AuthorityKey, digest
 from holdfast.server.api import Api
-from holdfast.server.doors.request import Request
+from holdfast.server.doors.request import request_from
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.scenarios import durable, replay
@@ -63,7 +63,7 @@ async def _api(journal: MemoryJournal, clock: ManualClock, static: str = STATIC)
 
 def _ask(api: Api, token: str = STATIC, times: int = 1) -> None:
     for _ in range(times):
-        api.admit(Request(b"GET", b"/locks/a", b"", {b"authorization": f"Bearer {token}".encode()}, b""), "read")
+        api.admit(request_from(b"GET", b"/locks/a", b"", {b"authorization": f"Bearer {token}".encode()}, b""), "read")
 
 
 async def _make(api: Api, token: str = MADE) -> None:

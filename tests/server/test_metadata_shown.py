@@ -18,7 +18,7 @@ from holdfast.server import render
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api as ServerApi
-from holdfast.server.doors.request import Request
+from holdfast.server.doors.request import request_from
 from holdfast.server.operations.call import NOBODY, Call
 from holdfast.server.streams import frames as frames_module
 from holdfast.server.streams import happenings
@@ -101,7 +101,7 @@ def test_an_outcome_that_cannot_be_shown_is_a_500(tmp_path: Path) -> None:
         engine = Engine(MemoryJournal(), Limits(), clock=clock, version="test")
         await engine.start()
         api = ServerApi(engine, Auth(StaticTokens([]), AuthorityKey(b"k" * 32)), Settings(data=tmp_path))
-        request = Request(b"POST", b"/locks/a/acquire", b"", {}, b"")
+        request = request_from(b"POST", b"/locks/a/acquire", b"", {}, b"")
         for command in (acquire("a"), acquire("a", ttl_ms=-1)):
             call = Call(broken, request, lambda status, body, _: replies.append((status, body)), "a", {}, None, NOBODY)
             api.submit(call, command, {Acquired: broken})

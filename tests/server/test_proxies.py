@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from holdfast.server.access.proxies import HOPS_MAX, Proxies
-from holdfast.server.doors.request import Request
+from holdfast.server.doors.request import Request, request_from
 
 TRUSTED = "10.0.0.1, 192.168.0.0/16,fd00::/8"
 
 
 def _request(peer: str, **headers: str) -> Request:
     named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
-    return Request(b"GET", b"/", b"", named, b"", peer)
+    return request_from(b"GET", b"/", b"", named, b"", peer)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from holdfast.server.doors.request import Request
+from holdfast.server.doors.request import request_from
 from holdfast.server.operations.parts import TARGET_BYTES_MAX, BodyReader
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
 from holdfast.server.operations.table import OPERATIONS
@@ -45,7 +45,7 @@ def _read(body: bytes, *, ignore_unknown: bool = False) -> Any:  # noqa: ANN401 
     settings = Settings(unknown_fields="ignore" if ignore_unknown else "refuse")
     reader = BodyReader(ClaimsBody, size_of(ROW, settings), ignore_unknown=ignore_unknown)
     try:
-        return reader.read(Request(b"POST", b"/claims", b"", {b"content-type": b"application/json"}, body))
+        return reader.read(request_from(b"POST", b"/claims", b"", {b"content-type": b"application/json"}, body))
     except Problem as problem:
         return problem.status, problem.details
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.access.refusallog import LINES_MAX, LINES_PER_SOURCE_MAX, WINDOW_MS, RefusalLog
-from holdfast.server.doors.request import Request
+from holdfast.server.doors.request import request_from
 from holdfast.server.logs import configure
 from holdfast.wire.problems import Problem
 from tests.support import callers
@@ -165,7 +165,7 @@ def _refuse(
     kept: RefusalLog, now_ms: int, *, source: int = 0, path: bytes = b"/locks/a", who: str | None = None
 ) -> None:
     problem = Problem("forbidden" if who else "authentication_failed", "No.")
-    kept.note(problem, Request(b"GET", path, b"", {}, b""), who, FIRST + source, now_ms)
+    kept.note(problem, request_from(b"GET", path, b"", {}, b""), who, FIRST + source, now_ms)
 
 
 def test_ten_minutes_of_attack_are_a_small_log(capfd: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +214,7 @@ def test_a_minute_ends_without_another_refusal(caplog: pytest.LogCaptureFixture)
 def test_addresses_of_one_network_are_one_source(caplog: pytest.LogCaptureFixture) -> None:
     """One customer with a network of IPv6 to himself gets the lines of one client."""
     kept = RefusalLog()
-    problem, request = Problem("authentication_failed", "No."), Request(b"GET", b"/locks/a", b"", {}, b"")
+    problem, request = Problem("authentication_failed", "No."), request_from(b"GET", b"/locks/a", b"", {}, b"")
     with caplog.at_level(logging.WARNING, "holdfast.server"):
         for number in range(LINES_PER_SOURCE_MAX * 2):
             kept.note(problem, request, None, ip_address(f"2001:db8:1:2::{number:x}"), 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.doors import untaken
-from holdfast.server.doors.request import Request
+from holdfast.server.doors.request import Request, request_from
 from holdfast.server.doors.untaken import Untaken
 from tests.load.crowd import rss_bytes
 from tests.support import callers
@@ -107,7 +107,7 @@ class Line:
 
 
 def _request(who: str) -> Request:
-    return Request(b"GET", b"/locks", b"", {b"authorization": who.encode()}, b"")
+    return request_from(b"GET", b"/locks", b"", {b"authorization": who.encode()}, b"")
 
 
 def _principal(request: Request) -> str | None:

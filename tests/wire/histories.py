@@ -106,6 +106,11 @@ def _acquire(draw: Draw) -> bytes:
     return request("POST", f"/locks/{draw.fresh()}/acquire", body=_claim_body(draw))
 
 
+def _acquire_with_a_key(draw: Draw) -> bytes:
+    key = f"Idempotency-Key: {draw.chance.getrandbits(64):x}"
+    return request("POST", f"/locks/{draw.fresh()}/acquire", key, body=_claim_body(draw))
+
+
 def _acquire_again(draw: Draw) -> bytes:
     return request("POST", f"/locks/{draw.used()}/acquire", body=b"{}")
 
@@ -257,6 +262,7 @@ Kind = Callable[[Draw], bytes]
 
 GOOD: dict[str, tuple[int, Kind]] = {
     "acquire": (12, _acquire),
+    "acquire with a key": (8, _acquire_with_a_key),
     "acquire again": (3, _acquire_again),
     "status": (6, _status),
     "plain": (5, _plain),
@@ -327,6 +333,7 @@ def _bad_head(draw: Draw) -> bytes:
             (b"Content-Length: 2", b"Content-Length: +2"),
             (b"Content-Length: 2", b"Content-Length: 2, 2"),
             (b"Content-Length: 2", b"Content-Length: 0x2"),
+            (b"X-Last: 1", b"Idempotency-Key: a\x00b"),
             (b"Content-Length: 2", b"Transfer-Encoding: xchunked"),
             (b"Host: localhost\r\n", b""),
             (b"POST ", b"BREW "),

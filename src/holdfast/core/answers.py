@@ -49,6 +49,7 @@ class Extended(msgspec.Struct, frozen=True, gc=False):
     """The lease lives until `until_ms`."""
 
     lease: Lease
+    """As it was before it was renewed."""
     until_ms: int
 
 

@@ -36,11 +36,13 @@ from holdfast.core.values import (
 
 if TYPE_CHECKING:
     from holdfast.core.commands import Acquire, Release, Renew, Reopen, Revoke, Transfer
-    from holdfast.core.decision import Notice
-    from holdfast.core.events import Event, Left
+    from holdfast.core.events import Ended, Event
     from holdfast.core.refusals import Refusal
     from holdfast.core.state import State
     from holdfast.core.values import Limits, Moment, Slot, Terms
+
+
+RELEASED = Released()
 
 
 def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Decision:
@@ -49,7 +51,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     refusal = bad_terms(terms, command.wait_ms, limits)
     if refusal is not None:
         return refuse(refusal)
-    memo = recall(state, terms, "acquire")
+    memo = None if terms.key is None else recall(state, terms, "acquire")
     if memo is not None:
         return _acquired_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
     if command.ticket is not None:
@@ -61,7 +63,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     closed = lease is None and slot.closed_until_ms > now.ms
     if closed and not command.wait_ms:
         return refuse(refusals.Delayed(slot.closed_until_ms, slot.last_end))
-    if not may_touch(terms, terms.principal, command.as_session):
+    if command.as_session is not None and not may_touch(terms, terms.principal, command.as_session):
         return refuse(refusals.SessionUnknown())
     if terms.session is not None:
         lacking = why_unusable(state, terms.session, terms.principal)
@@ -178,17 +180,19 @@ def _grant(state: State, command: Acquire, slot: Slot, now: Moment) -> Decision:
     events: tuple[Event, ...] = (Granted(command.name, lease, command.terms.fingerprint),)
     if state.index.lines and command.name in state.index.lines:
         events = (*line.no_more_need(state, line.ticket_for(command, state, now)), *events)
-    return Decision(events, Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts + 1))
+    until_ms = state.until_of(lease) if lease.bound else lease.until_ms
+    return Decision(events, Acquired(lease, until_ms, slot.last_end, slot.attempts + 1))
 
 
 def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision:
     """Move the deadline to now + ttl, which may be earlier, and leave a note."""
     if command.ttl_ms is not None and not 0 < command.ttl_ms <= limits.ttl_ms_max:
         return refuse(refusals.BadTtl(limits.ttl_ms_max))
-    for field, text in (("note", command.note), ("metadata", command.metadata)):
-        if text is not None and len(text) > limits.metadata_chars_max:
-            chars_max = limits.metadata_chars_max
-            return refuse(refusals.BadField(f"{field} has at most {chars_max} characters (metadata_chars_max)"))
+    chars_max = limits.metadata_chars_max
+    if command.note is not None and len(command.note) > chars_max:
+        return refuse(refusals.BadField(f"note has at most {chars_max} characters (metadata_chars_max)"))
+    if command.metadata is not None and len(command.metadata) > chars_max:
+        return refuse(refusals.BadField(f"metadata has at most {chars_max} characters (metadata_chars_max)"))
     lease = _held_by_caller(state, command) if command.run is None else _held_by_run(state, command, limits)
     if not isinstance(lease, Lease):
         return refuse(lease)
@@ -200,8 +204,8 @@ def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision
         # A retry may come late, after a longer renewal: it must not take time away (C5).
         until_ms = max(until_ms, lease.until_ms)
     event = Renewed(command.name, lease.lease_id, ttl_ms, until_ms, command.note, command.metadata, command.key)
-    kept = replace(lease, ttl_ms=ttl_ms, until_ms=until_ms)
-    return Decision((event,), Extended(kept, state.until_of(kept)))
+    shown_ms = state.until_of(replace(lease, until_ms=until_ms)) if lease.bound else until_ms
+    return Decision((event,), Extended(lease, shown_ms))
 
 
 def release(state: State, command: Release, now: Moment, limits: Limits) -> Decision:
@@ -214,32 +218,32 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
         return refuse(refusals.BadField(f"remember_seconds is 0 to {REMEMBER_MS_MAX // 1000}"))
     memo = recall(state, command, "release")
     if memo is not None:
-        return accept(Released()) if isinstance(memo, Memo) else refuse(memo)
+        return accept(RELEASED) if isinstance(memo, Memo) else refuse(memo)
     lease = _held_by_caller(state, command) if command.run is None else _held_by_run(state, command, limits)
     if not isinstance(lease, Lease):
         return refuse(lease)
-    done = None
-    answered: tuple[Left, ...] = ()
-    notices: tuple[Notice, ...] = ()
+    reason = "failed" if command.failed else None
+    event = end_of(
+        command.name, lease, "released", now.ms, command.principal, asked=command, reason=reason, well=reason is None
+    )
     if command.done and command.remember_ms:
         whose = lease.principal if lease.owner is None else None
         done = Done(lease.owner, lease.token, command.result, now.wall_ms, now.ms + command.remember_ms, whose)
-        too_much = _too_much_done(state, command.name, lease, done, limits)
-        if too_much is not None:
-            return refuse(too_much)
-        finished = refusals.Finished(command.name, done)
-        those = (state.tickets[each] for each in state.index.lines.get(command.name, ()))
-        answered = tuple(answered_by_done(ticket for ticket in those if not ticket.terms.redo))
-        notices = tuple((each.ticket_id, finished) for each in answered)
-    event = replace(
-        end_of(command.name, lease, "released", now.ms, by=command.principal, well=not command.failed),
-        reason="failed" if command.failed else None,
-        key=command.key,
-        fingerprint=command.fingerprint,
-        done=done,
-        left=answered,
-    )
-    return Decision((event,), Released(), notices)
+        return _finish(state, event, lease, done, limits)
+    return Decision((event,), RELEASED)
+
+
+def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) -> Decision:
+    """Let the end of a lease be remembered as finished work, which answers all in line (L5)."""
+    name = end.name
+    too_much = _too_much_done(state, name, lease, done, limits)
+    if too_much is not None:
+        return refuse(too_much)
+    finished = refusals.Finished(name, done)
+    those = (state.tickets[each] for each in state.index.lines.get(name, ()))
+    answered = tuple(answered_by_done(ticket for ticket in those if not ticket.terms.redo))
+    notices = tuple((each.ticket_id, finished) for each in answered)
+    return Decision((replace(end, done=done, left=answered),), RELEASED, notices)
 
 
 def _too_much_done(state: State, name: str, lease: Lease, done: Done, limits: Limits) -> refusals.QuotaExceeded | None:
@@ -310,17 +314,12 @@ def revoke(state: State, command: Revoke, now: Moment) -> Decision:
         return refuse(refusals.BadField(f"reason has 1 to {REASON_CHARS_MAX} characters"))
     memo = recall(state, command, "revoke")
     if memo is not None:
-        return accept(Released()) if isinstance(memo, Memo) else refuse(memo)
+        return accept(RELEASED) if isinstance(memo, Memo) else refuse(memo)
     lease = state.lease_of(command.name)
     if lease is None:
         return refuse(refusals.NotHeld())
-    event = replace(
-        end_of(command.name, lease, "revoked", now.ms, by=command.principal),
-        reason=command.reason,
-        key=command.key,
-        fingerprint=command.fingerprint,
-    )
-    return Decision((event,), Released())
+    event = end_of(command.name, lease, "revoked", now.ms, command.principal, asked=command, reason=command.reason)
+    return Decision((event,), RELEASED)
 
 
 def reopen(state: State, command: Reopen, now: Moment) -> Decision:

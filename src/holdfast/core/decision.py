@@ -48,7 +48,7 @@ Interest = tuple[Holder, str, str, int, int]
 """Who wants which name, whose principal it is, from when, until when (D3)."""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """What a command led to: the events to make durable, and the answer to give once they are.
 
     `notices` are the answers to those in line whom it concerns, by ticket. `interest` is what the one who asked is
@@ -61,7 +61,7 @@ class Decision(msgspec.Struct, frozen=True):
     interest: Interest | None = None
 
 
-class Due(msgspec.Struct, frozen=True):
+class Due(msgspec.Struct, frozen=True, gc=False):
     """What fell due: the event, and the answers to those in line whom it concerns."""
 
     event: Event
@@ -114,20 +114,37 @@ def answered_by_done(tickets: Iterable[Ticket]) -> Iterator[Left]:
         yield Left(ticket.ticket_id, "done", names, terms.owner, labels, principal=terms.principal)
 
 
-def end_of(name: str, lease: Lease, how: str, now_ms: int, *, by: str | None = None, well: bool = False) -> Ended:
-    """Make the end of a lease; a lock delay closes the name from now on, whatever the end (L6)."""
-    closed_until_ms = now_ms + lease.delay_ms if lease.delay_ms else 0
+def end_of(
+    name: str,
+    lease: Lease,
+    how: str,
+    now_ms: int,
+    by: str | None = None,
+    *,
+    asked: Release | Revoke | None = None,
+    reason: str | None = None,
+    well: bool = False,
+) -> Ended:
+    """Make the end of a lease; a lock delay closes the name from now on, whatever the end (L6).
+
+    `asked` is the command that asked for it: its idempotency key leads to this end.
+    """
     return Ended(
         name,
         lease.lease_id,
         lease.token,
         how,
         well,
-        closed_until_ms,
+        now_ms + lease.delay_ms if lease.delay_ms else 0,
         by,
-        owner=lease.owner,
-        note=lease.note,
-        labels=lease.labels,
-        principal=lease.principal,
-        whose=lease.principal if lease.owner is None else None,
+        reason,
+        None if asked is None else asked.key,
+        "" if asked is None else asked.fingerprint,
+        None,
+        lease.owner,
+        lease.note,
+        (),
+        lease.labels,
+        lease.principal,
+        lease.principal if lease.owner is None else None,
     )

@@ -110,13 +110,13 @@ class Index:
         for place, thing in remembered.items():
             self.remember(place, thing)
 
-    def add_lease(self, name: str, lease: Lease, *, in_session: bool) -> None:
+    def add_lease(self, name: str, lease: Lease, sessions: dict[str, Session]) -> None:
         """Enter a live lease; `held` is kept by the caller, since a transfer leaves the name held.
 
-        `in_session` says that its session lives: a plain claim may outlive the session it counts in.
+        `sessions` are those that live: a plain claim may outlive the session it counts in.
         """
-        _count(self.lease_count, lease.principal, 1)
-        if in_session and lease.session is not None:
+        self.lease_count[lease.principal] = self.lease_count.get(lease.principal, 0) + 1
+        if lease.session is not None and lease.session in sessions:
             self.names_by_session.setdefault(lease.session, {})[name] = lease.bound
 
     def drop_lease(self, name: str, lease: Lease) -> None:

@@ -129,5 +129,5 @@ def ends_with(state: State, session_id: str, now_ms: int, by: str | None) -> tup
     for name in sorted(state.index.names_by_session.get(session_id, ())):
         lease = state.lease_of(name)
         if lease is not None and lease.bound:
-            ends.append(end_of(name, lease, "session_ended", now_ms, by=by))
+            ends.append(end_of(name, lease, "session_ended", now_ms, by))
     return tuple(ends)

@@ -198,10 +198,13 @@ def weight_of_name(name: str, slot: Slot) -> int:
 
 
 def _weight_of_end(end: LastEnd) -> int:
-    weight = 0
-    for text in (end.owner, end.note, end.reason, end.whose):
-        if text is not None:
-            weight += _size_of(text)
+    weight = 0 if end.owner is None else _size_of(end.owner)
+    if end.note is not None:
+        weight += _size_of(end.note)
+    if end.reason is not None:
+        weight += _size_of(end.reason)
+    if end.whose is not None:
+        weight += _size_of(end.whose)
     return weight
 
 

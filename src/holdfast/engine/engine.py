@@ -98,8 +98,7 @@ class Engine:
         self._turns = Turns(clock, self._tick)
         self._batch: list[Record] = []
         self._answers: list[OwedAnswer] = []
-        self._serving = False
-        self._stopping = False
+        self._serving = self._stopping = False
         self._writer: asyncio.Handle | asyncio.Future[None] | None = None
         """The call that comes when this round is over, or what the writer waits for. None: there is nothing to do."""
         self._waiters = Waiters()
@@ -181,10 +180,11 @@ class Engine:
             self._apply(event, now)
         waiter: Waiter | None = None
         try:
-            if isinstance(decision.answer, MustWait):
-                waiter = self._wait(decision.answer.ticket_id, decision.answer.wait_ms, reply, now)
+            answer = decision.answer
+            if type(answer) is MustWait:
+                waiter = self._wait(answer.ticket_id, answer.wait_ms, reply, now)
             else:
-                self._answers.append((reply, decision.answer, now))
+                self._answers.append((reply, answer, now))
             if decision.interest is not None:
                 state.presence.take_interest(*decision.interest)
             if decision.notices:

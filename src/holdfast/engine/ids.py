@@ -1,37 +1,64 @@
 """Chance. The one place in the program that makes what nobody may guess: lease ids, session ids, tokens, keys.
 
-Random bytes are drawn from the system in blocks: a call for each id would cost more than the rest of making it.
+Ids are made a block at a time, because a call of the system and a few steps of Python for each would cost more than all
+that is done with it. `_made` writes a whole block of them digit by digit: the first digit of all, then the second.
+
+    ids drawn:   1f0c…  8a77…  03be…     one row of 32 digits for each
+    written:     made[0::37] = 1 8 0,    made[1::37] = f a 3,    and so on
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
+from binascii import hexlify
+from itertools import chain
+from typing import TYPE_CHECKING
 
-_BLOCK = 4_096
-_VARIANT = "89ab"
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_BLOCK = 256
+"""How many ids are made at a time."""
+_DIGITS = 32
+_UUID = "xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx"
+_REQUEST_ID = f"req_{'x' * _DIGITS}"
+_VARIANT = bytes.maketrans(b"0123456789abcdef", b"89ab" * 4)
+"""What `y` may be in a UUID of version 4."""
 _IDENTITY_BYTES = 7
 """SQLite's numbers have eight bytes and a sign."""
 
-_ids: deque[str] = deque()
-_request_ids: deque[str] = deque()
-# A forked child draws its own: two processes must never hand out the same ids.
+_ids: list[str] = []
+# A forked child draws its own: two processes must never hand out the same ids. An empty list has no more to give.
 os.register_at_fork(after_in_child=_ids.clear)
 
 
-def new_uuid() -> str:
-    """Return a random UUID (version 4) as text."""
-    if not _ids:
-        _fill()
-    return _ids.popleft()
+def _made(pattern: str) -> list[str]:
+    """Return a block of ids: `x` stands for any digit, `y` for the variant of a UUID, all else for itself."""
+    line = f"{pattern}\n".encode()
+    digits, made = hexlify(os.urandom(_BLOCK * _DIGITS // 2)), bytearray(line * _BLOCK)
+    places = (place for place, what in enumerate(pattern) if what in "xy")
+    for number, place in enumerate(places):
+        drawn = digits[number::_DIGITS]
+        made[place :: len(line)] = drawn if pattern[place] == "x" else drawn.translate(_VARIANT)
+    return made[:-1].decode().split("\n")
 
 
-def new_request_id() -> str:
-    """Return `req_` and 32 hexadecimal digits. It names a request in logs and replies; nothing is guarded by it."""
-    if not _request_ids:
-        block = os.urandom(_BLOCK).hex()
-        _request_ids.extend("req_" + block[start : start + 32] for start in range(0, len(block), 32))
-    return _request_ids.popleft()
+def _blocks_of_ids() -> Iterator[list[str]]:
+    while True:
+        _ids[:] = _made(_UUID)
+        yield _ids
+
+
+def _blocks_of_request_ids() -> Iterator[list[str]]:
+    while True:
+        yield _made(_REQUEST_ID)
+
+
+new_uuid: Callable[[], str] = chain.from_iterable(_blocks_of_ids()).__next__
+"""Return a random UUID (version 4) as text."""
+
+new_request_id: Callable[[], str] = chain.from_iterable(_blocks_of_request_ids()).__next__
+"""Return `req_` and 32 hexadecimal digits. It names a request in logs and replies; nothing is guarded by it."""
 
 
 def new_secret(size: int) -> bytes:
@@ -42,11 +69,3 @@ def new_secret(size: int) -> bytes:
 def new_identity() -> int:
     """Return the number of a new journal, by which it is told from all others."""
     return 1 + int.from_bytes(new_secret(_IDENTITY_BYTES))
-
-
-def _fill() -> None:
-    block = os.urandom(_BLOCK).hex()
-    for start in range(0, len(block), 32):
-        digits = block[start : start + 32]
-        variant = _VARIANT[int(digits[16], 16) & 3]
-        _ids.append(f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}")

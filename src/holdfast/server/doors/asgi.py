@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.server.doors.exchange import REQUEST
 from holdfast.server.doors.message import NEVER_KEPT
-from holdfast.server.doors.request import Request, fold
+from holdfast.server.doors.request import Request, fold, request_from
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, too_large
 from holdfast.wire.problems import Problem
 
@@ -86,7 +86,7 @@ class Door:
             return
         if scope["type"] != "http":
             raise ValueError(f"{scope['type']} is not served here")
-        request = Request(b"", b"", b"", {}, b"")
+        request = request_from(b"", b"", b"", {}, b"")
         try:
             request = scope.get("extensions", {}).get(REQUEST) or _request(scope)
             self._routes.check_host(request)
@@ -197,7 +197,7 @@ def _request(scope: Scope) -> Request:
     path = scope.get("raw_path") or scope["path"].encode()
     peer = (scope.get("client") or ("",))[0]
     fields = [(name, value.rstrip(b" \t")) for name, value in scope["headers"]]
-    return Request(scope["method"].encode(), path, scope["query_string"], fold(fields), b"", peer)
+    return request_from(scope["method"].encode(), path, scope["query_string"], fold(fields), b"", peer)
 
 
 def _no_reply(_status: int, _body: bytes, _headers: tuple[tuple[bytes, bytes], ...]) -> None:

@@ -21,21 +21,21 @@ body, and only a head that comes near the limit is measured.
 **Upgrade.** We speak nothing but HTTP/1.1, so a wish for another protocol is passed over and the body is read. The
 parser cannot do that: after such a head it gives up. So the head is given, without that field, to a new parser.
 
-**A head seen before.** Most clients repeat the same headers on a connection, byte for byte. Those of the last request
-are remembered if they say nothing that changes how a request is read. When the same bytes stand behind a plain request
-line and the rest is as long as they announce, the parser is not needed (`repeated`). Anything else is the parser's.
+**A head seen before.** Most clients send the same head with each request, but for a key and a length. Those that were
+read last are kept, and one that comes again needs no parser (`repeated`; `heads` says why that is safe). A client that
+sends another head each time gains nothing, so after `MISSES_MAX` in a row no more are kept for it.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from typing import TYPE_CHECKING, Protocol
 
 import httptools
 
 from holdfast.server.api import BUG
-from holdfast.server.doors.request import Request, fold
+from holdfast.server.doors.heads import END_OF_LINE, HEADS_MAX, Head, head_of
+from holdfast.server.doors.request import Request, fold, request_from
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, too_large
 from holdfast.wire.problems import Problem
 
@@ -47,17 +47,15 @@ IDLE, HEAD, BODY = range(3)
 FEED_BYTES = 1_024
 """The most that is fed at once: it holds few requests, so reading them keeps nobody waiting."""
 FIELDS_MAX = 128
+MISSES_MAX = 16
+"""So many heads in a row that were not known before, and none of a connection is kept any more."""
 
 log = logging.getLogger("holdfast.server")
 
-_NOT_REPEATABLE = frozenset({b"connection", b"expect", b"idempotency-key", b"transfer-encoding", b"upgrade"})
-"""Fields that change how a request is read; and a key, which is new with each request."""
 _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 """Fields that the parser obeys even in a trailer."""
 _LENGTH_DIGITS = 20
 """The parser knows no larger length."""
-_PLAIN_LINE = re.compile(rb"(POST|GET) (/(?!leases/)[A-Za-z0-9/._~%:-]*) HTTP/1\.1\r\n")
-"""The stream that is asked for with POST stands below `/leases/`: it never comes the short way."""
 
 
 class Pieces(Protocol):
@@ -112,11 +110,10 @@ class Incoming:
         "_data",
         "_fields",
         "_head_bytes_max",
+        "_heads",
+        "_misses",
         "_parser",
         "_peer",
-        "_repeatable_body_bytes",
-        "_repeatable_fields",
-        "_repeatable_head",
         "_request",
         "_sink",
         "_upgrades",
@@ -137,10 +134,9 @@ class Incoming:
         """When the phase began, or we last let the sender wait, in the clock's seconds."""
         self.ended = False
         self._data = b""
-        self._repeatable_head = b""
-        """The headers of the last request, as they came: the same bytes again need no second parse. Empty: none."""
-        self._repeatable_fields: dict[bytes, bytes] = {}
-        self._repeatable_body_bytes = 0
+        self._heads: list[Head] = []
+        """The last heads that were read, the latest first."""
+        self._misses = 0
         self._upgrades = False
         self.on_message_begin()
         self.phase = IDLE
@@ -186,25 +182,15 @@ class Incoming:
         return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._url, version, fields)
 
     def repeated(self, data: bytes) -> Request | None:
-        """Return the request, if its headers are those that the parser accepted just before on this connection.
-
-        Only the line before them and the body differ then, so only the line is read, and only in its plainest form;
-        the length that those headers announce is the length the body must have. Anything else is the parser's.
-        """
-        head = self._repeatable_head
-        if not head or self.phase != IDLE:
-            return None
-        line = _PLAIN_LINE.match(data)
-        if line is None:
-            return None
-        end = line.end()
-        if not data.startswith(head, end):
-            return None
-        start = end + len(head)
-        if start > self._head_bytes_max or len(data) - start != self._repeatable_body_bytes:
-            return None
-        method, path = line.groups()
-        return Request(method, path, b"", self._repeatable_fields, data[start:], self._peer)
+        """Return the request, if it is the whole of the data and its head is one of those that were read last."""
+        if self.phase == IDLE:
+            line, _, follows = data.partition(END_OF_LINE)
+            for head in self._heads:
+                request = head.read(line, follows)
+                if request is not None:
+                    self._misses = 0
+                    return request
+        return None
 
     # The parser's callbacks.
 
@@ -280,12 +266,12 @@ class Incoming:
         self.phase, self.since = IDLE, self._clock.now_seconds
         self.ended = not request.keep_alive
         if self._body_pieces is not None:
-            self._repeatable_head = b""
             self._body_pieces.end_body()
             return
         request.body = bytes(self._body)
         self._body, self._request = b"", None
-        self._remember_head(request)
+        if self._misses < MISSES_MAX:
+            self._remember_head(request)
         self._sink.take(request)
 
     def close(self) -> None:
@@ -308,7 +294,7 @@ class Incoming:
         if is_old or method == b"CONNECT" or b"host" not in fields or b"transfer-encoding" in fields:
             _check_head(method, version, fields)
         path, query = _split(self._url)
-        request = self._request = Request(method, path, query, fields, b"", self._peer)
+        request = self._request = request_from(method, path, query, fields, b"", self._peer)
         request.is_old = is_old
         request.keep_alive = not is_old and self._parser.should_keep_alive()
         if b"content-length" in fields:
@@ -336,20 +322,11 @@ class Incoming:
             raise too_large(self._body_limit)
 
     def _remember_head(self, request: Request) -> None:
-        """Keep the headers if the whole request came in one piece and says nothing that changes how it is read."""
-        self._repeatable_head = b""
-        if not request.keep_alive or not _NOT_REPEATABLE.isdisjoint(request.headers):
-            return
-        data = self._data
-        line = _PLAIN_LINE.match(data)
-        if line is None:
-            return
-        end = data.find(b"\r\n\r\n", line.end() - 2) + 4
-        body = request.body
-        if end - 4 >= 0 and data[end:] == body:
-            self._repeatable_head = data[line.end() : end]
-            self._repeatable_fields = request.headers
-            self._repeatable_body_bytes = len(body)
+        """Keep the head for the next request."""
+        self._misses += 1
+        head = head_of(self._data, request, self._head_bytes_max)
+        if head is not None:
+            self._heads = [head, *self._heads[: HEADS_MAX - 1]]
 
     # Refusals.
 

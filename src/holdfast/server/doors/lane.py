@@ -40,8 +40,8 @@ from holdfast.server.doors.incoming import BODY, FEED_BYTES, HEAD, IDLE, Incomin
 from holdfast.server.doors.lanes import LONG_SECONDS
 from holdfast.server.doors.message import CONTINUE, LARGE_BYTES, message
 from holdfast.server.doors.owed import Debt, Owed, Refusal
-from holdfast.server.doors.request import Request
-from holdfast.server.doors.uptake import Uptake
+from holdfast.server.doors.request import Request, request_from
+from holdfast.server.doors.untaken import Uptake
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class Lane(asyncio.BufferedProtocol):
         if exchange is not None:
             # The rest of its body will never come.
             exchange.disconnect()
-        self._owed.append(Refusal(problem, request or Request(b"", b"", b"", {}, b"")))
+        self._owed.append(Refusal(problem, request or request_from(b"", b"", b"", {}, b"")))
 
     def _work(self, *, has_turn: bool = False) -> None:
         """Feed what was received and begin what is owed, until it must wait for somebody or has had its turn."""

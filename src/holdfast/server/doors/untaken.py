@@ -9,6 +9,8 @@ thousands of connections. So each body is counted against whoever asked for it:
 
 If all together have more than `ALL_BYTES_MAX`, the eldest of whoever has most is broken off. Whoever reads is not
 concerned: a body that the kernel takes at once is not counted at all. Small answers are bounded for each connection.
+
+One that takes next to nothing of what is written to it is not waited for: `Uptake` tells since when.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 USER_BYTES_MAX = 32 * 2**20
 STRANGERS_BYTES_MAX = 16 * 2**20
 ALL_BYTES_MAX = 256 * 2**20
+TAKEN_BYTES_MIN = 1_024
+"""Of what is written to a connection; less than this is too little."""
 
 
 class Breakable(Protocol):
@@ -90,3 +94,20 @@ class Untaken:
         self.bytes -= size
         if not account.bodies:
             del self._accounts[who]
+
+
+class Uptake:
+    """What was written to one connection, and since when too little of it was taken."""
+
+    __slots__ = ("_since", "_taken_bytes", "written_bytes")
+
+    def __init__(self, now_seconds: int) -> None:
+        self.written_bytes = self._taken_bytes = 0
+        self._since = now_seconds
+
+    def seconds_without(self, unsent_bytes: int, now_seconds: int) -> int:
+        """Return for how long too little was taken of what was written, of which `unsent_bytes` are still here."""
+        taken_bytes = self.written_bytes - unsent_bytes
+        if unsent_bytes == 0 or taken_bytes - self._taken_bytes >= TAKEN_BYTES_MIN:
+            self._taken_bytes, self._since = taken_bytes, now_seconds
+        return now_seconds - self._since

@@ -47,7 +47,6 @@ VERBS = frozenset(
 log = logging.getLogger("holdfast.server")
 
 _LOCKS = b"/locks/"
-_HOST = b"host"
 _NONE: Methods = {}
 
 
@@ -97,7 +96,7 @@ class Routes:
         if self._logs_requests:
             reply = self._logged(request, reply)
         try:
-            if request.headers.get(_HOST) not in self._passed_hosts:
+            if request.host not in self._passed_hosts:
                 self.check_host(request)
             route, segment = self.find(request.method, request.path)
             if route.is_stream:
@@ -111,7 +110,7 @@ class Routes:
 
     def check_host(self, request: Request) -> None:
         """Raise if the request is for a server of another name. `handle` does it; a door does it before all else."""
-        host = request.headers.get(_HOST)
+        host = request.host
         if host not in self._passed_hosts and host is not None and request.path not in self._any_host:
             self._hosts.check(host)
 

@@ -1,6 +1,6 @@
-"""Three ways to press on a system (wrk, redis-benchmark, our own) and one shape for what they saw.
+"""The tools that press on a system (wrk, redis-benchmark, pgbench, our own) and one shape for what they saw.
 
-wrk and redis-benchmark each press from one thread over keep-alive connections without pipelining, so that
+wrk, redis-benchmark and pgbench each press from one thread over keep-alive connections without pipelining, so that
 their numbers can stand in one column.
 """
 
@@ -9,20 +9,21 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from benchmarks import httpload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from benchmarks.httpload import Names, Tally, Target
+    from benchmarks.load.generator import Run
+    from benchmarks.load.http import Names, Target
 
 WRK = "wrk"
 REDIS_BENCHMARK = "redis-benchmark"
+PGBENCH = "pgbench"
 BUILTIN = "built-in"
 
 _SCRIPT = Path(__file__).with_name("acquire.lua")
@@ -53,6 +54,8 @@ class Load:
     p99_ms: float
     sample: str = ""
     names_drawn_twice: int = 0
+    probed: int = 0
+    """Answers to a probe beforehand, which cost the server time too."""
 
     @property
     def acquires_per_second(self) -> float:
@@ -114,7 +117,7 @@ class RedisPress:
         least = max(_REDIS_PROBE_REQUESTS, connections * _REDIS_PROBE_REQUESTS_PER_CONNECTION)
         probe = self.exactly(f"{prefix}p", connections=connections, requests=least)
         requests = max(least, min(int(probe.acquires_per_second * seconds), _REDIS_REQUESTS_MAX))
-        return self.exactly(prefix, connections=connections, requests=requests)
+        return replace(self.exactly(prefix, connections=connections, requests=requests), probed=probe.answers)
 
     def exactly(self, prefix: str, *, connections: int, requests: int) -> Load:
         """Send an exact number.
@@ -152,28 +155,44 @@ def parse_redis(out: str, connections: int, *, requests: int, acquired: int) -> 
     )
 
 
-def by_builtin(target: Target, names: Names, *, connections: int, seconds: float, count: int | None = None) -> Load:
-    """Press with our own generator: the fallback for wrk, and the one that can stop at a count."""
-    try:
-        tallies = httpload.run_workers(target, names, connections=connections, seconds=seconds, count=count)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LoadError(f"the built-in generator failed: {error}") from error
-    return _merge(tallies, connections)
+def parse_pgbench(out: str, log: Sequence[str], connections: int, *, acquired: int) -> Load:
+    """Read what pgbench printed, and its log: client, number, microseconds, and more, in each line."""
+    rate = re.search(r"^tps = ([\d.]+)", out, re.MULTILINE)
+    failed = re.search(r"^number of failed transactions: (\d+)", out, re.MULTILINE)
+    latencies = sorted(int(line.split()[2]) for line in log)
+    if rate is None or not latencies:
+        raise LoadError(f"pgbench printed no result: {out.strip()[-400:]}")
+    refused = len(latencies) - acquired
+    expected = len(latencies) ** 2 / (2 * _REDIS_NAMES)
+    return Load(
+        tool=PGBENCH,
+        connections=connections,
+        seconds=len(latencies) / float(rate[1]),
+        answers=len(latencies),
+        answers_2xx=len(latencies),
+        acquired=acquired,
+        errors=int(failed[1]) if failed else 0,
+        p50_ms=percentile(latencies, 50) / 1_000,
+        p99_ms=percentile(latencies, 99) / 1_000,
+        sample=f"{refused} rows fewer than transactions",
+        names_drawn_twice=refused if 0 <= refused <= 10 + 50 * expected else 0,
+    )
 
 
-def _merge(tallies: Sequence[Tally], connections: int) -> Load:
-    latencies = sorted(us for tally in tallies for us in tally.latencies_us)
+def of_run(run: Run, connections: int) -> Load:
+    """Return what our own generator saw, in the same shape."""
+    latencies = run.latencies
     return Load(
         tool=BUILTIN,
         connections=connections,
-        seconds=max(tally.elapsed_seconds for tally in tallies),
-        answers=len(latencies),
-        answers_2xx=sum(tally.answers_2xx for tally in tallies),
-        acquired=sum(tally.acquired for tally in tallies),
-        errors=sum(tally.errors for tally in tallies),
-        p50_ms=percentile(latencies, 50) / 1_000,
-        p99_ms=percentile(latencies, 99) / 1_000,
-        sample=next((tally.sample for tally in tallies if tally.sample), ""),
+        seconds=run.elapsed_seconds,
+        answers=run.answers,
+        answers_2xx=run.answers,
+        acquired=run.answers - run.wrong,
+        errors=run.errors,
+        p50_ms=latencies.percentile_ms(50),
+        p99_ms=latencies.percentile_ms(99),
+        sample=run.sample,
     )
 
 

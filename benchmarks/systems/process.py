@@ -29,8 +29,10 @@ class StartError(Exception):
 class Child:
     """One child process, ended when the `with` block ends, however it ends."""
 
-    def __init__(self, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> None:
-        self._log = log
+    def __init__(
+        self, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> None:
+        self.log = log
         self._started_at = time.monotonic()
         with log.open("ab") as out:
             # Its own session, so that Ctrl-C reaches only us and the child is stopped in order.
@@ -40,6 +42,7 @@ class Child:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=_clean_environment(env or {}),
+                cwd=cwd,
                 start_new_session=True,
             )
 
@@ -79,7 +82,7 @@ class Child:
         self.stop()
 
     def _log_tail(self) -> str:
-        text = self._log.read_text(errors="replace").strip()
+        text = self.log.read_text(errors="replace").strip()
         return text[-600:] or "(it printed nothing)"
 
 

@@ -15,8 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.systems.usage import descendants
+
 if TYPE_CHECKING:
-    from benchmarks.peers import System
+    from collections.abc import Sequence
+
+    from benchmarks.systems.base import System
 
 ACQUIRES = 50
 _ATTACH_SECONDS_MAX = 5.0
@@ -53,10 +57,13 @@ def check_syncs(system: System, folder: Path) -> SyncCheck:
 
 
 def _count(strace: str, system: System, pid: int, out: Path) -> SyncCheck:
-    command = [strace, "-f", "-qq", "-e", "trace=fsync,fdatasync,msync", "-o", str(out), "-p", str(pid)]
+    command = [strace, "-f", "-qq", "-e", "trace=fsync,fdatasync,msync", "-o", str(out)]
+    # Every process of it: PostgreSQL syncs in those that the first one started.
+    pids = [pid, *descendants(pid)]
+    command += [word for each in pids for word in ("-p", str(each))]
     tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        if not _is_attached(tracer, pid):
+        if not _is_attached(tracer, pids):
             return SyncCheck(0, None, "strace may not attach here")
         seen = system.press_exactly(ACQUIRES)
     finally:
@@ -66,11 +73,11 @@ def _count(strace: str, system: System, pid: int, out: Path) -> SyncCheck:
     return SyncCheck(seen.acquired, len(_SYNC.findall(out.read_text())))
 
 
-def _is_attached(tracer: subprocess.Popen[str], pid: int) -> bool:
+def _is_attached(tracer: subprocess.Popen[str], pids: Sequence[int]) -> bool:
     """The kernel says who traces whom, which is surer than waiting for a message."""
     deadline = time.monotonic() + _ATTACH_SECONDS_MAX
     while time.monotonic() < deadline and tracer.poll() is None:
-        if _tracer_pids(pid) == {tracer.pid}:
+        if all(_tracer_pids(pid) == {tracer.pid} for pid in pids):
             return True
         time.sleep(0.02)
     return False

@@ -23,7 +23,6 @@ class Machine:
     memory_gb: float
     kernel: str
     python: str
-    folder: str
     file_system: str
     syncs_per_second: float
     load_average: float
@@ -46,7 +45,6 @@ def describe_machine(folder: Path) -> Machine:
         memory_gb=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        folder=str(folder),
         file_system=_file_system(folder),
         syncs_per_second=_syncs_per_second(folder / "sync-probe"),
         load_average=round(os.getloadavg()[0], 2),

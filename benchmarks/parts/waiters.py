@@ -16,18 +16,18 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarks.httpload import new_loop, split_answer
-from benchmarks.load import percentile
-from benchmarks.memory import rss_bytes
-from benchmarks.peers import Holdfast
+from benchmarks.load.generator import split_answer
+from benchmarks.load.http import new_loop
+from benchmarks.load.tools import percentile
+from benchmarks.progress import say
+from benchmarks.systems.holdfast import Holdfast
+from benchmarks.systems.usage import usage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-    from pathlib import Path
+    from collections.abc import Coroutine, Sequence
 
-    from benchmarks.peers import Tools
+    from benchmarks.parts.common import Row, Work
 
-WAITERS = 10_000
 HANDOVERS_MAX = 2_000
 ONE_NAME, MANY_NAMES = "on one name", "each on a name of its own"
 _SPARE_FILES = 200
@@ -60,36 +60,53 @@ class Line:
     def p99_ms(self) -> float:
         return percentile(sorted(self.latencies_us), 99) / 1_000
 
-    @property
-    def is_sound(self) -> bool:
-        return self.wrong == 0 and bool(self.latencies_us)
+    def as_row(self) -> Row:
+        return {
+            "title": self.title,
+            "waiters": self.waiters,
+            "bytes_per_waiter": round(self.bytes_per_waiter),
+            "join_seconds": round(self.join_seconds, 2),
+            "hand_overs": len(self.latencies_us),
+            "p50_ms": self.p50_ms,
+            "p99_ms": self.p99_ms,
+            "wrong": self.wrong + (not self.latencies_us),
+            "sample": self.sample,
+        }
 
     def blame(self, status: int, body: bytes) -> None:
         self.wrong += 1
         self.sample = self.sample or f"{status} {body[:200].decode(errors='replace')}"
 
 
-def measure(tools: Tools, folder: Path, wanted: int, say: Callable[[str], None]) -> list[Line]:
+def measure(work: Work) -> Row:
     """Both arrangements, each on a fresh server."""
-    count = _allowed(wanted, say)
+    if not work.has(Holdfast()):
+        return {"rows": []}
+    count = _allowed(work.options.waiters)
     room = count + 1_000
-    settings = {"connections_max": room, "line_max": room, "tickets_per_principal_max": room}
-    lines: list[Line] = []
+    settings = {
+        "connections_max": room,
+        "line_max": 2 * room,
+        "tickets_per_principal_max": room,
+        "waiting_names_per_principal_max": room,
+    }
+    rows: list[Row] = []
     for title, arrange in ((ONE_NAME, _one_name), (MANY_NAMES, _many_names)):
-        server = Holdfast(tools, settings)
-        with server.running(folder / title.replace(" ", "-")) as child, asyncio.Runner(loop_factory=new_loop) as runner:
+        server = Holdfast(settings=settings)
+        folder = work.folder / title.replace(" ", "-")
+        with server.running(folder) as child, asyncio.Runner(loop_factory=new_loop) as runner:
             line = Line(title, count)
             runner.run(_interruptible(arrange(_Crowd(server, child.pid, line))))
-        lines.append(line)
+        rows.append(line.as_row())
         say(
             f"{count:,} waiters {title}: {line.bytes_per_waiter:,.0f} bytes each, joined in {line.join_seconds:.1f} s,"
             f" {len(line.latencies_us):,} hand-overs, p50 {line.p50_ms:.2f} ms p99 {line.p99_ms:.2f} ms"
             + (f", {line.wrong} WRONG: {line.sample}" if line.wrong else "")
         )
-    return lines
+    return {"rows": rows}
 
 
-def _allowed(wanted: int, say: Callable[[str], None]) -> int:
+def _allowed(wanted: int) -> int:
     """As many as this machine lets one process have open; the server inherits the limit from us."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -253,7 +270,7 @@ class _Crowd:
 
     async def _settled_rss_bytes(self) -> int:
         await asyncio.sleep(_SETTLE_SECONDS)
-        return rss_bytes(self._pid)
+        return usage_of(self._pid).bytes
 
     async def _ask(self, path: str, body: object = None) -> bytes:
         """One exchange on the connection of the one who holds."""

@@ -1,0 +1,1 @@
+"""Load: our own generator in a process of its own, and the tools of others (wrk, redis-benchmark, pgbench)."""

@@ -1,0 +1,1 @@
+"""What the parts found, as text for people and as the tables and pictures of the guide."""

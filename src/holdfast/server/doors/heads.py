@@ -1,0 +1,142 @@
+r"""Heads seen before: a client sends the same head with each request, and it need not be parsed each time.
+
+What the parser made of a head is kept with the bytes that it was made of. Three values may be others the next time:
+
+    POST /locks/a/acquire                                              a plain line: method and path
+     HTTP/1.1\r\nHost: example\r\nIdempotency-Key:␣
+    7b0f44d1                                                           a key: ASCII that can be seen
+    \r\nContent-Type: application/json\r\nContent-Length:␣
+    19                                                                 the length of all that follows
+    \r\n\r\n
+    {"ttl_seconds": 60}
+
+All that stands between them must be the very bytes that the parser accepted on this connection, and what was received
+must end where the body ends. So nothing is read here that the parser would read in another way, and nothing can hide
+behind it. What is not written in this plainest form is the parser's.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from holdfast.engine.ids import new_request_id
+from holdfast.server.doors.request import Request
+
+HEADS_MAX = 2
+"""How many are kept for a connection: one with a key and one without, since a claim has a key and a renewal none."""
+
+_NOT_REPEATABLE = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
+"""Fields that change how a request is read. `Connection` does too, unless it says what is so anyway."""
+_END = b"\r\n\r\n"
+END_OF_LINE = b" HTTP/1.1\r\n"
+_KEY, _LENGTH = b"idempotency-key", b"content-length"
+_VARYING = re.compile(rb"(?:^|(?<=\n))(idempotency-key|content-length):[ \t]*([!-~]+)(?=\r\n)", re.IGNORECASE)
+_LENGTHS = tuple(b"%d" % length for length in range(1_024))
+
+_plain_line = re.compile(rb"(POST|GET) (/(?!leases/)[A-Za-z0-9/._~%:-]*)").fullmatch
+"""The stream that is asked for with POST stands below `/leases/`: it never comes the short way."""
+_plain_key = re.compile(rb"[!-~]+").fullmatch
+
+
+class Head(msgspec.Struct, frozen=True, eq=False):
+    """A head that the parser accepted, without its request line, and what it said."""
+
+    bytes_max: int
+    """How long it may be."""
+    whole: bytes
+    body_bytes: int
+    """How long the body is that goes with `whole`; -1 if that has a key, for no other request has the same."""
+    before: tuple[tuple[bytes, bytes], ...]
+    """For each value that may differ: the name of its field, and what stands before it."""
+    rest: bytes
+    """What stands behind the last of them."""
+    peer: str
+    fields: dict[bytes, bytes]
+    host: bytes | None
+    authorization: bytes | None
+    content_type: bytes | None
+
+    def read(self, line: bytes, data: bytes) -> Request | None:
+        """Return the request with this line, if what follows is this head, but for values that may differ, and a body.
+
+        `removeprefix` returns the very same bytes if they have another beginning.
+        """
+        body = data.removeprefix(self.whole)
+        fields, key = self.fields, None
+        if len(body) != self.body_bytes or body is data:
+            fields, body = self._values(data)
+            if not fields:
+                return None
+            key = fields.get(_KEY)
+        found = _plain_line(line)
+        if found is None or len(line) + len(data) - len(body) > self.bytes_max:
+            return None
+        method, path = found.groups()
+        request_id = new_request_id()
+        return Request(
+            method,
+            path,
+            b"",
+            fields,
+            body,
+            self.peer,
+            self.host,
+            self.authorization,
+            self.content_type,
+            key,
+            request_id,
+        )
+
+    def _values(self, data: bytes) -> tuple[dict[bytes, bytes], bytes]:
+        """Return the fields with other values, and the body; none if this is another head."""
+        fields = self.fields.copy()
+        for name, before in self.before:
+            behind = data.removeprefix(before)
+            if behind is data:
+                return {}, b""
+            fields[name], _, data = behind.partition(b"\r")
+        body = data.removeprefix(self.rest)
+        size = len(body)
+        length = _LENGTHS[size] if size < len(_LENGTHS) else b"%d" % size
+        if body is data or fields.get(_LENGTH, b"0") != length or not _plain_key(fields.get(_KEY, b"-")):
+            return {}, b""
+        return fields, body
+
+
+def head_of(data: bytes, request: Request, bytes_max: int) -> Head | None:
+    """Return the head of a request that was read from this, if another may be known by it.
+
+    The whole request must have come in one piece, and must say nothing that changes how it is read.
+    """
+    fields = request.headers
+    if not request.keep_alive or not _NOT_REPEATABLE.isdisjoint(fields):
+        return None
+    if fields.get(b"connection", b"keep-alive").lower() != b"keep-alive":
+        return None
+    line, version, follows = data.partition(END_OF_LINE)
+    whole = follows[: len(follows) - len(request.body)]
+    if not version or not _plain_line(line) or whole.find(_END) != len(whole) - len(_END):
+        return None
+    before, at = [], 0
+    for varying in _VARYING.finditer(whole):
+        name = varying[1].lower()
+        if fields.get(name) != varying[2]:
+            return None
+        before.append((name, whole[at : varying.start(2)]))
+        at = varying.end() + 1
+    if len(before) != (_KEY in fields) + (_LENGTH in fields):
+        return None
+    return Head(
+        bytes_max,
+        whole,
+        -1 if _KEY in fields else len(request.body),
+        tuple(before),
+        whole[at:],
+        request.peer,
+        fields,
+        request.host,
+        request.authorization,
+        request.content_type,
+    )

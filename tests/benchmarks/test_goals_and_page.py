@@ -1,0 +1,157 @@
+"""What is told of the results: goals, tables, pictures, and the page that shows them."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import run
+from benchmarks.report import page, text
+from benchmarks.report.contents import tables_of
+from benchmarks.report.goals import goals_of
+
+MACHINE = {
+    "date": "2026-11-16 18:00 UTC",
+    "cpu": "a processor",
+    "cores": 2,
+    "memory_gb": 8.0,
+    "kernel": "Linux 6",
+    "python": "3.11",
+    "file_system": "ext4 on /dev/x",
+    "syncs_per_second": 5000.0,
+    "load_average": 0.1,
+    "warnings": [],
+}
+
+
+def document(part: str, data: dict[str, Any], **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {"part": part, "machine": MACHINE, "versions": {}, "missing": {}, "troubles": [], "data": data, **more}
+
+
+def peer_row(system: str, connections: int, per_second: float) -> dict[str, Any]:
+    row = {"tool": "wrk", "p50_ms": 1.0, "p99_ms": 2.0, "cpu_us": 30.0, "answers": 9, "wrong": 0, "sample": ""}
+    return {"system": system, "connections": connections, "per_second": per_second, **row}
+
+
+def peers(ours: float, redis: float) -> dict[str, Any]:
+    rows = [peer_row("holdfast", 64, ours), peer_row("redis", 64, redis), peer_row("holdfast", 256, ours * 1.1)]
+    syncs = {"redis": {"acquires": 50, "syncs": 51, "note": ""}}
+    return document("peers", {"titles": {"holdfast": "Holdfast", "redis": "Redis"}, "rows": rows, "syncs": syncs})
+
+
+def steady(per_second: float, stalls: int) -> dict[str, Any]:
+    row = {"p50_ms": 2.0, "p99_ms": 5.0, "worst_ms": 9.0, "cpu_us": 30.0, "cpu_children_us": 4.0, "wrong": 0}
+    windows = [
+        {
+            "at_seconds": 5 * number,
+            "stalls": stalls,
+            "stall_worst_ms": 30.0 * bool(stalls),
+            "disk_stalls": 1,
+            "memory_own_bytes": 2**20,
+            "memory_children_bytes": 2**20,
+            "disk_bytes": number * 2**20,
+            "per_second": per_second,
+            **row,
+        }
+        for number in (1, 2)
+    ]
+    kept = {"kept_records": 1_000, "disk_bytes": 400_000, "minutes": 10, "connections": 64, "windows": windows}
+    return document("steady", {"bursts": [{"per_second": 100.0, **row}], "per_second": per_second, **row, **kept})
+
+
+def verdicts(*documents: dict[str, Any]) -> dict[str, bool | None]:
+    return {goal.promise: goal.is_met for goal in goals_of({each["part"]: each for each in documents})}
+
+
+def test_a_goal_is_met_by_numbers_alone() -> None:
+    """The same goal is met, missed, or not measured: what nobody measured is never met."""
+    promise = "at least 0.62 × Redis at 64 connections"
+    assert verdicts(peers(70, 100))[promise] is True
+    assert verdicts(peers(50, 100))[promise] is False
+    assert verdicts(steady(95, 0))[promise] is None
+    assert verdicts(peers(70, 100))["at least 4.5 × etcd at 64 connections"] is None
+
+
+def test_steady_load_is_judged_beside_its_bursts() -> None:
+    """Rate, p99 and stalls of the steady load; a stall of the disk counts against nobody."""
+    good, bad = verdicts(steady(95, 0)), verdicts(steady(80, 3))
+    assert (good["steady load at least 0.9 × the bursts"], bad["steady load at least 0.9 × the bursts"]) == (
+        True,
+        False,
+    )
+    stall = "no stall over 20 ms but the disk's own"
+    assert (good[stall], bad[stall]) == (True, False)
+
+
+def test_one_wrong_answer_or_one_trouble_is_seen() -> None:
+    """Soundness looks at every document: wrong answers, missing syncs, troubles."""
+    promise = "every answer right, every grant synced"
+    assert verdicts(peers(70, 100), steady(95, 0))[promise] is True
+    wrong = peers(70, 100)
+    wrong["data"]["rows"][1]["wrong"] = 1
+    unsynced = peers(70, 100)
+    unsynced["data"]["syncs"]["redis"]["syncs"] = 3
+    troubled = peers(70, 100)
+    troubled["troubles"] = ["it did not start"]
+    assert [verdicts(each)[promise] for each in (wrong, unsynced, troubled)] == [False] * 3
+
+
+def test_what_is_missing_is_said_aloud() -> None:
+    """A peer that was not found is named in the report and on the page, with how to get it."""
+    found = peers(70, 100)
+    found["missing"] = {"etcd": "etcd: not here. To get it: build it"}
+    assert "NOT MEASURED, etcd: not here. To get it: build it" in text.as_text({"peers": found})
+    assert "- Not measured: etcd: not here. To get it: build it" in page.as_markdown({"peers": found})
+
+
+def test_pictures_are_whole_and_always_the_same() -> None:
+    """Each picture is XML with a title, and the same numbers give the same bytes."""
+    documents = {"peers": peers(70, 100), "steady": steady(95, 0)}
+    drawn = page.pictures_of(documents)
+    assert set(drawn) == {"peers.svg", "steady.svg"}
+    for content in drawn.values():
+        root = ET.fromstring(content)
+        assert root.find("{http://www.w3.org/2000/svg}title") is not None
+        height = float(root.attrib["height"])
+        for line in root.iter("{http://www.w3.org/2000/svg}polyline"):
+            assert all(0 <= float(point.split(",")[1]) <= height for point in line.attrib["points"].split())
+    assert page.pictures_of(json.loads(json.dumps(documents))) == drawn
+
+
+def test_the_page_takes_what_was_measured_between_its_marks() -> None:
+    """What stands around the marks stays, and writing twice is writing once."""
+    before = f"above\n{page.BEGIN}\nold\n{page.END}\nbelow\n"
+    once = page.inserted(before, "new")
+    assert once == f"above\n{page.BEGIN}\n\nnew\n\n{page.END}\nbelow\n"
+    assert page.inserted(once, "new") == once
+    with pytest.raises(ValueError, match="no place"):
+        page.inserted("a page without marks", "new")
+
+
+def test_the_guide_shows_the_kept_results() -> None:
+    """Nobody edits a number by hand: the guide and its pictures are what the kept results give."""
+    kept = run.load(page.KEPT)
+    shown = page.GUIDE.read_text(encoding="utf-8")
+    pictures = {path.name: path.read_text(encoding="utf-8") for path in page.PICTURES.glob("*.svg")}
+    assert pictures == page.pictures_of(kept)
+    assert shown == page.inserted(shown, page.as_markdown(kept))
+
+
+def test_kept_results_name_no_folder_of_a_machine() -> None:
+    """A result says what machine it was, never where on it."""
+    for path in page.KEPT.glob("*.json"):
+        content = path.read_text(encoding="utf-8")
+        assert "/home/" not in content and "/tmp/" not in content, path.name
+
+
+def test_results_are_read_in_the_order_of_the_parts(tmp_path: Path) -> None:
+    """What was kept is read again; a part without a result is passed over, and each has its tables."""
+    for each in (steady(95, 0), peers(70, 100)):
+        run.keep(tmp_path, {**each, "took_seconds": 1})
+    found = run.load(tmp_path)
+    assert list(found) == ["peers", "steady"]
+    assert [table.title.partition(",")[0] for table in tables_of(found)] == ["Durable acquires", "Bursts"]
