@@ -1,8 +1,10 @@
 """A real server under load is killed again and again, at random moments and at every failpoint, and loses nothing.
 
-An era is one data directory and its crashes: each failpoint once, and as many kills at random moments. After each crash
-the server is started again, what broke off is asked again, and all that was acknowledged is looked for. At its end the
-judges of `history.py` look at everything.
+An era is one data directory and its crashes: each failpoint once, and as many kills at random moments. Its archivist is
+killed too: at its own failpoints, and again and again at random moments before the server is. The archive is due after
+a few records, so that it is written all the time. A server is killed with its archivist, or alone: then that one may
+still write while the next server starts. After each crash the server is started again, what broke off is asked again,
+and all that was acknowledged is looked for. At its end the judges of `history.py` look at everything.
 
 A failure prints the line that plays its era again. The seed fixes who asks what and where the server dies; how the
 machine interleaves the clients it cannot.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,36 +26,49 @@ from holdfast.journal.inspect import dump, inspect
 from tests.crash.history import judge
 from tests.crash.load import Crowd
 from tests.support import proof
+from tests.support.archivist import Hunter
+from tests.support.checks import wait_until
 from tests.support.server import ServerFailed, ServerProcess
 
 ERAS = proof.count("crash: eras")
 CYCLES = proof.count("crash: crashes of an era")
-RANDOM = "random"
-LOAD_SECONDS = (0.02, 0.35)
+RANDOM, ARCHIVIST = "random", "archivist"
+"""The server is killed at a random moment; its archivist is, again and again, and the server at the end."""
+LOAD_SECONDS = {RANDOM: (0.02, 0.35), ARCHIVIST: (0.5, 1.5)}
 FAILPOINT_SECONDS_MAX = 60
 SETTINGS: dict[str, object] = {"snapshot_records": 150, "disk_reserve_mib": 1}
+NOT_PASSED = frozenset({"takeover_mid", "takeover_before_switch"})
+"""Failpoints of a start on a directory of an earlier release: `journal/test_kept.py` has those."""
+FAILPOINTS = sorted(failpoints.NAMES - NOT_PASSED)
+OF_ARCHIVIST = frozenset(name for name in FAILPOINTS if name.startswith("archive_"))
+"""Where the archivist dies, each time that there is another one, and the server lives on."""
 PASSINGS_MAX = {
     "before_append": 120,
     "before_commit": 160,
     "after_commit": 120,
     "after_append_before_publish": 120,
     "after_publish_before_answer": 120,
-    "before_snapshot": 3,
-    "mid_snapshot": 12,
-    "before_snapshot_counts": 3,
-    "after_snapshot_counts": 3,
-    "mid_prune": 3,
-    "after_open": 1,
+    "archive_begin": 2,
+    "archive_mid": 4,
+    "archive_before_commit": 2,
+    "archive_after_commit": 2,
+    "before_drop": 2,
+    "mid_drop": 2,
 }
 """How often a busy server passes each failpoint in about a second."""
 
 
 def plan_of(chance: random.Random) -> list[tuple[str, int]]:
     """Where the server dies in each cycle of an era: every failpoint at least once, the rest at random moments."""
-    places = [*sorted(failpoints.NAMES) * (CYCLES // (2 * len(failpoints.NAMES)))]
-    places += [RANDOM] * (CYCLES - len(places))
+    places = FAILPOINTS * (CYCLES // (2 * len(FAILPOINTS)))
+    places += [(RANDOM, ARCHIVIST)[number % 2] for number in range(CYCLES - len(places))]
     chance.shuffle(places)
-    return [(place, 0 if place == RANDOM else chance.randint(1, PASSINGS_MAX.get(place, 1))) for place in places]
+    return [(place, passing_of(place, chance, PASSINGS_MAX)) for place in places]
+
+
+def passing_of(place: str, chance: random.Random, passings_max: dict[str, int]) -> int:
+    """At which passing of a failpoint somebody dies; 0 for what is no failpoint."""
+    return 0 if place in LOAD_SECONDS else chance.randint(1, passings_max.get(place, 1))
 
 
 class Era:
@@ -71,16 +87,29 @@ class Era:
         if self.server is None or not self.crowd.look_after(self.server):
             self._dead()
             return
-        seconds = self._chance.uniform(*LOAD_SECONDS) if place == RANDOM else FAILPOINT_SECONDS_MAX
-        ends_at = time.monotonic() + seconds
         server = self.server
-        threads = self.crowd.work(server, lambda: time.monotonic() > ends_at)
-        if place == RANDOM:
-            time.sleep(seconds)
-            server.kill()
-        self.crowd.finish(threads)
-        assert place == RANDOM or server.process.wait(10) == -9, f"{place} was not passed {passing} times: {server.log}"
+        seconds = self._chance.uniform(*LOAD_SECONDS.get(place, (FAILPOINT_SECONDS_MAX, FAILPOINT_SECONDS_MAX)))
+        ends_at = time.monotonic() + seconds
+        with Hunter(server.pid, random.Random(self._chance.random()), kills=place == ARCHIVIST) as hunter:
+            threads = self.crowd.work(server, lambda: time.monotonic() > ends_at)
+            if place in LOAD_SECONDS:
+                time.sleep(seconds)
+                self._kill(server)
+            elif place in OF_ARCHIVIST:
+                wait_until(lambda: hunter.gone > 0, seconds_max=FAILPOINT_SECONDS_MAX)
+                time.sleep(self._chance.uniform(*LOAD_SECONDS[RANDOM]))
+                assert server.is_running(), server.log
+                self._kill(server)
+            self.crowd.finish(threads)
+        assert server.process.wait(10) == -9, f"{place} was not passed {passing} times: {server.log}"
         self._dead()
+
+    def _kill(self, server: ServerProcess) -> None:
+        """Kill a server with its archivist, or alone."""
+        if self._chance.random() < 0.5:
+            server.kill()
+        else:
+            os.kill(server.pid, signal.SIGKILL)
 
     def last_look(self) -> None:
         """Start once more without a failpoint, and stop in good order."""
@@ -91,11 +120,11 @@ class Era:
         self._dead()
 
     def _start(self, place: str, passing: int) -> ServerProcess | None:
-        env = {} if place == RANDOM else {"HOLDFAST_TESTING": "1", "HOLDFAST_FAILPOINTS": f"{place}=kill@{passing}"}
+        env = {"HOLDFAST_TESTING": "1", "HOLDFAST_FAILPOINTS": f"{place}=kill@{passing}"} if passing else {}
         try:
             return ServerProcess.start(self._data, settings=SETTINGS, tokens=self.crowd.tokens, env=env)
         except ServerFailed as failed:
-            if place == RANDOM or failed.returncode != -9:
+            if not passing or failed.returncode != -9:
                 raise
             return None
 
@@ -134,5 +163,9 @@ def test_no_crash_loses_or_invents_anything(
         if played.server is not None:
             played.server.kill()
     record_property("count: crashes survived", len(played.plan))
-    record_property("count: crashes at a failpoint", sum(1 for where, _ in played.plan if where != RANDOM))
+    record_property("count: crashes at a failpoint", sum(1 for _, passing in played.plan if passing))
+    record_property(
+        "count: crashes with the archivist killed first",
+        sum(1 for where, _ in played.plan if where == ARCHIVIST or where in OF_ARCHIVIST),
+    )
     record_property("count: operations judged", verdict.operations)
