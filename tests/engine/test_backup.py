@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import multiprocessing
 import os
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +16,20 @@ import pytest
 
 from holdfast.core.events import Restored
 from holdfast.core.fits import event_fits
-from holdfast.core.state import Frozen, Head, State
+from holdfast.core.state import TABLES, Frozen, Head, State
 from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import backup as backups
 from holdfast.engine import snapshot
 from holdfast.engine.backup import BackupWriter, backup_of_directory
 from holdfast.engine.engine import Engine
 from holdfast.engine.restore import JUMP, JUMP_PER_MS, Contents, look_into, restore, start_after
-from holdfast.journal.base import HistoryQuery, JournalError, JournalLostError
+from holdfast.journal.archive.file import FILE as ARCHIVE
+from holdfast.journal.base import HistoryQuery, JournalError, JournalLostError, JournalUnavailableError
 from holdfast.journal.inspect import dump, inspect
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import acquire, release, run, serving
+from tests.journal.kept.reading import KEPT, differences, expected_of, history_of, replayed
 
 KEY, KEY_FILE = b"k" * 32, "authority.key"
 
@@ -36,6 +41,10 @@ def journal_in(directory: Path) -> SqliteJournal:
 async def granted(engine: Engine, name: str, **more: Any) -> Any:  # noqa: ANN401 - it is whatever was answered
     outcome, _ = await engine.ask(acquire(name, f"lease of {name}", **more))
     return outcome.lease
+
+
+async def given_back(engine: Engine, name: str) -> None:
+    await engine.ask(release(name, f"lease of {name}"))
 
 
 async def saved(engine: Engine, file: Path) -> Contents:
@@ -70,28 +79,113 @@ def made(tmp_path: Path, *, jobs: int = 3) -> Path:
     return file
 
 
-def test_backup_shows_one_instant(tmp_path: Path) -> None:
-    """What is decided and compacted while a backup is made is not in it, and nothing that was before is missing."""
+@pytest.mark.parametrize("archived", [0, 600, 1_200], ids=["nothing archived", "half of it", "all of it"])
+def test_backup_shows_one_instant(archived: int, tmp_path: Path) -> None:
+    """What is decided and archived while a backup is made is not in it, and nothing that was before is missing."""
 
     async def scene(clock: ManualClock) -> None:
         async with serving(journal_in(tmp_path / "data"), clock) as engine:
             for number in range(1_200):
-                await granted(engine, f"job-{number}", owner="ana")
+                await granted(engine, f"job-{number}", owner="ana", metadata="x" * 100)
+                if number + 1 == archived:
+                    await engine.archive()
+            await given_back(engine, "job-7")
             before = list(snapshot.encode(engine.state.freeze()))
             pieces: list[bytes] = []
             async for piece in backups.backup(engine, KEY, "test", BackupWriter()):
                 pieces.append(piece)
                 await granted(engine, f"meanwhile-{len(pieces)}")
+                await given_back(engine, f"job-{100 + len(pieces)}")
                 if len(pieces) == 3:
                     await engine.archive()
-            assert len(pieces) > 6, "it came in many pieces"
+            assert len(pieces) > 4, "it came in many pieces"
             (tmp_path / "file").write_bytes(b"".join(pieces))
             found = look_into(tmp_path / "file")
             assert list(snapshot.encode(found.frozen)) == before
-            assert found.totals.records == 1_201, "each grant, and the start"
-            assert (found.about.seq, found.about.last_token, found.key) == (1_201, 1_200, KEY)
+            assert found.totals.records == 1_202, "each grant, an end, and the start"
+            assert (found.about.seq, found.totals.last_token, found.key) == (1_202, 1_200, KEY)
 
     run(scene)
+
+
+def test_backup_needs_no_archivist(tmp_path: Path) -> None:
+    """While nothing can be archived a backup is whole all the same, and restores to the same state."""
+    file = tmp_path / "file"
+
+    async def scene(clock: ManualClock) -> Frozen:
+        async with serving(journal_in(tmp_path / "lost"), clock) as engine:
+            await granted(engine, "before", ttl_ms=60_000)
+            await engine.archive()
+
+            async def gone(*_: object) -> None:
+                raise JournalUnavailableError("archive: the archivist is gone")
+
+            engine.journal.archive = gone  # type: ignore[method-assign, assignment]
+            for number in range(300):
+                await granted(engine, f"job-{number}", ttl_ms=60_000)
+                if number % 2:
+                    await given_back(engine, f"job-{number}")
+            await engine.archive()
+            await given_back(engine, "before")
+            await saved(engine, file)
+            return engine.state.freeze()
+
+    want = run(scene)
+    put_back(file, tmp_path / "data", after_ms=0)
+    assert inspect(tmp_path / "data").problems == ()
+
+    async def after(clock: ManualClock) -> None:
+        async with serving(journal_in(tmp_path / "data"), clock) as engine:
+            got = engine.state.freeze()
+            assert [getattr(got, table) for table in TABLES] == [getattr(want, table) for table in TABLES]
+            assert got.head.now_ms == want.head.now_ms
+
+    run(after)
+
+
+def test_backup_costs_the_loop_a_slice_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much there is: nobody copies the state, no piece is large, and others have their turn between any two."""
+
+    async def scene(clock: ManualClock) -> None:
+        async with serving(journal_in(tmp_path / "data"), clock) as engine:
+            await asyncio.gather(*(granted(engine, f"job-{number}", metadata="x" * 500) for number in range(5_000)))
+            await engine.archive()
+            await asyncio.gather(*(granted(engine, f"late-{number}", metadata="x" * 500) for number in range(2_000)))
+            monkeypatch.setattr(State, "freeze", None)
+            turns = 0
+
+            async def take_turns() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            others = asyncio.create_task(take_turns())
+            sizes, taken = [], []
+            async for piece in backups.backup(engine, KEY, "test", BackupWriter()):
+                sizes.append(len(piece))
+                taken.append(turns)
+            others.cancel()
+            assert sum(sizes) > 5_000_000 and max(sizes) < 100_000
+            assert all(later > earlier for earlier, later in pairwise(taken))
+
+    run(scene)
+
+
+def test_backup_of_format_1_is_restored(tmp_path: Path) -> None:
+    """What the release before made is restored to the state that it had, with its history (I15)."""
+    file, kept = KEPT / "backups" / "format-1.backup", KEPT / "0.2.0.dev0-format-4" / "stopped"
+    assert look_into(file).about.format == 1
+    put_back(file, tmp_path / "data", after_ms=0)
+    assert inspect(tmp_path / "data").problems == ()
+    state = {name: rows for name, rows in replayed(tmp_path / "data").items() if name != "head"}
+    expected = {name: rows for name, rows in expected_of(kept)["state"].items() if name != "head"}
+    assert list(differences(expected, state, "state")) == []
+    shown = [record for record in json.loads(json.dumps(list(dump(tmp_path / "data")))) if record["event"] != "opened"]
+    numbers = {record["seq"] for record in shown}
+    of_before = [record for record in history_of(kept) if record["seq"] in numbers]
+    assert shown[: len(of_before)] == of_before and len(of_before) > 150
+    assert shown[len(of_before)]["event"] == "restored"
 
 
 def test_restored_state_is_that_of_the_backup(tmp_path: Path) -> None:
@@ -162,14 +256,14 @@ def test_restored_directory_is_backed_up_and_restored_again(tmp_path: Path) -> N
     pieces = backup_of_directory(tmp_path / "data", KEY, "test", 1_760_000_000_000, BackupWriter())
     (tmp_path / "again").write_bytes(b"".join(pieces))
     found = look_into(tmp_path / "again")
-    assert found.about.last_token == first
+    assert found.totals.last_token == found.frozen.head.last_token == first
     assert found.totals.records == 5, "the start, three grants, the restore"
     assert put_back(tmp_path / "again", tmp_path / "data-2", after_ms=0) == first + JUMP
     events = [record for record in dump(tmp_path / "data-2") if record["event"] == "restored"]
     assert [event["last_token"] for event in events] == [first, first + JUMP]
 
 
-@pytest.mark.parametrize("what", [FILE, "notes.txt", "journal.mark"])
+@pytest.mark.parametrize("what", [FILE, ARCHIVE, "notes.txt", "journal.mark"])
 def test_directory_in_use_is_left_alone(what: str, tmp_path: Path) -> None:
     """Nothing is written over what is there, and the text says what to do."""
     file = made(tmp_path)

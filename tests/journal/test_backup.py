@@ -6,12 +6,14 @@ import msgspec
 import pytest
 
 from holdfast.journal.backup import (
+    FORMAT,
     HEAD,
     KEY,
     KEY_BYTES,
     MAGIC,
     PART,
     RECORDS,
+    TAIL,
     About,
     BackupReader,
     BackupWriter,
@@ -22,15 +24,20 @@ from holdfast.journal.base import JournalDamagedError, JournalTooNewError
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.server.access import secrets
 from tests.journal.golden.make import sample_records
+from tests.journal.kept.reading import KEPT
+from tests.journal.records import grants
 
-ABOUT = About(version="1.2.3", seq=21, wall_ms=1_750_000_000_000, last_token=7)
-BODIES = [b"k" * 32, b"a part", b"another part", encode_batch(sample_records())]
+ABOUT = About(version="1.2.3", seq=21, wall_ms=1_750_000_000_000)
+TAIL_RECORDS = grants(22, 25)
+BODIES = [b"k" * 32, encode_batch(TAIL_RECORDS), b"a part", b"another part", encode_batch(sample_records())]
 
 
 def written(about: About = ABOUT) -> bytes:
     writer = BackupWriter()
-    key, *parts, records = BODIES
-    pieces = [writer.begin(about, key), *map(writer.part, parts), writer.records(records, len(sample_records()))]
+    key, tail, *parts, records = BODIES
+    pieces = [writer.begin(about, key), writer.tail(tail, 3), *map(writer.part, parts)]
+    pieces.append(writer.records(records, len(sample_records())))
+    writer.last_token = 7
     return b"".join([*pieces, writer.end()])
 
 
@@ -41,12 +48,24 @@ def test_backup_is_read_as_it_was_written() -> None:
         reader = BackupReader("it")
         got = [frame for place in range(0, len(data), size) for frame in reader.feed(data[place : place + size])]
         reader.close()
-        assert [kind for kind, _ in got] == [HEAD, KEY, PART, PART, RECORDS, b"E"]
+        assert [kind for kind, _ in got] == [HEAD, KEY, TAIL, PART, PART, RECORDS, b"E"]
         assert [body for _, body in got[1:-1]] == BODIES
         assert reader.about == ABOUT
         assert reader.totals is not None
-        assert (reader.totals.parts, reader.totals.records) == (2, len(sample_records()))
-        assert list(decode_batch(got[4][1])) == sample_records()
+        assert (reader.totals.parts, reader.totals.records) == (2, 3 + len(sample_records()))
+        assert reader.last_token == 7
+        assert list(decode_batch(got[2][1])) == TAIL_RECORDS
+        assert list(decode_batch(got[5][1])) == sample_records()
+
+
+def test_backup_of_format_1_is_read() -> None:
+    """One that an earlier release made has no tail, and says its last token at its beginning."""
+    reader = BackupReader("it")
+    kinds = {kind for kind, _ in reader.feed((KEPT / "backups" / "format-1.backup").read_bytes())}
+    reader.close()
+    assert kinds == {HEAD, KEY, PART, RECORDS, b"E"}
+    assert reader.about is not None and reader.about.format == 1 < FORMAT
+    assert reader.last_token == reader.about.last_token > 2**32
 
 
 def test_backup_that_broke_off_is_not_whole() -> None:
@@ -72,7 +91,7 @@ def test_frames_are_neither_left_out_nor_put_behind() -> None:
     data = written()
     writer = BackupWriter()
     writer.begin(ABOUT, BODIES[0])
-    part = writer.part(BODIES[1])
+    part = writer.part(BODIES[2])
     assert data.count(part) == 1
     for wrong in (data.replace(part, b""), data.replace(part, part + part), data + b"\n", data + data):
         with pytest.raises(JournalDamagedError, match="is not a whole backup"):
@@ -99,6 +118,6 @@ def test_other_file_is_no_backup(data: bytes) -> None:
 
 def test_newer_backup_says_what_to_use() -> None:
     """The file of a newer version is refused with the version that can read it."""
-    newer = written(About(format=2, version="9.0.0", seq=1, wall_ms=1, last_token=0))
+    newer = written(About(format=FORMAT + 1, version="9.0.0", seq=1, wall_ms=1))
     with pytest.raises(JournalTooNewError, match=r"Restore it with Holdfast 9\.0\.0 or later"):
         list(frames([newer], "it"))

@@ -1,6 +1,7 @@
 """A look at a data directory changes nothing and finds everything that is wrong with it."""
 
 import asyncio
+import fcntl
 import json
 import shutil
 from collections.abc import Callable
@@ -8,20 +9,27 @@ from contextlib import closing
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 
-from holdfast.core.events import Record, is_history
-from holdfast.journal.base import JournalDamagedError, JournalError, JournalLockedError
+from holdfast.core.events import Granted, Record, is_history
+from holdfast.core.state import Head
+from holdfast.core.values import Slot
+from holdfast.journal import glasses
+from holdfast.journal.archive.file import FILE as ARCHIVE
+from holdfast.journal.archive.file import LOCK
+from holdfast.journal.base import Changes, JournalDamagedError, JournalError, JournalLockedError
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.inspect import as_json, dump, inspect
-from holdfast.journal.sqlite import FILE, SqliteJournal
+from holdfast.journal.sqlite import FILE, SCHEMA, SqliteJournal
 from holdfast.testing.contract import sample_events
+from tests.journal.kept.reading import KEPT
 from tests.journal.records import WALL_MS, grants
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A journal that was closed well: 6 records under a snapshot, 4 after it."""
+    """A journal that was closed well: 6 records are archived, 4 are not."""
     asyncio.run(write(tmp_path / "data"))
     return tmp_path / "data"
 
@@ -33,21 +41,32 @@ def crashed(tmp_path: Path) -> Path:
     return tmp_path / "crashed"
 
 
+def slots(records: list[Record]) -> Changes:
+    """The rows of the names that these records grant."""
+    granted = [record.event for record in records if isinstance(record.event, Granted)]
+    rows = [(event.name.encode(), msgspec.msgpack.encode(Slot(lease=event.lease))) for event in granted]
+    return Changes("slots", new=rows)
+
+
 async def write(directory: Path, copy_to: Path | None = None) -> None:
-    journal = SqliteJournal(directory, ballast_bytes=0)
+    journal = SqliteJournal(directory, ballast_bytes=0, identity=7)
     await journal.open()
     await journal.append(grants(1, 3))
     await journal.append(grants(4, 6))
-    await journal.compact(6, [b"one", b"two"], WALL_MS)
+    await journal.archive(6, msgspec.msgpack.encode(Head(6, 6, 5, 1)), [slots(grants(1, 6))], WALL_MS)
     await journal.append(grants(7, 10))
     if copy_to is not None:
         shutil.copytree(directory, copy_to)
     await journal.close()
 
 
-def change(directory: Path, statement: str, *values: object) -> None:
-    with closing(apsw.Connection(str(directory / FILE))) as db:
+def change(directory: Path, statement: str, *values: object, file: str = FILE) -> None:
+    with closing(apsw.Connection(str(directory / file))) as db:
         db.execute(statement, values).fetchall()
+
+
+def spoil(statement: str, *values: object, file: str = ARCHIVE) -> Callable[[Path], None]:
+    return lambda directory: change(directory, statement, *values, file=file)
 
 
 def bytes_of(directory: Path) -> dict[str, bytes]:
@@ -62,7 +81,7 @@ def test_sound_journal_has_no_problems(kind: str, request: pytest.FixtureRequest
     assert (FILE + "-wal" in before) == (kind == "crashed")
     found = inspect(directory)
     assert (found.integrity, found.problems) == ("ok", ())
-    assert (found.schema, found.epoch, found.snapshot_upto, found.last_seq) == (2, 1, 6, 10)
+    assert (found.schema, found.epoch, found.archived_upto, found.last_seq) == (SCHEMA, 1, 6, 10)
     kept = [record for record in grants(1, 10) if record.seq > 6 or is_history(record.event)]
     assert found.records == len(kept)
     assert (found.first_wall_ms, found.last_wall_ms) == (WALL_MS + 1, WALL_MS + 10)
@@ -130,38 +149,53 @@ def test_database_of_another_is_a_problem(tmp_path: Path) -> None:
 
 
 PROBLEMS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "schema": (lambda d: change(d, "UPDATE meta SET value = 3 WHERE key = 'schema'"), "has schema 3"),
-    "gap": (lambda d: change(d, "UPDATE meta SET value = 5 WHERE key = 'upto'"), "snapshot is not the one"),
-    "batch": (lambda d: change(d, "UPDATE batch SET body = x'0102'"), "records 7 to 10: a frame is cut short"),
+    # The journal.
+    "schema": (spoil("UPDATE meta SET value = 9 WHERE key = 'schema'", file=FILE), "has schema 9"),
+    "batch": (spoil("UPDATE batch SET body = x'0102'", file=FILE), "records 7 to 10: a frame is cut short"),
     "number": (
-        lambda d: change(d, "UPDATE batch SET body = ?", encode_batch(grants(8, 11))),
+        spoil("UPDATE batch SET body = ?", encode_batch(grants(8, 11)), file=FILE),
         "record 8 stands where 7 should",
     ),
-    "short": (
-        lambda d: change(d, "UPDATE batch SET body = ?", encode_batch(grants(7, 9))),
-        "does not end with record 10",
-    ),
-    "part": (lambda d: change(d, "DELETE FROM snapshot_part WHERE part = 0"), "part 0 of the snapshot is missing"),
-    "history": (
-        lambda d: change(d, "UPDATE history SET body = x'02' WHERE seq = 2"),
-        "history record 2: a frame is cut",
-    ),
-    "share": (lambda d: change(d, "DELETE FROM history_share WHERE seq = 2"), "is not counted against"),
-    "sum": (lambda d: change(d, "UPDATE history_sum SET bytes = bytes + 1"), "is not counted against"),
+    "short": (spoil("UPDATE batch SET body = ?", encode_batch(grants(7, 9)), file=FILE), "does not end with record 10"),
+    # The state.
+    "value": (spoil("UPDATE state SET value = x'01' WHERE key = x'6a6f622f32'"), "is not the one that was written"),
+    "row": (spoil("DELETE FROM state WHERE key = x'6a6f622f32'"), "values are not those that were written"),
+    "sum": (spoil("UPDATE meta SET value = value + 1 WHERE key = 'state_sum'"), "values are not those"),
+    # The history.
+    "history": (spoil("UPDATE history SET body = x'02' WHERE seq = 2"), "history record 2: a frame is cut"),
     "moved": (
-        lambda d: change(d, "UPDATE history SET body = ? WHERE seq = 2", encode_batch(grants(1, 1))),
+        spoil("UPDATE history SET body = ? WHERE seq = 2", encode_batch(grants(1, 1))),
         "history record 2 says that it is record 1",
     ),
-    "count": (lambda d: change(d, "DELETE FROM history WHERE seq = 2"), "history has 3 records and should have 4"),
-    "names": (lambda d: change(d, "DELETE FROM history_name WHERE seq = 2"), "record 2 is not listed under its names"),
+    "count": (spoil("DELETE FROM history WHERE seq = 2"), "the history has 3 records, and 4 are counted"),
+    "whose": (spoil("UPDATE who SET name = name || 'x'"), "record 1 is not counted against whoever left it"),
+    "shares": (spoil("UPDATE who SET bytes = bytes + 1"), "the history has 4 records, and 4 are counted"),
+    "wall": (spoil("UPDATE stretch SET wall_ms = wall_ms + 3"), "record 2 is not found by its time"),
+    # The names.
+    "names": (spoil("DELETE FROM name WHERE seq = 2"), "record 2 is not listed under its names"),
+    "kind": (spoil("UPDATE name SET until = 5 WHERE seq = 4"), "record 4 is listed under job/4 as what it is not"),
+    "left over": (
+        spoil("INSERT INTO name (segment, name, seq, until, began) VALUES (0, 'job/9', 2, NULL, NULL)"),
+        "listed under 5 names, and it should be 4",
+    ),
+    "segment": (spoil("DELETE FROM segment"), "record 2 of job/2 stands where nobody looks for it"),
+    "end": (spoil("UPDATE name SET until = 4 WHERE seq = 2"), "record 4 does not know that it ended the grant 2"),
+    "began": (
+        spoil("UPDATE name SET began = 3 WHERE seq = 4"),
+        "grant 3 of job/4 does not know that record 4 ended it",
+    ),
+    # Who holds what.
+    "holder": (spoil("DELETE FROM living WHERE name = 'job/2'"), "job/2 is held, and its grant is not known"),
+    "nobody": (spoil("INSERT INTO living VALUES ('job/4', 4)"), "job/4 is said to be held by record 4"),
+    "grant": (spoil("UPDATE living SET seq = 5 WHERE name = 'job/2'"), "by record 5, which does not say so"),
 }
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_problem_is_named(name: str, data: Path) -> None:
     """Whatever is wrong is said in words, and the look goes on to the end."""
-    spoil, text = PROBLEMS[name]
-    spoil(data)
+    do, text = PROBLEMS[name]
+    do(data)
     found = inspect(data)
     assert any(text in problem for problem in found.problems), found.problems
     assert found.integrity == "ok" and found.epoch == 1
@@ -180,3 +214,101 @@ def test_problems_are_limited(data: Path) -> None:
     asyncio.run(more())
     change(data, "UPDATE batch SET body = x'01'")
     assert len(inspect(data).problems) == 100
+
+
+# Two files that must fit.
+
+
+def archive_of_before(directory: Path) -> None:
+    """Put the archive back as it was before the last records were archived."""
+
+    async def more() -> None:
+        journal = SqliteJournal(directory, ballast_bytes=0)
+        recovered = await journal.open()
+        assert list(recovered.values) and len(list(recovered.records)) == 4
+        await journal.archive(10, b"head", [slots(grants(7, 10))], WALL_MS)
+        await journal.close()
+
+    kept = directory.with_name("kept")
+    shutil.copy(directory / ARCHIVE, kept)
+    asyncio.run(more())
+    shutil.copy(kept, directory / ARCHIVE)
+
+
+def journal_of_before(directory: Path) -> None:
+    """Put the journal back as it was before the last records, with a mark that knows no better."""
+
+    async def more() -> None:
+        journal = SqliteJournal(directory, ballast_bytes=0)
+        await journal.open()
+        await journal.append(grants(11, 12))
+        await journal.archive(12, b"head", [slots(grants(7, 12))], WALL_MS)
+        await journal.close()
+
+    kept = directory.with_name("kept")
+    shutil.copy(directory / FILE, kept)
+    asyncio.run(more())
+    shutil.copy(kept, directory / FILE)
+    (directory / "journal.mark").unlink()
+
+
+MISFITS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "lost": (lambda directory: (directory / ARCHIVE).unlink(), "is missing"),
+    "empty": (lambda directory: (directory / ARCHIVE).write_bytes(b""), "is damaged: it is empty"),
+    "behind": (archive_of_before, "has gone back in time"),
+    "ahead": (journal_of_before, "has gone back in time"),
+    "another's": (spoil("UPDATE meta SET value = 8 WHERE key = 'identity'"), "another journal"),
+    "damaged": (lambda directory: (directory / ARCHIVE).write_bytes(b"something else" * 1_000), "is damaged"),
+    "another program's": (spoil("PRAGMA application_id = 1"), "is a database of another program"),
+    "newer": (spoil("UPDATE meta SET value = 9 WHERE key = 'schema'"), "has schema 9"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_archive_that_does_not_fit_is_told_as_a_server_would(name: str, data: Path) -> None:
+    """A lost, older, newer, foreign or damaged archive is a problem, in the words in which a start is refused."""
+    do, text = MISFITS[name]
+    do(data)
+    before = bytes_of(data)
+    found = inspect(data)
+    (problem, *_) = [each for each in found.problems if text in each] or [f"only {found.problems}"]
+    assert text in problem
+    assert (ARCHIVE in problem or FILE in problem) and found.ways, found
+    with pytest.raises(JournalError):
+        list(dump(data))
+    assert bytes_of(data) == before
+    with pytest.raises(JournalError) as refusal:
+        asyncio.run(SqliteJournal(data, ballast_bytes=0).open())
+    assert (refusal.value.problem, refusal.value.ways) == (found.problems[0], found.ways)
+    left = {name: content for name, content in bytes_of(data).items() if content or name in before}
+    assert left == before, "SQLite leaves empty files, and nothing else"
+
+
+def test_archivist_that_still_writes_is_waited_for(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child of a server that was killed may still write: a look waits for its lock, and then says so."""
+    monkeypatch.setattr(glasses, "LOCK_SECONDS", 0.0)
+    with (data / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(JournalLockedError, match="still writes"):
+            inspect(data)
+        sleeps = iter(range(3))
+
+        def let_go(_seconds: float) -> None:
+            if next(sleeps) == 2:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(glasses.time, "sleep", let_go)
+        assert inspect(data).problems == ()
+
+
+def test_directory_of_before_is_looked_at(tmp_path: Path) -> None:
+    """One that has no archive yet, of a release before, is sound: the next start takes it over. A look does not."""
+    for kept in sorted(KEPT.glob("*/*/data")):
+        copy = Path(shutil.copytree(kept, tmp_path / f"{kept.parent.parent.name}-{kept.parent.name}"))
+        for file in copy.iterdir():
+            file.chmod(0o600)
+        before = bytes_of(copy)
+        found = inspect(copy)
+        assert found.problems == () and found.schema < SCHEMA, kept
+        assert found.records == len(list(dump(copy))) > 0
+        assert bytes_of(copy) == before

@@ -1,66 +1,151 @@
 """Backups: all that an authority knows, as one file, made without stopping the server.
 
-The state is frozen as it is for a snapshot, and told once all that it shows is durable. Then it is encoded in slices on
-the event loop, and the history is read as `/events` reads it: the loop serves between two slices. So a backup shows one
-instant, and needs no room on the server's disk. Nothing here knows how a journal stores its history.
+A journal gives a look at all that it holds at one instant (`Journal.whole`): what is archived, and the records since.
+Both are durable, and so is every answer that anybody has heard by then. They are sent as they are. Nobody looks at the
+state in memory for it, and nothing is copied: a backup costs the loop a slice now and then, however much is held. It
+needs no room on the server's disk, and no archivist: what is not archived yet is in the tail.
 """
 
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from holdfast.core.events import is_history
-from holdfast.core.state import Frozen, State
+from holdfast.core.events import Event, Record, Restored, grants_of, is_history
 from holdfast.engine import snapshot
-from holdfast.engine.recovery import replay
 from holdfast.journal import inspect
 from holdfast.journal.backup import About, BackupWriter
+from holdfast.journal.base import HEAD, Values
 from holdfast.journal.codec import encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from holdfast.engine.engine import Engine
 
 __all__ = ["BackupWriter", "backup", "backup_of_directory"]
 
-PAGE = 500
-"""How many records are read from the journal at once, at most; the journal bounds their bytes."""
+FRAME_BYTES = 64 * 1024
+"""How many bytes of records or rows make a frame: less than a millisecond of the loop."""
 
 
-async def backup(engine: Engine, key: bytes, version: str, writer: BackupWriter) -> AsyncIterator[bytes]:
+async def backup(engine: Engine, key: bytes, version: str, writer: BackupWriter) -> AsyncGenerator[bytes, None]:
     """Yield a backup of a running server, piece by piece. Raises `JournalError` if the journal cannot be read."""
-    frozen = await engine.look(lambda state, _now: state.freeze())
-    yield writer.begin(_about(frozen, engine.clock.wall_ms(), version), key)
-    for part in snapshot.encode(frozen):
-        yield writer.part(part)
+    making = _Making(writer)
+    async with engine.journal.whole() as whole:
+        about = About(version=version, seq=whole.last_seq, wall_ms=engine.clock.wall_ms())
+        yield writer.begin(about, key)
         await asyncio.sleep(0)
-    seq, upto = 0, frozen.head.seq
-    while records := [each for each in await engine.journal.follow(seq, PAGE) if each.seq <= upto]:
-        seq = records[-1].seq
-        yield writer.records(encode_batch(records), len(records))
+        async for records in whole.tail():
+            for piece in making.tail(records):
+                yield piece
+                await asyncio.sleep(0)
+        async for values in whole.values():
+            for piece in making.part(values):
+                yield piece
+                await asyncio.sleep(0)
+        async for records in whole.history():
+            for piece in making.history(records):
+                yield piece
+                await asyncio.sleep(0)
+    for piece in making.end():
+        yield piece
         await asyncio.sleep(0)
-    yield writer.end()
 
 
 def backup_of_directory(
     directory: Path, key: bytes, version: str, wall_ms: int, writer: BackupWriter
 ) -> Iterator[bytes]:
     """Yield a backup of a directory that no server has open. Raises `JournalError`."""
-    with inspect.reading(directory) as (parts, tail, records):
-        state = State.thaw(snapshot.decode(parts))
-        replay(state, tail)
-        frozen = state.freeze()
-        yield writer.begin(_about(frozen, wall_ms, version), key)
-        yield from map(writer.part, snapshot.encode(frozen))
-        kept = (each for each in records if is_history(each.event))
-        while some := list(islice(kept, PAGE)):
-            yield writer.records(encode_batch(some), len(some))
-    yield writer.end()
+    making = _Making(writer)
+    with inspect.reading(directory) as whole:
+        yield writer.begin(About(version=version, seq=whole.last_seq, wall_ms=wall_ms), key)
+        for records in whole.tail():
+            yield from making.tail(records)
+        for values in whole.values():
+            yield from making.part(values)
+        for records in whole.history():
+            yield from making.history(records)
+    yield from making.end()
 
 
-def _about(frozen: Frozen, wall_ms: int, version: str) -> About:
-    return About(version=version, seq=frozen.head.seq, wall_ms=wall_ms, last_token=frozen.head.last_token)
+class _Making:
+    """Turns what a journal holds into the pieces of a backup. What comes next writes what was gathered before it."""
+
+    def __init__(self, writer: BackupWriter) -> None:
+        self._writer = writer
+        self._gathered: list[bytes] = []
+        self._size_bytes = self._history = self._parts = 0
+        self._framed: Callable[[bytes, int], bytes] = writer.tail
+
+    def tail(self, records: Iterable[Record]) -> Iterator[bytes]:
+        """Take records that are not archived."""
+        for record in records:
+            self._writer.last_token = max(self._writer.last_token, _last_token_of(record.event))
+            yield from self._add(record)
+
+    def part(self, values: Values) -> Iterator[bytes]:
+        """Take rows of the archived state."""
+        yield from self._rest()
+        if values.table == HEAD:
+            head = snapshot.head_of(values)
+            self._writer.last_token = max(self._writer.last_token, head.last_token)
+        for rows in _slices(values.rows):
+            self._parts += 1
+            yield self._writer.part(snapshot.part_of(Values(values.table, rows)))
+
+    def history(self, records: Iterable[Record]) -> Iterator[bytes]:
+        """Take archived records."""
+        yield from self._end_of_parts()
+        for record in records:
+            yield from self._add(record)
+
+    def end(self) -> Iterator[bytes]:
+        """Let that be all."""
+        yield from self._end_of_parts()
+        yield from self._rest()
+        yield self._writer.end()
+
+    def _end_of_parts(self) -> Iterator[bytes]:
+        """Count the parts, once; nothing at all is archived before the first time, and then there are none."""
+        if self._framed == self._writer.records:
+            return
+        yield from self._rest()
+        self._framed = self._writer.records
+        if self._parts:
+            yield self._writer.part(snapshot.end_of(self._parts))
+
+    def _add(self, record: Record) -> Iterator[bytes]:
+        self._gathered.append(encode_batch((record,)))
+        self._size_bytes += len(self._gathered[-1])
+        self._history += is_history(record.event)
+        if self._size_bytes >= FRAME_BYTES:
+            yield from self._rest()
+
+    def _rest(self) -> Iterator[bytes]:
+        if self._gathered:
+            piece = self._framed(b"".join(self._gathered), self._history)
+            self._gathered, self._size_bytes, self._history = [], 0, 0
+            yield piece
+
+
+def _slices(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield rows in order, some at a time: as many as make a frame."""
+    some: list[tuple[bytes, bytes]] = []
+    size_bytes = 0
+    for row in rows:
+        some.append(row)
+        size_bytes += len(row[0]) + len(row[1])
+        if size_bytes >= FRAME_BYTES:
+            yield some
+            some, size_bytes = [], 0
+    if some:
+        yield some
+
+
+def _last_token_of(event: Event) -> int:
+    """Return the last fencing token that an event gave out, or that it lets count as given out; 0 if none."""
+    if isinstance(event, Restored):
+        return event.last_token
+    return max((lease.token for _, lease in grants_of(event)), default=0)

@@ -13,9 +13,13 @@ may be wrong by an hour for that: a million a second make 2^32 in 71 minutes. `b
 The number of records jumps too, so that a reader of `/events` who saw a lost record is told to look anew: that number
 is none of the new ones. Authority time goes on where the backup has it: leases have the time left that they had then.
 
+The state of a backup is what was archived, with the records since replayed on top. The new directory has all of it
+archived; its tail has one record, which says that it was restored.
+
 **A restore that breaks off is never taken for a whole one.** The first thing in the directory is a folder for the new
-journal, and it goes last. While it is there without a journal beside it, a server refuses to start; so it does while
-there is a key alone. The journal is made in that folder, read once more, and moved when all else is done.
+files, and it goes last. While it is there without a journal beside it, a server refuses to start; so it does while
+there is a key alone. Both files are made in that folder, read once more, and moved when all else is done: the journal
+last.
 """
 
 from __future__ import annotations
@@ -28,15 +32,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.core.events import Record, Restored
+from holdfast.core.events import Record, Restored, is_history
 from holdfast.core.state import Frozen, State
 from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import snapshot
 from holdfast.engine.ids import new_identity
+from holdfast.engine.recovery import replay
 from holdfast.journal import mark
-from holdfast.journal.backup import KEY, PART, RECORDS, About, BackupReader, Totals, frames
-from holdfast.journal.base import JournalDamagedError, JournalError
-from holdfast.journal.codec import decode_batch
+from holdfast.journal.archive.file import FILE as ARCHIVE
+from holdfast.journal.backup import ANOTHER, KEY, PART, RECORDS, TAIL, About, BackupReader, Totals, frames
+from holdfast.journal.base import JournalDamagedError, JournalError, JournalTooNewError
+from holdfast.journal.codec import decode_batch, values_of_parts
 from holdfast.journal.inspect import inspect
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from holdfast.privatefiles import check_folder, make_folder, replace, sync_folder
@@ -48,6 +54,8 @@ if TYPE_CHECKING:
 JUMP = 2**32
 JUMP_PER_MS = 1_024
 READ_BYTES = 1024 * 1024
+FILES = (ARCHIVE, mark.FILE, FILE)
+"""What a restore makes beside the key, in the order in which it takes its place."""
 NOT_CONTENT = frozenset({"lost+found"})
 """What a file system puts into its own root."""
 
@@ -68,6 +76,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     totals: Totals
     key: bytes
     frozen: Frozen
+    """The state as of its last record."""
 
     def leases(self) -> list[Lived]:
         """Return the leases that are alive in it, those first that live longest."""
@@ -88,7 +97,11 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look_into(file: Path) -> Contents:
-    """Read a whole backup and check every byte. Raises `JournalError` for one that is not whole, and `OSError`."""
+    """Read a whole backup and check every byte. Raises `JournalError` for one that is not whole, and `OSError`.
+
+    The records that were not archived stand before the state that they are replayed on, and they may be many. So the
+    file is read twice.
+    """
     reader = BackupReader(str(file))
     key = b""
     parts: list[bytes] = []
@@ -99,12 +112,29 @@ def look_into(file: Path) -> Contents:
                 key = body
             elif kind == PART:
                 parts.append(body)
-            elif kind == RECORDS:
-                records += sum(1 for _ in decode_batch(body))
+            elif kind in {TAIL, RECORDS}:
+                records += sum(is_history(each.event) for each in decode_batch(body))
     reader.close()
-    if reader.about is None or reader.totals is None or records != reader.totals.records:
-        raise JournalDamagedError(f"{file} is not a whole backup: it has {records} records", "Take another backup")
-    return Contents(about=reader.about, totals=reader.totals, key=key, frozen=snapshot.decode(parts))
+    about, totals = reader.about, reader.totals
+    if about is None or totals is None or records != totals.records:
+        raise JournalDamagedError(f"{file} is not a whole backup: it has {records} records", ANOTHER)
+    frozen = _state_of(file, parts)
+    if frozen.head.seq != about.seq:
+        problem = f"{file} is not a whole backup: it ends with record {frozen.head.seq}, and not with {about.seq}"
+        raise JournalDamagedError(problem, ANOTHER)
+    return Contents(about=about, totals=totals, key=key, frozen=frozen)
+
+
+def _state_of(file: Path, parts: list[bytes]) -> Frozen:
+    """Return the archived state with the records since replayed on top."""
+    try:
+        state = snapshot.load(values_of_parts(parts))
+        replay(state, (each for records in _records(file, TAIL) for each in records))
+    except JournalTooNewError:
+        raise
+    except JournalDamagedError as error:
+        raise JournalDamagedError(f"{file} is not a whole backup: {error.problem}", ANOTHER) from error
+    return state.freeze()
 
 
 def start_after(contents: Contents, wall_ms: int, beyond: int = 0) -> Start:
@@ -148,13 +178,13 @@ def restore(
         sync_folder(directory)
         asyncio.run(_write(staging, file, contents, start, wall_ms=wall_ms, version=version, tell=tell))
         _check(staging)
-        for name in (mark.FILE, FILE):
+        for name in FILES:
             (staging / name).replace(directory / name)
         staging.rmdir()
         sync_folder(directory)
     except BaseException:
         with contextlib.suppress(OSError):
-            for name in (FILE, mark.FILE, key_file):
+            for name in (*FILES, key_file):
                 (directory / name).unlink(missing_ok=True)
             shutil.rmtree(staging, ignore_errors=True)
             if is_new:
@@ -168,7 +198,7 @@ def _refuse_unless_empty(directory: Path, key_file: str) -> None:
         return
     names = ", ".join(there[:5]) + (", …" if len(there) > 5 else "")  # noqa: PLR2004 - enough to know it by
     problem = f"{directory} is not empty: there is {names}. Nothing is written over what is there"
-    if mark.RESTORING in there or set(there) <= {key_file, mark.FILE}:
+    if mark.RESTORING in there or set(there) <= {key_file, mark.FILE, ARCHIVE}:
         raise JournalError(problem, f"A restore broke off there: remove {names} and try again")
     raise JournalError(
         problem, "Name another directory with --data, or stop the server that used this one and move the directory away"
@@ -193,28 +223,37 @@ async def _write(
     journal = SqliteJournal(staging, synchronous="NORMAL", ballast_bytes=0, identity=new_identity())
     await journal.open()
     try:
-        await journal.fill(start.seq, snapshot.encode(frozen), _history(file, tell), epoch=head.epoch)
+        await journal.fill(start.seq, snapshot.values(frozen), _history(file, tell), epoch=head.epoch)
         await journal.append([Record(start.seq + 1, head.now_ms, wall_ms, event)])
     finally:
         await journal.close()
-    _sync(staging / FILE)
+    for name in (ARCHIVE, FILE):
+        _sync(staging / name)
 
 
 def _history(file: Path, tell: Callable[[int], None]) -> Iterator[list[Record]]:
+    """Yield all records with history value, oldest first: the archived ones, then those of the tail."""
     told = 0
-    for kind, body in frames(_chunks(file), str(file)):
-        if kind == RECORDS:
-            yield (records := list(decode_batch(body)))
-            told += len(records)
+    for kind in (RECORDS, TAIL):
+        for records in _records(file, kind):
+            yield (kept := [each for each in records if is_history(each.event)])
+            told += len(kept)
             tell(told)
+
+
+def _records(file: Path, wanted: bytes) -> Iterator[list[Record]]:
+    """Yield the records in all frames of a kind, frame by frame."""
+    for kind, body in frames(_chunks(file), str(file)):
+        if kind == wanted:
+            yield list(decode_batch(body))
 
 
 def _check(staging: Path) -> None:
     """Read all that was written once more."""
-    wal = staging / f"{FILE}-wal"
+    left = [name for name in (f"{FILE}-wal", f"{ARCHIVE}-wal") if (staging / name).exists()]
     found = inspect(staging)
-    if found.problems or wal.exists():
-        problem = found.problems[0] if found.problems else f"{wal.name} was not emptied"
+    if found.problems or left:
+        problem = found.problems[0] if found.problems else f"{left[0]} was not emptied"
         raise JournalError(f"what was restored cannot be read: {problem}", "Check the disk and try again")
 
 

@@ -3,9 +3,13 @@
     MAGIC
     frame H   what this is: who made it, when, as of which record
     frame K   the authority's key
-    frame S   a part of the snapshot, one after another
-    frame R   records with history value, oldest first, some in each frame
+    frame T   records that were not archived yet, in order, some in each frame
+    frame S   a part of the archived state, one after another
+    frame R   archived records with history value, oldest first, some in each frame
     frame E   the end: how much there was, and a SHA-256 over every byte before this frame
+
+The state as of that record is S with T replayed on top; all that is known of the past is R, then T. In format 1 there
+is no T: the server wrote the state as of that record into S, and every record with history value into R.
 
 A frame is its kind, the length of its body, a checksum over both, and the body. What has no frame E at its very end is
 not whole: a copy that broke off, a disk that was full, a connection that was cut. Nothing is ever restored from that.
@@ -29,14 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MAGIC = b"holdfast backup\n"
-FORMAT = 1
-"""Of the file. What is in it has the formats of the journal."""
+FORMAT = 2
+"""Of the file; every format up to it is read. What is in it has the formats of the journal."""
 ANOTHER = "Take another backup"
 BODY_BYTES_MAX = 1024 * 1024 * 1024
 KEY_BYTES = 32
 """How long the authority's key is. With another a server does not start."""
 
-HEAD, KEY, PART, RECORDS, END = b"H", b"K", b"S", b"R", b"E"
+HEAD, KEY, TAIL, PART, RECORDS, END = b"H", b"K", b"T", b"S", b"R", b"E"
+KINDS = frozenset({HEAD, KEY, TAIL, PART, RECORDS, END})
 
 _FRAME = struct.Struct("<cQI")
 
@@ -51,8 +56,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """The last record that it has."""
     wall_ms: int
     """When it was made."""
-    last_token: int
-    """The last fencing token that was given out by then."""
+    last_token: int = 0
+    """The last fencing token that was given out by then, in format 1. From format 2 on the end says it."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,30 +65,39 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
     parts: int
     records: int
-    """How many records of the history."""
+    """How many records with history value, archived or not."""
     size_bytes: int
     """Of all that comes before the end."""
     sha256: str
+    last_token: int = 0
+    """The last fencing token that was given out by then; 0 in format 1."""
 
 
 class BackupWriter:
-    """Makes the bytes of a backup, in their order: `begin`, `part`…, `records`…, `end`."""
+    """Makes the bytes of a backup, in their order: `begin`, `tail`…, `part`…, `records`…, `end`."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
         self._size_bytes = self._parts = self._records = 0
+        self.last_token = 0
+        """The last fencing token that was given out. Whoever writes sets it before the end."""
 
     def begin(self, about: About, key: bytes) -> bytes:
         """Return the first bytes."""
         return self._said(MAGIC + _framed(HEAD, msgspec.json.encode(about)) + _framed(KEY, key))
 
+    def tail(self, batch: bytes, history: int) -> bytes:
+        """Return some records that were not archived, as the codec wrote them; so many of them have history value."""
+        self._records += history
+        return self._said(_framed(TAIL, batch))
+
     def part(self, part: bytes) -> bytes:
-        """Return a part of the snapshot."""
+        """Return a part of the archived state."""
         self._parts += 1
         return self._said(_framed(PART, part))
 
     def records(self, batch: bytes, count: int) -> bytes:
-        """Return some records of the history, as the codec wrote them."""
+        """Return some archived records of the history, as the codec wrote them."""
         self._records += count
         return self._said(_framed(RECORDS, batch))
 
@@ -93,8 +107,13 @@ class BackupWriter:
 
     def totals(self) -> Totals:
         """Return how much there was so far."""
-        sha256 = self._digest.hexdigest()
-        return Totals(parts=self._parts, records=self._records, size_bytes=self._size_bytes, sha256=sha256)
+        return Totals(
+            parts=self._parts,
+            records=self._records,
+            size_bytes=self._size_bytes,
+            sha256=self._digest.hexdigest(),
+            last_token=self.last_token,
+        )
 
     def _said(self, data: bytes) -> bytes:
         self._digest.update(data)
@@ -121,6 +140,12 @@ class BackupReader:
         self.about: About | None = None
         self.totals: Totals | None = None
         """What the end says. It is there once everything was read, and checked."""
+
+    @property
+    def last_token(self) -> int:
+        """The last fencing token that was given out by then: as the end says it, or in format 1 the beginning."""
+        said = (self.about, self.totals)
+        return max((each.last_token for each in said if each is not None), default=0)
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Take the next bytes, and yield the kind and the body of each frame that is complete. Raises for damage."""
@@ -149,7 +174,7 @@ class BackupReader:
         if len(self._pending) < _FRAME.size:
             return None
         kind, length, checksum = _FRAME.unpack_from(self._pending)
-        if kind not in {HEAD, KEY, PART, RECORDS, END} or length > BODY_BYTES_MAX:
+        if kind not in KINDS or length > BODY_BYTES_MAX:
             raise self._broken("a frame begins with what is none")
         size_bytes = _FRAME.size + length
         if len(self._pending) < size_bytes:

@@ -1,43 +1,48 @@
 """A look at a data directory while no server has it open. Nothing is changed: not a byte, not a file, not the seat.
 
-SQLite writes files beside the database even if it only reads. So it gets a file system of ours (a VFS): every file is
-opened for reading. The lock taken is the shared one, which a running server refuses, and which keeps one from starting
-meanwhile. What a server that died left in the WAL is read from there.
+Both files are read, the journal and the archive: whether each is sound, and whether the two belong together. A
+directory of a release that had one file for everything is looked at too: the next start takes it over.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
 
-from holdfast.core.events import Record, Restored, names_of
+from holdfast.core.events import Record, Restored
 from holdfast.journal import mark
-from holdfast.journal.archive import Archive
-from holdfast.journal.base import (
-    RESTORE,
-    JournalDamagedError,
-    JournalError,
-    JournalLockedError,
-    JournalLostError,
-    Keeping,
-)
+from holdfast.journal.archive.file import FILE as ARCHIVE
+from holdfast.journal.archive.file import LOCK, look_at
+from holdfast.journal.archive.reader import Reader
+from holdfast.journal.archive.takeover import Old
+from holdfast.journal.base import RESTORE, JournalDamagedError, JournalError
 from holdfast.journal.codec import decode_batch, event_row
-from holdfast.journal.shares import UNCOUNTED
-from holdfast.journal.sqlite import APPLICATION_ID, FILE, NEWER_VERSION, OWN_DIRECTORY, SCHEMA, SCHEMAS, mark_of
+from holdfast.journal.glasses import Glasses
+from holdfast.journal.soundness import Check, held_in
 from holdfast.journal.store import Store
+from holdfast.journal.tail.opening import (
+    APPLICATION_ID,
+    FILE,
+    NEWER_VERSION,
+    OWN_DIRECTORY,
+    SCHEMA,
+    SCHEMAS,
+    check_archive,
+    last_seq_of,
+    lost_archive,
+    mark_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-PROBLEMS_MAX = 100
+    from holdfast.journal.base import Values
 
-_SHARED = apsw.SQLITE_LOCK_SHARED
-_VFS_NAME = "holdfast-inspect"
+PROBLEMS_MAX = 100
 
 
 class Restoration(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,10 +58,11 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     integrity: str
-    """`ok`, or what SQLite says of the file."""
+    """`ok`, or what SQLite says of the files."""
     schema: int = 0
     epoch: int = 0
-    snapshot_upto: int = 0
+    archived_upto: int = 0
+    """Up to which number the archive stands for the records."""
     records: int = 0
     """How many there are: those that will be replayed and those kept as history."""
     last_seq: int = 0
@@ -78,8 +84,8 @@ def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
     if not (directory / FILE).exists():
         mark.check(directory / FILE, None, witnesses)
     try:
-        with _reading(directory) as store:
-            return _Look(store, directory / FILE, witnesses).everything()
+        with Glasses() as glasses:
+            return _Look(Files(directory, glasses), witnesses).everything()
     except JournalDamagedError as error:
         path = str(directory / FILE)
         return Inspection(path=path, integrity=error.problem, problems=(error.problem,), ways=error.ways)
@@ -87,18 +93,19 @@ def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
 
 def dump(directory: Path) -> Iterator[dict[str, Any]]:
     """Yield every record that is kept, in order, as what JSON can say. Raises as `inspect` does, and for any damage."""
-    with _reading(directory) as store:
-        for record in _records(store):
-            yield as_json(record)
+    with reading(directory) as files:
+        for records in (files.history(), files.tail()):
+            for some in records:
+                yield from map(as_json, some)
 
 
 @contextlib.contextmanager
-def reading(directory: Path) -> Iterator[tuple[list[bytes], Iterator[Record], Iterator[Record]]]:
-    """Give the snapshot, the records after it, and all that is kept, in order. Raises as `dump` does."""
-    with _reading(directory) as store:
-        upto = store.meta("upto")
-        tail = (each for _, _, body in store.run("read_batches", (upto,)) for each in decode_batch(body))
-        yield Archive(store, Keeping()).read_snapshot(), tail, _records(store)
+def reading(directory: Path) -> Iterator[Files]:
+    """Give all that a directory holds, for a backup of it. Raises as `dump` does."""
+    with Glasses() as glasses:
+        files = Files(directory, glasses)
+        files.check()
+        yield files
 
 
 def as_json(record: Record) -> dict[str, Any]:
@@ -123,20 +130,78 @@ def _plain(value: object) -> object:
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _records(store: Store) -> Iterator[Record]:
-    upto = store.meta("upto")
-    for _, _, body in store.run("read_all_history", (upto,)):
-        yield from decode_batch(body)
-    for _, _, body in store.run("read_batches", (upto,)):
-        yield from decode_batch(body)
+class Files:
+    """The files of a directory, opened to be looked at: what a backup is made of. Raises for damage that it meets."""
+
+    def __init__(self, directory: Path, glasses: Glasses) -> None:
+        """Open the journal, and wait for whoever may still write the archive."""
+        self.path = directory / FILE
+        if not self.path.is_file():
+            problem = f"{directory} holds no journal: there is no {FILE} in it"
+            raise JournalError(problem, "Check that the server was started with this directory")
+        self.journal = Store(glasses.open(self.path), self.path)
+        glasses.hold(directory / LOCK)
+        self._glasses = glasses
+        self._opened: Reader | None = None
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it is of a release that had one file for everything."""
+        return self.journal.meta("schema") < SCHEMA
+
+    @property
+    def archive(self) -> Reader | None:
+        """The archive, opened at the first time; None if the journal does not count on one: before its first start."""
+        if self.is_old or not self.journal.meta("epoch"):
+            return None
+        path = self.path.with_name(ARCHIVE)
+        if not path.exists():
+            raise lost_archive(self.journal, path)
+        if self._opened is None:
+            self._opened = Reader(look_at(path, lambda _: self._glasses.open(path)))
+        return self._opened
+
+    @property
+    def upto(self) -> int:
+        """Up to which number the records are archived."""
+        if self.is_old:
+            return self.journal.meta("upto")
+        return 0 if self.archive is None else self.archive.position().upto
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last record."""
+        return max(self.journal.meta("upto"), last_seq_of(self.journal))
+
+    def check(self) -> None:
+        """Raise unless the two files belong together, in the words in which a start is refused."""
+        if self.archive is not None:
+            check_archive(self.journal, self.archive.store.path, self.archive.position())
+
+    def tail(self) -> Iterator[Sequence[Record]]:
+        """Yield every record that is not archived, batch by batch."""
+        for _, _, body in self.journal.run("read_batches", (self.upto,)):
+            yield list(decode_batch(body))
+
+    def values(self) -> Iterator[Values]:
+        """Yield the archived state."""
+        if self.is_old:
+            return Old(self.journal).values()
+        return iter(()) if self.archive is None else self.archive.values()
+
+    def history(self) -> Iterator[Sequence[Record]]:
+        """Yield the archived records with history value, oldest first."""
+        if self.is_old:
+            return ([record for record, _ in some] for some in Old(self.journal).history())
+        return iter(()) if self.archive is None else self.archive.records()
 
 
 class _Look:
     """One inspection: goes on after a problem, so that all are found."""
 
-    def __init__(self, store: Store, path: Path, witnesses: Sequence[str]) -> None:
-        self._store = store
-        self._path = path
+    def __init__(self, files: Files, witnesses: Sequence[str]) -> None:
+        self._files = files
+        self._store = files.journal
         self._witnesses = witnesses
         self._problems: list[str] = []
         self._ways: tuple[str, ...] = ()
@@ -147,24 +212,27 @@ class _Look:
 
     def everything(self) -> Inspection:
         """Look at all there is."""
-        found = Inspection(path=str(self._path), integrity="not checked")
+        found = Inspection(path=str(self._files.path), integrity="not checked")
         try:
-            integrity = "; ".join(str(line) for (line,) in self._store.run("check_integrity"))
-            found = msgspec.structs.replace(found, integrity=integrity)
-            if integrity != "ok":
-                self._problem(f"SQLite finds the file damaged: {integrity}")
+            found = msgspec.structs.replace(found, integrity=self._integrity(self._store))
             if self._is_ours():
                 found = self._contents(found)
         except JournalError as error:
             self._problem(error.problem, error.ways)
         except apsw.Error as error:
             self._problem(str(error))
-        return msgspec.structs.replace(found, problems=tuple(self._problems[:PROBLEMS_MAX]), ways=self._ways)
+        return msgspec.structs.replace(found, problems=tuple(self._problems), ways=self._ways)
+
+    def _integrity(self, store: Store) -> str:
+        integrity = "; ".join(str(line) for (line,) in store.run("check_integrity"))
+        if integrity != "ok":
+            self._problem(f"SQLite finds {store.path.name} damaged: {integrity}")
+        return integrity
 
     def _is_ours(self) -> bool:
         db = self._store.db
         if db.execute("PRAGMA schema_version").get == 0:
-            mark.check(self._path, None, self._witnesses)
+            mark.check(self._files.path, None, self._witnesses)
             self._problem("the journal is empty: no server has finished its first start here", ("Start the server",))
             return False
         if db.execute("PRAGMA application_id").get != APPLICATION_ID:
@@ -173,19 +241,23 @@ class _Look:
         return True
 
     def _contents(self, found: Inspection) -> Inspection:
-        schema, epoch, upto = (self._store.meta(key) for key in ("schema", "epoch", "upto"))
-        found = msgspec.structs.replace(found, schema=schema, epoch=epoch, snapshot_upto=upto)
+        schema, epoch = (self._store.meta(key) for key in ("schema", "epoch"))
+        found = msgspec.structs.replace(found, schema=schema, epoch=epoch)
         if schema not in SCHEMAS:
             self._problem(f"the journal has schema {schema}; this version knows {SCHEMA}", (NEWER_VERSION,))
             return found
         with self._noting():
-            Archive(self._store, Keeping()).read_snapshot()
-        self._history(upto)
-        self._tail(upto)
+            mark.check(self._files.path, mark_of(self._store, self._files.last_seq), self._witnesses)
+            self._files.check()
         with self._noting():
-            mark.check(self._path, mark_of(self._store, self._last), self._witnesses)
+            if self._files.is_old:
+                self._archived_by_a_release_before()
+            else:
+                self._archived()
+        upto = self._tail()
         return msgspec.structs.replace(
             found,
+            archived_upto=upto,
             records=self._records,
             last_seq=self._last,
             first_wall_ms=min(self._walls_ms, default=None),
@@ -193,37 +265,33 @@ class _Look:
             restored=self._restored,
         )
 
-    def _history(self, upto: int) -> None:
-        counted = 0
-        for seq, wall_ms, body in self._store.run("read_all_history", (2**62,)):
-            counted += 1
-            with self._noting(f"history record {seq}: "):
-                (record,) = decode_batch(body)
-                if (record.seq, record.wall_ms) != (seq, wall_ms):
-                    self._problem(f"history record {seq} says that it is record {record.seq}")
-                self._names(record)
-                if seq <= upto:
-                    self._saw(record)
-        if counted != self._store.meta("history"):
-            self._problem(f"the history has {counted} records and should have {self._store.meta('history')}")
-        self._shares(counted)
-        self._last = upto
-
-    def _shares(self, counted: int) -> None:
-        """Compare what is counted against each with what is there, unless a file of before is still being counted."""
-        if self._store.meta("schema") < SCHEMA or self._store.meta(UNCOUNTED):
+    def _archived(self) -> None:
+        """Look at the archive: the file, the state, the history, and who holds what."""
+        archive = self._files.archive
+        if archive is None:
             return
-        records, bytes_, right = next(self._store.run("read_share_totals"))
-        if (records, bytes_) != (counted, self._store.meta("history_bytes")) or not right:
-            self._problem("the history is not counted against those who left it")
+        self._integrity(archive.store)
+        held = None
+        with self._noting():
+            held = held_in(archive.values())
+        Check(archive.store, self._problem, self._saw).everything(held)
 
-    def _names(self, record: Record) -> None:
-        listed = {name for (name,) in self._store.run("read_history_names", (record.seq,))}
-        if listed != set(names_of(record.event)):
-            self._problem(f"history record {record.seq} is not listed under its names")
+    def _archived_by_a_release_before(self) -> None:
+        """Look at what the next start makes an archive of."""
+        with self._noting():
+            for _ in self._files.values():
+                pass
+        with self._noting():
+            for records in self._files.history():
+                for record in records:
+                    self._saw(record)
 
-    def _tail(self, upto: int) -> None:
-        wanted = upto + 1
+    def _tail(self) -> int:
+        """Look at the tail, and return after which number it begins."""
+        upto = self._store.meta("archived")
+        with contextlib.suppress(JournalError):
+            upto = self._files.upto
+        self._last, wanted = upto, upto + 1
         for first, last, body in self._store.run("read_batches", (upto,)):
             with self._noting(f"the batch of records {first} to {last}: "):
                 for record in decode_batch(body):
@@ -235,6 +303,7 @@ class _Look:
                 self._problem(f"the batch of records {first} to {last} does not end with record {last}")
                 wanted = last + 1
             self._last = last
+        return upto
 
     def _saw(self, record: Record) -> None:
         self._records += 1
@@ -248,7 +317,7 @@ class _Look:
     def _noting(self, where: str = "") -> Iterator[None]:
         try:
             yield
-        except (JournalDamagedError, JournalLostError) as error:
+        except JournalError as error:
             self._problem(f"{where}{error.problem}", error.ways or (RESTORE,))
         except ValueError as error:
             self._problem(f"{where}{error}")
@@ -256,68 +325,5 @@ class _Look:
     def _problem(self, text: str, ways: tuple[str, ...] = (RESTORE,)) -> None:
         if not self._problems:
             self._ways = ways
-        self._problems.append(text)
-
-
-# The read-only file system that SQLite looks through.
-
-
-@contextlib.contextmanager
-def _reading(directory: Path) -> Iterator[Store]:
-    path = directory / FILE
-    if not path.is_file():
-        problem = f"{directory} holds no journal: there is no {FILE} in it"
-        raise JournalError(problem, "Check that the server was started with this directory")
-    glasses = _Glasses()
-    try:
-        # Resolved, because apsw takes SQLite's word that a path has a symbolic link in it for an error.
-        db = apsw.Connection(str(path.resolve()), flags=apsw.SQLITE_OPEN_READONLY, vfs=_VFS_NAME)
-        try:
-            # With the whole file locked SQLite keeps its index of the WAL in memory instead of in a file beside it.
-            db.execute("PRAGMA locking_mode=exclusive").fetchall()
-            db.execute("PRAGMA query_only=1")
-            _touch(db, path)
-            yield Store(db, path)
-        finally:
-            db.close()
-    finally:
-        glasses.unregister()
-
-
-def _touch(db: apsw.Connection, path: Path) -> None:
-    """Take the lock with the first read."""
-    try:
-        db.execute("PRAGMA schema_version").fetchall()
-    except apsw.BusyError as error:
-        raise JournalLockedError(f"a server has {path.parent} open: ask it over HTTP, or stop it first") from error
-    except (apsw.CorruptError, apsw.NotADBError) as error:
-        raise JournalDamagedError(f"{path} is damaged: {error}", RESTORE) from error
-    except apsw.Error as error:
-        raise JournalError(f"{path} cannot be read: {error}", "Start a server on it once, then look again") from error
-
-
-class _Glasses(apsw.VFS):
-    def __init__(self) -> None:
-        super().__init__(_VFS_NAME, "")
-
-    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
-        """Open for reading whatever is asked for. A WAL that is not there is an empty one."""
-        file = name.filename() if isinstance(name, apsw.URIFilename) else name
-        wanted = flags[0]
-        if not wanted & apsw.SQLITE_OPEN_MAIN_DB and not (file and os.path.exists(file)):  # noqa: PTH110
-            file = os.devnull
-        writing = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_DELETEONCLOSE
-        flags[0] = wanted & ~writing | apsw.SQLITE_OPEN_READONLY
-        return _Glass(file, flags)
-
-
-class _Glass(apsw.VFSFile):
-    def __init__(self, file: str | None, flags: list[int]) -> None:
-        super().__init__("", file, flags)
-
-    def xLock(self, level: int) -> None:  # noqa: N802
-        """Take the shared lock and say that it is whichever was asked for."""
-        super().xLock(min(level, _SHARED))
-
-    def xUnlock(self, level: int) -> None:  # noqa: N802
-        super().xUnlock(min(level, _SHARED))
+        if len(self._problems) < PROBLEMS_MAX and text not in self._problems:
+            self._problems.append(text)

@@ -14,7 +14,8 @@ from threading import Thread
 import msgspec
 import pytest
 
-from holdfast.journal.backup import HEAD, KEY, PART, RECORDS, About, BackupWriter, frames
+from holdfast.core.events import is_history
+from holdfast.journal.backup import HEAD, KEY, PART, RECORDS, TAIL, About, BackupWriter, frames
 from holdfast.journal.codec import decode_batch
 from tests.support import callers
 from tests.support.api import Api
@@ -194,6 +195,8 @@ def test_backup_of_a_mad_clock_is_restored(server: ServerProcess, holdfast: Run,
             pieces.append(writer.begin(about, body))
         elif kind == PART:
             pieces.append(writer.part(body))
+        elif kind == TAIL:
+            pieces.append(writer.tail(body, sum(is_history(each.event) for each in decode_batch(body))))
         elif kind == RECORDS:
             pieces.append(writer.records(body, len(list(decode_batch(body)))))
     (tmp_path / "mad").write_bytes(b"".join([*pieces, writer.end()]))

@@ -8,18 +8,22 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from holdfast import __version__
 from holdfast.cli.operators import doctor
+from holdfast.journal.inspect import inspect
 from tests.support import callers
 from tests.support.api import Api
-from tests.support.checks import unique
+from tests.support.archivist import archived_by_now
+from tests.support.checks import unique, wait_until
 from tests.support.fronts import front
 from tests.support.server import ServerProcess
 
@@ -76,9 +80,10 @@ def odd() -> Iterator[OddServer]:
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with a few records, which no server uses. Not to be changed."""
     data = tmp_path_factory.mktemp("stopped") / "data"
-    with ServerProcess.start(data, tokens=callers.TOKENS) as server:
+    with ServerProcess.start(data, tokens=callers.TOKENS, settings={"snapshot_records": 2}) as server:
         lease = Api.of(server, callers.ALICE).acquired("job/7", owner="ana")
         assert Api.of(server, callers.ALICE).release("job/7", lease["lease_id"]).status == 200
+        wait_until(lambda: archived_by_now(data) > 0, seconds_max=30)
         assert server.terminate() == 0
     return data
 
@@ -184,6 +189,16 @@ def test_store_that_takes_no_writes_fails(odd: OddServer, holdfast: Run) -> None
     assert "the disk is full" in found["ready"][1] and "\x1b" not in done.stdout
 
 
+def test_archivist_that_fails_is_a_warning(odd: OddServer, holdfast: Run) -> None:
+    """A server that serves while its archivist fails says so in its health, and that is a warning."""
+    well = odd.answers["/health"][1]
+    odd.answers["/health"] = (200, {**well, "details": "the archivist has failed for 5 min: the disk is full"})
+    done = holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE)
+    status, text = checks(done)["store"]
+    assert (done.returncode, status) == (0, "warn")
+    assert text.startswith("wal, 0.0 KiB; the archivist has failed for 5 min: the disk is full -> look at")
+
+
 @pytest.mark.parametrize(("off_seconds", "status"), [(-60, "warn"), (60, "warn"), (2, "ok")])
 def test_clock_that_is_off_is_a_warning(odd: OddServer, holdfast: Run, off_seconds: int, status: str) -> None:
     """More than five seconds between the clocks is a warning, and no failure: no lease depends on it."""
@@ -284,6 +299,47 @@ def test_advice_is_that_of_the_server(copy: Path, holdfast: Run) -> None:
     (copy / "journal.mark").chmod(0o644)
     _, _, advice = checks(holdfast("doctor", "--data", copy))["journal"][1].partition("; ")
     assert advice == f"run: chmod 600 '{copy / 'journal.mark'}'"
+
+
+def set_identity(archive: Path) -> None:
+    with closing(apsw.Connection(str(archive))) as db:
+        db.execute("UPDATE meta SET value = value + 1 WHERE key = 'identity'")
+
+
+SPOILED_ARCHIVES: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "lost": (Path.unlink, "archive.sqlite3 is missing", "Put archive.sqlite3 back"),
+    "damaged": (lambda archive: archive.write_bytes(b"something else" * 1_000), "archive.sqlite3 is damaged", "backup"),
+    "another journal's": (
+        set_identity,
+        "archive.sqlite3 is the archive of another journal",
+        "Put archive.sqlite3 back",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SPOILED_ARCHIVES)
+def test_archive_that_does_not_fit_fails(how: str, copy: Path, holdfast: Run) -> None:
+    """An archive that is lost, damaged or another journal's fails, with what to do, as a server says it."""
+    spoil, text, advice = SPOILED_ARCHIVES[how]
+    spoil(copy / "archive.sqlite3")
+    done = holdfast("doctor", "--data", copy)
+    assert done.returncode == 1, done.stdout
+    status, said = checks(done)["journal"]
+    assert status == "FAIL" and text in said and advice in said.partition(" -> ")[2], said
+
+
+def test_archive_that_is_behind_fails(copy: Path, holdfast: Run) -> None:
+    """An older archive beside a newer journal has a hole between them."""
+    shutil.copy(copy / "archive.sqlite3", copy.with_name("kept"))
+    archived = inspect(copy).archived_upto
+    with ServerProcess.start(copy, tokens=callers.TOKENS, settings={"snapshot_records": 2}) as server:
+        for number in range(5):
+            Api.of(server, callers.ALICE).acquired(f"later-{number}")
+        wait_until(lambda: archived_by_now(copy) > archived, seconds_max=30)
+        assert server.terminate() == 0
+    shutil.copy(copy.with_name("kept"), copy / "archive.sqlite3")
+    status, said = checks(holdfast("doctor", "--data", copy))["journal"]
+    assert status == "FAIL" and "archive.sqlite3 has gone back in time" in said and "Put archive.sqlite3 back" in said
 
 
 def test_spoiled_key_is_found(copy: Path, holdfast: Run) -> None:

@@ -130,7 +130,7 @@ def _tell(reader: BackupReader, file: Path, *, json: bool) -> None:
                 "size_bytes": reader.size_bytes,
                 "records": totals.records,
                 "seq": about.seq,
-                "fencing_token": about.last_token,
+                "fencing_token": reader.last_token,
                 "made_at": made_at,
                 "version": about.version,
             }

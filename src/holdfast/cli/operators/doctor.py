@@ -149,7 +149,11 @@ def _ready(answer: Answer) -> Finding:
 def _store(answer: Answer) -> Finding:
     details = _field(answer, "details") or "no details"
     if answer.status == 200 and _field(answer, "status") == "ok":  # noqa: PLR2004 - the one good answer
-        return Finding("store", "ok", f"{_field(answer, 'storage')}, {_size(_field(answer, 'db_size_bytes'))}")
+        text = f"{_field(answer, 'storage')}, {_size(_field(answer, 'db_size_bytes'))}"
+        if details == "ok":
+            return Finding("store", "ok", text)
+        # It serves, and something is not as it should be: its archivist fails.
+        return Finding("store", "warn", f"{text}; {details}", "look at the server's disk and log")
     text = f"it answered {answer.status}: {details}"
     return Finding(
         "store", "FAIL", text, "look at the server's disk and log; `holdfast doctor --data DIR` once it is stopped"
@@ -323,13 +327,15 @@ def _journal(data: Path) -> Finding:
     try:
         found = inspect(data, witnesses=(KEY_FILE,))
     except JournalLockedError as error:
-        return Finding("journal", "warn", str(error), "`holdfast doctor` without --data asks the server")
+        hint = ". ".join(error.ways) or "`holdfast doctor` without --data asks the server"
+        return Finding("journal", "warn", error.problem, hint)
     except JournalError as error:
         return Finding("journal", "FAIL", error.problem, ". ".join(error.ways) or None)
     if found.problems:
         more = f" (and {len(found.problems) - 1} more)" if len(found.problems) > 1 else ""
         return Finding("journal", "FAIL", f"{found.problems[0]}{more}", ". ".join(found.ways) or None)
-    text = f"{found.records} records, all whole; the last is {found.last_seq}"
+    since = found.last_seq - found.archived_upto
+    text = f"{found.records} records, all whole; the last is {found.last_seq}, and {since} are not archived yet"
     if (restored := found.restored) is not None:
         at, of = (times.at_ms(ms) for ms in (restored.wall_ms, restored.backup_wall_ms))
         now = times.now()

@@ -300,6 +300,14 @@ SELECT min(seq) FROM grant_kept
 -- All of them.
 SELECT seq, names, body FROM grant_kept ORDER BY seq
 
+-- name: read_all_stretches
+-- Every stretch, and its earliest wall time.
+SELECT number, wall_ms FROM stretch
+
+-- name: read_all_segments
+-- Every segment, and its last end.
+SELECT id, until FROM segment
+
 -- name: check_integrity
 -- Ask SQLite whether the file is sound.
 PRAGMA integrity_check(10)

@@ -119,7 +119,6 @@ class Opening:
             if store.meta("schema") != SCHEMA:
                 self._take_over(store)
             found = self._look(store)
-            mark.check(self._path, mark_of(store, found.last_seq), self._witnesses)
             self._make_sure(store)
             if not store.meta("epoch"):
                 self._make_archive()
@@ -159,13 +158,16 @@ class Opening:
     # Looking.
 
     def _look(self, store: Store) -> Found:
-        """Check all that will be replayed. Nobody counts on an archive before the first start is over."""
+        """Check all that will be replayed. Nobody counts on an archive before the first start is over.
+
+        The mark is asked first: if the journal is the wrong one, nobody is told to look for another archive.
+        """
         check_sound(store)
+        mark.check(self._path, mark_of(store, last_seq_of(store)), self._witnesses)
         if not store.meta("epoch"):
             return look_at_tail(store, Position(self.identity, 0, 0), [])
         if not self._archive.exists():
-            problem = f"{self._archive} is missing, and it has all that {self._path} knew up to record"
-            raise JournalLostError(f"{problem} {store.meta('archived')}", PUT_BACK)
+            raise lost_archive(store, self._archive)
         archive = self._archivist.look_at(self._archive, self._watch)
         try:
             reader = Reader(archive)
@@ -263,6 +265,17 @@ def check_sound(store: Store) -> None:
                 raise store.damaged(str(text))
 
 
+def last_seq_of(store: Store) -> int:
+    """Return the number of the last record of a journal: of its tail, or of what was dropped from it."""
+    return max(store.meta("archived"), next(store.run("read_last_batch"))[0] or 0)
+
+
+def lost_archive(store: Store, path: Path) -> JournalLostError:
+    """Return the refusal of a journal whose archive is not there."""
+    problem = f"{path} is missing, and it has all that {store.path.name} knew up to record {store.meta('archived')}"
+    return JournalLostError(problem, PUT_BACK)
+
+
 def check_archive(store: Store, path: Path, position: Position) -> None:
     """Raise `JournalLostError` unless this is the archive that a journal counts on."""
     if position.identity != store.meta("identity"):
@@ -273,7 +286,7 @@ def check_archive(store: Store, path: Path, position: Position) -> None:
             f"{path} has gone back in time: it ends with record {position.upto}, and {store.path.name} has dropped"
         )
         raise JournalLostError(f"{problem} all up to record {archived}", PUT_BACK)
-    last = max(archived, next(store.run("read_last_batch"))[0] or 0)
+    last = last_seq_of(store)
     if position.upto > last:
         problem = (
             f"{store.path} has gone back in time: it ends with record {last}, and {path.name} with {position.upto}"

@@ -6,6 +6,7 @@ a time. It ends with the server and with the token that asked. One that breaks o
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -53,13 +54,15 @@ class Backup:
         writer = backups.BackupWriter()
         pieces = backups.backup(self._api.engine, self._api.auth.key.for_backup(), __version__, writer)
         try:
-            async for piece in pieces:
-                if self._listener.is_over or not self._api.is_still_let_in(self._authorization):
-                    log.warning(
-                        "the backup for %s broke off: its token has ended, or the server stops", self._principal
-                    )
-                    return
-                yield piece
+            # Closed at once, however it ends: the look at the journal keeps it from tidying up meanwhile.
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
+                    if self._listener.is_over or not self._api.is_still_let_in(self._authorization):
+                        log.warning(
+                            "the backup for %s broke off: its token has ended, or the server stops", self._principal
+                        )
+                        return
+                    yield piece
         except JournalError as error:
             log.warning("the backup for %s broke off: %s", self._principal, error)
             return
