@@ -23,9 +23,16 @@ def archivists_of(server: int) -> set[int]:
     found: set[int] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError):
-            if MODULE in (folder / "cmdline").read_bytes() and _parent_of(folder) == server:
+            if is_archivist(int(folder.name)) and _parent_of(folder) == server:
                 found.add(int(folder.name))
     return found
+
+
+def is_archivist(process: int) -> bool:
+    """Whether a process runs and is one. What has ended and was not waited for has no command any more."""
+    with contextlib.suppress(OSError):
+        return MODULE in Path("/proc", str(process), "cmdline").read_bytes()
+    return False
 
 
 def _parent_of(folder: Path) -> int:

@@ -100,13 +100,13 @@ class Tail:
             scalars = [("archived", self.upto)] if is_first else []
             self._drop(list(_first_rows(rows)), scalars)
             is_first = False
-            failpoint("mid_drop")
             await asyncio.sleep(0)
 
     def _drop(self, rows: list[tuple[int]], scalars: list[tuple[str, int]]) -> None:
         def write() -> None:
             self._store.do("write_meta", scalars)
             self._store.do("drop_batch", rows)
+            failpoint("mid_drop")
 
         try:
             with self._store.unsynced():
