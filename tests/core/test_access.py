@@ -137,7 +137,7 @@ def test_old_records_end_nothing() -> None:
     session = Session("s", "ana", None, None, 60_000, 61_000, NOW.wall_ms)
     token = AccessToken("ana", "d", ("claim",), None, None, NOW.wall_ms, "root")
     evolve(state, Record(1, 1, 1, TokenCreated(token)))
-    state.sessions["s"] = session
+    state.sessions.put("s", session)
     state.index.add_session(session)
     evolve(state, Record(2, 1, 1, TokenRevoked("ana", "root")))
     assert state.sessions == {"s": session} and not state.tokens

@@ -57,7 +57,7 @@ def build(owners: tuple[int | None, ...], waits: tuple[Waits, ...]) -> State:
     for holder, tickets in enumerate(waits, 1):
         for number, (names, is_there) in enumerate(tickets):
             ticket = ticket_of(holder, names, number)
-            state.tickets[ticket.ticket_id] = ticket
+            state.tickets.put(ticket.ticket_id, ticket)
             state.index.add_ticket(ticket)
             if is_there:
                 state.arrive(ticket.ticket_id)

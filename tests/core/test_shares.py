@@ -126,7 +126,7 @@ def full_of_names(count: int, closed: int) -> State:
     state = State()
     end = LastEnd("released", 1, None, None, 0, 0, "eve")
     for number in range(count):
-        state.slots[f"job-{number}"] = Slot(None, 30_000 if number < closed else 0, end, left_by="eve")
+        state.slots.put(f"job-{number}", Slot(None, 30_000 if number < closed else 0, end, left_by="eve"))
     return State.thaw(state.freeze())
 
 
@@ -163,7 +163,7 @@ def test_what_is_overdue_goes_in_slices() -> None:
     """When all of a large retry memory is overdue at once, each turn drops 2,000 of it and no more."""
     world = World(Limits())
     for number in range(5_000):
-        world.state.remembered[f"eve k{number}"] = SpentKey("eve", f"k{number}", 0)
+        world.state.remembered.put(f"eve k{number}", SpentKey("eve", f"k{number}", 0))
     world.state = State.thaw(world.state.freeze())
     world.now_ms = 600_000
     slices = []
@@ -176,8 +176,8 @@ def test_what_is_overdue_goes_in_slices() -> None:
 def test_old_names_count_for_whoever_released_them() -> None:
     """A name that an older version left counts for whoever released it; one that ran out, for nobody."""
     state = State()
-    state.slots["a"] = Slot(None, 0, LastEnd("released", 1, None, None, 0, 0, "ana"))
-    state.slots["b"] = Slot(None, 0, LastEnd("expired", 2, None, None, 0, 0))
+    state.slots.put("a", Slot(None, 0, LastEnd("released", 1, None, None, 0, 0, "ana")))
+    state.slots.put("b", Slot(None, 0, LastEnd("expired", 2, None, None, 0, 0)))
     assert kept(State.thaw(state.freeze()).index.free) == {("ana", None): ["a"], ("", None): ["b"]}
 
 

@@ -276,10 +276,10 @@ def test_no_slice_is_long() -> None:
     async def test(_clock: ManualClock) -> None:
         table: Kept[str, int] = Kept()
         for number in range(5_000):
-            table[f"job/{number}"] = number
+            table.put(f"job/{number}", number)
         first = table.take()
         for number in range(5_000):
-            table[f"job/{number}"] = -number
+            table.put(f"job/{number}", -number)
         assert await longest(first.add(table.take())) <= archiving.STEPS_AT_ONCE
         assert list(first.new.values()) == [-number for number in range(5_000)]
         assert await longest(first.let_go()) <= archiving.STEPS_AT_ONCE

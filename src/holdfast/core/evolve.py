@@ -47,12 +47,12 @@ def _granted(state: State, event: Granted, _record: Record) -> None:
     before = state.slots.get(name, EMPTY)
     if before is not EMPTY:
         state.index.drop_free(name, before)
-    state.slots[name] = Slot(lease, 0, before.last_end, before.attempts + 1)
+    state.slots.put(name, Slot(lease, 0, before.last_end, before.attempts + 1))
     state.last_token = lease.token
     state.index.held.add(name)
     _begin(state, name, lease)
     if lease.key is not None:
-        state.memos[lease.principal, lease.key] = Memo("acquire", lease.lease_id, event.fingerprint)
+        state.memos.put((lease.principal, lease.key), Memo("acquire", lease.lease_id, event.fingerprint))
     if event.ticket_id is not None:
         _leave(state, event.ticket_id)
 
@@ -64,7 +64,7 @@ def _granted_many(state: State, event: GrantedMany, record: Record) -> None:
     if first.lease.key is not None:
         lease_ids = tuple(grant.lease.lease_id for grant in event.grants) if event.key_knows_all else ()
         memo = Memo("acquire", first.lease.lease_id, first.fingerprint, len(event.grants), lease_ids)
-        state.memos[first.lease.principal, first.lease.key] = memo
+        state.memos.put((first.lease.principal, first.lease.key), memo)
     if event.ticket_id is not None:
         _leave(state, event.ticket_id)
 
@@ -98,7 +98,7 @@ def _joined(state: State, event: Joined, record: Record) -> None:
     if known is not None:
         _take_over(state, known, ticket, record, is_remembered=event.is_remembered)
         return
-    state.tickets[ticket.ticket_id] = ticket
+    state.tickets.put(ticket.ticket_id, ticket)
     state.index.add_ticket(ticket)
     state.presence.absent_since[ticket.ticket_id] = state.now_ms
     _lead_to_place(state, ticket)
@@ -106,7 +106,7 @@ def _joined(state: State, event: Joined, record: Record) -> None:
 
 def _take_over(state: State, known: Ticket, ticket: Ticket, record: Record, *, is_remembered: bool = True) -> None:
     """Let another request of its holder have a place. The key before it is remembered (C5)."""
-    state.tickets[ticket.ticket_id] = ticket
+    state.tickets.put(ticket.ticket_id, ticket)
     if known.terms.key is not None:
         # A key leads to a lease only if its own request is the one that has the place: one lease, one claimer (C3).
         state.memos.pop((known.terms.principal, known.terms.key), None)
@@ -120,7 +120,7 @@ def _lead_to_place(state: State, ticket: Ticket) -> None:
     terms = ticket.terms
     if terms.key is not None:
         take_back_key(state, terms.principal, terms.key)
-        state.memos[terms.principal, terms.key] = Memo("acquire", ticket.lease_ids[0], terms.fingerprint)
+        state.memos.put((terms.principal, terms.key), Memo("acquire", ticket.lease_ids[0], terms.fingerprint))
 
 
 def _taken_over(state: State, event: TakenOver, record: Record) -> None:
@@ -178,7 +178,7 @@ def _renewed(state: State, event: Renewed, record: Record) -> None:
         # A later deadline keeps its alarm, which looks again when it rings; only an earlier one needs its own.
         heappush(state.agenda.lease_alarms.heap, (event.until_ms, lease.token, event.name))
         state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
-    state.slots[event.name] = Slot(lease, slot.closed_until_ms, slot.last_end, slot.attempts, slot.done)
+    state.slots.put(event.name, Slot(lease, slot.closed_until_ms, slot.last_end, slot.attempts, slot.done))
     if event.claim_key is not None:
         memo = Memo("acquire", lease.lease_id, event.fingerprint)
         session = lease.session if lease.bound else None
@@ -200,7 +200,7 @@ def _ended(state: State, event: Ended, record: Record) -> None:
     says_whose = event.principal is not None
     session = lease.session if lease.bound and says_whose else None
     free = Slot(None, event.closed_until_ms, end, attempts, event.done, 0, event.principal, session)
-    state.slots[event.name] = free
+    state.slots.put(event.name, free)
     state.index.add_free(event.name, free)
     if event.done is not None:
         heappush(state.agenda.done_alarms.heap, (event.done.until_ms, event.name))
@@ -221,7 +221,7 @@ def _ended(state: State, event: Ended, record: Record) -> None:
         if by_other:
             spend_key(state, event.by, event.key, memo, record.at_ms)
         else:
-            state.memos[event.by, event.key] = memo
+            state.memos.put((event.by, event.key), memo)
     for each in event.left:
         _leave(state, each.ticket_id)
     state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
@@ -235,11 +235,11 @@ def _transferred(state: State, event: Transferred, record: Record) -> None:
     end = LastEnd("transferred", old.token, old.owner, old.note, record.at_ms, record.wall_ms, event.by)
     _finish(state, event.name, old)
     remember(state, old.lease_id, EndedLease(event.name, old.principal, old.session, end, old.key, None, old.bound))
-    state.slots[event.name] = Slot(new, 0, end, slot.attempts)
+    state.slots.put(event.name, Slot(new, 0, end, slot.attempts))
     state.last_token = new.token
     _begin(state, event.name, new)
     if event.key is not None:
-        state.memos[event.by, event.key] = Memo("transfer", new.lease_id, event.fingerprint)
+        state.memos.put((event.by, event.key), Memo("transfer", new.lease_id, event.fingerprint))
     state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
 
 
@@ -251,16 +251,16 @@ def _reopened(state: State, event: Reopened, record: Record) -> None:
 
 def _session_opened(state: State, event: SessionOpened, _record: Record) -> None:
     session = event.session
-    state.sessions[session.session_id] = session
+    state.sessions.put(session.session_id, session)
     state.index.add_session(session)
     heappush(state.agenda.session_alarms.heap, (session.until_ms, session.session_id))
     if session.key is not None:
-        state.memos[session.principal, session.key] = Memo("session", session.session_id, event.fingerprint)
+        state.memos.put((session.principal, session.key), Memo("session", session.session_id, event.fingerprint))
 
 
 def _session_kept(state: State, event: SessionKept | SessionRenewed, record: Record) -> None:
     session = state.sessions[event.session_id]
-    state.sessions[event.session_id] = replace(session, until_ms=event.until_ms)
+    state.sessions.put(event.session_id, replace(session, until_ms=event.until_ms))
     if isinstance(event, SessionRenewed):
         for renewed in event.leases:
             _renewed(state, renewed, record)
@@ -276,12 +276,12 @@ def _session_ended(state: State, event: SessionEnded, record: Record) -> None:
     ended_session = EndedSession(session.principal, event.how, record.at_ms, record.wall_ms, session.key, event.key)
     remember(state, event.session_id, ended_session)
     if event.key is not None:
-        state.memos[session.principal, event.key] = Memo("end_session", event.session_id, event.fingerprint)
+        state.memos.put((session.principal, event.key), Memo("end_session", event.session_id, event.fingerprint))
     state.agenda.tidy_session_alarms(state.sessions)
 
 
 def _let_in(state: State, token: AccessToken) -> None:
-    state.tokens[token.name] = token
+    state.tokens.put(token.name, token)
     state.index.add_token(token)
 
 
@@ -315,7 +315,7 @@ def _token_ended(state: State, event: TokenEnded, record: Record) -> None:
             session = state.sessions[session_id]
             if not session.salt:
                 # The secret of an old session does not depend on the token: with a salt it does (S5).
-                state.sessions[session_id] = replace(session, salt=str(record.seq))
+                state.sessions.put(session_id, replace(session, salt=str(record.seq)))
     if event.successor is not None:
         _let_in(state, event.successor)
     if event.key is not None:
@@ -326,7 +326,7 @@ def _token_ended(state: State, event: TokenEnded, record: Record) -> None:
 def _tokens_used(state: State, event: TokensUsed, _record: Record) -> None:
     for name, wall_ms in event.uses:
         if wall_ms:
-            state.last_used[name] = wall_ms
+            state.last_used.put(name, wall_ms)
         else:
             state.last_used.pop(name, None)
 

@@ -9,13 +9,15 @@ A table is a dictionary. Beside its rows it has three notes of what became of th
 A dictionary keeps its order: a value that is set again keeps its place, and one that is taken out and put in again
 comes behind all others. So what was there comes first and in its order, without the gone; then comes all that is new.
 
-The dictionary's own methods write the notes, so that nobody can forget to. Methods that would go round them raise.
-`load` goes round them on purpose: what is loaded is archived already.
+`put` and `pop` write the notes, and nothing else may change a table. Methods that would go round them raise, and the
+type checker refuses `table[key] = value`. That one is not refused at run time: a `__setitem__` of our own would double
+what each change costs, and every claim makes several. `load` goes round the notes on purpose: what it puts in is
+archived already.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -25,7 +27,6 @@ V = TypeVar("V")
 
 MUST_BE_THERE: Any = object()
 
-_put = dict.__setitem__
 _pop = dict.pop
 
 
@@ -89,16 +90,13 @@ class Kept(dict[K, V]):
         self.gone, self.changed, self.new = {}, {}, {}
         return notes
 
-    def __setitem__(self, key: K, value: V) -> None:
-        new = self.new
-        if key in new or key not in self:
-            new[key] = value
-        else:
+    def put(self, key: K, value: V) -> None:
+        """Set a value. One that was there keeps its place."""
+        if key in self and key not in self.new:
             self.changed[key] = value
-        _put(self, key, value)
-
-    def __delitem__(self, key: K) -> None:
-        self.pop(key)
+        else:
+            self.new[key] = value
+        self[key] = value  # type: ignore[index, assignment] # Nobody else may.
 
     def pop(self, key: K, default: Any = MUST_BE_THERE) -> Any:  # noqa: ANN401 - as a dictionary's
         """Take a row out, and return its value."""
@@ -110,6 +108,11 @@ class Kept(dict[K, V]):
         elif default is not MUST_BE_THERE:
             return default
         return _pop(self, key)
+
+    if TYPE_CHECKING:
+
+        def __setitem__(self, key: Never, value: Never) -> NoReturn: ...  # type: ignore[override]
+        def __delitem__(self, key: Never) -> NoReturn: ...  # type: ignore[override]
 
     def _goes_round(self, *_: object, **__: object) -> NoReturn:
         """Refuse: what it changed would be noted nowhere."""

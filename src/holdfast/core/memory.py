@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def spend_key(state: State, principal: str, key: str, memo: Memo, at_ms: int, *, session: str | None = None) -> None:
     """Remember what a key made that nothing else remembers; it counts for a session if it was spent in one."""
-    state.memos[principal, key] = memo
+    state.memos.put((principal, key), memo)
     remember(state, f"{principal} {key}", SpentKey(principal, key, at_ms, session))
 
 
@@ -38,7 +38,7 @@ def remember(state: State, place: str, thing: Remembered) -> None:
     """Keep what is over in the retry memory, behind all that is there."""
     if place in state.remembered:
         state.index.forget(place, state.remembered.pop(place))
-    state.remembered[place] = thing
+    state.remembered.put(place, thing)
     state.index.remember(place, thing)
 
 
@@ -46,7 +46,8 @@ def fade(state: State, name: str) -> None:
     """Let finished work be claimed again; the name keeps its place among the free ones."""
     slot = state.slots[name]
     if slot.done is not None:
-        state.slots[name] = faded = replace(slot, done=None)
+        faded = replace(slot, done=None)
+        state.slots.put(name, faded)
         state.index.fade(name, faded)
 
 
@@ -87,7 +88,7 @@ def _shares_forgotten(state: State, event: SharesForgotten) -> None:
             state.index.drop_free(name, slot)
             if not may_go(state, name, slot, state.now_ms):
                 # Put behind, here and there, so that it is not looked at again before all others.
-                state.slots[name] = slot
+                state.slots.put(name, slot)
                 state.index.add_free(name, slot)
 
 
@@ -119,9 +120,9 @@ def _forget_claim(state: State, principal: str, key: str | None) -> None:
         return
     if memo.leases > 1:
         # The ids would outlive what is remembered of them, and count for nobody.
-        state.memos[principal, key] = replace(memo, leases=memo.leases - 1, lease_ids=())
+        state.memos.put((principal, key), replace(memo, leases=memo.leases - 1, lease_ids=()))
     else:
-        del state.memos[principal, key]
+        state.memos.pop((principal, key))
 
 
 def _forget_memos(state: State, principal: str, *keys: str | None) -> None:
