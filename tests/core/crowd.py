@@ -31,6 +31,7 @@ from holdfast.core.fits import event_fits
 from holdfast.core.state import State
 from holdfast.core.values import Lease, Limits, Moment, Ticket, holder_of_ticket
 from holdfast.testing.scenarios import durable
+from tests.core.archived import Archived
 
 WALL_MS = 7_000_000
 ABSENT_MS = 60_000
@@ -60,6 +61,7 @@ class Crowd:
         self.limits = limits or Limits()
         self.state = State()
         self.shadow = State()
+        self.archived = Archived(self.shadow)
         self.now_ms = 0
         self.held: dict[str, Lease] = {}
         self.open_at_ms: dict[str, int] = {}
@@ -290,6 +292,7 @@ class Crowd:
         assert all(since + ABSENT_MS > self.now_ms for since in self.away_since.values()), "W2: a place outlived"
         assert all(not t.terms.bound or t.terms.session in self.sessions for t in self.line.values()), "I10"
         assert durable(self.state) == durable(self.shadow)
+        self.archived.follow()
         check_lines(self.state)
 
 

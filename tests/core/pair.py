@@ -1,7 +1,7 @@
 """The real core and the naive one side by side: every command goes to both, and both must say the same.
 
-After every record the invariants are checked on the records alone, and three states are compared: the one that decided,
-one that was only ever told the records as bytes, and one made from a snapshot (I15).
+After every record the invariants are checked on the records alone, and four states are compared: the one that decided,
+one that was only ever told the records as bytes, one made from a picture, and an archive that is told changes (I15).
 """
 
 from typing import Any
@@ -29,6 +29,7 @@ from holdfast.core.state import State
 from holdfast.core.values import TOKEN_MAX, EndedLease, LastEnd, Lease, Limits, Moment
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.testing.scenarios import durable, fingerprint
+from tests.core.archived import Archived
 from tests.core.crowd import check_lines
 from tests.core.naive import Naive
 from tests.support.asking import altered
@@ -53,6 +54,7 @@ class Pair:
         self.limits = limits
         self.core = State()
         self.shadow = State()
+        self.archived = Archived(self.shadow)
         self.naive = Naive(limits)
         self.records: list[Record] = []
         self.now_ms = 0
@@ -228,6 +230,7 @@ class Pair:
         picture = durable(self.core)
         assert durable(self.shadow) == picture
         assert durable(State.thaw(self.core.freeze())) == picture
+        self.archived.follow()
         assert {name for name, slot in self.core.slots.items() if slot.lease} == set(self.held)
         assert all(lease.session in self.core.sessions for lease in self.held.values() if lease.bound), "I10"
         check_lines(self.core)

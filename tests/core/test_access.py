@@ -15,6 +15,7 @@ from holdfast.core.fits import event_fits
 from holdfast.core.refusals import NotAllowedAnyMore, TokenUnknown
 from holdfast.core.state import State
 from holdfast.core.values import AccessToken, Limits, Moment, Session, Terms
+from tests.core.archived import Archived
 
 NOW = Moment(1_000, 1_700_000_000_000)
 
@@ -24,6 +25,7 @@ class World:
 
     def __init__(self) -> None:
         self.state, self.twin = State(), State()
+        self.archived = Archived(self.twin)
         self._asked = 0
 
     def ask(self, command: Command, now: Moment = NOW) -> Decision:
@@ -36,6 +38,7 @@ class World:
         if isinstance(decision.answer, MustWait):
             self.state.arrive(decision.answer.ticket_id)
         assert self.state.freeze() == self.twin.freeze()
+        self.archived.follow()
         return decision
 
     def claim(self, name: str, principal: str, *, session: str | None = None, wait_ms: int = 0) -> Decision:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from holdfast.core.commands import Command, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
 from holdfast.core.state import State
 from holdfast.core.values import Limits
+from tests.core.archived import Archived
 from tests.core.pair import Pair
 from tests.support import asking, proof
 
@@ -29,6 +30,7 @@ def fork(pair: Pair) -> Pair:
     """A twin that can go another way. The core goes on from its own snapshot."""
     twin = Pair(pair.limits)
     twin.core, twin.shadow = State.thaw(pair.core.freeze()), State.thaw(pair.shadow.freeze())
+    twin.archived = Archived(twin.shadow)
     twin.naive = pair.naive.clone()
     twin.now_ms, twin.last_token = pair.now_ms, pair.last_token
     twin.held, twin.open_at_ms, twin.promised_ms = pair.held.copy(), pair.open_at_ms.copy(), pair.promised_ms.copy()

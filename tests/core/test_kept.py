@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.kept import Kept, Notes
+from tests.core.archived import put_in_place
 from tests.support.steps import count_steps
 
 if TYPE_CHECKING:
@@ -20,18 +21,6 @@ steps = st.lists(
     st.tuples(st.sampled_from(["set", "set", "set", "pop", "move", "take", "refuse"]), keys, st.integers(0, 9)),
     max_size=80,
 )
-
-
-def put_in_place(archived: dict[str, int], notes: Notes[str, int]) -> None:
-    """What an archive does with the notes, by the rule of the seam: it refuses what does not fit."""
-    for key in notes.gone:
-        del archived[key]
-    for key, value in notes.changed.items():
-        assert key in archived, "changed, and not archived"
-        archived[key] = value
-    for key, value in notes.new.items():
-        assert key not in archived, "new, and archived"
-        archived[key] = value
 
 
 def add(notes: Notes[str, int], later: Notes[str, int]) -> None:

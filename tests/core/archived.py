@@ -1,0 +1,35 @@
+"""An archive beside a state: it is only ever given what changed, and must come to the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core.kept import Notes
+from holdfast.core.state import TABLES, State
+
+
+def put_in_place(rows: dict[Any, Any], notes: Notes[Any, Any]) -> None:
+    """What an archive does with the notes of a table, by the rule of the seam: what does not fit is refused."""
+    for key in notes.gone:
+        del rows[key]
+    for key, value in notes.changed.items():
+        assert key in rows, "changed, and not archived"
+        rows[key] = value
+    for key, value in notes.new.items():
+        assert key not in rows, "new, and archived"
+        rows[key] = value
+
+
+class Archived:
+    """Takes what changed in a state, each time it is told to follow."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._tables: dict[str, dict[Any, Any]] = {name: dict(state.table(name)) for name in TABLES}
+        state.take_changes()
+
+    def follow(self) -> None:
+        """I15: no change was forgotten, and rows and order are the state's."""
+        for name, notes in self._state.take_changes().tables.items():
+            put_in_place(self._tables[name], notes)
+            assert list(self._tables[name].items()) == list(self._state.table(name).items()), name
