@@ -127,7 +127,7 @@ def decode_batch(data: bytes, holding: Sequence[bytes] = ()) -> Iterator[Record]
     """Read the records of a batch; only those in whose bytes all this stands. The others are checked, and not made."""
     for body in _frames(data):
         if all(each in body for each in holding):
-            yield _record_of(body)
+            yield _record_from(_row_of(body))
 
 
 def history_in(data: bytes) -> Iterator[tuple[bytes, Record]]:
@@ -135,16 +135,19 @@ def history_in(data: bytes) -> Iterator[tuple[bytes, Record]]:
     place = 0
     for body in _frames(data):
         start, place = place, place + _FRAME.size + len(body)
-        record = _record_of(body)
-        if is_history(record.event):
-            yield data[start:place], record
+        row = _row_of(body)
+        if is_history(row.event):
+            yield data[start:place], _record_from(row)
 
 
-def _record_of(body: bytes) -> Record:
+def _row_of(body: bytes) -> _RecordRow:
     try:
-        row = _decode(body)
+        return _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise JournalTooNewError(f"a record checks out but cannot be read: {error}", USE_THE_NEWER) from error
+
+
+def _record_from(row: _RecordRow) -> Record:
     event: Any = row.event
     if isinstance(event, JoinedRow):
         event = Joined(ticket_of(event.ticket), event.is_remembered)

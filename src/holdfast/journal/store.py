@@ -73,7 +73,7 @@ class Store:
         """Yield the rows of a named statement."""
         self._refuse_if_unknown()
         watch = Nobody() if name in SLOW else self._watch
-        with self._reading(name):
+        try:
             with watched(watch, name):
                 rows = iter(self.db.execute(self._sql[name], values))
             while True:
@@ -86,28 +86,33 @@ class Store:
                 if row is None:
                     return
                 yield row
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise self._unreadable(name, error) from error
 
     def some(self, name: str, values: Row = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a named statement at once: for statements that bound them."""
         self._refuse_if_unknown()
-        with self._reading(name), watched(self._watch, name):
+        number = self._watch.enter(name)
+        try:
             return self.db.execute(self._sql[name], values).fetchall()
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise self._unreadable(name, error) from error
+        finally:
+            self._watch.leave(number)
 
     def one(self, name: str, values: Row = ()) -> tuple[Any, ...] | None:
         """Return the first row of a named statement."""
         rows = self.some(name, values)
         return rows[0] if rows else None
 
-    @contextlib.contextmanager
-    def _reading(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except (apsw.CorruptError, apsw.NotADBError) as error:
-            raise self.damaged(f"{name}: {error}") from error
-        except UnicodeDecodeError as error:
-            raise self.damaged(f"{name}: a text cannot be read: {error}") from error
-        except apsw.Error as error:
-            raise JournalUnavailableError(f"{name}: {self.path} cannot be read: {error}") from error
+    def _unreadable(self, name: str, error: Exception) -> JournalError:
+        match error:
+            case apsw.CorruptError() | apsw.NotADBError():
+                return self.damaged(f"{name}: {error}")
+            case UnicodeDecodeError():
+                return self.damaged(f"{name}: a text cannot be read: {error}")
+            case _:
+                return JournalUnavailableError(f"{name}: {self.path} cannot be read: {error}")
 
     def meta(self, key: str) -> int:
         """Return a scalar; 0 if it was never set."""

@@ -7,6 +7,7 @@ not reach it (`SIGINT` of a terminal, `SIGTERM` of a supervisor): the server end
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -99,6 +100,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(NICE)
+    # A step makes some hundred thousand rows, none of them in a circle. Looking for circles would take as long again.
+    gc.disable()
     os.umask(0o077)
     arm(os.environ)
     with socket.socket(fileno=int(sys.argv[1])) as connection:

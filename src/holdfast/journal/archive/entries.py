@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.core.events import Granted, Record, ends_of, grants_of, names_of, principal_of
+from holdfast.core.events import Event, Granted, Record, ends_of, grants_of, names_of, principal_of
 from holdfast.core.values import Slot
 from holdfast.journal.archive.file import OPEN, places_of, segment_of, stretch_of
 from holdfast.journal.codec import decode_batch, encode_batch, history_in
@@ -76,16 +76,19 @@ class Entries:
         if record.wall_ms < self._walls_ms.get(stretch, OPEN):
             self._walls_ms[stretch] = record.wall_ms
         if names:
-            segment = segment_of(seq)
-            rows: dict[str, NameRow] = {name: [segment, name, seq, None, None] for name in names}
-            for name in ends_of(event):
-                self._end(name, seq, rows[name])
-            for name, _ in grants_of(event):
-                self._begin(name, seq, rows[name])
-            self._names.extend(rows.values())
-            self._untils.setdefault(segment, 0)
+            self._enter_names(seq, event, names)
         if len(self._history) + len(self._names) >= ROWS_MAX:
             self.write_rows()
+
+    def _enter_names(self, seq: int, event: Event, names: tuple[str, ...]) -> None:
+        segment = segment_of(seq)
+        rows: dict[str, NameRow] = {name: [segment, name, seq, None, None] for name in names}
+        for name in ends_of(event):
+            self._end(name, seq, rows[name])
+        for name, _ in grants_of(event):
+            self._begin(name, seq, rows[name])
+        self._names.extend(rows.values())
+        self._untils.setdefault(segment, 0)
 
     def hold(self, name: str, seq: int, body: bytes) -> None:
         """Let a name be held by a grant that history does not have."""

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 import apsw
-import msgspec
 
 from holdfast.journal.archive.writer import Writer
-from holdfast.journal.base import JournalDamagedError, JournalTooNewError, Values
-from holdfast.journal.codec import decode_batch, unseal
+from holdfast.journal.base import JournalDamagedError, JournalTooNewError
+from holdfast.journal.codec import decode_batch, unseal, values_of_parts
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.store import DiskFullError
 from holdfast.privatefiles import sync_folder
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.core.events import Record
-    from holdfast.journal.base import Keeping
+    from holdfast.journal.base import Keeping, Values
     from holdfast.journal.store import Store
 
 SCHEMAS = (1, 2)
@@ -47,20 +46,6 @@ _FORGET = (
 )
 
 log = logging.getLogger("holdfast.journal")
-
-
-class _Part(msgspec.Struct, frozen=True, array_like=True):
-    """A part of a snapshot: some rows of a table."""
-
-    kind: str
-    rows: list[tuple[msgspec.Raw, msgspec.Raw]]
-
-
-_part_of = msgspec.msgpack.Decoder(_Part).decode
-_text_of = msgspec.msgpack.Decoder(str).decode
-_END = "end"
-_PAIRED = frozenset({"memos"})
-"""Tables whose keys are not texts. They stay as they are written."""
 
 
 class Old:
@@ -96,13 +81,7 @@ class Old:
 
     def values(self) -> Iterator[Values]:
         """Yield the state as of the snapshot, as the archive has it."""
-        for part in self._parts:
-            try:
-                found = _part_of(part)
-                if found.kind != _END:
-                    yield Values(found.kind, [(_key_of(found.kind, key), bytes(value)) for key, value in found.rows])
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise self._store.damaged(f"a part of the snapshot cannot be read: {error}") from error
+        return values_of_parts(self._parts)
 
     def history(self) -> Iterator[list[tuple[Record, str]]]:
         """Yield the history, and whom each record is counted against."""
@@ -149,7 +128,3 @@ def _give_back_space(store: Store) -> None:
         store.db.execute("VACUUM")
     except (apsw.FullError, DiskFullError) as error:
         log.warning("%s keeps %d MiB that it does not need: %s", store.path, free_bytes >> 20, error)
-
-
-def _key_of(kind: str, key: msgspec.Raw) -> bytes:
-    return bytes(key) if kind in _PAIRED else _text_of(key).encode()
