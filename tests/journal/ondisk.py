@@ -8,8 +8,11 @@ from typing import Any
 from unittest import mock
 
 from holdfast.journal import mark
+from holdfast.journal.archive.archivist import Local
+from holdfast.journal.archive.file import FILE as ARCHIVE
+from holdfast.journal.archive.file import LOCK
 from holdfast.journal.base import Recovered
-from holdfast.journal.sqlite import FILE, SqliteJournal
+from holdfast.journal.sqlite import CHECKPOINT_PAGES, FILE, SqliteJournal
 from tests.journal.powervfs import Disk
 
 
@@ -17,18 +20,28 @@ class OnDisk(SqliteJournal):
     """Lets the directory look as the disk does before it is opened, and the disk keep the mark that is left.
 
     The disk has the mark at once, as if it were synced: so one that says more than the journal can keep is found out.
+    The archive is written on that disk too, in this process: SQLite cannot share memory on it, so readers share the
+    writer's connection.
     """
 
     def __init__(self, directory: Path, disk: Disk, **options: Any) -> None:  # noqa: ANN401 - passed on as they are
-        super().__init__(directory, **{"connect": disk.connect, **options})
+        options = {"connect": disk.connect, **options}
+        synchronous = options.get("synchronous", "FULL")
+        pages = options.get("checkpoint_pages", CHECKPOINT_PAGES)
+        archivist = Local(connect=options["connect"], synchronous=synchronous, alone=True, checkpoint_pages=pages)
+        super().__init__(directory, **{"archivist": archivist, **options})
         self._disk = disk
 
     async def open(self) -> Recovered:
-        journal, left = self._directory / FILE, self._directory / mark.FILE
-        journal.unlink(missing_ok=True)
+        for name in (FILE, ARCHIVE):
+            path = self._directory / name
+            path.unlink(missing_ok=True)
+            if str(path) in self._disk.files:
+                path.touch(0o600)
+        # Each disk is another machine, though all have this one directory.
+        (self._directory / LOCK).unlink(missing_ok=True)
+        left = self._directory / mark.FILE
         left.unlink(missing_ok=True)
-        if str(journal) in self._disk.files:
-            journal.touch(0o600)
         if self._disk.mark is not None:
             left.touch(0o600)
             left.write_bytes(self._disk.mark)

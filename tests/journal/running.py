@@ -6,8 +6,10 @@ from pathlib import Path
 
 import apsw
 
+from holdfast.journal.archive.archivist import Local
 from holdfast.journal.base import Journal
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.testing._contract_tools import Tables, tables_of
 
 
 def run(scene: Callable[[SqliteJournal], object], directory: Path, **options: object) -> None:
@@ -34,13 +36,16 @@ def takes_claims(journal: Journal) -> bool:
 
 
 def found_in(
-    directory: Path, connect: Callable[[str], apsw.Connection] = apsw.Connection
-) -> tuple[list[bytes], list[int]]:
-    async def scene() -> tuple[list[bytes], list[int]]:
-        journal = SqliteJournal(directory, ballast_bytes=0, connect=connect)
+    directory: Path, connect: Callable[[str], apsw.Connection] = apsw.Connection, *, alone: bool = False
+) -> tuple[Tables, list[int]]:
+    """Return the archived state and the numbers of the records after it. `alone`: on a disk in memory."""
+
+    async def scene() -> tuple[Tables, list[int]]:
+        archivist = Local(connect=connect, alone=alone)
+        journal = SqliteJournal(directory, ballast_bytes=0, connect=connect, archivist=archivist)
         try:
             recovered = await journal.open()
-            return list(recovered.snapshot), [record.seq for record in recovered.records]
+            return tables_of(recovered.values), [record.seq for record in recovered.records]
         finally:
             await journal.close()
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.journal.archive.file import FILE as ARCHIVE
+from holdfast.journal.archive.file import LOCK
 from holdfast.journal.base import JournalError
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from tests.journal.records import grants
@@ -56,11 +58,12 @@ def test_directory_behind_a_link_is_used(data: Path) -> None:
 
 @pytest.mark.parametrize("bits", [0o660, 0o602, 0o622])
 def test_journal_that_others_can_change_is_refused(data: Path, bits: int) -> None:
-    """A journal that others may write to is refused; one that they may read is not: it holds no secret."""
-    (data / FILE).chmod(bits)
-    with pytest.raises(JournalError, match=f"chmod 600 '{data / FILE}'"):
-        run(nothing, data)
-    (data / FILE).chmod(0o644)
+    """A journal or archive that others may write to is refused; one that they may read is not: it holds no secret."""
+    for file in (data / FILE, data / ARCHIVE):
+        file.chmod(bits)
+        with pytest.raises(JournalError, match=f"chmod 600 '{file}'"):
+            run(nothing, data)
+        file.chmod(0o644)
     assert found_in(data)[1] == [1, 2, 3]
 
 
@@ -71,7 +74,7 @@ def test_journal_of_another_user_is_refused(data: Path, foreign: Callable[[Path]
         run(nothing, data)
 
 
-@pytest.mark.parametrize("name", [FILE, FILE + "-wal"])
+@pytest.mark.parametrize("name", [FILE, FILE + "-wal", ARCHIVE, ARCHIVE + "-wal", LOCK])
 def test_journal_that_is_a_link_is_refused(data: Path, name: str) -> None:
     """A link in the place of the journal or of its WAL is refused, and what it leads to is not touched."""
     other = data.parent / "other"

@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease
-from holdfast.journal import archive
 from holdfast.journal.base import HistoryQuery
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.tail import batches, looking
 from tests.journal.records import WALL_MS
 from tests.journal.running import run
 
@@ -38,7 +38,8 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             made.append(record.seq)
             yield record
 
-    monkeypatch.setattr(archive, "decode_batch", count)
+    for module in (batches, looking):
+        monkeypatch.setattr(module, "decode_batch", count)
     return made
 
 
@@ -52,7 +53,7 @@ def test_a_search_makes_a_bounded_number_of_records(tmp_path: Path, decoded: lis
         for seq in range(1, RECORDS + 1):
             await journal.append([_many(seq)])
         if compacted:
-            await journal.compact(compacted, [b"picture"], WALL_MS)
+            await journal.archive(compacted, b"head", [], WALL_MS)
         for owner, found in (("ana", list(range(RECORDS, 0, -1))), ("job", [])):
             pages.clear()
             before: int | None = None
@@ -67,7 +68,7 @@ def test_a_search_makes_a_bounded_number_of_records(tmp_path: Path, decoded: lis
 
     run(scene, tmp_path)
     size = len(encode_batch([_many(1)]))
-    assert max(costs) <= archive.DECODED_BYTES_MAX // size + 1 + archive.SLICE_BYTES // size + 1
+    assert max(costs) <= batches.DECODED_BYTES_MAX // size + 1 + batches.SLICE_BYTES // size + 1
 
 
 @pytest.mark.parametrize("compacted", [0, RECORDS])
@@ -78,7 +79,7 @@ def test_what_lacks_the_owner_is_not_made(tmp_path: Path, decoded: list[int], co
         for seq in range(1, RECORDS + 1):
             await journal.append([_many(seq)])
         if compacted:
-            await journal.compact(compacted, [b"picture"], WALL_MS)
+            await journal.archive(compacted, b"head", [], WALL_MS)
         decoded.clear()
         page = await journal.history(HistoryQuery(name="wanted", owner="nobody", limit=1_000))
         assert (page.records, decoded) == ([], [])

@@ -14,9 +14,11 @@ import apsw
 import pytest
 
 from holdfast.journal import mark
+from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.base import JournalError, JournalLostError
 from holdfast.journal.inspect import inspect
 from holdfast.journal.sqlite import FILE, SqliteJournal
+from tests.journal.kept.reading import KEPT
 from tests.journal.records import WALL_MS, grants
 from tests.journal.running import found_in, nothing, run
 
@@ -152,22 +154,24 @@ def test_another_journal_is_refused(data: Path, tmp_path: Path) -> None:
     run(scene, other, identity=78)
     for _ in range(5):
         run(nothing, other)
-    shutil.copy(other / FILE, data / FILE)
+    for name in (FILE, ARCHIVE):
+        shutil.copy(other / name, data / name)
     assert "is another journal" in refused(data)
     (data / mark.FILE).unlink()
     run(nothing, data)
     assert left_in(data)["identity"] == 78
 
 
-def test_directory_without_a_mark_gets_one(data: Path) -> None:
+def test_directory_without_a_mark_gets_one(tmp_path: Path) -> None:
     """The directory of a release that knew of no mark is opened as before, and has a mark and a number from then on."""
-    (data / mark.FILE).unlink()
-    with closing(apsw.Connection(str(data / FILE))) as db:
-        db.execute("DELETE FROM meta WHERE key = 'identity'").fetchall()
-    run(nothing, data, witnesses=(WITNESS,), identity=5)
-    assert left_in(data) == {"identity": 5, "epoch": 4, "last_seq": 10}
-    run(nothing, data, witnesses=(WITNESS,), identity=6)
-    assert left_in(data) == {"identity": 5, "epoch": 5, "last_seq": 10}, "the number is the journal's, once it has one"
+    data = Path(shutil.copytree(KEPT / "0.1.0" / "stopped" / "data", tmp_path / "data"))
+    data.chmod(0o700)
+    assert not (data / mark.FILE).exists()
+    run(nothing, data, witnesses=("authority.key",), identity=5)
+    first = left_in(data)
+    assert first["identity"] == 5
+    run(nothing, data, witnesses=("authority.key",), identity=6)
+    assert left_in(data) == {**first, "epoch": first["epoch"] + 1}, "the number is the journal's, once it has one"
 
 
 def test_mark_is_left_at_start_snapshot_and_stop(tmp_path: Path) -> None:
@@ -177,14 +181,14 @@ def test_mark_is_left_at_start_snapshot_and_stop(tmp_path: Path) -> None:
         assert left_in(tmp_path) == {"identity": 9, "epoch": 1, "last_seq": 0}
         await journal.append(grants(1, 3))
         assert left_in(tmp_path)["last_seq"] == 0
-        await journal.compact(3, [b"snapshot"], WALL_MS)
+        await journal.archive(3, b"head", [], WALL_MS)
         assert left_in(tmp_path)["last_seq"] == 3
         await journal.append(grants(4, 5))
         assert left_in(tmp_path)["last_seq"] == 3
 
     run(scene, tmp_path, identity=9)
     assert left_in(tmp_path) == {"identity": 9, "epoch": 1, "last_seq": 5}
-    assert sorted(path.name for path in tmp_path.iterdir()) == [mark.FILE, FILE]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [ARCHIVE, mark.FILE, FILE]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"identity": 1}', b"x" * 10_000])

@@ -10,18 +10,18 @@ import os
 import random
 from pathlib import Path
 from typing import NamedTuple
-from zlib import crc32
 
 import pytest
 
 from holdfast.core.events import Record, is_history
-from holdfast.journal import archive
 from holdfast.journal.base import HistoryQuery, JournalError, Keeping
-from holdfast.journal.codec import encode_batch
-from holdfast.journal.sqlite import FILE, SqliteJournal
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.tail import batches
+from holdfast.testing._contract_tools import tables_of
+from tests.journal.archiving import archive, tables_at, upto_of
 from tests.journal.ondisk import OnDisk
 from tests.journal.powervfs import CHECKPOINT_PAGES, MODES, Disk
-from tests.journal.records import WALL_MS, grant
+from tests.journal.records import grant
 from tests.support import proof
 
 CUTS = proof.count("power: cuts")
@@ -40,15 +40,6 @@ class Cut(NamedTuple):
     acknowledged: int
     sent: int
     where: str
-
-
-def parts_at(records: list[Record]) -> list[bytes]:
-    """A snapshot: how far it reaches and a checksum over every record, then some bulk."""
-    state = 0
-    for record in records:
-        state = crc32(encode_batch([record]), state)
-    upto = len(records)
-    return [f"{upto} {state}".encode(), *(bytes([upto % 251]) * (400 * number) for number in range(1, 2 + upto % 7))]
 
 
 class Workload:
@@ -101,14 +92,14 @@ class Workload:
 
     async def _one_thing(self, journal: SqliteJournal) -> None:
         if self.chance.random() < 0.3 and self.acknowledged:
-            snapshot = parts_at(self.records)
-            compaction = asyncio.create_task(journal.compact(len(self.records), snapshot, WALL_MS))
-            while not compaction.done():
-                self._doing = "compact"
+            upto, records = len(self.records), list(self.records)
+            step = asyncio.create_task(archive(journal, journal._tail.upto, upto, records))
+            while not step.done():
+                self._doing = "archive"
                 await asyncio.sleep(0)
                 if self.chance.random() < 0.1:
                     await self._append(journal)
-            await compaction
+            await step
         else:
             await self._append(journal)
 
@@ -125,9 +116,9 @@ class Workload:
             self._note("acknowledged", self.chance.choice(MODES))
 
     def _cut(self, name: str) -> None:
-        kind = name.rpartition(FILE)[2] or "-db"
-        self._note(f"{self._doing}{kind}", "none")
-        self._note(f"{self._doing}{kind}", self.chance.choice(MODES[1:]))
+        file = name.rpartition("/")[2].replace(".sqlite3", "") + ("-db" if name.endswith(".sqlite3") else "")
+        self._note(f"{self._doing}: {file}", "none")
+        self._note(f"{self._doing}: {file}", self.chance.choice(MODES[1:]))
 
     def _note(self, where: str, mode: str) -> None:
         self.places.add(where)
@@ -144,9 +135,10 @@ class Workload:
         journal = self._journal(disk)
         try:
             there = await self._compare(journal, cut)
-            integrity = journal._seated("test").db.execute("PRAGMA integrity_check").get
-            if integrity != "ok":
-                raise Lost(f"cut at {cut.where}: {integrity}")
+            for store in (journal._seated("test"), journal._archivist.reader.store):
+                integrity = store.db.execute("PRAGMA integrity_check").get
+                if integrity != "ok":
+                    raise Lost(f"cut at {cut.where}: {integrity}")
             await journal.append([grant(there + 1)])
         except (Lost, JournalError) as error:
             self.lost += 1
@@ -176,10 +168,10 @@ class Workload:
     async def _read(self, journal: SqliteJournal) -> int:
         """Replay, as a server would; return the number of the last record."""
         recovered = await journal.open()
-        parts = list(recovered.snapshot)
-        upto = int(parts[0].split()[0]) if parts else 0
-        if parts and parts != parts_at(self.records[:upto]):
-            raise Lost("the snapshot is not the one of these records")
+        tables = tables_of(recovered.values)
+        upto = upto_of(tables)
+        if tables != tables_at(upto, self.records):
+            raise Lost("the archived state is not the one of these records")
         tail = list(recovered.records)
         if tail != self.records[upto : upto + len(tail)]:
             raise Lost("the records are not those that were sent")
@@ -198,9 +190,10 @@ class Workload:
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many small transactions, so that cuts fall between all that a compaction does."""
-    monkeypatch.setattr(archive, "SLICE_ROWS", 8)
-    monkeypatch.setattr(archive, "SLICE_BYTES", 8_000)
+    """Many small transactions, so that cuts fall between all that is done after a step."""
+    monkeypatch.setattr(batches, "SLICE_ROWS", 8)
+    monkeypatch.setattr(batches, "SLICE_BYTES", 8_000)
+    monkeypatch.setattr(batches, "FEED_BYTES", 2_000)
 
 
 SEEDS = [int(os.environ["HOLDFAST_SEED"])] if "HOLDFAST_SEED" in os.environ else list(range(1, 9))
@@ -221,9 +214,16 @@ def test_acknowledged_records_survive_power_cuts(seed: int, tmp_path: Path) -> N
 
 
 def test_cuts_fall_everywhere(tmp_path: Path) -> None:
-    """Cuts fall into the first start, into appends and compactions, and into the checkpoints of each."""
-    wanted = {f"{doing}{file}" for doing in ("open", "append", "compact") for file in ("-wal", "-db")}
-    wanted |= {"open-journal", "close-db", "acknowledged"}
+    """Cuts fall into the first start, into appends and steps of the archive, and into the checkpoints of each."""
+    wanted = {f"{doing}: journal{file}" for doing in ("open", "append") for file in ("-wal", "-db")}
+    wanted |= {f"{doing}: archive{file}" for doing in ("open", "archive") for file in ("-wal", "-db")}
+    wanted |= {
+        "open: journal-journal",
+        "open: archive-journal",
+        "close: journal-db",
+        "close: archive-db",
+        "acknowledged",
+    }
     places: set[str] = set()
     seed = 100
     while not wanted <= places and seed < 150:

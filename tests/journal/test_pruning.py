@@ -1,77 +1,149 @@
-"""A pruning that is cut short, wherever, leaves no record of the history without some of its names."""
+"""What is dropped of the history goes as a whole: records, names, and grants that nobody can ask for any more."""
 
 from __future__ import annotations
 
 import asyncio
+import random
+from contextlib import closing
 from pathlib import Path
 
-from holdfast.core.events import Ended, Record, SessionEnded
-from holdfast.journal import archive
-from holdfast.journal.base import HistoryQuery, Keeping
-from holdfast.journal.inspect import inspect
+import apsw
+import pytest
+
+from holdfast.core.events import Ended, Record, SessionEnded, grants_of, names_of
+from holdfast.journal.archive import pruning
+from holdfast.journal.archive.file import FILE as ARCHIVE
+from holdfast.journal.archive.file import OPEN
+from holdfast.journal.base import HeldQuery, HistoryQuery, JournalUnavailableError, Keeping
+from holdfast.journal.codec import decode_batch
+from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.testing._contract_tools import grant
 from tests.journal.records import WALL_MS, grants
 
-NAMES = 3 * archive.SLICE_ROWS + 7
-LAST = 41
+NAMES = 3_000
 LATER_MS = WALL_MS + 10**12
 
 
-def _session_end(seq: int) -> Record:
+def _journal(directory: Path, keeping: Keeping) -> SqliteJournal:
+    return SqliteJournal(directory, keeping=keeping, synchronous="NORMAL", ballast_bytes=0)
+
+
+def _end(seq: int, name: str, wall_ms: int | None = None) -> Record:
+    ended = Ended(name, f"lease-{seq}", seq, "released", True, principal="ci")
+    return Record(seq, seq, WALL_MS + seq if wall_ms is None else wall_ms, ended)
+
+
+def nothing_is_left_over(directory: Path) -> None:
+    """Each row of a name leads to a record of it or to a grant that is kept, and each grant that is kept is needed."""
+    with closing(apsw.Connection(str(directory / ARCHIVE))) as db:
+        history = {seq: next(decode_batch(body)) for seq, body in db.execute("SELECT seq, body FROM history")}
+        kept = {seq: (names, body) for seq, names, body in db.execute("SELECT seq, names, body FROM grant_kept")}
+        rows = list(db.execute("SELECT name, seq, until FROM name"))
+        living = dict(db.execute("SELECT name, seq FROM living"))
+        segments = {segment for (segment,) in db.execute("SELECT id FROM segment")}
+    listed = {(name, seq) for name, seq, _ in rows}
+    assert {(name, seq) for seq, record in history.items() for name in names_of(record.event)} <= listed
+    for name, seq, until in rows:
+        assert seq >> 17 in segments
+        if seq in kept:
+            assert name in dict(grants_of(next(decode_batch(kept[seq][1])).event))
+            assert until == OPEN or until in history, "a grant is kept for its life or for its end"
+        else:
+            assert name in names_of(history[seq].event)
+        assert (until == OPEN) == (living.get(name) == seq)
+    assert {seq: names for seq, (names, _) in kept.items()} == {
+        seq: sum(1 for _, each, _ in rows if each == seq) for seq in kept
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_pruning_leaves_nothing_over(seed: int, tmp_path: Path) -> None:
+    """After each step, whatever limit was passed, names and kept grants are those of what is left, and no more."""
+    chance = random.Random(seed)
+    keeping = [Keeping(wall_ms=50), Keeping(records_max=20), Keeping(bytes_max=4_000)][seed % 3]
+
+    async def scene() -> None:
+        journal = _journal(tmp_path, keeping)
+        await journal.open()
+        held: dict[str, None] = {}
+        seq = 0
+        for _ in range(12):
+            records = []
+            for _ in range(chance.randrange(1, 30)):
+                seq += 1
+                name = f"job/{chance.randrange(12)}"
+                # The wall clock is set back now and then.
+                wall_ms = WALL_MS + seq - (40 if chance.random() < 0.1 else 0)
+                if name in held:
+                    records.append(_end(seq, name, wall_ms))
+                    del held[name]
+                else:
+                    principal = chance.choice(("ana", "ben", "ben"))
+                    records.append(grant(seq, name, wall_ms, principal=principal))
+                    held[name] = None
+            await journal.append(records)
+            await journal.archive(seq, b"head", [], WALL_MS + seq)
+            nothing_is_left_over(tmp_path)
+            now = await journal.held(HeldQuery(seq=seq))
+            assert [each.name for each in now.held] == sorted(held), "who holds what now is known, however old it is"
+        await journal.archive(seq, b"head", [], LATER_MS if seed % 3 == 0 else WALL_MS)
+        await journal.close()
+
+    asyncio.run(scene())
+    nothing_is_left_over(tmp_path)
+
+
+def test_a_record_with_thousands_of_names_goes_for_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that breaks off in the end has dropped nothing; the next one drops a record for all of its names."""
     ends = tuple(Ended(f"many/{number}", f"lease-{number}", 1, "session_ended", False) for number in range(NAMES))
-    return Record(seq, seq, WALL_MS, SessionEnded("s-1", "expired", ends))
+
+    async def found(journal: SqliteJournal) -> list[int]:
+        names = [f"many/{number}" for number in range(0, NAMES, 500)]
+        pages = [await journal.history(HistoryQuery(name=name)) for name in names]
+        assert len({len(page.records) for page in pages}) == 1, "all of its names lead to it, or none"
+        return [record.seq for record in pages[0].records]
+
+    async def scene() -> None:
+        journal = _journal(tmp_path, Keeping(wall_ms=1000))
+        await journal.open()
+        await journal.append([*grants(1, 40), Record(41, 41, WALL_MS, SessionEnded("s-1", "expired", ends))])
+        await journal.archive(41, b"head", [], WALL_MS)
+        monkeypatch.setenv("HOLDFAST_TESTING", "1")
+        arm({"HOLDFAST_TESTING": "1", "HOLDFAST_FAILPOINTS": "archive_before_commit=error"})
+        with pytest.raises(JournalUnavailableError):
+            await journal.archive(41, b"head", [], LATER_MS)
+        assert await found(journal) == [41]
+        await journal.archive(41, b"head", [], LATER_MS)
+        assert await found(journal) == []
+        await journal.close()
+
+    try:
+        asyncio.run(scene())
+    finally:
+        arm({})
+    nothing_is_left_over(tmp_path)
 
 
-def _journal(directory: Path) -> SqliteJournal:
-    return SqliteJournal(directory, keeping=Keeping(wall_ms=1000), synchronous="NORMAL", ballast_bytes=0)
+def test_a_step_drops_a_bounded_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where much is to go, because a limit was lowered, each step drops some of it, until nothing is too much."""
+    monkeypatch.setattr(pruning, "STEP_MAX", 50)
+    monkeypatch.setattr(pruning, "SOME", 10)
 
+    async def scene() -> None:
+        journal = _journal(tmp_path, Keeping())
+        await journal.open()
+        await journal.append([grant(seq, f"job/{seq}") for seq in range(1, 201)])
+        await journal.archive(200, b"head", [], WALL_MS)
+        await journal.close()
+        journal = _journal(tmp_path, Keeping(records_max=20))
+        list((await journal.open()).records)
+        left = []
+        for _ in range(5):
+            await journal.archive(200, b"head", [], WALL_MS)
+            left.append(len((await journal.history(HistoryQuery(limit=1_000))).records))
+        assert left == [150, 100, 50, 20, 20]
+        await journal.close()
 
-async def _prune(directory: Path, steps: int) -> bool:
-    """Let so many steps of a pruning be made, then cancel it. Tell whether it was over before."""
-    journal = _journal(directory)
-    await journal.open()
-    await journal.append([*grants(1, LAST - 1), _session_end(LAST)])
-    await journal.compact(LAST, [b"part"], WALL_MS)
-    pruning = asyncio.create_task(journal.compact(LAST, [], LATER_MS))
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    is_over = pruning.done()
-    pruning.cancel()
-    await asyncio.gather(pruning, return_exceptions=True)
-    await _names_lead_to_records(journal)
-    await journal.close()
-    return is_over
-
-
-async def _names_lead_to_records(journal: SqliteJournal) -> None:
-    """Each name of a record leads to it, or the record is gone for all of them."""
-    there = {record.seq for record in (await journal.history(HistoryQuery(limit=1_000))).records}
-    for number in range(0, NAMES, 50):
-        found = (await journal.history(HistoryQuery(name=f"many/{number}"))).records
-        assert [record.seq for record in found] == ([LAST] if LAST in there else []), f"many/{number}"
-
-
-def test_a_pruning_that_is_cut_short_leaves_no_half_record(tmp_path: Path) -> None:
-    """Cancelled after each of its steps, a pruning has dropped a record with thousands of names for all of them or for
-    none. The next one takes what it left, and the journal is sound all the while.
-    """
-    steps, is_over = 0, False
-    while not is_over:
-        directory = tmp_path / str(steps)
-        is_over = asyncio.run(_prune(directory, steps))
-        assert inspect(directory).problems == ()
-        asyncio.run(_finish(directory))
-        steps += 1
-    assert steps > NAMES // archive.SLICE_ROWS
-
-
-async def _finish(directory: Path) -> None:
-    """Prune once more, after a restart: nothing is left, neither records nor names."""
-    journal = _journal(directory)
-    list((await journal.open()).records)
-    await journal.compact(LAST, [], LATER_MS)
-    store = journal._seated("test")
-    assert store.db.execute("SELECT count(*) FROM history").get == 0
-    assert store.db.execute("SELECT count(*) FROM history_name").get == 0
-    assert store.meta(archive.NAMES_LEFT) == 0
-    await journal.close()
+    asyncio.run(scene())
+    nothing_is_left_over(tmp_path)

@@ -1,4 +1,4 @@
-"""History is counted against whoever left it, also what was kept by a release that did not count."""
+"""History is counted against whoever left it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import apsw
 
 from holdfast.core.commands import EndSession, OpenSession
 from holdfast.core.events import Ended, Left, SessionEnded, is_history, principal_of
-from holdfast.journal.base import HistoryQuery, Keeping
+from holdfast.journal.archive.file import FILE as ARCHIVE
+from holdfast.journal.archive.shares import weight_of
+from holdfast.journal.base import Keeping
+from holdfast.journal.codec import decode_batch
 from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.shares import UNCOUNTED
-from holdfast.journal.sqlite import FILE, SCHEMA, SqliteJournal
+from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing._contract_tools import WALL_MS, grant, sample_events
 from tests.engine.driving import acquire, events, run, serving
 
@@ -22,92 +24,43 @@ if TYPE_CHECKING:
 
     from holdfast.testing.clock import ManualClock
 
-KEPT = 900
-
 
 def opened(path: Path, **keeping: int) -> SqliteJournal:
     return SqliteJournal(path, keeping=Keeping(**keeping), ballast_bytes=0)
 
 
-async def filled(path: Path) -> None:
-    """Leave a journal whose history has 900 records of two, and take away all that schema 2 added."""
-    journal = opened(path)
-    await journal.open()
-    records = [grant(seq, f"job/{seq}", principal="ana" if seq % 9 else "ben") for seq in range(1, KEPT + 1)]
-    await journal.append(records)
-    await journal.compact(KEPT, [b"x"], WALL_MS)
-    await journal.close()
-    with closing(apsw.Connection(str(path / FILE))) as db:
-        for statement in (
-            "DROP TABLE history_share",
-            "DROP TABLE history_sum",
-            "DELETE FROM meta WHERE key IN ('history_bytes', 'uncounted_upto')",
-            "UPDATE meta SET value = 1 WHERE key = 'schema'",
-        ):
-            db.execute(statement)
-
-
 def counted(path: Path) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:
-    """Return the sums as they are kept, and as they should be."""
-    with closing(apsw.Connection(str(path / FILE))) as db:
-        kept = list(db.execute("SELECT who, records, bytes FROM history_sum ORDER BY who"))
-        shares = (
-            "SELECT who, count(*), sum(bytes) FROM history_share JOIN history USING (seq) GROUP BY who ORDER BY who"
-        )
-        return kept, list(db.execute(shares))
+    """Return the sums as they are kept, and as they should be by the records."""
+    should: dict[str, tuple[int, int]] = {}
+    with closing(apsw.Connection(str(path / ARCHIVE))) as db:
+        kept = list(db.execute("SELECT name, records, bytes FROM who ORDER BY name"))
+        for who, body in db.execute("SELECT who.name, body FROM history JOIN who ON who.id = history.who"):
+            (record,) = decode_batch(body)
+            records, size_bytes = should.get(who, (0, 0))
+            should[who] = (records + 1, size_bytes + weight_of(record, body))
+    return kept, [(who, *sums) for who, sums in sorted(should.items())]
 
 
-def test_a_journal_of_before_is_brought_up(tmp_path: Path) -> None:
-    """A file of schema 1 is opened and is of schema 2 then; its history counts for nobody, and goes before others'."""
+def test_sums_are_in_step_with_the_history(tmp_path: Path) -> None:
+    """After each step, also one that prunes, what is counted against each is what the history has of them."""
 
     async def scene() -> None:
-        await filled(tmp_path)
-        journal = opened(tmp_path, records_max=500)
+        journal = opened(tmp_path, records_max=60, bytes_max=20_000)
         await journal.open()
-        await journal.append([grant(seq, f"new/{seq}", principal="ana") for seq in range(KEPT + 1, KEPT + 201)])
-        await journal.compact(KEPT + 200, [b"x"], WALL_MS)
-        left = (await journal.history(HistoryQuery(limit=10_000))).records
-        assert [record.seq for record in left] == list(range(KEPT + 200, 600, -1))
-        assert journal.history_begins_after == 600
+        seq = 0
+        for step in range(6):
+            size = 10 * (step + 1)
+            whose = [("ana", "ben", "")[each % (3 if step % 2 else 1)] for each in range(size)]
+            records = [grant(seq + each, f"job/{seq + each}", principal=who) for each, who in enumerate(whose, 1)]
+            await journal.append(records)
+            seq += size
+            await journal.archive(seq, b"head", [], WALL_MS)
+            kept, truth = counted(tmp_path)
+            assert kept == truth
+            assert sum(records for _, records, _ in kept) <= 60
         await journal.close()
 
     asyncio.run(scene())
-    kept, truth = counted(tmp_path)
-    assert kept == truth
-    assert [(who, records) for who, records, _ in kept] == [("", 300), ("ana", 200)]
-    with closing(apsw.Connection(str(tmp_path / FILE))) as db:
-        assert db.execute("SELECT value FROM meta WHERE key = 'schema'").get == SCHEMA
-        assert db.execute("SELECT value FROM meta WHERE key = 'history_bytes'").get == sum(row[2] for row in kept)
-
-
-def test_counting_what_was_kept_can_be_cut_short(tmp_path: Path) -> None:
-    """Counting goes in slices, and each takes up where the last one ended: cut short anywhere, nothing counts twice."""
-
-    async def scene() -> None:
-        await filled(tmp_path)
-        for slices in range(1, 4):
-            journal = opened(tmp_path)
-            await journal.open()
-            compaction = asyncio.create_task(journal.compact(KEPT, [], WALL_MS))
-            for _ in range(slices):
-                await asyncio.sleep(0)
-            compaction.cancel()
-            await asyncio.wait({compaction})
-            store = journal._seated("test")
-            uncounted = store.meta(UNCOUNTED)
-            assert 0 < uncounted < KEPT
-            assert store.db.execute("SELECT count(*) FROM history_share").get == KEPT - uncounted
-            await journal.close()
-        journal = opened(tmp_path)
-        await journal.open()
-        await journal.compact(KEPT, [], WALL_MS)
-        assert journal._seated("test").meta(UNCOUNTED) == 0
-        await journal.close()
-
-    asyncio.run(scene())
-    kept, truth = counted(tmp_path)
-    assert kept == truth
-    assert kept[0][:2] == ("", KEPT)
 
 
 def test_every_kind_of_history_has_somebody_to_count_against() -> None:

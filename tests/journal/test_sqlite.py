@@ -13,21 +13,16 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.core.events import Ended, Record, SessionEnded
-from holdfast.core.state import Frozen, Head
-from holdfast.core.values import Slot
-from holdfast.engine import snapshot
-from holdfast.journal import archive, mark
-from holdfast.journal.base import (
-    HistoryQuery,
-    JournalDamagedError,
-    JournalError,
-    Keeping,
-)
+from holdfast.journal import mark
+from holdfast.journal.archive.file import FILE as ARCHIVE
+from holdfast.journal.archive.file import LOCK
+from holdfast.journal.base import Changes, HistoryQuery, JournalDamagedError, JournalError, Keeping
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.sqlite import BALLAST, FILE, SqliteJournal
+from holdfast.journal.tail import batches
+from tests.journal.archiving import archive
 from tests.journal.powervfs import Disk, Image
-from tests.journal.records import WALL_MS, grant, grants
+from tests.journal.records import WALL_MS, grants
 from tests.journal.running import found_in, run
 from tests.support import proof
 
@@ -35,21 +30,21 @@ FLIPS = proof.count("journal: bytes changed")
 
 
 def fill(directory: Path) -> None:
-    """Leave a closed journal: a snapshot of two parts up to record 6, then two batches up to record 10."""
+    """Leave a closed journal: an archive up to record 6, then two batches up to record 10."""
 
     async def scene(journal: SqliteJournal) -> None:
         await journal.append(grants(1, 3))
         await journal.append(grants(4, 6))
-        await journal.compact(6, [b"one" * 100, b"two" * 100], WALL_MS)
+        await journal.archive(6, b"head", [Changes("rows", new=[(b"one", b"1" * 300), (b"two", b"2" * 300)])], WALL_MS)
         await journal.append(grants(7, 8))
         await journal.append(grants(9, 10))
 
     run(scene, directory)
 
 
-def change(directory: Path, statement: str, values: tuple[object, ...] = ()) -> None:
-    """Change the file behind the journal's back."""
-    with closing(apsw.Connection(str(directory / FILE))) as db:
+def change(directory: Path, statement: str, values: tuple[object, ...] = (), file: str = FILE) -> None:
+    """Change a file behind the journal's back."""
+    with closing(apsw.Connection(str(directory / file))) as db:
         db.execute(statement, values).fetchall()
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
@@ -103,7 +98,9 @@ def test_files_are_private(tmp_path: Path) -> None:
         async def scene(journal: SqliteJournal) -> None:
             await journal.append(grants(1, 1))
             modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
-            assert modes == {FILE: 0o600, FILE + "-wal": 0o600, BALLAST: 0o600, mark.FILE: 0o600}
+            archive = {ARCHIVE + suffix: 0o600 for suffix in ("", "-wal", "-shm")}
+            journal_files = {FILE: 0o600, FILE + "-wal": 0o600, BALLAST: 0o600, mark.FILE: 0o600}
+            assert modes == {**journal_files, **archive, LOCK: 0o600}
 
         run(scene, directory, ballast_bytes=4096)
         assert os.umask(0o022) == 0o022
@@ -146,14 +143,15 @@ def shorten_batch(directory: Path) -> None:
     change(directory, "UPDATE batch SET body = ? WHERE first_seq = 9", (encode_batch(grants(9, 9)),))
 
 
-def flip_part(directory: Path) -> None:
-    change(directory, "UPDATE snapshot_part SET body = CAST(substr(body, 1, 99) || x'00' AS BLOB) WHERE part = 1")
+def spoil_archive(directory: Path) -> None:
+    data = bytearray((directory / ARCHIVE).read_bytes())
+    data[4096:] = b"\xa5" * (len(data) - 4096)
+    (directory / ARCHIVE).write_bytes(data)
 
 
-def swap_parts(directory: Path) -> None:
-    change(directory, "UPDATE snapshot_part SET part = 5 WHERE part = 0")
-    change(directory, "UPDATE snapshot_part SET part = 0 WHERE part = 1")
-    change(directory, "UPDATE snapshot_part SET part = 1 WHERE part = 5")
+def in_archive(statement: str) -> Callable[[Path], None]:
+    """Change the archive."""
+    return lambda directory: change(directory, statement, file=ARCHIVE)
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -162,17 +160,17 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a changed batch": (flip_batch, "in the batch that begins with record 9, a record's checksum does not match"),
     "a short batch": (shorten_batch, "the batch of records 9 to 10 has 1"),
     "a gap": (lambda d: change(d, "DELETE FROM batch WHERE first_seq = 7"), "record 9 stands where 7 should"),
-    "a changed part": (flip_part, "part 1 of the snapshot: a record's checksum does not match"),
-    "a missing part": (
-        lambda d: change(d, "DELETE FROM snapshot_part WHERE part = 0"),
-        "part 0 of the snapshot is missing",
+    "an archive with broken pages": (spoil_archive, "is damaged|malformed"),
+    "a changed value": (
+        in_archive("UPDATE state SET value = x'00' WHERE key = x'6f6e65'"),
+        "a value of the table rows is not the one that was written",
     ),
-    "a missing last part": (
-        lambda d: change(d, "DELETE FROM snapshot_part WHERE part = 1"),
-        "not the one that was written",
+    "a changed key": (
+        in_archive("UPDATE state SET key = x'00' WHERE key = x'6f6e65'"),
+        "a value of the table rows is not the one that was written",
     ),
-    "swapped parts": (swap_parts, "not the one that was written"),
-    "no snapshot": (lambda d: change(d, "DELETE FROM snapshot_part"), "not the one that was written"),
+    "a missing value": (in_archive("DELETE FROM state WHERE key = x'6f6e65'"), "the values are not those that were"),
+    "no value": (in_archive("DELETE FROM state"), "the values are not those that were written"),
 }
 
 
@@ -192,22 +190,22 @@ def test_damage_is_refused_and_left_alone(damage: str, tmp_path: Path) -> None:
 def test_no_changed_byte_of_the_file_becomes_a_wrong_state(tmp_path: Path) -> None:
     """Wherever a byte of the file changed, the journal is refused or is exactly the one that was written (I5)."""
     fill(tmp_path)
-    whole = (tmp_path / FILE).read_bytes()
     truth = found_in(tmp_path)
+    files = {str(tmp_path / name): (tmp_path / name).read_bytes() for name in (FILE, ARCHIVE)}
     seed = int(os.environ.get("HOLDFAST_SEED", "1"))
     chance = random.Random(seed)
     refused = 0
     for _ in range(FLIPS):
-        place = chance.randrange(len(whole))
-        data = bytearray(whole)
-        data[place] ^= chance.randrange(1, 256)
-        disk = Disk({str(tmp_path / FILE): Image(bytes(data))})
+        changed = chance.choice(list(files))
+        place = chance.randrange(len(files[changed]))
+        disk = Disk({name: Image(content) for name, content in files.items()})
+        disk.files[changed].view[place] ^= chance.randrange(1, 256)
         try:
-            found = found_in(tmp_path, disk.connect)
+            found = found_in(tmp_path, disk.connect, alone=True)
         except JournalError:
             refused += 1
         else:
-            assert found == truth, f"byte {place} of {len(whole)}; again with HOLDFAST_SEED={seed}"
+            assert found == truth, f"byte {place} of {changed}; again with HOLDFAST_SEED={seed}"
         finally:
             disk.unplug()
     assert refused > FLIPS // 20
@@ -250,11 +248,16 @@ def test_refusal_leaves_the_seat_free(tmp_path: Path) -> None:
 
 
 def test_other_schema_is_refused(tmp_path: Path) -> None:
-    """A journal of a newer version is refused with both numbers and is not changed."""
+    """A journal or an archive of a newer version is refused with both numbers and is not changed."""
     fill(tmp_path)
-    change(tmp_path, "UPDATE meta SET value = 3 WHERE key = 'schema'")
+    change(tmp_path, "UPDATE meta SET value = 2 WHERE key = 'schema'", file=ARCHIVE)
     before = bytes_of(tmp_path)
-    with pytest.raises(JournalError, match="has schema 3; this version knows 2"):
+    with pytest.raises(JournalError, match=r"archive\.sqlite3 has schema 2; this version knows 1"):
+        found_in(tmp_path)
+    assert bytes_of(tmp_path) == before
+    change(tmp_path, "UPDATE meta SET value = 4 WHERE key = 'schema'")
+    before = bytes_of(tmp_path)
+    with pytest.raises(JournalError, match=r"journal\.sqlite3 has schema 4; this version knows 3"):
         found_in(tmp_path)
     assert bytes_of(tmp_path) == before
 
@@ -291,25 +294,24 @@ def test_read_only_file_is_told(tmp_path: Path) -> None:
 # How small the slices are.
 
 
-def rows_per_transaction(db: apsw.Connection, seen: list[tuple[int, int]]) -> None:
-    """Note, at every commit, how many rows changed and how many pages went to the WAL."""
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    state = {"rows": db.total_changes(), "pages": 0}
+def note_commits(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Note, for every commit to the journal, how many rows changed and how many bytes went to the WAL."""
+    store, seen = journal._seated("test"), list[tuple[int, int]]()
+    wal, commit = store.path.with_name(FILE + "-wal"), store.commit
+    # The WAL begins anew, so that it grows with every commit.
+    store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    def committed(_: apsw.Connection, __: str, pages: int) -> int:
-        rows = db.total_changes()
-        seen.append((rows - state["rows"], pages - state["pages"]))
-        state.update(rows=rows, pages=pages)
-        return apsw.SQLITE_OK
+    def noting(operation: str, work: Callable[[], object]) -> None:
+        rows, size_bytes = store.db.total_changes(), wal.stat().st_size
+        commit(operation, work)
+        seen.append((store.db.total_changes() - rows, wal.stat().st_size - size_bytes))
 
-    db.set_wal_hook(committed)
+    monkeypatch.setattr(store, "commit", noting)
+    return seen
 
 
-def test_compaction_goes_in_small_slices(tmp_path: Path) -> None:
-    """However large state and tail are, no transaction of a compaction touches more than a slice of rows or pages."""
-    slots = {f"job/{number}": Slot(grant(1).event.lease) for number in range(20_000)}  # type: ignore[union-attr]
-    frozen = Frozen(head=Head(), slots=slots, sessions={}, remembered={}, memos={}, tokens={}, tickets={}, last_used={})
-    freed = tuple(Ended(f"job/{number}", f"lease-{number}", 1, "session_ended", False) for number in range(3_000))
+def test_dropping_goes_in_small_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the tail is, no transaction of the journal drops more than a slice of rows or pages."""
     seen: list[tuple[int, int]] = []
 
     async def scene(journal: SqliteJournal) -> None:
@@ -317,87 +319,81 @@ def test_compaction_goes_in_small_slices(tmp_path: Path) -> None:
         for size in (*[1] * 300, 64, 64, 3_000):
             await journal.append(grants(seq + 1, seq + size))
             seq += size
-        await journal.append([Record(seq + 1, seq + 1, WALL_MS, SessionEnded("s-1", "expired", freed))])
-        for upto, wall_ms in ((seq, WALL_MS), (seq + 1, WALL_MS + 10**12)):
-            rows_per_transaction(journal._seated("test").db, seen)
-            await journal.compact(upto, snapshot.encode(frozen), wall_ms)
-        assert (await journal.history(HistoryQuery())).records == []
+        seen.extend(noted := note_commits(journal, monkeypatch))
+        await archive(journal, 0, seq)
+        seen.extend(noted)
+        assert journal.tail_bytes == 0
 
     run(scene, tmp_path)
-    assert len(seen) > 150
-    # Names and records are counted apart; each record has a share, which changes two sums; three rows of `meta`.
-    assert max(rows for rows, _ in seen) <= 5 * archive.SLICE_ROWS + 3
-    assert max(pages for _, pages in seen) <= 256
+    assert len(seen) >= 3
+    assert max(rows for rows, _ in seen) <= batches.SLICE_ROWS + 1
+    assert max(size_bytes for _, size_bytes in seen) <= 256 * 4_200
 
 
-def test_compaction_lets_the_loop_turn_between_slices(tmp_path: Path) -> None:
-    """Between any two transactions of a compaction the loop turns: at most one slice is what anyone waits for."""
+def test_the_loop_turns_between_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two pieces that the archive is given, and any two that are dropped, the loop turns."""
+    given: list[int] = []
     turns: list[int] = []
 
     async def scene(journal: SqliteJournal) -> None:
         for first in range(1, 2_000, 20):
-            await journal.append(grants(first, first + 19))
-        db = journal._seated("test").db
-        count = 0
+            await journal.append(grants(first, first + 19, size=500))
+        noted = note_commits(journal, monkeypatch)
 
-        def committed(*_: object) -> int:
-            nonlocal count
-            count += 1
-            return apsw.SQLITE_OK
+        def pieces() -> Iterator[Changes]:
+            for number in range(50):
+                given.append(number)
+                yield Changes("rows", new=[(b"%d" % number, b"x")])
 
-        db.set_wal_hook(committed)
-        compaction = asyncio.create_task(journal.compact(2_000, [b"x"] * 50, WALL_MS + 10**12))
-        while not compaction.done():
-            before = count
+        step = asyncio.create_task(journal.archive(2_000, b"head", pieces(), WALL_MS))
+        while not step.done():
+            before = len(noted), len(given)
             await asyncio.sleep(0)
-            turns.append(count - before)
-        await compaction
+            turns.append(max(len(noted) - before[0], len(given) - before[1]))
+        await step
 
     run(scene, tmp_path)
-    # Twice there are two: the write that lets the snapshot count shares its turn with a slice beside it.
-    assert sum(turns) > 60 and max(turns) <= 2 and turns.count(2) <= 2
+    assert sum(turns) > 50 and max(turns) <= 1
 
 
-def test_compaction_leaves_nothing_behind(tmp_path: Path) -> None:
-    """After a compaction only its own snapshot is stored, no batch it stands for, and no part of one cut short."""
+def test_a_step_that_broke_off_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A step that breaks off changes nothing; one that is over leaves no batch that it stands for in the tail."""
 
-    def rows(journal: SqliteJournal, table: str) -> int:
-        count: int = journal._seated("test").db.execute(f"SELECT count(*) FROM {table}").get
-        return count
+    def rows(journal: SqliteJournal) -> list[int]:
+        tail, archive = journal._seated("test").db, journal._archivist.reader.store.db
+        counts = [tail.execute("SELECT count(*) FROM batch").get]
+        return counts + [archive.execute(f"SELECT count(*) FROM {table}").get for table in ("state", "history", "name")]
 
     async def scene(journal: SqliteJournal) -> None:
         await journal.append(grants(1, 5))
         await journal.append(grants(6, 8))
 
-        def breaking() -> Iterator[bytes]:
-            yield from [b"left", b"over"]
+        def breaking() -> Iterator[Changes]:
+            yield Changes("rows", new=[(b"left", b"over")])
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            await journal.compact(8, breaking(), WALL_MS)
-        assert (rows(journal, "snapshot_part"), rows(journal, "batch")) == (2, 2)
-        await journal.compact(5, [b"new"], WALL_MS)
-        assert (rows(journal, "snapshot_part"), rows(journal, "batch")) == (1, 1)
-        await journal.compact(8, [b"newer"] * 3, WALL_MS + 10**12)
-        tables = ("snapshot_part", "batch", "history", "history_name")
-        assert [rows(journal, table) for table in tables] == [3, 0, 0, 0]
+            await journal.archive(8, b"head", breaking(), WALL_MS)
+        assert rows(journal) == [2, 0, 0, 0]
+        await journal.archive(5, b"head", [Changes("rows", new=[(b"a", b"1")])], WALL_MS)
+        assert rows(journal) == [1, 2, 4, 4]
+        await journal.archive(8, b"head", [Changes("rows", new=[(b"b", b"2")])], WALL_MS + 10**12)
+        # Of what is too old the grants are known whose leases live: who held what at a moment is answered from them.
+        assert rows(journal)[:3] == [0, 3, 0]
 
     run(scene, tmp_path, keeping=Keeping(wall_ms=1000))
 
 
 def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
-    """A crash after the snapshot counted and before the rest was dropped leaves rows that mean nothing and then go."""
+    """A crash after a step counted and before the rest was dropped leaves rows that mean nothing and then go."""
     fill(tmp_path)
     change(tmp_path, "INSERT INTO batch VALUES (1, 3, ?)", (encode_batch(grants(1, 3)),))
-    change(tmp_path, "INSERT INTO snapshot_part VALUES (3, 0, x'00'), (99, 0, x'00')")
     assert found_in(tmp_path)[1] == [7, 8, 9, 10]
 
     async def scene(journal: SqliteJournal) -> None:
         expected = [r.seq for r in reversed(grants(1, 10)) if r.seq % 3]
         assert [record.seq for record in (await journal.history(HistoryQuery())).records] == expected
-        await journal.compact(6, [b"not written"], WALL_MS)
-        db = journal._seated("test").db
-        assert db.execute("SELECT count(*) FROM batch").get == 2
-        assert db.execute("SELECT group_concat(DISTINCT upto) FROM snapshot_part").get == "6"
+        await journal.archive(6, b"not written", [], WALL_MS)
+        assert journal._seated("test").db.execute("SELECT count(*) FROM batch").get == 2
 
     run(scene, tmp_path)

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal import mark
+from holdfast.journal.archive.archivist import Local
 from holdfast.journal.base import HistoryQuery, Keeping
 from holdfast.journal.sqlite import SqliteJournal
+from tests.journal.archiving import archive
 from tests.journal.powervfs import CHECKPOINT_PAGES, Disk, Image
-from tests.journal.records import WALL_MS, grant
+from tests.journal.records import grant
 
 
 class Watcher:
@@ -58,7 +60,7 @@ class WatchedDisk(Disk):
 
 def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first commit on, whatever is written or synced is on its way for the one who watches: records, each
-    slice of a snapshot, what is kept and dropped of the history, the mark, the reserve, the last words.
+    slice that is dropped from the tail, the mark, the reserve, the last words; and the archive, if this process writes.
     """
     disk, watcher = WatchedDisk(), Watcher()
     disk.watcher = watcher
@@ -78,6 +80,7 @@ def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.
             ballast_bytes=4096,
             checkpoint_pages=CHECKPOINT_PAGES,
             watch=watcher,
+            archivist=Local(connect=disk.connect, alone=True, checkpoint_pages=CHECKPOINT_PAGES),
             connect=disk.connect,
         )
         recovered = await journal.open()
@@ -85,9 +88,9 @@ def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.
         disk.is_open = True
         for seq in range(1, 21):
             await journal.append([grant(seq)])
-        await journal.compact(20, [b"part"] * 5, WALL_MS)
+        await archive(journal, 0, 20)
         journal._ballast.give_up()
-        journal.takes_claims = False
+        journal._has_reserve = False
         assert journal.health().takes_claims
         assert len((await journal.history(HistoryQuery())).records) == 3
         assert len(await journal.follow(0, 10)) == 3
@@ -98,7 +101,16 @@ def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.
     disk.unplug()
     assert disk.unheard == []
     assert watcher.on_their_way == {}
-    expected = {"append", "compact", "open", "close", "write the mark", "lay the reserve", "give up the reserve"}
+    expected = {
+        "append",
+        "archive",
+        "drop",
+        "open",
+        "close",
+        "write the mark",
+        "lay the reserve",
+        "give up the reserve",
+    }
     assert expected <= watcher.heard, watcher.heard
 
 

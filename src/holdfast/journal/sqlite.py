@@ -317,7 +317,8 @@ class SqliteJournal:
         if store is not None:
             await self._archivist.close()
         if self._lock is not None:
-            self._lock.release()
+            with watched(self._watch, "give back the lock"):
+                self._lock.release()
             self._lock = None
         if store is not None:
             store.close()

@@ -141,13 +141,19 @@ class Store:
 
     @contextlib.contextmanager
     def unsynced(self) -> Iterator[None]:
-        """Let what is committed in the block be synced with the next commit after it: it may as well not last."""
-        before = self.db.execute("PRAGMA synchronous").get
-        self.db.execute("PRAGMA synchronous=NORMAL")
+        """Let what is committed in the block be synced with the next commit after it: it may as well not last.
+
+        The WAL is not moved into the file by it: it would be synced for that, and SQLite does not say if that fails.
+        """
+        synchronous = self.db.execute("PRAGMA synchronous").get
+        pages = self.db.execute("PRAGMA wal_autocheckpoint").get
+        self.db.execute("PRAGMA synchronous=NORMAL").fetchall()
+        self.db.execute("PRAGMA wal_autocheckpoint=0").fetchall()
         try:
             yield
         finally:
-            self.db.execute(f"PRAGMA synchronous={before}")
+            self.db.execute(f"PRAGMA wal_autocheckpoint={pages}").fetchall()
+            self.db.execute(f"PRAGMA synchronous={synchronous}").fetchall()
 
     # A transaction in pieces: only for a file that is put to no other use meanwhile.
 
@@ -212,7 +218,13 @@ class Store:
         return OutcomeUnknownError(self._unknown)
 
     def close(self) -> None:
-        """Unlock the file. What cannot be moved out of the WAL now is moved at the next start."""
+        """Unlock the file. What cannot be moved out of the WAL now is moved at the next start.
+
+        After a sync has failed nothing is moved: the WAL may not be on the disk, and then the file would not fit it.
+        """
+        if self._unknown is not None:
+            with contextlib.suppress(apsw.Error):
+                self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         with contextlib.suppress(apsw.Error), watched(self._watch, "close"):
             self.db.close()
 

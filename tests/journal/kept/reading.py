@@ -32,10 +32,10 @@ def durable_state(state: State) -> dict[str, Plain]:
 
 
 async def snapshot_in(directory: Path) -> dict[str, Plain]:
-    """Return the durable state as of the snapshot of a directory, before any record is replayed."""
+    """Return the durable state as it was archived in a directory, before any record is replayed."""
     journal = SqliteJournal(directory, ballast_bytes=0)
     try:
-        return durable_state(State.thaw(snapshot.decode((await journal.open()).snapshot)))
+        return durable_state(snapshot.load((await journal.open()).values))
     finally:
         await journal.close()
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import apsw
 import msgspec
 
-from holdfast.journal.archive.file import give_back, look_at, open_for_reading, open_for_writing
+from holdfast.journal.archive.file import CHECKPOINT_PAGES, give_back, look_at, open_for_reading, open_for_writing
 from holdfast.journal.archive.messages import (
     LENGTH,
     Batches,
@@ -122,11 +122,19 @@ class Local:
     reader: Reader
     position: Position
 
-    def __init__(self, *, connect: Connect = apsw.Connection, synchronous: str = "FULL", alone: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        connect: Connect = apsw.Connection,
+        synchronous: str = "FULL",
+        alone: bool = False,
+        checkpoint_pages: int = CHECKPOINT_PAGES,
+    ) -> None:
         """`alone`: readers share the writer's connection, on a file system that cannot have two."""
         self._connect = connect
         self._synchronous = synchronous
         self._alone = alone
+        self._checkpoint_pages = checkpoint_pages
 
     def look_at(self, path: Path, watch: Watch) -> Store:
         """Open an archive that nobody writes."""
@@ -135,7 +143,13 @@ class Local:
     def open_for_writing(self, path: Path, identity: int, watch: Watch) -> Store:
         """Open an archive that nobody writes, or make it."""
         return open_for_writing(
-            path, identity, connect=self._connect, synchronous=self._synchronous, alone=self._alone, watch=watch
+            path,
+            identity,
+            connect=self._connect,
+            synchronous=self._synchronous,
+            alone=self._alone,
+            checkpoint_pages=self._checkpoint_pages,
+            watch=watch,
         )
 
     def open(self, place: Place) -> None:
@@ -160,7 +174,10 @@ class Local:
         except OutcomeUnknownError as error:
             # Opened anew, the file says what became of it.
             self._close()
-            self._open()
+            try:
+                self._open()
+            except (apsw.Error, DiskFullError, JournalError, OSError) as again:
+                raise OutcomeUnknownError(f"{error}; then {again}") from again
             if self.position.upto != step.upto or step.head is None:
                 raise JournalUnavailableError(str(error)) from error
         except DiskFullError as error:

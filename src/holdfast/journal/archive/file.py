@@ -44,6 +44,8 @@ PLACE_BITS = 48
 """A place in the state is a number within its table, below that of the table."""
 CACHE_KIB = 32 * 1024
 """A step touches some thousand pages. What does not fit is written to the WAL before its time, and then again."""
+CHECKPOINT_PAGES = 1_000
+"""After how many pages the WAL is moved into the file, by the commit that filled it: most steps do."""
 LOCK_TRIES = 200
 LOCK_SECONDS = 0.05
 
@@ -87,12 +89,13 @@ def open_for_writing(
     connect: Connect = apsw.Connection,
     synchronous: str = "FULL",
     alone: bool = False,
+    checkpoint_pages: int = CHECKPOINT_PAGES,
     watch: Watch | None = None,
 ) -> Store:
     """Open an archive, or make it, and let all that is in it be durable. `alone`: no other connection may read it."""
     store = Store(connect(str(path)), path, watch, sql=SQL, unsynced=UNSYNCED)
     try:
-        _set_pragmas(store, synchronous, alone=alone)
+        _set_pragmas(store, synchronous, checkpoint_pages, alone=alone)
         if store.db.execute("PRAGMA schema_version").get == 0:
             store.commit("open", lambda: _create(store, identity))
         check(store)
@@ -196,7 +199,7 @@ class Lock:
         os.close(self.file)
 
 
-def _set_pragmas(store: Store, synchronous: str, *, alone: bool) -> None:
+def _set_pragmas(store: Store, synchronous: str, checkpoint_pages: int, *, alone: bool) -> None:
     """Set what durability rests on and ask each back: SQLite does not always take a pragma, and never says so."""
     for pragma, value, answer in (
         ("locking_mode", "exclusive" if alone else "normal", "exclusive" if alone else "normal"),
@@ -204,6 +207,7 @@ def _set_pragmas(store: Store, synchronous: str, *, alone: bool) -> None:
         ("synchronous", synchronous, {"FULL": 2, "NORMAL": 1}[synchronous]),
         ("fullfsync", "1", 1),
         ("checkpoint_fullfsync", "1", 1),
+        ("wal_autocheckpoint", checkpoint_pages, checkpoint_pages),
         ("cache_size", -CACHE_KIB, -CACHE_KIB),
     ):
         try:
