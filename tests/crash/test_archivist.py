@@ -53,7 +53,12 @@ def test_killed_archivist_is_followed_by_another(tmp_path: Path) -> None:
                 seen.add(each)
                 os.kill(each, signal.SIGKILL)
         killed = len(tokens)
-        wait_until(lambda: bool(tokens.update(claimed(alice, len(tokens), 10)) or archived_by_now(data) > killed))
+
+        def is_archived() -> bool:
+            tokens.update(claimed(alice, len(tokens), 10))
+            return archived_by_now(data) > killed
+
+        wait_until(is_archived)
         assert server.terminate() == 0, server.log
         assert "nothing is lost, and archiving is tried again" in server.log
     assert archived_upto(data) > killed

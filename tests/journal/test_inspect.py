@@ -252,7 +252,7 @@ def journal_of_before(directory: Path) -> None:
     (directory / "journal.mark").unlink()
 
 
-MISFITS: dict[str, tuple[Callable[[Path], None], str]] = {
+MISFITS: dict[str, tuple[Callable[[Path], object], str]] = {
     "lost": (lambda directory: (directory / ARCHIVE).unlink(), "is missing"),
     "empty": (lambda directory: (directory / ARCHIVE).write_bytes(b""), "is damaged: it is empty"),
     "behind": (archive_of_before, "has gone back in time"),
@@ -297,7 +297,7 @@ def test_archivist_that_still_writes_is_waited_for(data: Path, monkeypatch: pyte
             if next(sleeps) == 2:
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
-        monkeypatch.setattr(glasses.time, "sleep", let_go)
+        monkeypatch.setattr("holdfast.journal.glasses.time.sleep", let_go)
         assert inspect(data).problems == ()
 
 
