@@ -10,10 +10,12 @@ import pytest
 from tests.journal.kept.reading import KEPT
 from tests.support import callers
 from tests.support.api import Api
+from tests.support.archivist import archived_by_now
+from tests.support.checks import wait_until
 from tests.support.server import ServerFailed, ServerProcess, serving
 
 EX_IOERR = 74
-JOURNAL, MARK, KEY = "journal.sqlite3", "journal.mark", "authority.key"
+JOURNAL, ARCHIVE, MARK, KEY = "journal.sqlite3", "archive.sqlite3", "journal.mark", "authority.key"
 
 
 def claimed(data: Path, job: str) -> int:
@@ -74,6 +76,58 @@ def test_journal_of_another_directory_stops_the_start(tmp_path: Path) -> None:
         claimed(tmp_path / "other", job)
     shutil.copy(tmp_path / "other" / JOURNAL, tmp_path / "data" / JOURNAL)
     assert "is another journal" in refusal(tmp_path / "data")
+
+
+def archived(data: Path, first: int) -> None:
+    """Start a server, claim some jobs, and stop it once all that was there before is archived."""
+    with serving(data, tokens=callers.TOKENS, settings={"snapshot_records": 2}) as server:
+        before = archived_by_now(data)
+        for job in range(first, first + 5):
+            Api.of(server, callers.ALICE).acquired(f"job-{job}", ttl_seconds=600)
+        wait_until(lambda: archived_by_now(data) > before, seconds_max=30)
+        assert server.terminate() == 0
+
+
+def test_lost_or_older_archive_stops_the_start(tmp_path: Path) -> None:
+    """I5: with an archive that is gone, older or another's a server does not start; put back, all leases are there."""
+    data, older, newest = (tmp_path / name for name in ("data", "older", "newest"))
+    archived(data, 0)
+    shutil.copy(data / ARCHIVE, older)
+    archived(data, 5)
+    shutil.copy(data / ARCHIVE, newest)
+    archived(tmp_path / "other", 0)
+    (data / ARCHIVE).unlink()
+    other = tmp_path / "other" / ARCHIVE
+    for spoiled, text in ((None, "is missing"), (older, "has gone back in time"), (other, "of another journal")):
+        if spoiled is not None:
+            shutil.copy(spoiled, data / ARCHIVE)
+        before = {path.name: path.read_bytes() for path in data.iterdir()}
+        with pytest.raises(ServerFailed) as failed:
+            ServerProcess.start(data, tokens=callers.TOKENS).kill()
+        assert failed.value.returncode == EX_IOERR, failed.value.output
+        assert f"{data / ARCHIVE} " in failed.value.output and text in failed.value.output
+        assert f"Put {ARCHIVE} back, with its -wal, or restore a backup" in failed.value.output
+        after = {path.name: path.read_bytes() for path in data.iterdir()}
+        assert {name: content for name, content in after.items() if content or name in before} == before
+    shutil.copy(newest, data / ARCHIVE)
+    with serving(data, tokens=callers.TOKENS) as server:
+        tokens = [Api.of(server, callers.ALICE).status(f"job-{job}").json()["fencing_token"] for job in range(10)]
+        assert tokens == list(range(1, 11))
+
+
+def test_older_journal_beside_a_newer_archive_stops_the_start(tmp_path: Path) -> None:
+    """I2: a journal that was put back alone, and its mark removed, is told from the newest by the archive."""
+    data, older = tmp_path / "data", tmp_path / "older"
+    archived(data, 0)
+    shutil.copy(data / JOURNAL, older)
+    archived(data, 5)
+    shutil.copy(older, data / JOURNAL)
+    assert "has gone back in time" in refusal(data)
+    (data / MARK).unlink()
+    with pytest.raises(ServerFailed) as failed:
+        ServerProcess.start(data, tokens=callers.TOKENS).kill()
+    assert f"{data / JOURNAL} has gone back in time" in failed.value.output
+    assert f"Put the newest {JOURNAL} back" in failed.value.output
 
 
 @pytest.mark.parametrize("is_empty", [False, True], ids=["gone", "empty"])

@@ -263,6 +263,23 @@ def test_restored_directory_is_backed_up_and_restored_again(tmp_path: Path) -> N
     assert [event["last_token"] for event in events] == [first, first + JUMP]
 
 
+@pytest.mark.parametrize("kind", ["stopped", "killed"])
+@pytest.mark.parametrize("release", ["0.1.0", "0.2.0.dev0-format-4"])
+def test_directory_of_before_is_backed_up_as_it_is(release: str, kind: str, tmp_path: Path) -> None:
+    """A directory that no server of this version has started on has a whole backup, and stays as it was."""
+    kept = KEPT / release / kind
+    data = Path(shutil.copytree(kept / "data", tmp_path / "data"))
+    before = {path.name: path.read_bytes() for path in data.iterdir()}
+    pieces = backup_of_directory(data, KEY, "test", 1_760_000_000_000, BackupWriter())
+    (tmp_path / "file").write_bytes(b"".join(pieces))
+    assert {path.name: path.read_bytes() for path in data.iterdir()} == before
+    put_back(tmp_path / "file", tmp_path / "new", after_ms=0)
+    assert inspect(tmp_path / "new").problems == ()
+    state = {name: rows for name, rows in replayed(tmp_path / "new").items() if name != "head"}
+    expected = {name: rows for name, rows in expected_of(kept)["state"].items() if name != "head"}
+    assert list(differences(expected, state, "state")) == []
+
+
 @pytest.mark.parametrize("what", [FILE, ARCHIVE, "notes.txt", "journal.mark"])
 def test_directory_in_use_is_left_alone(what: str, tmp_path: Path) -> None:
     """Nothing is written over what is there, and the text says what to do."""
