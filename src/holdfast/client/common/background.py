@@ -44,10 +44,15 @@ class BackgroundFlow:
 class Background(ABC):
     """Advances each flow up to where it has to wait. How to wait is known to the thread and to the event loop."""
 
-    def add(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> BackgroundFlow:
-        """Keep a flow going until it ends or is dropped, or nobody has its owner any more."""
+    def add(
+        self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None, *, after_seconds: float | None = None
+    ) -> BackgroundFlow:
+        """Keep a flow going until it ends or is dropped, or nobody has its owner any more. It begins now, or later."""
         running = BackgroundFlow(flow, send, owner)
-        self._advance(running, partial(flow.send, None))
+        if after_seconds is None:
+            self._advance(running, partial(flow.send, None))
+        else:
+            self._rest(running, after_seconds)
         return running
 
     @abstractmethod

@@ -27,6 +27,7 @@ class BackgroundLoop(Background):
         if running.entry is not None:
             self._schedule.cancel(running.entry)
             running.entry = None
+            running.flow.close()
 
     def close(self) -> None:
         """Stop all of them."""
@@ -35,6 +36,7 @@ class BackgroundLoop(Background):
             self._timer = None
         for running in self._schedule.take(sys.maxsize):
             running.entry, running.stopped = None, True
+            running.flow.close()
         for task in self._asking:
             task.cancel()
 
@@ -52,6 +54,7 @@ class BackgroundLoop(Background):
 
     def _rest(self, running: BackgroundFlow, seconds: float) -> None:
         if running.is_over:
+            running.flow.close()
             return
         due_ms = clock.boot_ms() + max(0, round(seconds * 1_000))
         running.entry = self._schedule.add(due_ms, running)
