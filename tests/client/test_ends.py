@@ -14,7 +14,7 @@ import pytest
 from holdfast import Holdfast, LeaseLost
 from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read
 from holdfast.client.flows.ends import IDS_PER_CALL, NOT_THERE_SECONDS, REFUSED_SECONDS, Ends
-from holdfast.client.flows.renewing import MOMENT_SECONDS, Renewal, moment_of, watch_held
+from holdfast.client.flows.renewing import MOMENT_MS, Renewal, watch_held
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.term import Term
 from holdfast.errors import Unreachable
@@ -232,7 +232,7 @@ def test_short_claims_cost_nothing() -> None:
     """A claim that is given back within half a second is never followed; one that lives longer is, once."""
     world, begun = Streaming(), []
     short, long = (Term("j", 1, world.now(), 10_000) for _ in range(2))
-    assert moment_of(short, world.now()) == MOMENT_SECONDS
+    assert short.quiet_ms(MOMENT_MS) == world.now().boot_ms + MOMENT_MS
     short.end()
     world.on_rest = lambda _: long.end()
     world.run(watch_held(short, lambda: begun.append("short")))

@@ -17,11 +17,10 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
-from holdfast.client import clock
 from holdfast.client.common.background import Background, BackgroundFlow
 from holdfast.client.flows.effects import Policy, Send
 from holdfast.client.flows.ends import Ends
-from holdfast.client.flows.renewing import Renewal, keep_renewed, moment_of, watch_held
+from holdfast.client.flows.renewing import MOMENT_MS, Renewal, keep_renewed, watch_held
 from holdfast.client.values.term import Term
 
 
@@ -67,6 +66,5 @@ def keep(
             held.add(background.add(keep_renewed(term, renewal.request, policy), send, held))
             ends.attend(term, renewal)
 
-    moment = moment_of(term, clock.now())
-    kept.add(background.add(watch_held(term, begin), send, kept, after_seconds=moment))
+    kept.add(background.add(watch_held(term, begin), send, kept, begins_ms=term.quiet_ms(MOMENT_MS)))
     return kept

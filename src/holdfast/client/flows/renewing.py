@@ -25,7 +25,7 @@ from holdfast.client.values.records import JobClaim
 from holdfast.client.values.term import Loss, Term
 from holdfast.errors import ServerError, Unreachable
 
-MOMENT_SECONDS = 0.5
+MOMENT_MS = 500
 """How long something is held before anything is done for it. Most claims are short."""
 AGAIN_SECONDS_MAX = 2.0
 AGAIN_SECONDS_MIN = 0.02
@@ -69,11 +69,6 @@ def renewal_of_lease(claim: JobClaim) -> Renewal:
 def renewal_of_session(session_id: str) -> Renewal:
     """Return what renews a session."""
     return Renewal(session_id, None)
-
-
-def moment_of(term: Term, now: Instant) -> float:
-    """Return for how many seconds nothing has to be done for something that is held; never beyond its first renewal."""
-    return min(MOMENT_SECONDS, term.rest_ms(now, 0.0) / 1_000)
 
 
 def watch_held(term: Term, begin: Callable[[], None]) -> Flow[None]:

@@ -91,8 +91,7 @@ class BackgroundThread(Background):
         except RuntimeError as error:
             refused(str(error))
 
-    def _rest(self, running: BackgroundFlow, seconds: float) -> None:
-        due_ms = clock.boot_ms() + max(0, round(seconds * 1_000))
+    def _rest(self, running: BackgroundFlow, due_ms: int) -> None:
         self._inbox.append((due_ms, running))
         if not self._runs:
             start_thread("holdfast-keeper", self._run, _nothing_is_renewed)
