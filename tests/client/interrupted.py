@@ -134,7 +134,7 @@ def renewed_now() -> list[str]:
     keeper = background_thread()
     flows = [each[2].item for each in tuple(keeper._schedule._heap)] + [each[1] for each in tuple(keeper._inbox)]
     found = [repr(flow.flow) for flow in flows if flow is not None and not flow.is_over]
-    return [each for each in found if "watch_deadline" in each or "keep_renewed" in each]
+    return [each for each in found if "watch_held" in each or "keep_renewed" in each]
 
 
 def keeper_goes_on() -> bool:

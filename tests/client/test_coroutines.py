@@ -395,10 +395,10 @@ def test_dropped_while_held_warns(opened: Open, job: str) -> None:
     async def main() -> None:
         async with opened() as client:
             dropped: list[Any] = [await client.claim(job), await client.session("run")]
-            flows = [renewal for each in dropped for renewal in each._renewals]
+            kept = [each._kept for each in dropped]
             await asyncio.to_thread(dropped.clear)
             gc.collect()
-            assert all(kept.stopped for kept in flows)
+            assert all(each.stopped for each in kept)
 
     with pytest.warns(ResourceWarning) as warned:
         asyncio.run(main())

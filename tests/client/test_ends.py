@@ -14,7 +14,7 @@ import pytest
 from holdfast import Holdfast, LeaseLost
 from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read
 from holdfast.client.flows.ends import IDS_PER_CALL, NOT_THERE_SECONDS, REFUSED_SECONDS, Ends
-from holdfast.client.flows.renewing import ATTEND_AFTER_SECONDS, Renewal, watch_deadline
+from holdfast.client.flows.renewing import MOMENT_MS, Renewal, watch_held
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.term import Term
 from holdfast.errors import Unreachable
@@ -230,19 +230,14 @@ def _ended(number: int, how: str = "revoked", *, name: str | None = "") -> bytes
 
 def test_short_claims_cost_nothing() -> None:
     """A claim that is given back within half a second is never followed; one that lives longer is, once."""
-    world, attended = Streaming(), []
+    world, begun = Streaming(), []
     short, long = (Term("j", 1, world.now(), 10_000) for _ in range(2))
-
-    def rest(seconds: float) -> None:
-        if seconds == ATTEND_AFTER_SECONDS:
-            short.end()
-        if world.now().monotonic_ms > 7_005_000:
-            long.end()
-
-    world.on_rest = rest
-    world.run(watch_deadline(short, lambda: attended.append("short")))
-    world.run(watch_deadline(long, lambda: attended.append("long")))
-    assert attended == ["long"]
+    assert short.quiet_ms(MOMENT_MS) == world.now().boot_ms + MOMENT_MS
+    short.end()
+    world.on_rest = lambda _: long.end()
+    world.run(watch_held(short, lambda: begun.append("short")))
+    world.run(watch_held(long, lambda: begun.append("long")))
+    assert begun == ["long"]
 
 
 def test_what_comes_together_is_one_request() -> None:

@@ -26,6 +26,15 @@ def at(ms: int, *, slept_ms: int = 0) -> Instant:
     return Instant(START.monotonic_ms + ms, START.boot_ms + ms + slept_ms)
 
 
+@given(promised_ms=st.integers(10, 200_000), waited_ms=st.integers(0, 60_000))
+def test_quiet_is_over_before_anything_is_due(promised_ms: int, waited_ms: int) -> None:
+    """Nothing is done for what is held until a moment that is never later than its first renewal, and it lives then."""
+    term = Term("j", 1, START, promised_ms, waited_ms)
+    quiet_ms = term.quiet_ms(renewing.MOMENT_MS) - START.boot_ms
+    assert quiet_ms <= min(renewing.MOMENT_MS, term.rest_ms(START, 0.0))
+    assert not term.is_lost(at(quiet_ms))
+
+
 def test_belief_ends_before_the_promise() -> None:
     """T4: what was promised for a minute is believed for a minute less drift and rounding, from before the send."""
     term = Term("j", 1, START, 60_000)

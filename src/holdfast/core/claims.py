@@ -57,12 +57,14 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     if command.ticket is not None:
         return line.return_to(state, command, command.ticket, now)
     slot = state.slots.get(command.name, EMPTY)
-    lease = slot.lease
-    if slot.done is not None and slot.done.until_ms > now.ms and not terms.redo:
-        return refuse(refusals.Finished(command.name, slot.done))
-    closed = lease is None and slot.closed_until_ms > now.ms
-    if closed and not command.wait_ms:
-        return refuse(refusals.Delayed(slot.closed_until_ms, slot.last_end))
+    lease, closed = slot.lease, False
+    if slot is not EMPTY:
+        # Somebody had the name before, or has it: what nobody knows is neither done nor closed.
+        if slot.done is not None and slot.done.until_ms > now.ms and not terms.redo:
+            return refuse(refusals.Finished(command.name, slot.done))
+        closed = lease is None and slot.closed_until_ms > now.ms
+        if closed and not command.wait_ms:
+            return refuse(refusals.Delayed(slot.closed_until_ms, slot.last_end))
     if command.as_session is not None and not may_touch(terms, terms.principal, command.as_session):
         return refuse(refusals.SessionUnknown())
     if terms.session is not None:

@@ -190,9 +190,17 @@ def _ended(state: State, event: Ended, record: Record) -> None:
     lease = slot.lease
     if lease is None:
         return
-    at = record.at_ms, record.wall_ms
     end = LastEnd(
-        event.how, event.token, lease.owner, lease.note, *at, event.by, event.reason, lease.delay_ms, event.whose
+        event.how,
+        event.token,
+        lease.owner,
+        lease.note,
+        record.at_ms,
+        record.wall_ms,
+        event.by,
+        event.reason,
+        lease.delay_ms,
+        event.whose,
     )
     # Popped and put back, so that the names nobody holds stand in the order in which they ended.
     attempts = 0 if event.well else slot.attempts

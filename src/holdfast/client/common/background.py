@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
+from holdfast.client import clock
 from holdfast.client.common.immediate import perform_immediate
 from holdfast.client.common.schedule import Entry
 from holdfast.client.flows.effects import Effect, Flow, Rest, Send
@@ -44,10 +45,18 @@ class BackgroundFlow:
 class Background(ABC):
     """Advances each flow up to where it has to wait. How to wait is known to the thread and to the event loop."""
 
-    def add(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> BackgroundFlow:
-        """Keep a flow going until it ends or is dropped, or nobody has its owner any more."""
+    def add(
+        self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None, *, begins_ms: int | None = None
+    ) -> BackgroundFlow:
+        """Keep a flow going until it ends or is dropped, or nobody has its owner any more.
+
+        It begins now, or at a moment of the clock that counts on while the machine sleeps.
+        """
         running = BackgroundFlow(flow, send, owner)
-        self._advance(running, partial(flow.send, None))
+        if begins_ms is None:
+            self._advance(running, partial(flow.send, None))
+        else:
+            self._rest(running, begins_ms)
         return running
 
     @abstractmethod
@@ -55,8 +64,8 @@ class Background(ABC):
         """Stop a flow: it is not resumed any more, and nobody waits for the answer to what it has asked."""
 
     @abstractmethod
-    def _rest(self, running: BackgroundFlow, seconds: float) -> None:
-        """Resume it after a while."""
+    def _rest(self, running: BackgroundFlow, due_ms: int) -> None:
+        """Resume it at that moment."""
 
     @abstractmethod
     def _ask(self, running: BackgroundFlow, request: Send) -> None:
@@ -69,7 +78,7 @@ class Background(ABC):
                 effect = step()
                 match effect:
                     case Rest(seconds=seconds):
-                        self._rest(running, seconds)
+                        self._rest(running, clock.boot_ms() + max(0, round(seconds * 1_000)))
                         return
                     case Send():
                         self._ask(running, effect)

@@ -22,6 +22,8 @@ CONNECT_SECONDS = 5.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 STREAM_BYTES = 65_536
 """What is read at once of a response that goes on and on."""
+KEY_HEADER = "Idempotency-Key"
+"""The one header that differs from request to request (C5)."""
 _TOKEN_NOT_KNOWN = frozenset({401, 429})
 """429 is also what too many wrong tokens get."""
 
@@ -66,7 +68,7 @@ def headers_for(token: str | None, request: Send | Open) -> dict[str, str]:
     if isinstance(request, Open):
         headers.update(request.headers)
     elif request.key is not None:
-        headers["Idempotency-Key"] = request.key
+        headers[KEY_HEADER] = request.key
     return headers
 
 

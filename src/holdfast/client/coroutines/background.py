@@ -27,6 +27,7 @@ class BackgroundLoop(Background):
         if running.entry is not None:
             self._schedule.cancel(running.entry)
             running.entry = None
+            running.flow.close()
 
     def close(self) -> None:
         """Stop all of them."""
@@ -35,6 +36,7 @@ class BackgroundLoop(Background):
             self._timer = None
         for running in self._schedule.take(sys.maxsize):
             running.entry, running.stopped = None, True
+            running.flow.close()
         for task in self._asking:
             task.cancel()
 
@@ -50,10 +52,10 @@ class BackgroundLoop(Background):
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    def _rest(self, running: BackgroundFlow, seconds: float) -> None:
+    def _rest(self, running: BackgroundFlow, due_ms: int) -> None:
         if running.is_over:
+            running.flow.close()
             return
-        due_ms = clock.boot_ms() + max(0, round(seconds * 1_000))
         running.entry = self._schedule.add(due_ms, running)
         if self._timer is None or due_ms < self._timer_ms:
             self._arm(due_ms)

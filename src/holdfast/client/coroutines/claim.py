@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.client import owners
-from holdfast.client.common.background import BackgroundFlow
-from holdfast.client.coroutines.link import AsyncLink, abandon
+from holdfast.client.common.keeping import Kept
+from holdfast.client.coroutines.link import AsyncLink
 from holdfast.client.coroutines.loss import AsyncLost, Block, tell_loss, teller
 from holdfast.client.flows.claiming import Got
 from holdfast.client.flows.renewing import renewal_of_lease
@@ -38,7 +38,7 @@ class AsyncClaim(HeldClaim):
         self._block = Block([self._term])
         if on_lost is not None:
             tell_loss([self._term], teller(weakref.ref(self), on_lost))
-        self._renewals = self._begin_renewing()
+        self._kept = self._begin_keeping()
 
     async def __aenter__(self) -> Self:
         self.raise_if_lost()
@@ -93,23 +93,23 @@ class AsyncClaim(HeldClaim):
         finally:
             self._settle()
 
-    def _begin_renewing(self) -> tuple[BackgroundFlow, ...]:
-        return self._link.renew_in_background(self, self._term, renewal_of_lease(self._claim))
+    def _begin_keeping(self) -> Kept:
+        return self._link.keep(self._term, renewal_of_lease(self._claim))
 
     def _stop(self) -> None:
-        self._link.stop(self._renewals)
+        self._kept.stop()
 
     def _settle(self) -> None:
         """Stop renewing what is not ours any more. What was refused is still ours: renew it as before."""
         self._stop()
         if not self._term.ended and not self._is_foreign:
-            self._renewals = self._begin_renewing()
+            self._kept = self._begin_keeping()
 
     def __del__(self) -> None:
         """Warn if it was never given back; it is not renewed any more and ends by itself."""
-        if "_renewals" not in self.__dict__ or self._term.ended or self._term.loss or self._is_foreign:
+        if "_kept" not in self.__dict__ or self._term.ended or self._term.loss or self._is_foreign:
             return
-        abandon(self._renewals)
+        self._kept.abandon()
         owners.retire(self.owner)
         warnings.warn(
             f"the claim on {self.job_id} was dropped while held; use `async with`, or await release()",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.client.common.background import BackgroundFlow
+from holdfast.client.common.keeping import Kept, keep
 from holdfast.client.coroutines.background import BackgroundLoop
 from holdfast.client.coroutines.driver import drive
 from holdfast.client.flows.effects import Flow, Policy
 from holdfast.client.flows.ends import Ends
-from holdfast.client.flows.renewing import Renewal, keep_renewed, watch_deadline
+from holdfast.client.flows.renewing import Renewal
 from holdfast.client.values.term import Term
 
 if TYPE_CHECKING:
@@ -34,19 +33,10 @@ class AsyncLink:
         """Run a flow to its end, in this task."""
         return await drive(flow, self._transport, flow.send, [None])
 
-    def renew_in_background(self, owner: object, term: Term, renewal: Renewal) -> tuple[BackgroundFlow, ...]:
-        """Renew a term until it ends, and watch its deadline beside that. Give what this returns to `stop`.
-
-        Both end by themselves when nobody has the owner of the term any more.
-        """
-        attend = partial(self._ends.attend, term, renewal)
-        flows = (watch_deadline(term, attend), keep_renewed(term, renewal.request, self.policy))
-        return tuple(self._keep(flow, owner) for flow in flows)
-
-    def stop(self, renewals: tuple[BackgroundFlow, ...]) -> None:
-        """Stop renewing."""
-        for each in renewals:
-            self._background.drop(each)
+    def keep(self, term: Term, renewal: Renewal) -> Kept:
+        """Renew a term in the background until it ends, or nobody has what this returns any more."""
+        background, send = self._background, self._transport.send
+        return keep(background, term, renewal, send=send, ends=self._ends, policy=self.policy)
 
     async def close(self) -> None:
         """Listen no more."""
@@ -55,17 +45,11 @@ class AsyncLink:
             task.cancel()
             await asyncio.wait([task])
 
-    def _keep(self, flow: Flow[None], owner: object = None) -> BackgroundFlow:
-        return self._background.add(flow, self._transport.send, owner)
+    def _keep(self, flow: Flow[None]) -> None:
+        self._background.add(flow, self._transport.send)
 
     def _listen(self, flow: Flow[None]) -> None:
         """Let a flow that waits for long go on in a task of its own."""
         task = asyncio.get_running_loop().create_task(self.run(flow), name="holdfast-ends")
         self._listening.add(task)
         task.add_done_callback(self._listening.discard)
-
-
-def abandon(renewals: tuple[BackgroundFlow, ...]) -> None:
-    """Stop renewing, from whichever thread the garbage collector runs in: the schedule is the event loop's alone."""
-    for each in renewals:
-        each.stopped = True

@@ -12,7 +12,7 @@ from holdfast.client.common.claiming import ClaimingClient
 from holdfast.client.common.sessions import ClaimingSession
 from holdfast.client.coroutines.acquiring import Acquiring, C
 from holdfast.client.coroutines.claim import AsyncClaim, AsyncClaims
-from holdfast.client.coroutines.link import AsyncLink, abandon
+from holdfast.client.coroutines.link import AsyncLink
 from holdfast.client.coroutines.loss import AsyncLost, Block, tell_loss, teller
 from holdfast.client.flows.renewing import renewal_of_session
 from holdfast.client.holding.claim import mention
@@ -47,7 +47,7 @@ class AsyncSession(
         if on_lost is not None:
             tell_loss([term], teller(weakref.ref(self), on_lost))
         self._block = Block([term])
-        self._renewals = link.renew_in_background(self, term, renewal_of_session(opened.session_id))
+        self._kept = link.keep(term, renewal_of_session(opened.session_id))
 
     async def __aenter__(self) -> Self:
         self.raise_if_lost()
@@ -93,7 +93,7 @@ class AsyncSession(
         try:
             await self._link.run(self._ending())
         finally:
-            self._link.stop(self._renewals)
+            self._kept.stop()
             for claim in tuple(self._members):
                 claim._stop()  # noqa: SLF001 - one of ours
 
@@ -101,7 +101,7 @@ class AsyncSession(
         """Warn if it was never ended; it is not kept alive any more and ends by itself."""
         if not self._is_dropped:
             return
-        abandon(self._renewals)
+        self._kept.abandon()
         warnings.warn(
             f"{self._term.title} was dropped while it lived; use `async with`, or await end()",
             ResourceWarning,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -27,7 +27,7 @@ from holdfast.wire.replies import (
     HeldReply,
     WaitingReply,
 )
-from holdfast.wire.requests import AcquireBody, ClaimsBody
+from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody
 
 POLL_SECONDS = 0.25
 POLL_SECONDS_MAX = 2.0
@@ -36,6 +36,7 @@ POLL_SHARE_MIN = 0.04
 
 ClaimAnswer: TypeAlias = AcquiredReply | HeldReply | DelayedReply | DoneReply | WaitingReply
 ManyAnswer: TypeAlias = ClaimsReply | HeldManyReply | DoneReply | WaitingReply
+B = TypeVar("B", bound=ClaimBody)
 
 
 class Got(msgspec.Struct, frozen=True):
@@ -51,7 +52,7 @@ def claim(job: str, wanted: Wanted, policy: Policy, trail: Trail | None = None) 
     path = job_path(job, "acquire")
 
     def request(wait: float) -> Send:
-        body = AcquireBody(**_terms(wanted, wait, asking.ticket), resume=wanted.resume or None)
+        body = _body(AcquireBody, wanted, wait, asking.ticket, resume=wanted.resume or None)
         return Send("POST", path, body, asking.key, wait + policy.answer_seconds)
 
     reply, sent = yield from stand(asking, request, ClaimAnswer, policy, trail or Trail())
@@ -74,7 +75,7 @@ def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail 
     asking = Asking(jobs, wanted, (yield NOW), (yield NEW_KEY))
 
     def request(wait: float) -> Send:
-        body = ClaimsBody(**_terms(wanted, wait, asking.ticket), all=list(jobs))
+        body = _body(ClaimsBody, wanted, wait, asking.ticket, all=list(jobs))
         return Send("POST", "/claims", body, asking.key, wait + policy.answer_seconds)
 
     reply, sent = yield from stand(asking, request, ManyAnswer, policy, trail or Trail())
@@ -87,7 +88,7 @@ def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail 
     pause = POLL_SECONDS
 
     def request(_wait: float) -> Send:
-        body = ClaimsBody(**_terms(wanted, 0, None), any=list(jobs))
+        body = _body(ClaimsBody, wanted, 0, None, any=list(jobs))
         return Send("POST", "/claims", body, asking.key, policy.answer_seconds)
 
     while True:
@@ -105,20 +106,21 @@ def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail 
         asking.start_over((yield NEW_KEY))
 
 
-def _terms(wanted: Wanted, wait: float, ticket: str | None) -> dict[str, Any]:
-    """Return the fields that the body of every claim has."""
-    return {
-        "ttl_seconds": None if wanted.ttl is None else whole_seconds(wanted.ttl),
-        "metadata": records.packed(wanted.metadata),
-        "labels": wanted.labels or UNSET,
-        "owner": wanted.owner,
-        "session_id": wanted.session,
-        "ephemeral": True if wanted.session else None,
-        "lock_delay_seconds": wanted.lock_delay or None,
-        "wait_seconds": wait or None,
-        "ticket": ticket,
-        "redo": wanted.redo or None,
-    }
+def _body(kind: type[B], wanted: Wanted, wait: float, ticket: str | None, **more: object) -> B:
+    """Return the body of a claim: the fields that every kind has, and more."""
+    return kind(
+        ttl_seconds=None if wanted.ttl is None else whole_seconds(wanted.ttl),
+        metadata=records.packed(wanted.metadata),
+        labels=wanted.labels or UNSET,
+        owner=wanted.owner,
+        session_id=wanted.session,
+        ephemeral=True if wanted.session else None,
+        lock_delay_seconds=wanted.lock_delay or None,
+        wait_seconds=wait or None,
+        ticket=ticket,
+        redo=wanted.redo or None,
+        **more,
+    )
 
 
 def _got_many(reply: object, sent: Instant, wanted: Wanted, asked: int) -> list[Got]:

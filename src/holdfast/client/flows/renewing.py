@@ -1,10 +1,12 @@
 """Renewing what is ours, as flows that run in the background until it ends.
 
-Two of them run for each claim and each session. `keep_renewed` renews in time, survives a blip and stops at a real
-loss. `watch_deadline` only waits for the end of the term: whatever hangs, it says in time that the claim is lost.
+Two of them run for each claim and each session that is held for more than a moment. `keep_renewed` renews in time,
+survives a blip and stops at a real loss. `watch_deadline` only waits for the end of the term: whatever hangs, it says
+in time that the claim is lost.
 
-    term  |────────────────|────────────────|────────────────|
+    term  |──|─────────────|────────────────|────────────────|
           sent             a third: renew   again and again  lost, before the server's lease ends
+             a moment: both begin
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from holdfast.client.values.records import JobClaim
 from holdfast.client.values.term import Loss, Term
 from holdfast.errors import ServerError, Unreachable
 
-ATTEND_AFTER_SECONDS = 0.5
-"""How long something is held before its end is listened for."""
+MOMENT_MS = 500
+"""How long something is held before anything is done for it. Most claims are short."""
 AGAIN_SECONDS_MAX = 2.0
 AGAIN_SECONDS_MIN = 0.02
 TRIES_PER_TERM = 16
@@ -36,8 +38,6 @@ FAIR_SECONDS = 0.5
 
 Renew: TypeAlias = Callable[[float], Send]
 """Makes the request that renews, given how long its answer may take."""
-Attend: TypeAlias = Callable[[], None]
-"""Lets the end of a term be heard of at once."""
 
 
 class _RenewedReply(msgspec.Struct):
@@ -71,23 +71,20 @@ def renewal_of_session(session_id: str) -> Renewal:
     return Renewal(session_id, None)
 
 
-def watch_deadline(term: Term, attend: Attend | None = None) -> Flow[None]:
-    """Lose the term when its time is over. Nothing here waits for anything but time.
+def watch_held(term: Term, begin: Callable[[], None]) -> Flow[None]:
+    """Watch something whose moment is over: `begin` begins what goes on beside that. It waits for nothing."""
+    if not term.ended:
+        begin()
+        yield from watch_deadline(term)
 
-    If the term lives for a while, `attend` is called once, so that its end is heard of. It waits for nothing either.
-    """
+
+def watch_deadline(term: Term) -> Flow[None]:
+    """Lose the term when its time is over. Nothing here waits for anything but time."""
     while not term.ended:
         now: Instant = yield NOW
         if term.is_lost(now):
             return
-        left_seconds = term.left_ms(now) / 1_000
-        if attend is None or left_seconds <= ATTEND_AFTER_SECONDS:
-            yield Rest(left_seconds)
-            continue
-        yield Rest(ATTEND_AFTER_SECONDS)
-        if not term.ended:
-            attend()
-        attend = None
+        yield Rest(term.left_ms(now) / 1_000)
 
 
 def keep_renewed(term: Term, renew: Renew, policy: Policy) -> Flow[None]:

@@ -91,7 +91,7 @@ class HeldSession(Generic[H]):
     @property
     def _is_dropped(self) -> bool:
         """Whether nobody ended it who should have. Asked where nobody has it any more, maybe not even whole."""
-        whole = "_renewals" in self.__dict__
+        whole = "_kept" in self.__dict__
         return whole and not self._term.ended and self._term.loss is None and os.getpid() == self._pid
 
     def _add(self, held: H) -> None:

@@ -57,8 +57,8 @@ class BackgroundThread(Background):
     def __init__(self) -> None:
         self._schedule: Schedule[BackgroundFlow] = Schedule()
         """The keeper's alone."""
-        self._inbox: deque[tuple[int, BackgroundFlow]] = deque()
-        """What is to be resumed when, and what was dropped."""
+        self._inbox: deque[tuple[int | None, BackgroundFlow]] = deque()
+        """What rests, and until when; with None, what was dropped."""
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._wakes_ms = 0.0
         """Until when the keeper sleeps; 0 while it is awake, and will look into the inbox before it sleeps."""
@@ -68,9 +68,11 @@ class BackgroundThread(Background):
 
     def drop(self, running: BackgroundFlow) -> None:
         """Stop a flow."""
-        # It is enough to say so; by the inbox the keeper lets it go before its time comes.
         running.stopped = True
-        self._inbox.append((0, running))
+        # It is enough to say so. If it stands in the schedule, the keeper takes it out before its time comes; if it is
+        # in the inbox yet, it never gets there.
+        if running.entry is not None:
+            self._inbox.append((None, running))
 
     def _ask(self, running: BackgroundFlow, request: Send) -> None:
         def ask() -> None:
@@ -89,8 +91,7 @@ class BackgroundThread(Background):
         except RuntimeError as error:
             refused(str(error))
 
-    def _rest(self, running: BackgroundFlow, seconds: float) -> None:
-        due_ms = clock.boot_ms() + max(0, round(seconds * 1_000))
+    def _rest(self, running: BackgroundFlow, due_ms: int) -> None:
         self._inbox.append((due_ms, running))
         if not self._runs:
             start_thread("holdfast-keeper", self._run, _nothing_is_renewed)
@@ -114,11 +115,17 @@ class BackgroundThread(Background):
         """Put what others have handed over into the schedule, and take out what they have dropped."""
         while self._inbox:
             due_ms, running = self._inbox.popleft()
+            if due_ms is not None and not running.is_over:
+                running.entry = self._schedule.add(due_ms, running)
+                if not running.stopped:
+                    continue
+                # Looked at after the entry was there: whoever drops it from now on sees that.
             if running.entry is not None:
                 self._schedule.cancel(running.entry)
                 running.entry = None
-            if not running.is_over:
-                running.entry = self._schedule.add(due_ms, running)
+            elif due_ms is None:
+                continue  # It was resumed meanwhile, and is let go by whoever goes on with it.
+            running.flow.close()
 
     def _sleep(self) -> None:
         """Wait for the next moment, or the bell."""

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.client import owners
-from holdfast.client.common.background import BackgroundFlow
+from holdfast.client.common.keeping import Kept
 from holdfast.client.flows.claiming import Got
 from holdfast.client.flows.renewing import renewal_of_lease
 from holdfast.client.holding import leaving
@@ -37,7 +37,7 @@ class Claim(HeldClaim, Leaving):
         """An event that is set when the claim is lost."""
         if on_lost is not None:
             self._term.on_loss(teller(weakref.ref(self), on_lost))
-        self._renewals = self._begin_renewing()
+        self._kept = self._begin_keeping()
 
     def __enter__(self) -> Self:
         self.raise_if_lost()
@@ -87,14 +87,15 @@ class Claim(HeldClaim, Leaving):
         finally:
             self._settle()
 
-    def _begin_renewing(self) -> tuple[BackgroundFlow, ...]:
+    def _begin_keeping(self) -> Kept:
         leaving.note(self)
-        return self._link.renew_in_background(self, self._term, renewal_of_lease(self._claim))
+        return self._link.keep(self._term, renewal_of_lease(self._claim))
 
     def _stop(self) -> None:
+        if self._kept.stopped or self._is_foreign:
+            return
         leaving.forget(self)
-        if not self._is_foreign:
-            self._link.stop(self._renewals)
+        self._kept.stop()
 
     def _leave_at_exit(self) -> None:
         if self._term.ended or self._term.loss or self._is_foreign:
@@ -106,11 +107,11 @@ class Claim(HeldClaim, Leaving):
         """Stop renewing what is not ours any more. What was refused is still ours: renew it as before."""
         self._stop()
         if not self._term.ended and not self._is_foreign:
-            self._renewals = self._begin_renewing()
+            self._kept = self._begin_keeping()
 
     def __del__(self) -> None:
         """Warn if it was never given back; it is not renewed any more and ends by itself."""
-        if "_renewals" not in self.__dict__ or self._term.ended or self._term.loss or self._is_foreign:
+        if "_kept" not in self.__dict__ or self._term.ended or self._term.loss or self._is_foreign:
             return
         self._stop()
         owners.retire(self.owner)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeVar
 
-from holdfast.client.common.immediate import perform_immediate
+from holdfast.client.common.immediate import IMMEDIATE
 from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read, Rest, Send
 from holdfast.client.threads.transport import Transport
 
@@ -25,7 +25,9 @@ def drive(flow: Flow[T], transport: Transport) -> T:
     while True:
         try:
             while True:  # In here, because an interrupt may come wherever a loop turns round.
-                next_sent.append(_perform(step(next_sent.pop()), transport))
+                effect = step(next_sent.pop())
+                act = IMMEDIATE.get(type(effect))
+                next_sent.append(_perform(effect, transport) if act is None else act())
                 step = flow.send
         except StopIteration as returned:
             result: T = returned.value
@@ -50,4 +52,4 @@ def _perform(effect: Effect, transport: Transport) -> Any:  # noqa: ANN401 - eac
         case Close(stream=stream):
             return stream.close()
         case _:
-            return perform_immediate(effect)
+            raise TypeError(f"{type(effect).__name__} needs no waiting")

@@ -21,10 +21,13 @@ from http.client import BadStatusLine, HTTPException, HTTPResponse
 from types import TracebackType
 from typing import Self, cast
 
+import msgspec
+
 from holdfast import tlswords
 from holdfast.client.common.http import (
     ANSWER_BYTES_MAX,
     CONNECT_SECONDS,
+    KEY_HEADER,
     STREAM_BYTES,
     Bearer,
     headers_for,
@@ -32,7 +35,7 @@ from holdfast.client.common.http import (
     proxy_for,
 )
 from holdfast.client.flows.effects import Open, Send
-from holdfast.client.threads.connection import Connection, ProxyRefused, Route, written
+from holdfast.client.threads.connection import Connection, ProxyRefused, Route, lines_of, written
 from holdfast.client.threads.plain import plain_answer
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.config import Target
@@ -40,6 +43,7 @@ from holdfast.errors import ServerError, Unreachable
 
 CONNECTIONS_MAX = 256
 """How many are kept open for the next request; the oldest of more is closed."""
+_KEY = KEY_HEADER.encode()
 _BROKEN = (OSError, HTTPException, UnicodeError)
 """What a connection may raise. `UnicodeError`: a host's name that no name server could be asked for."""
 
@@ -59,6 +63,8 @@ class HttpTransport:
         self._bearer = Bearer(target)
         self._route = Route(target, proxy_for(target.url, environment))
         self._kept: deque[Connection] = deque(maxlen=CONNECTIONS_MAX)
+        self._lines: list[tuple[str | None, bytes]] = [(None, b"")] * 2
+        """What the head of every request says, without a body and with one, and the token that is in it."""
         self._pid = os.getpid()
         self._connect_seconds = connect_seconds
 
@@ -89,13 +95,13 @@ class HttpTransport:
         return answer
 
     def _send(self, request: Send, token: str | None) -> Answer:
-        data = written(request.method, self._route, request.path, headers_for(token, request), payload_of(request))
+        data = written(request.method, self._route, request.path, self._lines_of(request, token), payload_of(request))
         kept = self._of_this_process()
         connection = self._take(kept) or self._connect(request.answer_seconds)
         is_reusable = False
         try:
             until_ms = connection.say(data, request.answer_seconds)
-            heard = connection.heard(until_ms)
+            heard = connection.heard()
             answer = plain_answer(heard)
             if answer is not None:
                 is_reusable = True
@@ -123,7 +129,8 @@ class HttpTransport:
         return stream
 
     def _stream(self, opening: Open, token: str | None) -> HttpStream:
-        data = written(opening.method, self._route, opening.path, headers_for(token, opening), payload_of(opening))
+        lines = lines_of(self._route, headers_for(token, opening))
+        data = written(opening.method, self._route, opening.path, lines, payload_of(opening))
         connection = self._connect(opening.read_seconds)
         try:
             response = connection.follow(opening.method, data, opening.read_seconds)
@@ -131,6 +138,15 @@ class HttpTransport:
         except _BROKEN as error:
             connection.close()
             raise _unreachable(self.target.url, error) from None
+
+    def _lines_of(self, request: Send, token: str | None) -> bytes:
+        """Return the lines of a head. All but the key are the same for every request with a body, or without one."""
+        has_body = request.body is not None
+        written_for, lines = self._lines[has_body]
+        if written_for != token or not lines:
+            lines = lines_of(self._route, headers_for(token, msgspec.structs.replace(request, key=None)))
+            self._lines[has_body] = (token, lines)
+        return lines if request.key is None else b"%b%b: %b\r\n" % (lines, _KEY, request.key.encode("ascii"))
 
     def _of_this_process(self) -> deque[Connection]:
         """Return the connections that are kept. On those that a fork copied, one would hear the parent's answers."""

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from holdfast.client.common.background import BackgroundFlow
+from holdfast.client.common.keeping import Kept, keep
 from holdfast.client.flows.effects import Flow, Policy, Trail
 from holdfast.client.flows.ends import Ends
-from holdfast.client.flows.renewing import Renewal, keep_renewed, watch_deadline
+from holdfast.client.flows.renewing import Renewal
 from holdfast.client.threads.background import background_thread
 from holdfast.client.threads.driver import drive
 from holdfast.client.threads.transport import Transport
@@ -59,23 +59,14 @@ class Link:
             self.run(leave())
             raise
 
-    def renew_in_background(self, owner: object, term: Term, renewal: Renewal) -> tuple[BackgroundFlow, ...]:
-        """Renew a term until it ends, and watch its deadline beside that. Give what this returns to `stop`.
-
-        Both end by themselves when nobody has the owner of the term any more.
-        """
-        attend = partial(self._ends.attend, term, renewal)
-        flows = (watch_deadline(term, attend), keep_renewed(term, renewal.request, self.policy))
-        return tuple(_keep(self._transport, flow, owner) for flow in flows)
-
-    def stop(self, renewals: tuple[BackgroundFlow, ...]) -> None:
-        """Stop renewing."""
-        for each in renewals:
-            background_thread().drop(each)
+    def keep(self, term: Term, renewal: Renewal) -> Kept:
+        """Renew a term in the background until it ends, or nobody has what this returns any more."""
+        background, send = background_thread(), self._transport.send
+        return keep(background, term, renewal, send=send, ends=self._ends, policy=self.policy)
 
 
-def _keep(transport: Transport, flow: Flow[None], owner: object = None) -> BackgroundFlow:
-    return background_thread().add(flow, transport.send, owner)
+def _keep(transport: Transport, flow: Flow[None]) -> None:
+    background_thread().add(flow, transport.send)
 
 
 def _listen(transport: Transport, flow: Flow[None]) -> None:

@@ -26,8 +26,8 @@ class Lost(threading.Event):
         self._terms = tuple(terms)
         self._was_set = False
         self._waiting: deque[threading.Lock] = deque()
-        for term in self._terms:
-            term.on_loss(self.set)
+        self._hears = False
+        """Whether the terms tell of their loss. The first who waits asks them to, and for most claims nobody waits."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {'set' if self.is_set() else 'unset'}>"
@@ -55,6 +55,7 @@ class Lost(threading.Event):
         gate = threading.Lock()
         gate.acquire()
         self._waiting.append(gate)
+        self._hear()
         try:
             # Looked at again, now that `set` would open the gate.
             if not self._was_set:
@@ -63,6 +64,13 @@ class Lost(threading.Event):
             with suppress(ValueError):
                 self._waiting.remove(gate)
         return self.is_set()
+
+    def _hear(self) -> None:
+        if self._hears:
+            return
+        for term in self._terms:
+            term.on_loss(self.set)
+        self._hears = True  # Said last: an interrupt before this lets it be asked for twice, which does no harm.
 
 
 def teller(whom: weakref.ref[object], on_lost: Callable[..., object]) -> Callable[[], None]:

@@ -46,7 +46,7 @@ class Session(HeldSession[Claim], ClaimingSession[Claim, Claims, Claim, Claims],
         if on_lost is not None:
             term.on_loss(teller(weakref.ref(self), on_lost))
         leaving.note(self)
-        self._renewals = link.renew_in_background(self, term, renewal_of_session(opened.session_id))
+        self._kept = link.keep(term, renewal_of_session(opened.session_id))
 
     def __enter__(self) -> Self:
         self.raise_if_lost()
@@ -78,7 +78,7 @@ class Session(HeldSession[Claim], ClaimingSession[Claim, Claims, Claim, Claims],
             self._link.give_back(self._ending(), self._leaving)
         finally:
             leaving.forget(self)
-            self._link.stop(self._renewals)
+            self._kept.stop()
             for claim in tuple(self._members):
                 claim._stop()  # noqa: SLF001 - one of ours
 
@@ -86,7 +86,7 @@ class Session(HeldSession[Claim], ClaimingSession[Claim, Claims, Claim, Claims],
         """Warn if it was never ended; it is not kept alive any more and ends by itself."""
         if not self._is_dropped:
             return
-        self._link.stop(self._renewals)
+        self._kept.stop()
         self._warn("was dropped while it lived")
 
     def _leave_at_exit(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -53,12 +54,19 @@ def envelope(answer: Answer) -> Envelope | None:
 def decoded(answer: Answer, reply: type[T], asked: str, url: str) -> T:
     """Return the reply that was promised. Raises `ServerError` for anything else."""
     try:
-        return msgspec.json.decode(answer.body or b"null", type=reply)
+        found: T = _decoder(cast("Any", reply)).decode(answer.body or b"null")
     except msgspec.MsgspecError as error:
         raise ServerError(
             f"{url} does not answer {asked} as a Holdfast server would ({error});"
             " check the address, and that server and client have the same version"
         ) from None
+    return found
+
+
+@cache
+def _decoder(reply: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - a class, or several
+    """Return what reads a reply. Kept: to look at what one of several kinds may be takes far longer than to read it."""
+    return msgspec.json.Decoder(reply)
 
 
 def refusal(answer: Answer, url: str, token_file: str | None = None) -> Refused:

@@ -8,6 +8,8 @@ from numbers import Integral, Real
 
 from holdfast.errors import SettingsError
 
+_PLAIN_NUMBERS = frozenset({int, float})
+
 
 def whole_seconds(seconds: float, what: str = "ttl") -> int:
     """Return whole seconds, never fewer than were asked for."""
@@ -70,5 +72,7 @@ def patience(seconds: float, setting: str, *, allow_zero: bool) -> float:
 
 
 def _check_number(seconds: object, what: str) -> None:
+    if type(seconds) in _PLAIN_NUMBERS:
+        return
     if isinstance(seconds, bool) or not isinstance(seconds, Real):
         raise TypeError(f"{what} is {seconds!r:.50}; give a number of seconds")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from urllib.parse import quote, urlencode
 
 from holdfast.client.values.arguments import job_name, session_name
@@ -10,10 +11,17 @@ from holdfast.client.values.arguments import job_name, session_name
 
 def job_path(job: str, verb: str = "") -> str:
     """Return the path of a job: its name is one percent-encoded segment (N2)."""
-    segment = quote(job_name(job), safe="")
+    path = _job_path(job_name(job))
+    return f"{path}/{verb}" if verb else path
+
+
+@lru_cache(maxsize=1_024)
+def _job_path(job: str) -> str:
+    """Return the path of a job. Kept for a while: whoever claims a job renews it and gives it back."""
+    segment = quote(job, safe="")
     if segment in {".", ".."}:
         segment = segment.replace(".", "%2E")  # Whoever tidies addresses would take it for a step in the path.
-    return f"/locks/{segment}" + (f"/{verb}" if verb else "")
+    return f"/locks/{segment}"
 
 
 def session_path(session_id: str, verb: str = "") -> str:

@@ -79,6 +79,11 @@ class Term:
         promise = self._promise
         return 0 if self.loss is not None else max(0, promise.safe_ms - elapsed_ms(promise.sent, now))
 
+    def quiet_ms(self, at_most_ms: int) -> int:
+        """Return until when nothing has to be done for it, by the boot clock: its first renewal at the latest."""
+        sent, _, span_ms = self._promise
+        return sent.boot_ms + min(at_most_ms, span_ms * 3 // 10)
+
     def rest_ms(self, now: Instant, share: float) -> int:
         """Return when to renew: after a third of the promise, or a little earlier, so that not all come at once."""
         promise = self._promise

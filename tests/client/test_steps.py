@@ -1,0 +1,99 @@
+"""What a claim that is given back at once costs in the client: counted in steps, because times are the machine's."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.client import clock
+from holdfast.client.flows.effects import Flow, Rest, Send
+from holdfast.client.flows.renewing import MOMENT_MS
+from holdfast.client.threads.background import BackgroundThread
+from holdfast.client.threads.http import HttpTransport
+from holdfast.client.values.answer import Answer
+
+CALLS_MAX = 340
+"""Calls of functions, of ours and of the library's, in a claim and its release. Before they were counted: 1,054."""
+PAIRS = 50
+
+
+def pair(client: Holdfast, job: str) -> None:
+    with client.claim(job, ttl=60):
+        pass
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions this thread calls, written in Python or in C."""
+    counted = 0
+
+    def count(_frame: object, event: str, _what: object) -> None:
+        nonlocal counted
+        counted += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def test_a_short_claim_takes_few_steps(client: Holdfast, job: str) -> None:
+    """A claim and its release take no more steps than what is said here, in the thread that claims."""
+    pair(client, job)
+    assert min(calls_of(lambda: pair(client, job)) for _ in range(3)) <= CALLS_MAX
+
+
+def test_a_short_claim_is_two_requests(client: Holdfast, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim that is given back at once asks twice: nothing is renewed or followed for it, and no stream is opened."""
+    asked: list[str] = []
+    send = HttpTransport.send
+
+    def noted(transport: HttpTransport, request: Send) -> Answer:
+        asked.append(request.path.rpartition("/")[2])
+        return send(transport, request)
+
+    monkeypatch.setattr(HttpTransport, "send", noted)
+    monkeypatch.setattr(HttpTransport, "stream", lambda *_: pytest.fail("a stream was opened"))
+    for _ in range(PAIRS):
+        pair(client, job)
+    assert asked == ["acquire", "release"] * PAIRS
+
+
+def test_short_claims_wake_nobody() -> None:
+    """A keeper that sleeps is not woken by what comes and goes: each leaves one entry in its inbox, no more.
+
+    What is given back before its moment is over never stands in the schedule.
+    """
+    keeper = BackgroundThread()
+    keeper._runs, keeper._wakes_ms = True, clock.boot_ms() + 1  # As if it slept, for less than a moment.
+    flows = [never() for _ in range(PAIRS)]
+    for flow in flows:
+        keeper.drop(keeper.add(flow, lambda _: None, begins_ms=clock.boot_ms() + MOMENT_MS))
+    assert (keeper._bell.qsize(), len(keeper._inbox)) == (0, PAIRS)
+    keeper._take_in()
+    assert (len(keeper._schedule), len(keeper._inbox)) == (0, 0)
+    assert {inspect.getgeneratorstate(flow) for flow in flows} == {inspect.GEN_CLOSED}
+
+
+def test_one_who_is_dropped_late_is_taken_out() -> None:
+    """What stands in the schedule when it is dropped is taken out of it before its time, and let go."""
+    keeper = BackgroundThread()
+    keeper._runs = True
+    flow = never()
+    running = keeper.add(flow, lambda _: None, begins_ms=clock.boot_ms() + 3_600_000)
+    keeper._take_in()
+    assert len(keeper._schedule) == 1
+    for _ in range(2):
+        keeper.drop(running)
+    keeper._take_in()
+    assert (len(keeper._schedule), inspect.getgeneratorstate(flow)) == (0, inspect.GEN_CLOSED)
+
+
+def never() -> Flow[None]:
+    yield Rest(0)
+    pytest.fail("it was begun")
