@@ -219,7 +219,7 @@ class Whole(Protocol):
     last_seq: int
 
     def tail(self) -> AsyncIterator[Sequence[Record]]:
-        """Yield every record that is not archived, batch by batch."""
+        """Yield every record that is not archived, in order, some at a time."""
         ...
 
     def values(self) -> AsyncIterator[Values]:

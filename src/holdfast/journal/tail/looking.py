@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from holdfast.journal.tail.batches import Tail, TailHolds
 
 SEARCH_ROWS = 512
+WHOLE_RECORDS = 256
+"""How many records of the tail are made at once for a look at all there is."""
 FOREVER = 2**62
 
 
@@ -128,9 +131,12 @@ class Whole:
         self.last_seq = last_seq
 
     async def tail(self) -> AsyncIterator[Sequence[Record]]:
-        """Yield every record that is not archived, batch by batch."""
+        """Yield every record that is not archived, some at a time: a batch may have all that fell due at once."""
         async for _, _, body in self._tail.batches(self._upto, self.last_seq):
-            yield list(decode_batch(body))
+            records = decode_batch(body)
+            while some := list(islice(records, WHOLE_RECORDS)):
+                yield some
+                await asyncio.sleep(0)
         self._kept.close()
 
     async def values(self) -> AsyncIterator[Values]:
