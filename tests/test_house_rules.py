@@ -73,7 +73,14 @@ PURE = {"core", "fencing", "supervision", *LEAVES}
 # rlock.py: the client's clock would cost it a third of its time to start, and it is one process for one question.
 # guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.
 MAY_READ_THE_CLOCK = {"engine/clock.py", "client/clock.py", "cli/agents/rlock.py", "supervision/guardian.py"}
-MAY_READ_CHANCE = {"engine/ids.py", "client/chance.py"}
+# _contract_*.py: checks that draw from a seed, so that they draw the same each time.
+MAY_READ_CHANCE = {
+    "engine/ids.py",
+    "client/chance.py",
+    "testing/_contract_tools.py",
+    "testing/_contract_writing.py",
+    "testing/_contract_looking.py",
+}
 
 # What commands know of the client beside its public names: times.py its wall clock, so that one object reads the clock;
 # probe.py five things by which the doctor looks at an answer as it came, and a backup is read piece by piece, for which

@@ -101,7 +101,7 @@ class Listing:
         prefix = self._prefix or ""
         if not self._is_filtered:
             self._total = state.index.held.count(prefix)
-        elif self._session in state.sessions:
+        elif self._session is not None and self._session in state.sessions:
             # Only of a session that lives: a plain claim may outlive the session it was made in.
             names = state.index.names_by_session.get(self._session, ())
             if len(names) <= LOOKED_AT_MAX:
