@@ -79,9 +79,11 @@ def by_token(api: Api, operation: Operation) -> Reader:
     def read(request: Request, segment: bytes, reply: Reply) -> Call:
         item = read_item(segment)
         body = caller = None
-        if len(request.query) > SMALL_QUERY_BYTES or len(request.body) > SMALL_BODY_BYTES:
-            caller = admit(request, scope, own_scope)
-        query = read_fields(request.query) if request.query else no_fields
+        query = no_fields
+        if request.query or len(request.body) > SMALL_BODY_BYTES:
+            if len(request.query) > SMALL_QUERY_BYTES or len(request.body) > SMALL_BODY_BYTES:
+                caller = admit(request, scope, own_scope)
+            query = read_fields(request.query)
         if read_body is not None:
             body = read_body(request)
             if check_body is not None:
