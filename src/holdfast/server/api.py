@@ -181,7 +181,7 @@ class Api:
                 parse_name(text)
             except BadNameError as error:
                 raise Problem("invalid_lock_name", f"{error}.") from None
-        if text.startswith(RESERVED_PREFIX):
+        if text[0] == "_" and text.startswith(RESERVED_PREFIX):
             raise Problem("forbidden", f"Names that start with {RESERVED_PREFIX!r} are reserved.")
         if caller.prefix is not None:
             if caller.prefix:

@@ -81,6 +81,7 @@ class Routes:
         self._guides = Guides(operations)
         for operation in operations:
             self._enter(operation.method.encode(), operation.path.encode(), Route(api, operation))
+        self._by_verb = {verb: methods for verb, methods in self._lock_verbs.items() if verb}
 
     def _enter(self, method: bytes, path: bytes, route: Route) -> None:
         parts = path.split(b"/")
@@ -138,10 +139,11 @@ class Routes:
         # `removeprefix` returns the very same bytes if they have another beginning.
         rest = path.removeprefix(_LOCKS)
         if rest is not path and path not in self._plain:
-            # Nearly all requests are for a name: they come first.
-            segment, methods = self._find_lock(rest)
-            if method in methods:
-                return methods[method], segment
+            # Nearly all requests are for a verb of a name: they come first.
+            name, _, verb = rest.rpartition(b"/")
+            route = self._by_verb.get(verb, _NONE).get(method)
+            if name and route is not None:
+                return route, name
         if method == b"HEAD":
             method = b"GET"
         plain = self._plain.get(path, _NONE)
