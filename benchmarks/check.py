@@ -126,7 +126,7 @@ class Side:
             case "session heartbeat":
                 script, given = "heartbeat", {"held": self._sessions}
             case _:
-                script, given = "loop", {"prefix": "loop", "names": LOOP_NAMES}
+                script, given = "loop", {"prefix": f"loop-{turn}", "names": LOOP_NAMES}
         count = requests * (4 if operation == ARCHIVED else 1)
         return server.plan(script, connections=CONNECTIONS, seconds=_SECONDS_MAX, count=count, **given)
 
