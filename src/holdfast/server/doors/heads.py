@@ -43,12 +43,13 @@ _VALUES_BYTES_MAX = 256 + len(str(SMALL_BODY_BYTES))
 """By how much the values of another request can make a head longer."""
 
 
-class Head(msgspec.Struct, frozen=True, eq=False):
+class Head(msgspec.Struct, eq=False):
     """A head that the parser accepted, without its request line, and what it said."""
 
     line_bytes_max: int
     """How long a request line may be before it."""
     whole: bytes
+    """As it came last, for requests that have the very same."""
     body_bytes: int
     """How long the body is that goes with `whole`; -1 if that has a key, for no other request has the same."""
     before: tuple[tuple[bytes, bytes], ...]
@@ -73,6 +74,9 @@ class Head(msgspec.Struct, frozen=True, eq=False):
             if not fields:
                 return None
             key = fields.get(_KEY)
+            if key is None:
+                # Bodies are of this length now, and the next may be too.
+                self.whole, self.body_bytes, self.fields = data[: len(data) - len(body)], len(body), fields
         found = _plain_line(line)
         if found is None or len(line) > self.line_bytes_max:
             return None

@@ -156,8 +156,11 @@ def read_segment(segment: bytes) -> str:
 
 def read_uuid_segment(segment: bytes) -> str:
     """Return the id in a path, in its usual form."""
+    text = read_segment(segment)
+    if _UUID.fullmatch(text):
+        return text
     try:
-        return str(UUID(read_segment(segment)))
+        return str(UUID(text))
     except ValueError:
         raise Problem("invalid_input", "The id in the path is not a UUID.") from None
 
