@@ -86,7 +86,7 @@ class House:
         if body is not None:
             headers[b"content-type"] = b"application/json"
 
-        def reply(status: int, data: bytes, _headers: object) -> None:
+        def reply(_request: object, status: int, data: bytes, _headers: object) -> None:
             if answered is not None and not answered.done():
                 answered.set_result((status, data))
 

@@ -6,6 +6,7 @@ one, or None when it has no more. Names come in one order over all connections, 
 
 from __future__ import annotations
 
+import secrets
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,13 +32,15 @@ class Wire:
             lines = f"Accept: application/json\r\nUser-Agent: holdfast/benchmark\r\n{lines}"
         self._lines = lines.encode()
         self._as_client = as_client
+        # Another start for each run: a key that an earlier run used would be refused.
+        self._key_start = secrets.token_hex(8).encode()
         self._keys = count()
 
     def post(self, path: bytes, body: bytes, *, is_keyed: bool = True) -> bytes:
         """Write a POST. One as our client sends it has a key that no other request has."""
         key = b""
         if self._as_client and is_keyed:
-            key = b"Idempotency-Key: %032x\r\n" % next(self._keys)
+            key = b"Idempotency-Key: %b%016x\r\n" % (self._key_start, next(self._keys))
         return b"POST %b HTTP/1.1\r\n%bContent-Type: application/json\r\n%bContent-Length: %d\r\n\r\n%b" % (
             path,
             self._lines,

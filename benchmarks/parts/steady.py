@@ -22,7 +22,6 @@ from benchmarks.parts.operations import LOOP_NAMES
 from benchmarks.progress import say
 from benchmarks.systems.holdfast import Holdfast
 from benchmarks.systems.usage import disk_bytes
-from holdfast.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 CONNECTIONS = 64
 WINDOW_SECONDS = 5
 BURSTS_EACH = 2
-HISTORY_RECORDS_MAX = Settings().history_records_max
 _PROBE_REST_SECONDS = 0.025
 _PROBE_BYTES = 4_096
 _DISK_SHARE = 0.5
@@ -86,7 +84,7 @@ def _steady(work: Work) -> Row:
         "minutes": work.options.minutes,
         "windows": windows_of(run, samples, probe.syncs),
         "records": run.answers,
-        "kept_records": min(run.answers, HISTORY_RECORDS_MAX),
+        "kept_records": server.kept_records(folder),
         "disk_bytes": disk_bytes(server.data(folder)),
         "per_second": round(run.per_second, 1),
         "p50_ms": run.latencies.percentile_ms(50),

@@ -229,7 +229,7 @@ def _steady(document: Row) -> list[Table]:
 
 
 def bytes_per_record(data: Row) -> float:
-    """Return what a kept record takes: every answered request of the loop left one, and the oldest are dropped."""
+    """Return what a kept record takes. History has no renewals, so that half of the loop's records are kept."""
     return float(data["disk_bytes"] / max(1, data["kept_records"]))
 
 

@@ -93,7 +93,7 @@ def pictures_shown(documents: dict[str, Row]) -> list[str]:
         words = "Acquires a second by connections: a line for Holdfast and one for each peer; the table has the numbers"
         shown.append(f"![{words}](../pictures/measured/peers.svg)")
     if "steady.svg" in names:
-        words = "Steady load over time: requests a second, p99 and worst latency, disk and memory, every five seconds"
+        words = "Steady load over time: requests a second, p99 and worst latency, disk, memory and processor"
         shown.append(f"![{words}](../pictures/measured/steady.svg)")
     return shown
 
@@ -125,12 +125,13 @@ def _steady_plot(data: Row) -> Plot:
     windows = data["windows"]
 
     def series(name: str, field: str, scale: float = 1.0) -> Series:
-        return Series(name, [(row["at_seconds"] / 60, row[field] * scale) for row in windows])
+        points = [(row["at_seconds"] / 60, row[field]) for row in windows if row[field] is not None]
+        return Series(name, [(at, value * scale) for at, value in points])
 
     ends = [windows[0]["at_seconds"] / 60, windows[-1]["at_seconds"] / 60]
     burst = [
-        Series("bursts", [(at, middle(data["bursts"], name)) for at in ends], is_dashed=True)
-        for name in ("per_second", "p99_ms")
+        Series(name, [(at, middle(data["bursts"], field)) for at in ends], is_dashed=True)
+        for name, field in (("bursts", "per_second"), ("p99 of bursts", "p99_ms"))
     ]
     return Plot(
         f"{data['minutes']:g} minutes of steady load",
@@ -146,5 +147,6 @@ def _steady_plot(data: Row) -> Plot:
                     series("its children", "memory_children_bytes", 1 / 2**20),
                 ],
             ),
+            Panel("processor, cores", [series("server", "cpu_own"), series("its children", "cpu_children")]),
         ],
     )

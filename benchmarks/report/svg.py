@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 WIDTH = 760
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 34, 46
-_PANEL_HEIGHT, _PANEL_GAP = 170, 30
-_TICKS = 4
+_PANEL_HEIGHT, _PANEL_GAP = 160, 44
 COLORS = ("#2563eb", "#dc2626", "#16a34a", "#9333ea", "#d97706", "#0891b2", "#64748b")
 _STYLE = "text{font:12px Helvetica,Arial,sans-serif;fill:#1f2933}.grid{stroke:#cbd2d9}.axis{stroke:#7b8794}"
 
@@ -80,8 +79,9 @@ class Plot:
         return parts
 
     def _across(self, bottom: float) -> list[str]:
-        least, most = self._ends()
-        marks = self.places or [least + (most - least) * number / _TICKS for number in range(_TICKS + 1)]
+        _, most = self._ends()
+        step = nice_step(most)
+        marks = self.places or [step * number for number in range(floor(most / step + 1e-9) + 1)]
         parts = [_text(self._x(mark), bottom + 18, f"{mark:,.10g}", "middle") for mark in marks]
         return [*parts, _text((_LEFT + WIDTH - _RIGHT) / 2, bottom + 38, self.across, "middle")]
 

@@ -11,6 +11,8 @@ from benchmarks.systems.syncs import SyncCheck
 if TYPE_CHECKING:
     from benchmarks.report.tables import Row
 
+_BUSY = "other programs are busy"
+
 
 def as_text(documents: dict[str, Row]) -> str:
     """Return the whole report."""
@@ -32,8 +34,12 @@ def machine_text(documents: dict[str, Row]) -> str:
         f"{first['kernel']} · Python {first['python']}",
         f"data on {first['file_system']}: {syncs[0]:,.0f} to {syncs[-1]:,.0f} fdatasync/s",
     ]
-    warnings = dict.fromkeys(text for machine in machines for text in machine["warnings"])
-    return "\n".join(lines + [f"warning: {text}" for text in warnings])
+    # How busy it was differs from part to part: the worst is told.
+    warnings = {text.partition(" (")[0]: text for machine in machines for text in sorted(machine["warnings"])}
+    loads = [machine["load_average"] for machine in machines]
+    if max(loads) > first["cores"] / 2:
+        warnings[_BUSY] = f"{_BUSY} (load {min(loads):.1f} to {max(loads):.1f}): expect noise"
+    return "\n".join(lines + [f"warning: {text}" for text in warnings.values()])
 
 
 def missing_of(documents: dict[str, Row]) -> list[str]:

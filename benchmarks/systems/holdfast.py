@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -126,6 +128,16 @@ class Holdfast(HttpSystem):
         if self.child is None:
             raise OSError("the server does not run")
         return usage_of(self.child.pid)
+
+    def kept_records(self, folder: Path) -> int:
+        """Count the records that a stopped server has kept, as `holdfast doctor` does: history, and what is newer."""
+        command = [self._python, "-m", "holdfast", "doctor", "--data", str(self.data(folder)), "--json"]
+        env = {**os.environ, "PYTHONPATH": self._python_path()}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+        found = re.search(r"(\d+) records, all whole", done.stdout)
+        if found is None:
+            raise OSError(f"the records could not be counted: {(done.stdout or done.stderr).strip()[-300:]}")
+        return int(found[1])
 
     def hold(self, prefix: str, count: int, ttl_seconds: int = TTL_SECONDS) -> dict[str, str]:
         """Claim so many names, a thousand with each call; return their lease ids."""

@@ -51,6 +51,8 @@ def steady(per_second: float, stalls: int) -> dict[str, Any]:
             "stalls": stalls,
             "stall_worst_ms": 30.0 * bool(stalls),
             "disk_stalls": 1,
+            "cpu_own": None if number == 1 else 0.5,
+            "cpu_children": None if number == 1 else 0.1,
             "memory_own_bytes": 2**20,
             "memory_children_bytes": 2**20,
             "disk_bytes": number * 2**20,

@@ -49,7 +49,7 @@ def test_a_search_ends_with_its_caller(tmp_path: Path) -> None:
         headers = {b"authorization": b"Bearer " + callers.ALICE.encode(), b"host": b"127.0.0.1"}
         request = request_from(b"GET", b"/locks/job/history", b"", headers, b"")
         answers: list[int] = []
-        routes.handle(request, lambda status, _body, _headers: answers.append(status))
+        routes.handle(request, lambda _request, status, _body, _headers: answers.append(status))
         await asyncio.wait_for(journal.began.wait(), 10)
         assert request.on_disconnect is not None
         request.on_disconnect()

@@ -102,8 +102,12 @@ def test_an_outcome_that_cannot_be_shown_is_a_500(tmp_path: Path) -> None:
         await engine.start()
         api = ServerApi(engine, Auth(StaticTokens([]), AuthorityKey(b"k" * 32)), Settings(data=tmp_path))
         request = request_from(b"POST", b"/locks/a/acquire", b"", {}, b"")
+
+        def reply(_request: object, status: int, body: bytes, _headers: object) -> None:
+            replies.append((status, body))
+
         for command in (acquire("a"), acquire("a", ttl_ms=-1)):
-            call = Call(broken, request, lambda status, body, _: replies.append((status, body)), "a", {}, None, NOBODY)
+            call = Call(broken, request, reply, "a", {}, None, NOBODY)
             api.submit(call, command, {Acquired: broken})
         await turns(20)
         await engine.stop()

@@ -53,9 +53,12 @@ def settle(state: State, now: Moment, limits: Limits) -> Due | None:
 def settle_line(state: State, now: Moment, limits: Limits) -> Due | None:
     """Return the next thing that is due in the lines since the last decision: a circle to break, a turn to give."""
     _open_names(state, now.ms)
-    due = circle_at_handover(state, now.ms) or next_turn(state, now, limits)
+    agenda = state.agenda
+    due = None
+    if agenda.names_with_new_holder or agenda.candidates:
+        due = circle_at_handover(state, now.ms) or next_turn(state, now, limits)
     if due is None:
-        state.agenda.handover_budget.edges = EDGES_MAX
+        agenda.handover_budget.edges = EDGES_MAX
     return due
 
 
@@ -83,8 +86,10 @@ def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
     After a restart everybody has been away since then. So only some places end in one turn: a later end of a place
     that nobody is at hurts nobody.
     """
-    agenda = state.agenda
-    for ticket_id, since_ms in state.presence.absent_since.items():
+    agenda, absent_since = state.agenda, state.presence.absent_since
+    if not absent_since:
+        return None
+    for ticket_id, since_ms in absent_since.items():
         if since_ms + ABSENT_MS_MAX > now_ms or now_ms < agenda.lapse_at_ms:
             break
         agenda.lapsed += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from holdfast.core.answers import Acquired
@@ -174,18 +175,20 @@ class Api:
 
     def name_for(self, text: str, caller: Caller, body: object = None) -> str:
         """Return the name if it is one and the caller may touch it, with what it asks in the body."""
-        try:
-            name = parse_name(text)
-        except BadNameError as error:
-            raise Problem("invalid_lock_name", f"{error}.") from None
-        if name.startswith(RESERVED_PREFIX):
+        # What was claimed is a name, and stays one (`core.names`): it need not be looked at again.
+        if text not in self.engine.state.slots:
+            try:
+                parse_name(text)
+            except BadNameError as error:
+                raise Problem("invalid_lock_name", f"{error}.") from None
+        if text[0] == "_" and text.startswith(RESERVED_PREFIX):
             raise Problem("forbidden", f"Names that start with {RESERVED_PREFIX!r} are reserved.")
         if caller.prefix is not None:
             if caller.prefix:
-                caller.require_touch(name)
+                caller.require_touch(text)
             if caller.claim is not None:
-                self._require_own(name, caller.claim, body)
-        return name
+                self._require_own(text, caller.claim, body)
+        return text
 
     def _require_own(self, name: str, claim: ClaimId, body: object) -> None:
         """Raise unless the claim holds the name now, or asks what became of a lease that it had (L7)."""
@@ -196,50 +199,56 @@ class Api:
     # Answers.
 
     def submit(self, call: Call, command: Command, shows: Mapping[type, Show]) -> None:
-        """Let a command be decided, and show its outcome. One that is not in `shows` is a refusal.
+        """Let a command be decided, and show its outcome. One that is not in `shows` is a refusal."""
+        call.teller, call.shows = self, shows
+        waiter = self.engine.submit(command, call.decided)
+        if waiter is not None:
+            call.request.on_disconnect = partial(self.engine.step_away, waiter)
+
+    def tell(self, call: Call, outcome: Any, now: Moment, shows: Mapping[type, Show]) -> None:  # noqa: ANN401 - any
+        """Answer a call with what was decided.
 
         Everything that is decided is answered here, so what leaves no record is counted here, for `/status`.
         """
-
-        def answer(outcome: object, now: Moment) -> None:
-            show = shows.get(type(outcome))
+        kind = type(outcome)
+        show = shows.get(kind)
+        if show is None:
+            outcome, call.waited_ms = after_wait(outcome)
+            kind = type(outcome)
+            show = shows.get(kind)
+        if kind is Acquired:
+            self.counters.reacquires += outcome.reacquired
+        elif kind in _REFUSALS:
+            self.counters.refusals += 1
+        try:
             if show is None:
-                outcome, call.waited_ms = after_wait(outcome)
-                show = shows.get(type(outcome))
-            if type(outcome) in _REFUSALS:
-                counters.refusals += 1
-            elif isinstance(outcome, Acquired) and outcome.reacquired:
-                counters.reacquires += 1
-            try:
-                if show is None:
-                    problem = render.problem(outcome, call.caller.prefix, knows_revoked=self.knows_revoked)
-                    self._log_refusal(problem, call.request, call.caller)
-                    answered = call.refusal(problem, call.request)
-                else:
-                    answered = show(self, call, outcome, now)
-            except Exception:
-                # It is decided, so it must be answered: without a reply the connection would wait for ever.
-                log.exception(_MET_A_BUG, call.request.request_id)
-                answered = render.envelope(Problem("internal_error", BUG), call.request)
-            call.reply(*answered)
-
-        counters = self.counters
-        waiter = self.engine.submit(command, answer)
-        if waiter is not None:
-            call.request.on_disconnect = lambda: self.engine.step_away(waiter)
+                problem = render.problem(outcome, call.caller.prefix, knows_revoked=self.knows_revoked)
+                self._log_refusal(problem, call.request, call.caller)
+                answered = call.refusal(problem, call.request)
+            else:
+                answered = show(self, call, outcome, now)
+        except Exception:
+            # It is decided, so it must be answered: without a reply the connection would wait for ever.
+            log.exception(_MET_A_BUG, call.request.request_id)
+            answered = render.envelope(Problem("internal_error", BUG), call.request)
+        call.reply(call.request, *answered)
 
     def read(self, call: Call, view: Callable[[State, Moment], Answered]) -> None:
         """Answer from the state, once what it shows is durable."""
-        self._read(view, call.refusal, call.request, call.reply)
+        self.engine.read(view, call.seen)
 
     def refuse(self, problem: Problem, refusal: Envelope, request: Request, reply: Reply) -> None:
         """Refuse; if the refusal rests on the state, not before that is durable."""
         self._log_refusal(problem, request)
         answered = refusal(problem, request)
-        if request.rests_on_state:
-            self._read(lambda _state, _now: answered, refusal, request, reply)
-        else:
-            reply(*answered)
+        if not request.rests_on_state:
+            reply(request, *answered)
+            return
+
+        def answer(outcome: object, _: Moment) -> None:
+            reply(request, *(answered if outcome is None else refusal(render.problem(outcome), request)))
+
+        self.engine.read(lambda _state, _now: None, answer)
 
     def answer_later(self, call: Call, look: Callable[[], Coroutine[Any, Any, Answered]]) -> asyncio.Task[None]:
         """Answer with what is found by a look that takes its time: at the journal, or at much, a slice at a time."""
@@ -254,23 +263,12 @@ class Api:
             except Exception:
                 log.exception(_MET_A_BUG, call.request.request_id)
                 answered = render.envelope(Problem("internal_error", BUG), call.request)
-            call.reply(*answered)
+            call.answer(answered)
 
         task = asyncio.get_running_loop().create_task(answer())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    def _read(
-        self, view: Callable[[State, Moment], Answered], refusal: Envelope, request: Request, reply: Reply
-    ) -> None:
-        def answer(outcome: object, _: Moment) -> None:
-            if isinstance(outcome, tuple):
-                reply(*outcome)
-            else:
-                reply(*refusal(render.problem(outcome), request))
-
-        self.engine.read(view, answer)
 
 
 def _ignore(outcome: object, now: Moment) -> None:

@@ -185,7 +185,7 @@ def _answer_to_come() -> tuple[asyncio.Future[Answered], Reply]:
     """Return an answer that is not there yet, and what to call when it is."""
     answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
 
-    def reply(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    def reply(_request: Request, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
         if not answered.done():
             answered.set_result((status, body, headers))
 
@@ -200,7 +200,7 @@ def _request(scope: Scope) -> Request:
     return request_from(scope["method"].encode(), path, scope["query_string"], fold(fields), b"", peer)
 
 
-def _no_reply(_status: int, _body: bytes, _headers: tuple[tuple[bytes, bytes], ...]) -> None:
+def _no_reply(_request: Request, _status: int, _body: bytes, _headers: tuple[tuple[bytes, bytes], ...]) -> None:
     """A stream is not answered by a reply."""
 
 

@@ -23,6 +23,7 @@ import msgspec
 
 from holdfast.engine.ids import new_request_id
 from holdfast.server.doors.request import Request
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES
 
 HEADS_MAX = 2
 """How many are kept for a connection: one with a key and one without, since a claim has a key and a renewal none."""
@@ -37,15 +38,18 @@ _LENGTHS = tuple(b"%d" % length for length in range(1_024))
 
 _plain_line = re.compile(rb"(POST|GET) (/(?!leases/)[A-Za-z0-9/._~%:-]*)").fullmatch
 """The stream that is asked for with POST stands below `/leases/`: it never comes the short way."""
-_plain_key = re.compile(rb"[!-~]+").fullmatch
+_plain_key = re.compile(rb"[!-~]{1,256}").fullmatch
+_VALUES_BYTES_MAX = 256 + len(str(SMALL_BODY_BYTES))
+"""By how much the values of another request can make a head longer."""
 
 
-class Head(msgspec.Struct, frozen=True, eq=False):
+class Head(msgspec.Struct, eq=False):
     """A head that the parser accepted, without its request line, and what it said."""
 
-    bytes_max: int
-    """How long it may be."""
+    line_bytes_max: int
+    """How long a request line may be before it."""
     whole: bytes
+    """As it came last, for requests that have the very same."""
     body_bytes: int
     """How long the body is that goes with `whole`; -1 if that has a key, for no other request has the same."""
     before: tuple[tuple[bytes, bytes], ...]
@@ -70,8 +74,11 @@ class Head(msgspec.Struct, frozen=True, eq=False):
             if not fields:
                 return None
             key = fields.get(_KEY)
+            if key is None:
+                # Bodies are of this length now, and the next may be too.
+                self.whole, self.body_bytes, self.fields = data[: len(data) - len(body)], len(body), fields
         found = _plain_line(line)
-        if found is None or len(line) + len(data) - len(body) > self.bytes_max:
+        if found is None or len(line) > self.line_bytes_max:
             return None
         method, path = found.groups()
         request_id = new_request_id()
@@ -129,7 +136,7 @@ def head_of(data: bytes, request: Request, bytes_max: int) -> Head | None:
     if len(before) != (_KEY in fields) + (_LENGTH in fields):
         return None
     return Head(
-        bytes_max,
+        bytes_max - len(whole) - _VALUES_BYTES_MAX,
         whole,
         -1 if _KEY in fields else len(request.body),
         tuple(before),

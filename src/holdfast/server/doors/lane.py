@@ -31,7 +31,6 @@ Every state has a time limit. One `Lanes.tick` counts whole seconds for all conn
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.server.doors.exchange import Exchange
@@ -132,7 +131,7 @@ class Lane(asyncio.BufferedProtocol):
         if incoming.ended:
             self._discard(nbytes)
             return
-        data = bytes(lanes.buffer[:nbytes])
+        data = lanes.buffer[:nbytes].tobytes()
         is_free = owed.current is None and not self._unread and not owed and not self.writing_pauses
         if is_free and not (lanes.debtors and lanes.is_in_debt(self.known_as or self)):
             request = incoming.repeated(data)
@@ -298,7 +297,7 @@ class Lane(asyncio.BufferedProtocol):
         else:
             self._owed.current = debt.request
             debt.request.keep_alive = False
-            self._lanes.routes.refuse(debt.problem, debt.request, partial(self._reply, debt.request))
+            self._lanes.routes.refuse(debt.problem, debt.request, self._reply)
 
     # Answers.
 
@@ -308,7 +307,7 @@ class Lane(asyncio.BufferedProtocol):
         if not self.is_known:
             request.on_known = self._recognise
         began = lanes.read_seconds()
-        lanes.routes.handle(request, partial(self._reply, request))
+        lanes.routes.handle(request, self._reply)
         if (took_seconds := lanes.read_seconds() - began) >= LONG_SECONDS:
             lanes.charge(self.known_as or self, took_seconds)
         if self._half_closed and self._is_away():
@@ -321,10 +320,11 @@ class Lane(asyncio.BufferedProtocol):
 
     def _reply(self, request: Request, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
         """Write an answer, unless nobody waits for it any more."""
-        if self._owed.current is not request or self._rest:
+        owed, lanes = self._owed, self._lanes
+        if owed.current is not request or self._rest:
             return
         keep_alive = request.keep_alive and not self.is_stopping
-        data = message(request, status, body, headers, self._lanes.common_fields, keep_alive)
+        data = message(request, status, body, headers, lanes.beginning, keep_alive)
         self._uptake.written_bytes += len(data)
         self._transport.write(data)
         if len(body) > LARGE_BYTES and request.method != b"HEAD":
@@ -332,9 +332,9 @@ class Lane(asyncio.BufferedProtocol):
             request.on_disconnect = None
             self._rest = memoryview(body)
             self._write_rest()
-        elif keep_alive and not self._owed and not self._unread and not self._half_closed:
+        elif keep_alive and not owed and not self._unread and not self._half_closed:
             # As `done`, which would find nothing to do: nearly every answer ends here.
-            self._owed.current, self._since = None, self._lanes.now_seconds
+            owed.current, self._since = None, lanes.now_seconds
         else:
             self.done(keep_alive=keep_alive)
 

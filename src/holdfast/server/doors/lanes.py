@@ -23,7 +23,7 @@ from collections import deque
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.server.doors.message import NEVER_KEPT, written
+from holdfast.server.doors.message import Beginning
 from holdfast.server.doors.untaken import Untaken
 from holdfast.wire.problems import Problem
 
@@ -195,8 +195,7 @@ class Lanes:
         # A wall clock that is out of its mind must not take the service down: it decides nothing.
         seconds = min(max(self._clock.wall_ms() // 1000, 0), _LAST_SECOND)
         self.date = formatdate(seconds, usegmt=True).encode()
-        self.common_fields = written([(b"date", self.date), *NEVER_KEPT])
-        """The header fields that every answer has, as they are written."""
+        self.beginning = Beginning(self.date)
 
     def charge(self, who: object, took_seconds: float) -> None:
         """Let somebody be in debt for a request that took long."""

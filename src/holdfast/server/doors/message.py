@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,9 @@ NEVER_KEPT = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nos
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _JSON_HEADER = b"content-type: application/json\r\n"
-_NO_CONTENT = 204
+_OK, _NO_CONTENT = 200, 204
+_LENGTHS = tuple(b"%d\r\nx-request-id: " % length for length in range(1_024))
+"""What follows the usual beginning, by the length of the body."""
 
 
 def written(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -32,35 +33,44 @@ def status_line(status: int) -> bytes:
     return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
+class Beginning:
+    """How answers begin. It is made once a second, because the date is in it."""
+
+    __slots__ = ("fields", "usual")
+
+    def __init__(self, date: bytes) -> None:
+        self.fields = written([(b"date", date), *NEVER_KEPT])
+        """The header fields that every answer has, as they are written."""
+        self.usual = _STATUS_LINES[_OK] + _JSON_HEADER + self.fields + b"content-length: "
+        """Of an answer with JSON in it, up to its length: nearly all are such."""
+
+
 def message(  # noqa: PLR0917 - made for every answer: keywords cost
     request: Request,
     status: int,
     body: bytes,
     headers: tuple[tuple[bytes, bytes], ...],
-    common: bytes,
+    beginning: Beginning,
     keep_alive: bool,  # noqa: FBT001 - the same
 ) -> bytes:
     """Return the message, without its body if that is large: the caller writes it by itself.
 
-    `common` are the fields that every message has, `headers` those that only this one has.
+    `headers` are the fields that only this message has.
     """
-    extra = common
-    is_json = True
+    length, request_id = len(body), request.request_id.encode()
+    if status == _OK and keep_alive and not headers and length < len(_LENGTHS) and request.method != b"HEAD":
+        return b"".join((beginning.usual, _LENGTHS[length], request_id, b"\r\n\r\n", body))
+    extra = beginning.fields
+    is_json = status != _NO_CONTENT
     for name, value in headers:
         extra += name + b": " + value + b"\r\n"
         is_json = is_json and name != b"content-type"
     if not keep_alive:
         extra += b"connection: close\r\n"
-    length = len(body)
+    if is_json:
+        extra += _JSON_HEADER
+    if status != _NO_CONTENT:
+        extra += b"content-length: %d\r\n" % length
     if length > LARGE_BYTES or request.method == b"HEAD":
         body = b""
-    return b"".join((_beginning(status, length, is_json), request.request_id.encode(), b"\r\n", extra, b"\r\n", body))
-
-
-@lru_cache(maxsize=1_024)
-def _beginning(status: int, length: int, is_json: bool) -> bytes:  # noqa: FBT001 - the same
-    """Return a message up to the request's id. Most have one of a few lengths."""
-    if status == _NO_CONTENT:
-        return _STATUS_LINES[status] + b"x-request-id: "
-    kind = _JSON_HEADER if is_json else b""
-    return b"%b%bcontent-length: %d\r\nx-request-id: " % (_STATUS_LINES[status], kind, length)
+    return b"".join((status_line(status), extra, b"x-request-id: ", request_id, b"\r\n\r\n", body))

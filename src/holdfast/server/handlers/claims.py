@@ -93,7 +93,7 @@ def acquire(api: Api, call: Call) -> None:
         name=call.item,
         lease_id=new_uuid(),
         terms=terms_of(api, call),
-        resume=bool(body.resume),
+        resume=body.resume is True,
         as_session=call.caller.session,
     )
     if body.wait_seconds or body.ticket is not None:
@@ -137,10 +137,10 @@ def terms_of(api: Api, call: Call) -> Terms:
         ttl_ms=ttl_seconds * 1000,
         owner=body.owner,
         session=body.session_id,
-        bound=bool(body.ephemeral),
+        bound=body.ephemeral is True,
         delay_ms=(body.lock_delay_seconds or 0) * 1000,
         metadata=body.metadata,
-        redo=bool(body.redo),
+        redo=body.redo is True,
         key=call.key,
         fingerprint=call.fingerprint,
         labels=body.labels or None,

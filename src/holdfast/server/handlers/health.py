@@ -26,22 +26,22 @@ def health(api: Api, call: Call) -> None:
     well = serving and store.takes_claims
     details = store.text if serving else api.engine.why_not_serving()
     body = HealthReply("ok" if well else "unwell", store.storage, store.size_bytes, details, store.free_bytes)
-    call.reply(_OK if well else _NOT_READY, encode(body), ())
+    call.answer((_OK if well else _NOT_READY, encode(body), ()))
 
 
 def alive(_api: Api, call: Call) -> None:
     """GET /healthz: the process answers."""
-    call.reply(_OK, encode(ReadyReply("ok", "alive")), ())
+    call.answer((_OK, encode(ReadyReply("ok", "alive")), ()))
 
 
 def ready(api: Api, call: Call) -> None:
     """GET /readyz: the journal takes writes."""
     if api.engine.turn() is None:
-        call.reply(_NOT_READY, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ())
+        call.answer((_NOT_READY, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ()))
     elif not api.engine.journal.takes_claims:
-        call.reply(_NOT_READY, encode(ReadyReply("not_ready", api.engine.journal.health().text)), ())
+        call.answer((_NOT_READY, encode(ReadyReply("not_ready", api.engine.journal.health().text)), ()))
     else:
-        call.reply(_OK, encode(ReadyReply("ok", "the journal takes writes")), ())
+        call.answer((_OK, encode(ReadyReply("ok", "the journal takes writes")), ()))
 
 
 def status(api: Api, call: Call) -> None:

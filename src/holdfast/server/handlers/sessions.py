@@ -26,11 +26,11 @@ from holdfast.wire.replies import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from holdfast.core.state import State
     from holdfast.core.values import Moment, Session
-    from holdfast.server.api import Api
+    from holdfast.server.api import Api, Show
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
     from holdfast.wire.requests import SessionBody
@@ -107,7 +107,7 @@ def secret(api: Api, call: Call) -> None:
 def keep(api: Api, call: Call) -> None:
     """POST /sessions/{id}/keepalive."""
     command = KeepSession(principal=call.caller.principal, session_id=call.item)
-    api.submit(call, command, {SessionOpen: _kept})
+    api.submit(call, command, _SHOWS_KEPT)
 
 
 def _kept(_api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered:
@@ -118,12 +118,16 @@ def _kept(_api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered:
 def renew_all(api: Api, call: Call) -> None:
     """POST /sessions/{id}/renew-all."""
     command = RenewSession(principal=call.caller.principal, session_id=call.item)
-    api.submit(call, command, {SessionOpen: _renewed})
+    api.submit(call, command, _SHOWS_RENEWED)
 
 
 def _renewed(_api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered:
     left_ms = outcome.session.until_ms - now.ms
     return _OK, encode(SessionRenewedReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms, outcome.renewed)), ()
+
+
+_SHOWS_KEPT: Mapping[type, Show] = {SessionOpen: _kept}
+_SHOWS_RENEWED: Mapping[type, Show] = {SessionOpen: _renewed}
 
 
 def end(api: Api, call: Call) -> None:

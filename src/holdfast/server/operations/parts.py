@@ -30,7 +30,8 @@ _ANY_JSON = msgspec.json.Decoder(msgspec.Raw)
 """Reads what is JSON and makes nothing of it."""
 _MAPS = frozenset({b"labels", b"leases"})
 """The fields whose keys are the caller's own words: none of them may stand twice either."""
-_QUOTES_OF_ONE_KEY = 3
+_QUOTES_OF_TEXT, _QUOTES_OF_ONE_KEY = 4, 3
+"""Of a field with its text; and fewer than two fields have, whatever their values."""
 SHOWN_CHARS = 64
 QUERY_FIELDS_MAX = 64
 TARGET_BYTES_MAX = 16_384
@@ -49,6 +50,9 @@ class BodyReader:
         self._decode = msgspec.json.Decoder(lenient(body) if ignore_unknown else body).decode
         self._fields = field_names(body)
         self._known = frozenset(field.encode() for field in self._fields)
+        texts = sum(field.required and field.type is str for field in msgspec.structs.fields(body))
+        self._quotes_of_each_once = _QUOTES_OF_TEXT * texts + _QUOTES_OF_ONE_KEY
+        """With so many quotes no field stands twice: texts that must be there take four each, one more field two."""
 
     def read(self, request: Request) -> Any:  # noqa: ANN401 - the type it was made for
         """Return the body, or raise the problem with it."""
@@ -61,11 +65,11 @@ class BodyReader:
         try:
             if len(body) > SMALL_BODY_BYTES:
                 self._check_twice(body, self._size.checked_pieces(body))
-            elif body.count(b'"') > _QUOTES_OF_ONE_KEY:
+            elif body.count(b'"') > self._quotes_of_each_once:
                 self._check_twice(body, pieces_of(body))
             return self._decode(body)
         except msgspec.ValidationError as error:
-            _check_syntax(body)
+            self._check_whole(body)
             self._explain(error)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Problem("invalid_input", f"The body is not JSON: {error}") from None
@@ -88,6 +92,17 @@ class BodyReader:
         except (ValueError, RecursionError) as error:
             raise msgspec.DecodeError(str(error)) from None
 
+    def _check_whole(self, body: bytes) -> None:
+        """Raise if the body is not JSON at all, or a field stands twice: both come before what is wrong with types."""
+        try:
+            if _QUOTES_OF_ONE_KEY < body.count(b'"') <= self._quotes_of_each_once:
+                # It was not looked at, because texts that must be there have as many. They are not there, or no texts.
+                self._check_twice(body, pieces_of(body))
+            body.decode()
+            _ANY_JSON.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Problem("invalid_input", f"The body is not JSON: {error}") from None
+
     def _explain(self, error: msgspec.ValidationError) -> NoReturn:
         text = str(error)
         unknown = _UNKNOWN_FIELD.search(text)
@@ -97,15 +112,6 @@ class BodyReader:
         near = difflib.get_close_matches(field[:SHOWN_CHARS], self._fields, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(self._fields)}."
         raise Problem("invalid_input", f"Unknown field {shown(field)}: {hint}", status=422) from None
-
-
-def _check_syntax(body: bytes) -> None:
-    """Raise if the body is not JSON at all: that comes before what is wrong with its types."""
-    try:
-        body.decode()
-        _ANY_JSON.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem("invalid_input", f"The body is not JSON: {error}") from None
 
 
 def shown(text: str) -> str:
@@ -150,8 +156,11 @@ def read_segment(segment: bytes) -> str:
 
 def read_uuid_segment(segment: bytes) -> str:
     """Return the id in a path, in its usual form."""
+    text = read_segment(segment)
+    if _UUID.fullmatch(text):
+        return text
     try:
-        return str(UUID(read_segment(segment)))
+        return str(UUID(text))
     except ValueError:
         raise Problem("invalid_input", "The id in the path is not a UUID.") from None
 

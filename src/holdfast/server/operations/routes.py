@@ -81,6 +81,7 @@ class Routes:
         self._guides = Guides(operations)
         for operation in operations:
             self._enter(operation.method.encode(), operation.path.encode(), Route(api, operation))
+        self._by_verb = {verb: methods for verb, methods in self._lock_verbs.items() if verb}
 
     def _enter(self, method: bytes, path: bytes, route: Route) -> None:
         parts = path.split(b"/")
@@ -94,7 +95,7 @@ class Routes:
     def handle(self, request: Request, reply: Reply) -> None:
         """Answer a request; `reply` is called once, now or later, never twice."""
         if self._logs_requests:
-            reply = self._logged(request, reply)
+            reply = self._logged(reply)
         try:
             if request.host not in self._passed_hosts:
                 self.check_host(request)
@@ -106,7 +107,7 @@ class Routes:
             self.refuse(problem, request, reply)
         except Exception:
             log.exception("a bug while answering %s", request.request_id)
-            reply(*envelope(Problem("internal_error", BUG), request))
+            reply(request, *envelope(Problem("internal_error", BUG), request))
 
     def check_host(self, request: Request) -> None:
         """Raise if the request is for a server of another name. `handle` does it; a door does it before all else."""
@@ -135,13 +136,21 @@ class Routes:
 
     def find(self, method: bytes, path: bytes) -> tuple[Route, bytes]:
         """Return the route and the segment of the path that it is about, or raise 404 or 405."""
+        # `removeprefix` returns the very same bytes if they have another beginning.
+        rest = path.removeprefix(_LOCKS)
+        if rest is not path and path not in self._plain:
+            # Nearly all requests are for a verb of a name: they come first.
+            name, _, verb = rest.rpartition(b"/")
+            route = self._by_verb.get(verb, _NONE).get(method)
+            if name and route is not None:
+                return route, name
         if method == b"HEAD":
             method = b"GET"
         plain = self._plain.get(path, _NONE)
         if method in plain:
             return plain[method], b""
-        if path.startswith(_LOCKS):
-            segment, methods = self._find_lock(path[len(_LOCKS) :])
+        if rest is not path:
+            segment, methods = self._find_lock(rest)
         elif plain:
             raise self._no_method(method, path, plain)
         else:
@@ -151,12 +160,8 @@ class Routes:
         return methods[method], segment
 
     def _find_lock(self, rest: bytes) -> tuple[bytes, Methods]:
-        name, slash, last = rest.rpartition(b"/")
-        if last in VERBS:
-            if not slash or not name:
-                raise self._no_route(_LOCKS + rest)
-            verb = last
-        else:
+        name, _, verb = rest.rpartition(b"/")
+        if verb not in VERBS:
             name, verb = rest, b""
         methods = self._lock_verbs.get(verb)
         if not name or methods is None:
@@ -164,9 +169,7 @@ class Routes:
         return name, methods
 
     def _find_item(self, path: bytes) -> tuple[bytes, Methods]:
-        _, _, rest = path.partition(b"/")
-        kind, _, rest = rest.partition(b"/")
-        item, _, verb = rest.partition(b"/")
+        _, kind, item, verb = (*path.split(b"/", 3), b"", b"", b"")[:4]
         methods = self._items.get((kind, verb))
         if not item or methods is None:
             raise self._no_route(path)
@@ -183,15 +186,15 @@ class Routes:
         hint = self._guides.for_method(method, path)
         return Problem("invalid_input", f"This route takes {text}.{hint}", status=405, allow=text)
 
-    def _logged(self, request: Request, reply: Reply) -> Reply:
+    def _logged(self, reply: Reply) -> Reply:
         """Write one line for the request when it is answered. Not its query, headers or body: secrets live there."""
         clock = self.api.engine.clock
         began_ms = clock.monotonic_ms()
 
-        def answer(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        def answer(request: Request, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
             took_ms = clock.monotonic_ms() - began_ms
             method, path = request.method.decode("latin-1"), request.path.decode("latin-1")
             log.info("%s %s %d %d ms %s", method, path, status, took_ms, request.request_id)
-            reply(status, body, headers)
+            reply(request, status, body, headers)
 
         return answer

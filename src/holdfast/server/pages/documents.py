@@ -51,15 +51,15 @@ class Documents:
 
     def docs(self, _api: Api, call: Call) -> None:
         """GET / and /docs."""
-        call.reply(_OK, *self._page)
+        call.answer((_OK, *self._page))
 
     def openapi_json(self, _api: Api, call: Call) -> None:
         """GET /openapi.json."""
-        call.reply(_OK, self._openapi, ())
+        call.answer((_OK, self._openapi, ()))
 
     def openapi_yaml(self, _api: Api, call: Call) -> None:
         """GET /openapi.yaml: the same text, for JSON is YAML."""
-        call.reply(_OK, self._openapi, ((b"content-type", b"application/yaml"),))
+        call.answer((_OK, self._openapi, ((b"content-type", b"application/yaml"),)))
 
     @cached_property
     def _openapi(self) -> bytes:
