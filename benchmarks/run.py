@@ -33,7 +33,7 @@ from benchmarks.report.goals import goals_of
 from benchmarks.report.machine import describe_machine
 from benchmarks.systems.all import SYSTEMS
 from benchmarks.systems.base import SCRATCH
-from benchmarks.systems.process import StartError
+from benchmarks.systems.process import StartError, allow_open_files
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_options(list(PARTS), [kind.key for kind in SYSTEMS], argv)
     try:
         with interruptible():
+            allow_open_files()
             for part in options.parts:
                 keep(options.results, measure(part, options))
     except KeyboardInterrupt:

@@ -21,6 +21,7 @@ from benchmarks.load.http import new_loop
 from benchmarks.load.tools import percentile
 from benchmarks.progress import say
 from benchmarks.systems.holdfast import Holdfast
+from benchmarks.systems.process import allow_open_files
 from benchmarks.systems.usage import usage_of
 
 if TYPE_CHECKING:
@@ -108,9 +109,7 @@ def measure(work: Work) -> Row:
 
 def _allowed(wanted: int) -> int:
     """As many as this machine lets one process have open; the server inherits the limit from us."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    hard = allow_open_files()
     if hard == resource.RLIM_INFINITY or wanted + _SPARE_FILES <= hard:
         return wanted
     count = max(1, hard - _SPARE_FILES)

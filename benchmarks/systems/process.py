@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -84,6 +85,14 @@ class Child:
     def _log_tail(self) -> str:
         text = self.log.read_text(errors="replace").strip()
         return text[-600:] or "(it printed nothing)"
+
+
+def allow_open_files() -> int:
+    """Raise the limit on open files to the hard one, for us and for all that we start; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def free_port() -> int:
