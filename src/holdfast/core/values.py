@@ -1,7 +1,7 @@
 """What the core speaks of: leases, sessions, tokens, limits.
 
-Every struct here is frozen: a change makes a new one. That is why a snapshot of the whole state is a handful of
-shallow dictionary copies, taken between two turns of the loop, however long its encoding takes afterwards.
+Every struct here is frozen: a change makes a new one. That is why what changed can be given to the archive as it is,
+between two turns of the loop, however long its encoding takes afterwards.
 They are kept out of the garbage collector (`gc=False`): none of them can be part of a cycle.
 """
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,11 +25,11 @@ from holdfast.engine import snapshot
 from holdfast.journal.base import RESTORE, JournalDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from holdfast.core.state import State
     from holdfast.engine.clock import Clock
-    from holdfast.journal.base import Journal, Values
+    from holdfast.journal.base import Journal
 
 REPORT_EVERY = 10_000
 """After how many records a long recovery says that it goes on."""
@@ -65,8 +66,9 @@ async def recover(
     journal: Journal, *, clock: Clock, version: str, append: Callable[[list[Record]], Awaitable[None]]
 ) -> tuple[State, int]:
     """Take the seat, or read anew if it is ours already. Return the state and how many records were replayed."""
-    recovered = await journal.open()
-    state = _loaded(recovered.values)
+    with _collector_off():
+        recovered = await journal.open()
+        state = snapshot.load(recovered.values)
     replayed = replay(state, recovered.records)
     if recovered.epoch != state.epoch:
         if not recovered.was_closed:
@@ -79,12 +81,16 @@ async def recover(
     return state, replayed.count
 
 
-def _loaded(values: Iterable[Values]) -> State:
-    """Make the state from what is archived. Values are not in the care of the collector: it would only look at them."""
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Keep the garbage collector off while a state is read: all that is made stays, and none of it is part of a cycle.
+
+    With many leases it would look at what was read so far again and again.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
-        return snapshot.load(values)
+        yield
     finally:
         if was_on:
             gc.enable()
