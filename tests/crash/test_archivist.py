@@ -106,6 +106,7 @@ def test_archivist_that_outlives_its_server_is_waited_for(point: str, tmp_path: 
         assert not is_archivist(archivist), "two would write one archive"
         held(Api.of(again, callers.ALICE), tokens)
         tokens |= claimed(Api.of(again, callers.ALICE), 40, 30)
+        wait_until(lambda: archived_by_now(data) > 0)
         assert again.terminate() == 0, again.log
     server.kill()
     assert archived_upto(data) > 0
