@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KEPT_MAX = 2_048
+"""How many texts are kept: those of a second or two. All are dropped at once, in well under a millisecond."""
 
 
-@lru_cache(maxsize=8_192)
-def rfc3339(wall_ms: int) -> str:
-    """Return a wall time as text, in UTC with milliseconds. Most replies of one turn share theirs."""
-    seconds, ms = divmod(wall_ms, 1000)
-    return f"{_second(seconds)}.{ms:03d}Z"
+class _Texts(dict[int, str]):
+    """The text of each wall time, made when it is first asked for. Most replies of one turn share theirs."""
+
+    def __missing__(self, wall_ms: int) -> str:
+        if len(self) >= KEPT_MAX:
+            self.clear()
+        seconds, ms = divmod(wall_ms, 1000)
+        text = self[wall_ms] = f"{_second(seconds)}.{ms:03d}Z"
+        return text
 
 
 @lru_cache(maxsize=1_024)
@@ -20,3 +31,7 @@ def _second(seconds: int) -> str:
     except (OverflowError, ValueError, OSError):
         # A wall clock that is out of its mind must not take the service down: it decides nothing.
         return "9999-12-31T23:59:59" if seconds > 0 else "0001-01-01T00:00:00"
+
+
+rfc3339: Callable[[int], str] = _Texts().__getitem__
+"""Return a wall time in milliseconds as text, in UTC. Two are in each reply, so it is the dictionary's own function."""

@@ -204,6 +204,8 @@ class Auth:
         self.static = static
         self.key = key
         self._header_bytes_max = len(_BEARER) + max(SECRET_CHARS_MAX, CLAIM_SECRET_CHARS_MAX, static.chars_max)
+        self.static_by_header: dict[bytes | None, Caller] = {}
+        """Headers with static tokens that were right before. They stay so: only a restart changes those tokens."""
         self._digests: dict[bytes, str] = {}
         self._callers: dict[str, tuple[AccessToken, Caller]] = {}
         self._runs: dict[bytes, _Run] = {}
@@ -213,7 +215,7 @@ class Auth:
         """Return the caller, or raise why there is none."""
         kept = self._digests.get(authorization) if authorization is not None else None
         if kept is not None:
-            caller = self.static.callers.get(kept) or self.by_digest(kept, state, wall_ms)
+            caller = self.by_digest(kept, state, wall_ms)
             if caller is not None:
                 return caller
         run = self._runs.get(authorization) if authorization is not None else None
@@ -240,6 +242,8 @@ class Auth:
             raise WrongTokenError(
                 "This server does not know the access token: it is another server's, was revoked, or has expired."
             )
+        if kept in self.static.callers:
+            self.static_by_header[authorization] = caller
         if len(self._digests) >= CACHED_MAX:
             self._digests.clear()
         self._digests[authorization] = kept
