@@ -27,7 +27,6 @@ class BackgroundLoop(Background):
         if running.entry is not None:
             self._schedule.cancel(running.entry)
             running.entry = None
-            running.flow.close()
 
     def close(self) -> None:
         """Stop all of them."""
@@ -36,7 +35,6 @@ class BackgroundLoop(Background):
             self._timer = None
         for running in self._schedule.take(sys.maxsize):
             running.entry, running.stopped = None, True
-            running.flow.close()
         for task in self._asking:
             task.cancel()
 
@@ -54,7 +52,6 @@ class BackgroundLoop(Background):
 
     def _rest(self, running: BackgroundFlow, due_ms: int) -> None:
         if running.is_over:
-            running.flow.close()
             return
         running.entry = self._schedule.add(due_ms, running)
         if self._timer is None or due_ms < self._timer_ms:

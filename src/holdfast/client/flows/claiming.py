@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET
+from msgspec.json import Decoder
 
 from holdfast.client.clock import Instant
 from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send, Trail
 from holdfast.client.flows.line import Asking, stand
 from holdfast.client.values import records
-from holdfast.client.values.arguments import whole_seconds
 from holdfast.client.values.options import Wanted
 from holdfast.client.values.paths import job_path
 from holdfast.client.values.records import JobClaim
@@ -34,8 +34,8 @@ POLL_SECONDS_MAX = 2.0
 POLL_SHARE_MIN = 0.04
 """How much of a pause is kept at least, where the server knows of an end that comes sooner."""
 
-ClaimAnswer: TypeAlias = AcquiredReply | HeldReply | DelayedReply | DoneReply | WaitingReply
-ManyAnswer: TypeAlias = ClaimsReply | HeldManyReply | DoneReply | WaitingReply
+_CLAIM: Decoder[object] = Decoder(AcquiredReply | HeldReply | DelayedReply | DoneReply | WaitingReply)
+_MANY: Decoder[object] = Decoder(ClaimsReply | HeldManyReply | DoneReply | WaitingReply)
 B = TypeVar("B", bound=ClaimBody)
 
 
@@ -48,14 +48,14 @@ class Got(msgspec.Struct, frozen=True):
 
 def claim(job: str, wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[Got]:
     """Claim one job, waiting in line for as long as wanted. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`."""
-    asking = Asking([job], wanted, (yield NOW), (yield NEW_KEY))
+    asking = Asking([job], wanted, (yield NEW_KEY))
     path = job_path(job, "acquire")
 
     def request(wait: float) -> Send:
         body = _body(AcquireBody, wanted, wait, asking.ticket, resume=wanted.resume or None)
         return Send("POST", path, body, asking.key, wait + policy.answer_seconds)
 
-    reply, sent = yield from stand(asking, request, ClaimAnswer, policy, trail or Trail())
+    reply, sent = yield from stand(asking, request, _CLAIM, policy, trail or Trail())
     match reply:
         case AcquiredReply():
             term = Term(job, reply.fencing_token, sent, reply.expires_in_ms, reply.waited_ms)
@@ -72,19 +72,19 @@ def claim(job: str, wanted: Wanted, policy: Policy, trail: Trail | None = None) 
 
 def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[list[Got]]:
     """Claim every job or none, waiting for all of them. Raises as `claim`; `JobHeld.others` has each in the way."""
-    asking = Asking(jobs, wanted, (yield NOW), (yield NEW_KEY))
+    asking = Asking(jobs, wanted, (yield NEW_KEY))
 
     def request(wait: float) -> Send:
         body = _body(ClaimsBody, wanted, wait, asking.ticket, all=list(jobs))
         return Send("POST", "/claims", body, asking.key, wait + policy.answer_seconds)
 
-    reply, sent = yield from stand(asking, request, ManyAnswer, policy, trail or Trail())
+    reply, sent = yield from stand(asking, request, _MANY, policy, trail or Trail())
     return _got_many(reply, sent, wanted, len(jobs))
 
 
 def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[Got]:
     """Claim the first free job of a list. The server does not wait for this, so a wait asks again and again."""
-    asking = Asking(jobs, wanted, (yield NOW), (yield NEW_KEY))
+    asking = Asking(jobs, wanted, (yield NEW_KEY))
     pause = POLL_SECONDS
 
     def request(_wait: float) -> Send:
@@ -92,7 +92,7 @@ def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail 
         return Send("POST", "/claims", body, asking.key, policy.answer_seconds)
 
     while True:
-        reply, sent = yield from stand(asking, request, ManyAnswer, policy, trail or Trail(), can_wait=False)
+        reply, sent = yield from stand(asking, request, _MANY, policy, trail or Trail(), can_wait=False)
         now: Instant = yield NOW
         left = asking.wait_left(now)
         if not isinstance(reply, HeldManyReply) or left <= 0:
@@ -109,7 +109,7 @@ def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail 
 def _body(kind: type[B], wanted: Wanted, wait: float, ticket: str | None, **more: object) -> B:
     """Return the body of a claim: the fields that every kind has, and more."""
     return kind(
-        ttl_seconds=None if wanted.ttl is None else whole_seconds(wanted.ttl),
+        ttl_seconds=wanted.ttl,
         metadata=records.packed(wanted.metadata),
         labels=wanted.labels or UNSET,
         owner=wanted.owner,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec.json import Decoder
 
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.flows.effects import NOW, SHARE, Flow, Policy, Rest, Send
@@ -136,4 +138,11 @@ def reply_in(answer: Answer, policy: Policy, request: Send, reply: type[T]) -> T
     """Return the reply in an answer, or raise the refusal."""
     if not 200 <= answer.status < 300:  # noqa: PLR2004 - the range of success
         raise refusal(answer, policy.url, policy.token_file)
-    return decoded(answer, reply, f"{request.method} {request.path}", policy.url)
+    decoder: Decoder[T] = _decoder(cast("Any", reply))
+    return decoded(answer, decoder, f"{request.method} {request.path}", policy.url)
+
+
+@cache
+def _decoder(reply: type[Any]) -> Decoder[Any]:
+    """Return what reads a reply. Kept, because to make one takes longer than to read the reply."""
+    return Decoder(reply)

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
+from msgspec.json import Decoder
 
 from holdfast.client import owners
 from holdfast.client.clock import Instant, elapsed_ms
@@ -71,36 +72,42 @@ def _watching() -> Iterator[None]:
 class Asking:
     """One claim on its way: the key that makes it once, its place in the line, and how long it has been at it."""
 
-    def __init__(self, jobs: Sequence[str], wanted: Wanted, began: Instant, key: str) -> None:
+    began: Instant | None = None
+    """When the first request was sent."""
+    ticket: str | None = None
+    position = 0
+    """Where we stood when we last heard of it; 0 if we did not."""
+    rejoined = 0
+    """How often the place was gone, and the line joined anew."""
+    is_met = False
+    """Whether the server has answered once."""
+    is_away = False
+    """Whether we have said that the server is away, and it did not answer since."""
+    asked_wait = 0.0
+    """How long the last request was to wait."""
+    left_at_last = 0.0
+    """How many seconds of the wait were left when the last request was sent."""
+    unheard = 0
+    """How often in a row the place or the lease was gone before we heard of it."""
+    crowded = 0
+    """How often we were sent away early, because somebody of the same name stands at the same place."""
+
+    def __init__(self, jobs: Sequence[str], wanted: Wanted, key: str) -> None:
         self.jobs = jobs
         self.wanted = wanted
-        self.began = began
         self.key = key
-        self.ticket: str | None = None
-        self.position = 0
-        """Where we stood when we last heard of it; 0 if we did not."""
-        self.rejoined = 0
-        """How often the place was gone, and the line joined anew."""
-        self.is_met = False
-        """Whether the server has answered once."""
-        self.is_away = False
-        """Whether we have said that the server is away, and it did not answer since."""
-        self.asked_wait = 0.0
-        """How long the last request was to wait."""
-        self.left_at_last = 0.0
-        """How many seconds of the wait were left when the last request was sent."""
-        self.unheard = 0
-        """How often in a row the place or the lease was gone before we heard of it."""
-        self.crowded = 0
-        """How often we were sent away early, because somebody of the same name stands at the same place."""
 
     def wait_left(self, now: Instant) -> float:
         """Return how many seconds of the wait are left."""
-        return max(0.0, self.wanted.wait - elapsed_ms(self.began, now) / 1_000)
+        return max(0.0, self.wanted.wait - self._waited(now)) if self.wanted.wait else 0.0
 
-    def this_wait(self, now: Instant) -> float:
-        """Return how long the next request waits."""
-        left = self.wait_left(now)
+    def _waited(self, now: Instant) -> float:
+        return 0.0 if self.began is None else elapsed_ms(self.began, now) / 1_000
+
+    def this_wait(self, left: float) -> float:
+        """Return how long the next request waits, if so much of the wait is left."""
+        if not left:
+            return 0.0
         is_watched = self.wanted.on_wait is not None
         # One without an end looks as well: from its first answer on, a server that goes away does not end it.
         if self.is_away or (self.ticket is None and (is_watched or left == math.inf)):
@@ -138,14 +145,13 @@ class Asking:
         """Tell whoever watches where we stand."""
         if self.wanted.on_wait is None:
             return
-        waited = elapsed_ms(self.began, now) / 1_000
-        self.wanted.on_wait(Place(self.jobs[0], self.position, waited, owner, away, self.rejoined))
+        self.wanted.on_wait(Place(self.jobs[0], self.position, self._waited(now), owner, away, self.rejoined))
 
 
 def stand(
     asking: Asking,
     request: Callable[[float], Send],
-    answers: object,
+    answers: Decoder[object],
     policy: Policy,
     trail: Trail,
     *,
@@ -163,8 +169,10 @@ def stand(
 
     def next_try(now: Instant) -> Send:
         trail.leave = leave_nothing
+        if asking.began is None:
+            asking.began = now
         asking.left_at_last = asking.wait_left(now)
-        asking.asked_wait = asking.this_wait(now) if can_wait else 0.0
+        asking.asked_wait = asking.this_wait(asking.left_at_last) if can_wait else 0.0
         return request(asking.asked_wait)
 
     def passes(answer: Answer) -> bool:
@@ -178,7 +186,7 @@ def stand(
             if not _settles(heard.answer):
                 yield from _begin_again(asking, heard.answer, policy)
                 continue
-            reply = decoded(heard.answer, answers, "a claim", policy.url)  # type: ignore[arg-type, var-annotated]
+            reply = decoded(heard.answer, answers, "a claim", policy.url)
             if not isinstance(reply, WaitingReply):
                 return reply, heard.sent
             yield from _go_on_waiting(asking, reply, heard.sent, policy)
@@ -270,7 +278,7 @@ def _glance(job: str, policy: Policy) -> Flow[JobStatus | None]:
         return None
 
 
-def _abandon(request: Send, answers: object, policy: Policy) -> Flow[bool]:
+def _abandon(request: Send, answers: Decoder[object], policy: Policy) -> Flow[bool]:
     """Nobody wants this claim any more: find out what came of it, and give that back. Try it for a short while only.
 
     Returns whether nothing of it is left behind, as far as the server says.
@@ -280,7 +288,7 @@ def _abandon(request: Send, answers: object, policy: Policy) -> Flow[bool]:
         heard = yield from exchange(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
         if not _settles(heard.answer):
             return not restarts(heard.answer)
-        reply: object = decoded(heard.answer, answers, "", policy.url)  # type: ignore[arg-type]
+        reply = decoded(heard.answer, answers, "", policy.url)
         match reply:
             case WaitingReply():
                 yield from leave(reply.ticket, hasty)

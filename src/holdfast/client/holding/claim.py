@@ -208,6 +208,8 @@ class HeldClaim:
 
     def _within(self, left: float) -> Policy:
         """Return how patient to be about a release: not beyond the end of the lease, which gives the job back too."""
+        if left >= self._policy.answer_seconds and left >= self._policy.retry_seconds:
+            return self._policy
         answer_seconds = min(self._policy.answer_seconds, max(left, LAST_TRY_SECONDS))
         return msgspec.structs.replace(
             self._policy, answer_seconds=answer_seconds, retry_seconds=min(self._policy.retry_seconds, left)

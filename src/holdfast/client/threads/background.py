@@ -117,15 +117,10 @@ class BackgroundThread(Background):
             due_ms, running = self._inbox.popleft()
             if due_ms is not None and not running.is_over:
                 running.entry = self._schedule.add(due_ms, running)
-                if not running.stopped:
-                    continue
-                # Looked at after the entry was there: whoever drops it from now on sees that.
-            if running.entry is not None:
+            # Looked at after the entry was there: whoever drops it from now on sees that.
+            if running.stopped and running.entry is not None:
                 self._schedule.cancel(running.entry)
                 running.entry = None
-            elif due_ms is None:
-                continue  # It was resumed meanwhile, and is let go by whoever goes on with it.
-            running.flow.close()
 
     def _sleep(self) -> None:
         """Wait for the next moment, or the bell."""

@@ -136,7 +136,8 @@ class Connection:
     def say(self, request: bytes, seconds: float) -> int:
         """Send a request. Returns the moment by which its answer has to be read, to the end: in so many seconds."""
         until_ms = clock.monotonic_ms() + round(seconds * 1_000)
-        _limit(self.sock, until_ms)
+        if self.sock.gettimeout() != seconds:  # To say it is a call of the system, so it is not said twice.
+            self.sock.settimeout(seconds)
         try:  # noqa: SIM105 - for every request: `suppress` takes longer than all else here
             self.sock.sendall(request)
         except BrokenPipeError:
@@ -169,16 +170,6 @@ def _begun(source: socket.socket | NestedTls | _Punctual, method: str) -> HTTPRe
     return response
 
 
-def _limit(sock: socket.socket | NestedTls, until_ms: int) -> None:
-    """Let a socket wait until then at most. To say so is a call of the system, so it is not said twice."""
-    left_ms = until_ms - clock.monotonic_ms()
-    if left_ms <= 0:
-        raise TimeoutError
-    seconds = left_ms / 1_000
-    if sock.gettimeout() != seconds:
-        sock.settimeout(seconds)
-
-
 class _Punctual(io.RawIOBase):
     """What is read from a socket until a moment. A time limit of the socket would begin anew with each byte."""
 
@@ -202,7 +193,10 @@ class _Punctual(io.RawIOBase):
             buffer[: len(part)] = part
             self._heard = self._heard[len(part) :]
             return len(part)
-        _limit(self._sock, self._until_ms)
+        left_ms = self._until_ms - clock.monotonic_ms()
+        if left_ms <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left_ms / 1_000)
         return self._sock.recv_into(buffer)
 
 

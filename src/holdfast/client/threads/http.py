@@ -17,6 +17,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from http.client import BadStatusLine, HTTPException, HTTPResponse
 from types import TracebackType
 from typing import Self, cast
@@ -83,8 +84,9 @@ class HttpTransport:
     def close(self) -> None:
         """Close the connections of all threads. One that is in use is closed after that."""
         kept, self._kept = self._kept, deque(maxlen=CONNECTIONS_MAX)
-        while (connection := _popped(kept)) is not None:
-            connection.close()
+        with suppress(IndexError):
+            while True:
+                kept.pop().close()
 
     def send(self, request: Send) -> Answer:
         """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
@@ -96,7 +98,7 @@ class HttpTransport:
 
     def _send(self, request: Send, token: str | None) -> Answer:
         data = written(request.method, self._route, request.path, self._lines_of(request, token), payload_of(request))
-        kept = self._of_this_process()
+        kept = self._kept if os.getpid() == self._pid else self._begin_anew()
         connection = self._take(kept) or self._connect(request.answer_seconds)
         is_reusable = False
         try:
@@ -148,19 +150,20 @@ class HttpTransport:
             self._lines[has_body] = (token, lines)
         return lines if request.key is None else b"%b%b: %b\r\n" % (lines, _KEY, request.key.encode("ascii"))
 
-    def _of_this_process(self) -> deque[Connection]:
-        """Return the connections that are kept. On those that a fork copied, one would hear the parent's answers."""
-        if os.getpid() != self._pid:
-            self._kept, self._pid = deque(maxlen=CONNECTIONS_MAX), os.getpid()
+    def _begin_anew(self) -> deque[Connection]:
+        """Keep no connection that a fork copied: on those one would hear the parent's answers."""
+        self._kept, self._pid = deque(maxlen=CONNECTIONS_MAX), os.getpid()
         return self._kept
 
     def _take(self, kept: deque[Connection]) -> Connection | None:
         """Return the connection that was used last and can be used again; None if there is none."""
-        while (connection := _popped(kept)) is not None:
-            if connection.is_quiet():
-                return connection
-            connection.close()
-        return None
+        try:
+            # Taken out without asking whether there is one: that would be two steps.
+            while not (connection := kept.pop()).is_quiet():
+                connection.close()
+        except IndexError:
+            return None
+        return connection
 
     def _connect(self, answer_seconds: float) -> Connection:
         try:
@@ -199,14 +202,6 @@ class HttpStream:
             self._connection.hang_up()
         self._response.close()
         self._connection.close()
-
-
-def _popped(kept: deque[Connection]) -> Connection | None:
-    """Take the last one out. Asking whether there is one before would be two steps."""
-    try:
-        return kept.pop()
-    except IndexError:
-        return None
 
 
 def _whole(response: HTTPResponse, url: str) -> bytes:

@@ -1,13 +1,13 @@
 """Answers in the form that a Holdfast server gives them, read at once from their bytes. Knows no socket.
 
-`http.client` reads every form that HTTP allows: chunks, no length at all, several answers for one question. That takes
-longer than a whole claim. Nearly all answers have one form, which is read here:
+`http.client` reads every form that HTTP allows: chunks, no length at all, several answers for one question. That took
+half of all that the client did for a claim. Nearly all answers have one form, which is read here:
 
     HTTP/1.1 200 OK                                    not 204 or 304, nor below 200
     content-type: application/json                     whole lines of name: value, in whatever order
     content-length: 4                                  once
     x-request-id: req_…                                no transfer-encoding, no connection but keep-alive
-                                                       ▲
+
     null                                               as many bytes as were said, and not one more
 
 What is in doubt is not plain. Then `http.client` reads the answer from its first byte, so nothing is understood in two

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.json import Decoder
 
 from holdfast.errors import Deadlock, NotAllowed, Refused, ServerError
 
@@ -51,22 +51,15 @@ def envelope(answer: Answer) -> Envelope | None:
         return None
 
 
-def decoded(answer: Answer, reply: type[T], asked: str, url: str) -> T:
+def decoded(answer: Answer, decoder: Decoder[T], asked: str, url: str) -> T:
     """Return the reply that was promised. Raises `ServerError` for anything else."""
     try:
-        found: T = _decoder(cast("Any", reply)).decode(answer.body or b"null")
+        return decoder.decode(answer.body or b"null")
     except msgspec.MsgspecError as error:
         raise ServerError(
             f"{url} does not answer {asked} as a Holdfast server would ({error});"
             " check the address, and that server and client have the same version"
         ) from None
-    return found
-
-
-@cache
-def _decoder(reply: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - a class, or several
-    """Return what reads a reply. Kept: to look at what one of several kinds may be takes far longer than to read it."""
-    return msgspec.json.Decoder(reply)
 
 
 def refusal(answer: Answer, url: str, token_file: str | None = None) -> Refused:

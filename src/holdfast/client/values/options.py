@@ -66,9 +66,9 @@ class ClaimJobOptions(_EveryOption, total=False):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What one claim asks for. Times in seconds, as the caller gave them."""
+    """What one claim asks for. Times in seconds, and whole ones but for the wait."""
 
-    ttl: float | None
+    ttl: int | None
     owner: str | None
     wait: float = 0.0
     metadata: Metadata = None
@@ -94,11 +94,9 @@ def wanted(
     resume: bool = False,
 ) -> Wanted:
     """Put together what a claim asks for. What cannot be sent at all is refused here, before anything is asked."""
-    if ttl is not None:
-        whole_seconds(ttl)
     packed(metadata)
     return Wanted(
-        ttl=ttl,
+        ttl=None if ttl is None else whole_seconds(ttl),
         owner=owner,
         wait=wait_seconds(wait),
         metadata=metadata,

@@ -54,8 +54,8 @@ class Term:
         """Begin with the first promise, which came with an answer to what was sent at `sent`."""
         self.job_id = job_id
         self.token = token
-        self.title = f"the claim on {job_id}"
-        """What it is, for the text of errors."""
+        self.title = ""
+        """What it is, for the text of errors; empty for a claim, which is called by its job."""
         self.ended = False
         """It was given back; nothing that happens afterwards is a loss."""
         self.loss: Loss | None = None
@@ -135,7 +135,7 @@ class Term:
     def error(self) -> LeaseLost:
         """Return the exception for the loss."""
         loss = self.loss or Loss("expired")
-        return lost_error(self.title, loss, job_id=self.job_id, token=self.token)
+        return lost_error(self.title or f"the claim on {self.job_id}", loss, job_id=self.job_id, token=self.token)
 
 
 _HOW = {
