@@ -209,6 +209,26 @@ def test_child_that_cannot_start_is_told(tmp_path: Path) -> None:
     assert found_in(tmp_path / "data") == (tables_at(40, records), [])
 
 
+def test_child_finds_its_modules_where_its_server_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that found its modules by a path of its own has an archivist that finds them too."""
+    extra = tmp_path / "extra"
+    extra.mkdir()
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.syspath_prepend(extra)
+    (extra / "a_module_of_this_test.py").write_text("")
+    archivist = Child((sys.executable, "-P", "-c", "import a_module_of_this_test, sys; sys.exit(7)"))
+
+    async def scene() -> None:
+        journal = journal_with(archivist, tmp_path / "data")
+        await journal.open()
+        await journal.append(grants(1, 10))
+        with pytest.raises(JournalUnavailableError, match="ended with 7"):
+            await archive(journal, 0, 10)
+        await journal.close()
+
+    asyncio.run(scene())
+
+
 def test_too_long_a_tail_closes_the_door_to_claims(tmp_path: Path) -> None:
     """Beyond `tail_mib_max` new claims are refused, and all else is written; it opens by itself once it is archived."""
     archivist = Local()
@@ -257,6 +277,36 @@ def test_full_disk_under_the_archive_refuses_the_step_alone(tmp_path: Path) -> N
         Full.is_full = False
         assert await truth_is_there(await journal.open(), journal, records) == 0
         await archive(journal, 0, 60, records)
+        await journal.close()
+
+    asyncio.run(scene())
+    assert found_in(tmp_path) == (tables_at(60, records), [])
+
+
+def test_full_disk_under_the_tail_does_not_undo_a_step(tmp_path: Path) -> None:
+    """A step that is archived counts, though nothing could be dropped from the tail: that is done the next time."""
+    records = grants(1, 60)
+
+    class Full(apsw.Connection):
+        is_full = False
+
+        def executemany(self, statements: str, *args: object, **options: object) -> apsw.Cursor:
+            if Full.is_full and statements.startswith("DELETE FROM batch"):
+                raise apsw.FullError("database or disk is full")
+            return super().executemany(statements, *args, **options)  # type: ignore[arg-type]
+
+    async def scene() -> None:
+        journal = SqliteJournal(tmp_path, ballast_bytes=0, archivist=Local(), connect=Full)
+        await journal.open()
+        await journal.append(records[:30])
+        Full.is_full = True
+        await archive(journal, 0, 30, records)
+        assert journal.tail_bytes == 0 and journal.health().text == "ok"
+        await journal.append(records[30:])
+        Full.is_full = False
+        assert await truth_is_there(await journal.open(), journal, records) == 30
+        await archive(journal, 30, 60, records)
+        assert journal._seated("test").db.execute("SELECT count(*) FROM batch").get == 0
         await journal.close()
 
     asyncio.run(scene())

@@ -210,7 +210,11 @@ class SqliteJournal:
         tail.upto = self._archivist.position.upto
         self.tail_bytes -= fed_bytes
         self._judge()
-        await tail.drop_archived()
+        try:
+            await tail.drop_archived()
+        except JournalUnavailableError as error:
+            # The step counts all the same: whoever gave it must not give it again.
+            log.warning("%s; what is archived is dropped from the tail the next time", error)
         self._leave_mark()
 
     async def fill(

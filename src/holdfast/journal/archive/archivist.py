@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -388,8 +389,14 @@ class Child:
 
 
 def _started(command: list[str], numbers: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    """Start a process that inherits these files. It takes a few milliseconds, however large this one is (`vfork`)."""
-    return subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.DEVNULL)  # noqa: S603 - our own module
+    """Start a process that inherits these files. It takes a few milliseconds, however large this one is (`vfork`).
+
+    It finds its modules where this one did, whatever had been done to let it find them.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(  # noqa: S603 - our own module
+        command, pass_fds=numbers, stdin=subprocess.DEVNULL, env=environment
+    )
 
 
 class _GoneError(Exception):

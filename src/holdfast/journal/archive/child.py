@@ -35,7 +35,8 @@ from holdfast.journal.store import DiskFullError
 if TYPE_CHECKING:
     from holdfast.journal.archive.messages import Order
 
-NICE = 10
+NICE = 5
+"""Behind whoever claims, and not so far that it would never catch up where every core is busy."""
 
 
 def serve(connection: socket.socket) -> None:
