@@ -124,6 +124,20 @@ def test_a_refused_append_takes_back_all_at_once(*, is_at_once: bool) -> None:
 
 
 @either_way
+def test_who_hears_of_a_refused_append_is_served_again(*, is_at_once: bool) -> None:
+    """The state is read anew before anybody can ask again, if reading waits for nobody: one failure, one 503 (I6)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = FateJournal(is_at_once=is_at_once)
+        async with serving(journal, clock) as engine:
+            journal.fates.append("refused")
+            assert isinstance((await engine.ask(acquire("job")))[0], Unavailable)
+            assert isinstance((await engine.ask(acquire("job", "again")))[0], Acquired)
+
+    run(test)
+
+
+@either_way
 @pytest.mark.parametrize("fate", ["lost", "kept"])
 def test_an_unknown_append_is_not_answered_as_done(fate: str, *, is_at_once: bool) -> None:
     """Nobody knows what became of the batch: its answers say so, nobody hears of its records, and the engine ends."""

@@ -343,7 +343,7 @@ class Engine:
             self.feed.publish(batch)
             failpoint("after_publish_before_answer")
         except JournalUnavailableError as error:
-            self._take_back(answers, Unavailable(str(error)))
+            self._writer = asyncio.create_task(self._take_back(answers, Unavailable(str(error))))
         except BaseException as error:
             self._fail(error, answers)
             if not isinstance(error, Exception):
@@ -357,21 +357,19 @@ class Engine:
 
     # When the journal fails.
 
-    def _take_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
+    async def _take_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
         """Nothing of the batch happened, nor of what was decided on top of it: say so and read the state anew.
 
         Who stands in line may have its place since an earlier batch. That is known when the state was read anew, and
-        told then: `waiting` with its ticket, as after a restart (W2), or that nothing happened.
+        told then: `waiting` with its ticket, as after a restart (W2), or that nothing happened. All in one task: if
+        reading waits for nobody, whoever hears of it is served again when it asks again.
         """
-        self._trouble.began(refused.text)
-        self._serving = False
-        owed = self._take_all_owed(answers)
-        self._answers = [answer for answer in owed if isinstance(answer[1], Waited)]
-        answer_all((reply, refused, now) for reply, outcome, now in owed if not isinstance(outcome, Waited))
-        self._writer = asyncio.create_task(self._read_anew(refused))
-
-    async def _read_anew(self, refused: Unavailable) -> None:
         try:
+            self._trouble.began(refused.text)
+            self._serving = False
+            owed = self._take_all_owed(answers)
+            self._answers = [answer for answer in owed if isinstance(answer[1], Waited)]
+            answer_all((reply, refused, now) for reply, outcome, now in owed if not isinstance(outcome, Waited))
             # What is being archived is durable; but a journal is not asked to read and to archive at once.
             await self._archiver.end()
             if self._stopping or self.failed is not None:
