@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.server.doors.exchange import LARGE_BYTES, Exchange
 from holdfast.server.doors.lanes import InTurn, Lanes
 from holdfast.server.doors.request import request_from
+from holdfast.server.pauses import Pauses
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.http import parse_answers
@@ -93,6 +94,37 @@ def test_large_bodies_of_streams_are_read_one_in_a_turn() -> None:
     done = asyncio.run(scene())
     assert done[0] == 1, "the small one"
     assert all(after - before <= 1 for before, after in pairwise(done))
+
+
+class _Accounts(Lanes):
+    """Who is in debt at a server, and nothing else of it. Its clock stands still."""
+
+    def __init__(self, counts: Path) -> None:
+        self.debtors = {}
+        self.now_ms = lambda: 0
+        self._pauses = Pauses(str(counts))
+
+
+def test_nobody_is_in_debt_for_a_pause_of_the_machine(tmp_path: Path) -> None:
+    """A request that took 30 ms, of which others had the processor for 29, brings no debt; each pause excuses once."""
+    counts = tmp_path / "schedstat"
+    counts.write_text("5000000 1000000 7\n")
+    accounts = _Accounts(counts)
+    counts.write_text("6000000 30000000 8\n")
+    accounts.charge("ana", 0.030)
+    assert accounts.debtors == {}
+    accounts.charge("bob", 0.030)
+    assert set(accounts.debtors) == {"bob"}
+    counts.write_text("7000000 40000000 9\n")
+    accounts.charge("ana", 0.030)
+    assert set(accounts.debtors) == {"bob", "ana"}
+    assert accounts.debtors["ana"] < accounts.debtors["bob"]
+
+
+def test_pauses_are_those_that_the_system_counts(tmp_path: Path) -> None:
+    """Where the system counts no pauses there are none; where it does, they never shrink."""
+    assert Pauses(str(tmp_path / "nothing")).since_last() == 0
+    assert Pauses().since_last() >= 0
 
 
 def test_debtors_have_their_turns_one_user_after_another() -> None:

@@ -11,8 +11,8 @@ between two looks at the sockets, one after another, so that nobody waits for on
 
 Whoever asks what takes long is in debt for a while: all its connections stand behind, and of theirs one request is
 begun between two looks. So the others wait for one such request, and not for as many as one user has connections.
-Those in debt have their turns one user after another: who fell into debt because the machine paused waits for one
-request of each, and not for all that another has asked.
+Those in debt have their turns one user after another: who fell into debt although it asked little waits for one request
+of each, and not for all that another has asked. For a pause of the machine nobody is in debt (`server/pauses`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.server.doors.message import Beginning
 from holdfast.server.doors.untaken import Untaken
+from holdfast.server.pauses import Pauses
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class Lanes:
         """How many connections each principal has; and all of them together."""
         self._known = 0
         self.untaken = Untaken(routes.api.principal_of)
+        self._pauses = Pauses()
         self.debtors: dict[object, int] = {}
         """Who is in debt, and until when: a principal, or a connection whose principal is not known."""
         self._backlog: deque[Behind] = deque()
@@ -176,6 +178,7 @@ class Lanes:
         """Count a second and look at every connection's time, without keeping the others waiting."""
         self.now_seconds += 1
         self._read_date()
+        self._pauses.since_last()
         for who in list(self.debtors):
             self.is_in_debt(who)
         for number, connection in enumerate(list(self.connections), 1):
@@ -198,8 +201,13 @@ class Lanes:
         self.beginning = Beginning(self.date)
 
     def charge(self, who: object, took_seconds: float) -> None:
-        """Let somebody be in debt for a request that took long."""
-        self.debtors[who] = self.now_ms() + min(int(DEBT_TIMES * took_seconds * 1000), DEBT_MS_MAX)
+        """Let somebody be in debt for a request that took long, but not for what others had of the processor.
+
+        Pauses since the last look count, be it that of `tick`: each excuses somebody once.
+        """
+        own_seconds = took_seconds - self._pauses.since_last()
+        if own_seconds >= LONG_SECONDS:
+            self.debtors[who] = self.now_ms() + min(int(DEBT_TIMES * own_seconds * 1000), DEBT_MS_MAX)
 
     def is_in_debt(self, who: object) -> bool:
         """Tell whether somebody asked just now what took long."""
