@@ -22,7 +22,6 @@ from holdfast.journal.archive.file import LOCK, Lock
 from holdfast.journal.archive.messages import Commit, Order
 from holdfast.journal.base import (
     Changes,
-    HistoryQuery,
     Journal,
     JournalLockedError,
     JournalLostError,
@@ -30,7 +29,7 @@ from holdfast.journal.base import (
     Recovered,
 )
 from holdfast.journal.sqlite import FILE, SqliteJournal
-from holdfast.testing._contract_tools import tables_of
+from holdfast.testing._contract_tools import pages, tables_of
 from tests.journal.archiving import archive, changes, head_at, rows_at, tables_at, upto_of
 from tests.journal.records import WALL_MS, grants
 from tests.journal.running import found_in, nothing, run, takes_claims
@@ -58,7 +57,7 @@ async def truth_is_there(recovered: Recovered, journal: Journal, records: list[R
     assert tables == tables_at(upto, records)
     assert list(recovered.records) == records[upto:]
     history = [record for record in reversed(records) if is_history(record.event)]
-    assert (await journal.history(HistoryQuery(limit=100_000))).records == history
+    assert await pages(journal, 1_000) == history
     return upto
 
 
@@ -452,7 +451,8 @@ def test_signals_for_the_server_do_not_end_the_archivist(tmp_path: Path) -> None
         await journal.append(grants(1, 10))
         await archive(journal, 0, 10)
         process = archivist._process
-        assert process is not None
+        assert process is not None and journal._lock is not None
+        assert os.pread(journal._lock.file, 32, 0) == b"%d\n" % process.pid, "people can see whom to wait for"
         for number in (signal.SIGINT, signal.SIGTERM):
             process.send_signal(number)
         await journal.append(grants(11, 20))

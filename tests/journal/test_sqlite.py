@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 from holdfast.journal import mark
+from holdfast.journal.archive.archivist import Child, Local
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK
 from holdfast.journal.base import Changes, HistoryQuery, JournalDamagedError, JournalError, Keeping
@@ -330,7 +331,10 @@ def test_dropping_goes_in_small_slices(tmp_path: Path, monkeypatch: pytest.Monke
     assert max(size_bytes for _, size_bytes in seen) <= 256 * 4_200
 
 
-def test_the_loop_turns_between_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("archivist", [Local, Child])
+def test_the_loop_turns_between_pieces(
+    archivist: type[Local | Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between any two pieces that the archive is given, and any two that are dropped, the loop turns."""
     given: list[int] = []
     turns: list[int] = []
@@ -352,7 +356,7 @@ def test_the_loop_turns_between_pieces(tmp_path: Path, monkeypatch: pytest.Monke
             turns.append(max(len(noted) - before[0], len(given) - before[1]))
         await step
 
-    run(scene, tmp_path)
+    run(scene, tmp_path, archivist=archivist())
     assert sum(turns) > 50 and max(turns) <= 1
 
 

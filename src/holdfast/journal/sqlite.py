@@ -390,7 +390,7 @@ class SqliteJournal:
     def _open_files(self, opening: Opening) -> None:
         store, lock, found = opening.run()
         try:
-            place = Place(self._directory / archive_file.FILE, opening.identity, self._keeping, lock.file, self._watch)
+            place = Place(self._directory / archive_file.FILE, opening.identity, self._keeping, lock, self._watch)
             self._archivist.open(place)
         except BaseException:
             lock.release()

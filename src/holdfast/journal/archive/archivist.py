@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.core.events import Record
-    from holdfast.journal.archive.file import Connect, Position
+    from holdfast.journal.archive.file import Connect, Lock, Position
     from holdfast.journal.archive.messages import Answer, Order
     from holdfast.journal.base import Changes, Keeping, Values, Watch
     from holdfast.journal.store import Store
@@ -67,7 +67,7 @@ class Place(msgspec.Struct, frozen=True):
     path: Path
     identity: int
     keeping: Keeping
-    lock: int
+    lock: Lock
     watch: Watch
 
 
@@ -286,10 +286,11 @@ class Child:
         with theirs:
             self._socket = ours
             ours.setblocking(False)
-            numbers = (theirs.fileno(), self._place.lock)
+            numbers = (theirs.fileno(), self._place.lock.file)
             command = [*self._command, str(theirs.fileno())]
             self._process = _started(command, numbers)
         place = self._place
+        place.lock.note(self._process.pid)
         await self._send(Setup(str(place.path), place.identity, place.keeping))
         self._hear(await self._receive())
 
@@ -318,6 +319,8 @@ class Child:
         if self._socket is None:
             raise _GoneError
         await asyncio.get_running_loop().sock_sendall(self._socket, framed(order))
+        # What the socket takes at once is sent without a turn of the loop, and a quick child makes room all the time.
+        await asyncio.sleep(0)
 
     async def _receive(self) -> Answer:
         (length,) = LENGTH.unpack(await self._bytes(LENGTH.size))

@@ -189,9 +189,10 @@ class Lock:
         )
 
     def note(self, process: int) -> None:
-        """Write down who has inherited it: for people."""
-        os.ftruncate(self.file, 0)
-        os.pwrite(self.file, f"{process}\n".encode(), 0)
+        """Write down who has inherited it: for people, and so never a reason to fail."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self.file, 0)
+            os.pwrite(self.file, f"{process}\n".encode(), 0)
 
     def release(self) -> None:
         """Give it back. Nobody else can have the file open: a server takes it only after it has the journal."""

@@ -75,17 +75,9 @@ SELECT number, name FROM tables ORDER BY number
 -- A table that was not there.
 INSERT INTO tables (number, name) VALUES (?, ?)
 
--- name: read_state
--- All values of a table, in their order.
-SELECT key, value, checksum FROM state WHERE place >= ? AND place < ? ORDER BY place
-
 -- name: read_state_after
 -- Some values of a table, in their order.
 SELECT place, key, value, checksum FROM state WHERE place > ? AND place < ? ORDER BY place LIMIT ?
-
--- name: read_state_totals
--- How many values there are, and the sum of their checksums.
-SELECT count(*), coalesce(sum(checksum), 0) FROM state
 
 -- name: read_last_place
 -- The last place of a table.
@@ -136,10 +128,6 @@ SELECT seq, body FROM history WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 -- name: read_all_history
 -- All that is kept, oldest first.
 SELECT seq, wall_ms, who, body FROM history ORDER BY seq
-
--- name: read_history_totals
--- How many records are kept.
-SELECT count(*) FROM history
 
 -- name: has_history
 -- Whether a record is kept.
@@ -291,10 +279,6 @@ UPDATE grant_kept SET names = ? WHERE seq = ?
 -- name: drop_grant_kept
 -- A grant is not needed any more.
 DELETE FROM grant_kept WHERE seq = ?
-
--- name: read_first_grant_kept
--- The eldest grant that is kept.
-SELECT min(seq) FROM grant_kept
 
 -- name: read_all_grants_kept
 -- All of them.
