@@ -208,6 +208,37 @@ def test_child_that_cannot_start_is_told(tmp_path: Path) -> None:
     assert found_in(tmp_path / "data") == (tables_at(40, records), [])
 
 
+class Stopped(Child):
+    """Stops its child before the commit of a step, once."""
+
+    stops = True
+
+    async def _send(self, order: Order) -> None:
+        if isinstance(order, Commit) and self.stops:
+            self.stops = False
+            assert self._process is not None
+            self._process.send_signal(signal.SIGSTOP)
+        await super()._send(order)
+
+
+def test_child_that_hangs_is_ended_and_told(tmp_path: Path) -> None:
+    """A child that does nothing for long is ended; health says so, and the next one does the step."""
+    records = grants(1, 30)
+
+    async def scene() -> None:
+        journal = journal_with(Stopped(silence_seconds=2), tmp_path)
+        await journal.open()
+        await journal.append(records)
+        with pytest.raises(JournalUnavailableError, match="did nothing for 2 s and was ended"):
+            await archive(journal, 0, 30, records)
+        assert "did nothing for 2 s" in journal.health().text
+        await archive(journal, 0, 30, records)
+        assert journal.health().text == "ok" and journal.tail_bytes == 0
+        await journal.close()
+
+    asyncio.run(scene())
+
+
 def test_child_finds_its_modules_where_its_server_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that found its modules by a path of its own has an archivist that finds them too."""
     extra = tmp_path / "extra"
@@ -339,8 +370,10 @@ def test_changes_that_do_not_fit_are_refused(kind: type[Local | Child], wrong: s
 
         if wrong == "new":
             assert b"row/1" in rows_at(60)
-        with pytest.raises(JournalUnavailableError, match="is damaged"):
+        with pytest.raises(JournalUnavailableError, match="is damaged") as refused:
             await journal.archive(60, head_at(60, records), given(), WALL_MS)
+        # The server ends a child that has refused. That is nothing to be told of.
+        assert "killed" not in str(refused.value)
         assert await truth_is_there(await journal.open(), journal, records) == 30
         await archive(journal, 30, 60, records)
         await journal.close()

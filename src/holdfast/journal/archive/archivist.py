@@ -41,7 +41,7 @@ from holdfast.journal.base import JournalError, JournalUnavailableError, Outcome
 from holdfast.journal.store import DiskFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from pathlib import Path
 
     from holdfast.core.events import Record
@@ -57,6 +57,8 @@ COMMAND = (sys.executable, "-P", "-m", "holdfast.journal.archive.child")
 POLL_SECONDS = 0.01
 END_POLLS = 1_000
 """How often the end of a child is looked for before it is killed: ten seconds."""
+SILENCE_SECONDS = 120
+"""How long a child may take for one piece, or for a commit: far longer than a sound one does, niced as it is."""
 
 log = logging.getLogger("holdfast.journal")
 
@@ -246,9 +248,13 @@ class Child:
     reader: Reader
     position: Position
 
-    def __init__(self, command: tuple[str, ...] = COMMAND) -> None:
-        """Prepare. `command` is what is started, with the number of a socket behind it."""
+    def __init__(self, command: tuple[str, ...] = COMMAND, silence_seconds: float = SILENCE_SECONDS) -> None:
+        """Prepare. `command` is what is started, with the number of a socket behind it.
+
+        One that neither takes nor says anything for `silence_seconds` hangs, and is killed.
+        """
         self._command = command
+        self._silence_seconds = silence_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
@@ -318,13 +324,24 @@ class Child:
     async def _send(self, order: Order) -> None:
         if self._socket is None:
             raise _GoneError
-        await asyncio.get_running_loop().sock_sendall(self._socket, framed(order))
+        async with self._patience():
+            await asyncio.get_running_loop().sock_sendall(self._socket, framed(order))
         # What the socket takes at once is sent without a turn of the loop, and a quick child makes room all the time.
         await asyncio.sleep(0)
 
     async def _receive(self) -> Answer:
-        (length,) = LENGTH.unpack(await self._bytes(LENGTH.size))
-        return answer_of(await self._bytes(length))
+        async with self._patience():
+            (length,) = LENGTH.unpack(await self._bytes(LENGTH.size))
+            return answer_of(await self._bytes(length))
+
+    @contextlib.asynccontextmanager
+    async def _patience(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._silence_seconds):
+                yield
+        except TimeoutError:
+            text = f"archive: the archivist did nothing for {self._silence_seconds} s and was ended"
+            raise _GoneError(text) from None
 
     async def _bytes(self, count: int) -> bytes:
         loop, parts = asyncio.get_running_loop(), bytearray()

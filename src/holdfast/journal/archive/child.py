@@ -62,7 +62,7 @@ def serve(connection: socket.socket) -> None:
         except DiskFullError as error:
             _tell(connection, f"archive: the disk is full: {error}")
         except JournalError as error:
-            _tell(connection, str(error))
+            _tell(connection, "archive: " + str(error).removeprefix("archive: "))
         except Exception as error:  # noqa: BLE001 - Whatever it is, the server says it.
             _tell(connection, f"archive: the archivist failed: {type(error).__name__}: {error}")
 
