@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
 from contextlib import closing
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import apsw
 import pytest
 
 from holdfast.core.events import Ended, Record, SessionEnded, grants_of, names_of
-from holdfast.journal.archive import pruning
+from holdfast.journal.archive import entries, pruning
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import OPEN
 from holdfast.journal.base import HeldQuery, HistoryQuery, JournalUnavailableError, Keeping
@@ -57,9 +58,16 @@ def nothing_is_left_over(directory: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_pruning_leaves_nothing_over(seed: int, tmp_path: Path) -> None:
-    """After each step, whatever limit was passed, names and kept grants are those of what is left, and no more."""
+@pytest.mark.parametrize("seed", range(12))
+def test_a_pruning_leaves_nothing_over(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each step, whatever limit was passed, names and kept grants are those of what is left, and no more.
+
+    It is so too where what a step may hold of them at once is soon too much.
+    """
+    if seed % 2:
+        monkeypatch.setattr(entries, "BYTES_MAX", 900)
+        monkeypatch.setattr(entries, "LIVING_MAX", 800)
+        monkeypatch.setattr(pruning, "SOME_BYTES", 500)
     chance = random.Random(seed)
     keeping = [Keeping(wall_ms=50), Keeping(records_max=20), Keeping(bytes_max=4_000)][seed % 3]
 
@@ -146,4 +154,42 @@ def test_a_step_drops_a_bounded_number(tmp_path: Path, monkeypatch: pytest.Monke
         await journal.close()
 
     asyncio.run(scene())
+    nothing_is_left_over(tmp_path)
+
+
+MANY, LARGE = 400, 100_000
+"""So many records, of so many bytes: 40 MB."""
+HELD_MAX = 24 * 1024 * 1024
+"""What a step may hold of them."""
+
+
+@pytest.mark.parametrize("lowered", [{"wall_ms": 0}, {"records_max": 40}, {"bytes_max": 40 * LARGE}])
+@pytest.mark.parametrize("people", [1, 40])
+def test_a_step_holds_a_bounded_number_of_bytes(lowered: dict[str, int], people: int, tmp_path: Path) -> None:
+    """However large records are, of what a step enters and of what it drops only some MiB are in memory at once."""
+
+    async def held(journal: SqliteJournal) -> int:
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        await journal.archive(MANY, b"head", [], LATER_MS)
+        return tracemalloc.get_traced_memory()[1] - before
+
+    async def scene() -> None:
+        journal = _journal(tmp_path, Keeping(wall_ms=2 * LATER_MS))
+        await journal.open()
+        for seq in range(1, MANY + 1):
+            await journal.append([grant(seq, f"job/{seq}", principal=f"p{seq % people}", metadata="x" * LARGE)])
+        assert await held(journal) < HELD_MAX, "entering"
+        await journal.close()
+        journal = _journal(tmp_path, Keeping(**{"wall_ms": 2 * LATER_MS, **lowered}))
+        list((await journal.open()).records)
+        assert await held(journal) < HELD_MAX, "dropping"
+        assert len((await journal.history(HistoryQuery(limit=MANY))).records) <= 40
+        await journal.close()
+
+    tracemalloc.start()
+    try:
+        asyncio.run(scene())
+    finally:
+        tracemalloc.stop()
     nothing_is_left_over(tmp_path)

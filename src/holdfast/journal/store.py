@@ -100,6 +100,27 @@ class Store:
         finally:
             self._watch.leave(number)
 
+    def some_bytes(self, name: str, values: Row, bytes_max: int) -> list[tuple[Any, ...]]:
+        """Return the first rows of a named statement, the last one that which brings them to so many bytes.
+
+        What is counted is the last column of each.
+        """
+        self._refuse_if_unknown()
+        rows: list[tuple[Any, ...]] = []
+        size_bytes = 0
+        number = self._watch.enter(name)
+        try:
+            for row in self.db.execute(self._sql[name], values):
+                rows.append(row)
+                size_bytes += len(row[-1])
+                if size_bytes >= bytes_max:
+                    break
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise self._unreadable(name, error) from error
+        finally:
+            self._watch.leave(number)
+        return rows
+
     def one(self, name: str, values: Row = ()) -> tuple[Any, ...] | None:
         """Return the first row of a named statement."""
         rows = self.some(name, values)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import subprocess
@@ -35,7 +34,7 @@ from holdfast.journal.archive.messages import (
     answer_of,
     framed,
 )
-from holdfast.journal.archive.reader import Reader
+from holdfast.journal.archive.reader import Reader, one_instant
 from holdfast.journal.archive.writer import Writer
 from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.store import DiskFullError
@@ -59,8 +58,6 @@ END_POLLS = 1_000
 """How often the end of a child is looked for before it is killed: ten seconds."""
 SILENCE_SECONDS = 120
 """How long a child may take for one piece, or for a commit: far longer than a sound one does, niced as it is."""
-
-log = logging.getLogger("holdfast.journal")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -226,7 +223,7 @@ class Local:
         if self._alone:
             yield self.reader
             return
-        with _one_instant(self._read_only()) as reader:
+        with one_instant(self._read_only()) as reader:
             yield reader
 
     async def settle(self) -> None:
@@ -387,7 +384,7 @@ class Child:
     @contextlib.contextmanager
     def another_reader(self) -> Iterator[Reader]:
         """Give a reader of its own."""
-        with _one_instant(open_for_reading(self._place.path, watch=self._place.watch)) as reader:
+        with one_instant(open_for_reading(self._place.path, watch=self._place.watch)) as reader:
             yield reader
 
     async def close(self) -> None:
@@ -441,14 +438,3 @@ def _words(why: str, process: subprocess.Popen[bytes] | None) -> str:
     code = process.returncode
     ended = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
     return f"archive: the archivist {ended}" + (f": {why}" if why else "")
-
-
-@contextlib.contextmanager
-def _one_instant(store: Store) -> Iterator[Reader]:
-    try:
-        store.db.execute("BEGIN").fetchall()
-        reader = Reader(store)
-        reader.position()
-        yield reader
-    finally:
-        store.close()

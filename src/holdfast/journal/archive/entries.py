@@ -2,7 +2,8 @@
 
 A name's row says of a grant until which record it lasted, and of an end which grant it ended. `living` has the grant of
 each name that is held: by it an end finds its grant. Most leases begin and end within one step: then nothing of this
-is written but the two rows, each once. So rows are gathered in memory and written many at a time, in their order.
+is written but the two rows, each once. So rows are gathered in memory and written many at a time, in their order: as
+many as a step may hold, in number and in bytes.
 
 The history of a backup, or of a journal of before, begins somewhere, and `put_right` lets the state be right. A lease
 that is alive may be older than the history: a grant is made up for it, from the lease as it stands, with a number below
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 
 ROWS_MAX = 32_768
 """How many rows are gathered before they are written."""
+BYTES_MAX = 8 * 1024 * 1024
+"""How many bytes of records are: small ones are too many rows long before."""
+LIVING_MAX = 32 * 1024 * 1024
+"""How many bytes of names are remembered as looked at, each with what else is kept for it."""
+LOOKED_AT_BYTES = 128
+"""What is kept for a name that was looked at, but for the name itself."""
 
 SLOTS = "slots"
 """The table of the state that has the leases."""
@@ -46,6 +53,8 @@ class Entries:
         self._store = store
         self._shares = shares
         self._history: list[tuple[int, int, int, bytes]] = []
+        self._bytes = 0
+        """How many bytes those have, with their names."""
         self._names: list[NameRow] = []
         self._ends: list[tuple[int, int, str, int]] = []
         """Grants that are written already and have ended: until, and the key of their row."""
@@ -53,6 +62,7 @@ class Entries:
         """The grant of each name that was looked at: its row, its number once that is written, or None."""
         self._stored: set[str] = set()
         """Of those, the names that `living` has."""
+        self._living_bytes = 0
         self._fresh: list[str] = []
         """Names that were granted since the last time that rows were written."""
         self._untils: dict[int, int] = {}
@@ -72,13 +82,17 @@ class Entries:
             size_bytes += len(name.encode())
         number = self._shares.add(principal_of(event) if who is None else who, size_bytes)
         self._history.append((seq, record.wall_ms, number, body))
+        self._bytes += size_bytes
         stretch = stretch_of(seq)
         if record.wall_ms < self._walls_ms.get(stretch, OPEN):
             self._walls_ms[stretch] = record.wall_ms
         if names:
             self._enter_names(seq, event, names)
-        if len(self._history) + len(self._names) >= ROWS_MAX:
-            self.write_rows()
+        if len(self._history) + len(self._names) >= ROWS_MAX or self._bytes >= BYTES_MAX:
+            if self._living_bytes >= LIVING_MAX:
+                self.write()
+            else:
+                self.write_rows()
 
     def _enter_names(self, seq: int, event: Event, names: tuple[str, ...]) -> None:
         segment = segment_of(seq)
@@ -132,6 +146,7 @@ class Entries:
             if found is not None:
                 self._stored.add(name)
             self._living[name] = None if found is None else found[0]
+            self._living_bytes += len(name) + LOOKED_AT_BYTES
         return self._living[name]
 
     def _note_until(self, segment: int, until: int) -> None:
@@ -150,6 +165,7 @@ class Entries:
             if isinstance(held, list):
                 living[name] = held[_SEQ]  # type: ignore[assignment] # a number, in each row
         self._history, self._names, self._ends, self._fresh = [], [], [], []
+        self._bytes = 0
 
     def write(self) -> None:
         """Write all that is left: rows, who holds what, segments and stretches."""
@@ -160,7 +176,7 @@ class Entries:
         self._store.do("drop_living", [(name,) for name in freed])
         self._store.do("write_segment", sorted(self._untils.items()))
         self._store.do("write_stretch", sorted(self._walls_ms.items()))
-        self._living, self._stored = {}, set()
+        self._living, self._stored, self._living_bytes = {}, set(), 0
         self._untils, self._walls_ms = {}, {}
 
 

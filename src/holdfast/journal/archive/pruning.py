@@ -4,6 +4,7 @@ A grant that goes while its lease lives, or while its end is kept, is kept besid
 is answered from it. It goes for good with its end.
 
 One step drops a bounded number. Where more is to go, because somebody lowered a limit, the next steps go on with it.
+Records may have megabytes each: so what is read of them at once is bounded in bytes too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ STEP_MAX = 200_000
 """How many records one step drops at most."""
 SOME = 4_096
 """How many are dropped together: of most leases, grant and end are both among them."""
-PAGE = 64
+SOME_BYTES = 8 * 1024 * 1024
+"""After how many bytes of records no more are added to those: small ones are too many long before."""
 STRETCHES = 256
 
 
@@ -63,7 +65,8 @@ class Pruning:
         while self._left > 0 and (stretches := self._store.some("read_overdue_stretches", (overdue_ms, STRETCHES))):
             for (stretch,) in stretches:
                 first, behind = stretch << 10, (stretch + 1) << 10
-                rows = self._store.some("read_overdue_history", (first, behind, overdue_ms, SOME))
+                bounds = (first, behind, overdue_ms, SOME)
+                rows = self._store.some_bytes("read_overdue_history", bounds, SOME_BYTES)
                 self._forget([Going(*row) for row in rows])
                 earliest = self._store.one("read_earliest", (first, behind))
                 if earliest is None or earliest[0] is None:
@@ -73,24 +76,29 @@ class Pruning:
 
     def _drop_excess(self, excess: Callable[[], int], weigh: Callable[[Going], int], *, by_bytes: bool) -> None:
         while self._left > 0 and (too_much := excess()) > 0:
-            seen: dict[int, Going] = {}
-
-            def eldest(who: str, seen: dict[int, Going] = seen) -> Iterator[tuple[int, int]]:
-                for going in self._eldest(self._shares.by_name[who].number):
-                    seen[going.seq] = going
-                    yield going.seq, weigh(going)
-
-            sums = [(share.name, share.bytes if by_bytes else share.records) for share in self._shares.by_name.values()]
-            chosen = eldest_of_the_largest(sums, eldest, too_much, min(SOME, self._left))
-            if not chosen:
+            some = self._eldest_of_the_largest(too_much, weigh, by_bytes=by_bytes)
+            if not some:
                 return
-            self._forget([seen[seq] for seq in sorted(chosen)])
+            self._forget(some)
 
-    def _eldest(self, who: int) -> Iterator[Going]:
-        after = -OPEN
-        while rows := self._store.some("read_eldest_of", (who, after, PAGE)):
-            yield from (Going(seq, who, body) for seq, body in rows)
-            after = rows[-1][0]
+    def _eldest_of_the_largest(self, excess: int, weigh: Callable[[Going], int], *, by_bytes: bool) -> list[Going]:
+        seen: dict[int, Going] = {}
+        size_bytes = 0
+
+        def eldest(who: str) -> Iterator[tuple[int, int]]:
+            # One by one: of each who is asked, no more is read than what goes.
+            nonlocal size_bytes
+            number = self._shares.by_name[who].number
+            for seq, body in self._store.run("read_eldest_of", (number,)):
+                if size_bytes >= SOME_BYTES:
+                    return
+                going = seen[seq] = Going(seq, number, body)
+                size_bytes += len(body)
+                yield seq, weigh(going)
+
+        sums = [(share.name, share.bytes if by_bytes else share.records) for share in self._shares.by_name.values()]
+        chosen = eldest_of_the_largest(sums, eldest, excess, min(SOME, self._left))
+        return [seen[seq] for seq in sorted(chosen)]
 
     def _forget(self, some: list[Going]) -> None:
         """Drop records, with their names, but keep the grants that are needed."""

@@ -6,6 +6,7 @@ as in tests on a disk in memory, sees more: so whoever asks says up to which num
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -114,6 +115,18 @@ class Reader:
             raise self.store.damaged(f"the grant of record {seq} is missing")
         (record,) = decode_batch(found[0])
         return dict(grants_of(record.event))
+
+
+@contextlib.contextmanager
+def one_instant(store: Store) -> Iterator[Reader]:
+    """Give a reader that sees one instant, for as long as the block lasts, and close the store then."""
+    try:
+        store.db.execute("BEGIN").fetchall()
+        reader = Reader(store)
+        reader.position()
+        yield reader
+    finally:
+        store.close()
 
 
 def _next_after(name: str) -> str:

@@ -138,8 +138,8 @@ SELECT 1 FROM history WHERE seq = ?
 SELECT body FROM history WHERE seq = ?1 UNION ALL SELECT body FROM grant_kept WHERE seq = ?1
 
 -- name: read_eldest_of
--- Some of what somebody has left, eldest first.
-SELECT seq, body FROM history WHERE who = ? AND seq > ? ORDER BY seq LIMIT ?
+-- What somebody has left, eldest first.
+SELECT seq, body FROM history WHERE who = ? ORDER BY seq
 
 -- name: read_who
 -- How much of the history each has left.

@@ -52,14 +52,7 @@ class Tail:
 
     def some(self, after: int, upto: int) -> list[Batch]:
         """Return some batches after a number and up to another: for the archive."""
-        rows: list[Batch] = []
-        size_bytes = 0
-        for first, last, body in self._store.run("read_batches_upto", (after, upto)):
-            rows.append((first, last, body))
-            size_bytes += len(body)
-            if size_bytes >= FEED_BYTES:
-                break
-        return rows
+        return self._store.some_bytes("read_batches_upto", (after, upto), FEED_BYTES)
 
     async def batches(self, after: int, upto: int) -> AsyncIterator[Batch]:
         """Yield the batches after a number and up to another. Others have their turn in between."""
