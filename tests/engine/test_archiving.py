@@ -225,7 +225,7 @@ def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "holdfast.engine"):
         run(test)
     first, second = caplog.messages
-    assert first == "archive: no room; nothing is lost, and archiving is tried again after some more records"
+    assert first == "archive: no room; nothing is lost, and archiving is tried again within half a minute"
     assert second == "archiving works again: all records up to 1 are archived"
 
 

@@ -13,13 +13,14 @@ from contextlib import closing
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 
 from holdfast.core.events import Record, is_history
 from holdfast.journal.archive.archivist import Child, Local
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK, Lock
-from holdfast.journal.archive.messages import Commit, Order
+from holdfast.journal.archive.messages import Commit, Order, Setup
 from holdfast.journal.base import (
     Changes,
     Journal,
@@ -206,6 +207,29 @@ def test_child_that_cannot_start_is_told(tmp_path: Path) -> None:
 
     asyncio.run(after())
     assert found_in(tmp_path / "data") == (tables_at(40, records), [])
+
+
+class Older(Child):
+    """Says that its server is of an earlier version."""
+
+    async def _send(self, order: Order) -> None:
+        await super()._send(msgspec.structs.replace(order, version="0.1.0") if isinstance(order, Setup) else order)
+
+
+def test_child_of_another_version_writes_nothing(tmp_path: Path) -> None:
+    """After an upgrade the installed code is newer than the server that runs: it must not write what that one reads."""
+    records = grants(1, 30)
+
+    async def scene() -> None:
+        journal = journal_with(Older(), tmp_path)
+        await journal.open()
+        await journal.append(records)
+        with pytest.raises(JournalUnavailableError, match=r"was installed after the server.*Restart the server"):
+            await archive(journal, 0, 30, records)
+        await journal.close()
+
+    asyncio.run(scene())
+    assert found_in(tmp_path) == ({}, [record.seq for record in records])
 
 
 class Stopped(Child):
@@ -417,6 +441,13 @@ def test_lost_archive_is_refused(data: Path) -> None:
     (data / ARCHIVE).write_bytes(kept)
     (data / ARCHIVE).chmod(0o600)
     assert found_in(data)[1] == list(range(31, 41))
+
+
+def test_archive_without_a_journal_is_refused(data: Path) -> None:
+    """An archive alone is not emptied for a new journal, though no other file tells of the one that it had."""
+    for name in (FILE, "journal.mark"):
+        (data / name).unlink()
+    assert f"move {ARCHIVE} out of the directory" in refused(data)
 
 
 def test_older_archive_is_refused(data: Path) -> None:

@@ -177,7 +177,7 @@ class Archiver:
     def _be_refused(self, why: str) -> None:
         """Try again later, not at once: what was refused now would most likely be refused after every batch."""
         if why != self._refused:
-            log.warning("%s; nothing is lost, and archiving is tried again after some more records", why)
+            log.warning("%s; nothing is lost, and archiving is tried again within half a minute", why)
         self._refused = why
         self._due_records = self._last_seq - self._archived_seq + max(1, self._archiving.records // 10)
         self._due_bytes = self._journal.tail_bytes + max(1, self._archiving.size_bytes // 10)

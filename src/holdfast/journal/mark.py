@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 FILE = "journal.mark"
 RESTORING = ".restoring"
 """A folder that a restore makes before all else, and removes when all is done."""
+ARCHIVE = "archive.sqlite3"
+"""What goes with the journal. It tells of one by itself only if it stands for records (`tail/opening.py`)."""
 SIZE_BYTES_MAX = 4_096
 
 _TWICE = "fencing tokens that were given would be given a second time"
+PUT_BACK = "Put the journal back, with its -wal, or restore a backup"
 _STOP = "stop the workers, reset the fences that they write to"
 
 
@@ -84,11 +87,19 @@ def _lost(journal: Path, known: Mark | None, names: Sequence[str]) -> JournalLos
         state = f"has {journal.stat().st_size} bytes and no record"
     there = f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} there"
     least = "" if known is None else f" (up to record {known.last_seq}, at least)"
+    moved = " and ".join((*names, ARCHIVE) if journal.with_name(ARCHIVE).exists() else names)
     return JournalLostError(
         f"{journal} {state}, but {there}: this directory had a journal{least}. If the server began anew, {_TWICE}",
-        "Put the journal back, with its -wal, or restore a backup",
-        f"If it is lost for good: {_STOP}, move {' and '.join(names)} out of the directory and start again. All is new"
-        " then: fencing tokens begin at 1, and no lease, session or token of before is known",
+        PUT_BACK,
+        all_is_new(moved),
+    )
+
+
+def all_is_new(files: str) -> str:
+    """Return how to begin anew where a journal is lost for good."""
+    return (
+        f"If it is lost for good: {_STOP}, move {files} out of the directory and start again. All is new then:"
+        " fencing tokens begin at 1, and no lease, session or token of before is known"
     )
 
 

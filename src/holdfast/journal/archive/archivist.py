@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import apsw
 import msgspec
 
+from holdfast import __version__
 from holdfast.journal.archive.file import CHECKPOINT_PAGES, give_back, look_at, open_for_reading, open_for_writing
 from holdfast.journal.archive.messages import (
     LENGTH,
@@ -294,7 +295,7 @@ class Child:
             self._process = _started(command, numbers)
         place = self._place
         place.lock.note(self._process.pid)
-        await self._send(Setup(str(place.path), place.identity, place.keeping))
+        await self._send(Setup(str(place.path), place.identity, place.keeping, __version__))
         self._hear(await self._receive())
 
     async def _write(self, step: Step, feed: Feed) -> None:

@@ -15,6 +15,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import apsw
+
+from holdfast import __version__
 from holdfast.journal.archive.file import give_back, open_for_writing
 from holdfast.journal.archive.messages import (
     Batches,
@@ -28,7 +31,7 @@ from holdfast.journal.archive.messages import (
     read_order,
 )
 from holdfast.journal.archive.writer import Writer
-from holdfast.journal.base import Changes, JournalError
+from holdfast.journal.base import Changes, JournalError, OutcomeUnknownError
 from holdfast.journal.failpoints import arm
 from holdfast.journal.store import DiskFullError
 
@@ -46,6 +49,9 @@ def serve(connection: socket.socket) -> None:
             setup = read_order(orders.read)
             if not isinstance(setup, Setup):
                 return
+            if setup.version != __version__:
+                text = f"archive: Holdfast {__version__} was installed after the server, {setup.version}, was started"
+                raise JournalError(text, "Restart the server")
             store = open_for_writing(Path(setup.path), setup.identity)
             try:
                 writer = Writer(store, setup.keeping)
@@ -59,8 +65,11 @@ def serve(connection: socket.socket) -> None:
                 store.close()
         except (BrokenPipeError, ConnectionResetError):
             return
-        except DiskFullError as error:
+        except (DiskFullError, apsw.FullError) as error:
             _tell(connection, f"archive: the disk is full: {error}")
+        except OutcomeUnknownError as error:
+            # Unknown here alone: the server reads the file, and knows.
+            _tell(connection, f"archive: the commit failed: {error.__cause__}")
         except JournalError as error:
             _tell(connection, "archive: " + str(error).removeprefix("archive: "))
         except Exception as error:  # noqa: BLE001 - Whatever it is, the server says it.

@@ -32,6 +32,8 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag="setup"):
     path: str
     identity: int
     keeping: Keeping
+    version: str
+    """Of the server. Only an archivist of the same version may write what that one reads."""
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin"):

@@ -110,6 +110,7 @@ class Opening:
             is_new = self._lock(store.db)
             if is_new:
                 mark.check(self._path, None, self._witnesses)
+                self._refuse_lone_archive()
             self._set_pragmas(store.db)
             lock = archive_file.Lock(self._directory)
             undo.callback(lock.release)
@@ -187,6 +188,21 @@ class Opening:
         archive_file.throw_away(self._archive)
         archive = self._archivist.open_for_writing(self._archive, self.identity, self._watch)
         takeover.take_over(old, store, archive, self._keeping, schema=SCHEMA)
+
+    def _refuse_lone_archive(self) -> None:
+        """Raise if there is an archive that stands for records: the journal that went with it is lost."""
+        upto = 0
+        with contextlib.suppress(JournalError, apsw.Error):
+            # What cannot be read may be what a first start left that was killed.
+            if self._archive.exists():
+                archive = self._archivist.look_at(self._archive, self._watch)
+                try:
+                    upto = Reader(archive).position().upto
+                finally:
+                    archive.close_untouched()
+        if upto:
+            problem = f"{self._path} is missing, but {self._archive.name} is there, with all up to record {upto}"
+            raise JournalLostError(problem, mark.PUT_BACK, mark.all_is_new(self._archive.name))
 
     def _make_archive(self) -> None:
         """Make an empty archive. One that a first start left which broke off counts for nothing."""
