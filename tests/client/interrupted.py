@@ -132,9 +132,9 @@ def places(steps: int, wanted: int) -> list[int]:
 def renewed_now() -> list[str]:
     """What the background still renews, or watches."""
     keeper = background_thread()
-    flows = [each[2].item for each in tuple(keeper._schedule._heap)] + [each[1] for each in tuple(keeper._inbox)]
-    found = [repr(flow.flow) for flow in flows if flow is not None and not flow.is_over]
-    return [each for each in found if "watch_held" in each or "keep_renewed" in each]
+    resting = [each[2].item for each in tuple(keeper._schedule._heap)] + [each[1] for each in tuple(keeper._inbox)]
+    found = [repr(getattr(each, "flow", each)) for each in resting if each is not None and not each.is_over]
+    return [each for each in found if any(what in each for what in ("_Beginning", "watch_deadline", "keep_renewed"))]
 
 
 def keeper_goes_on() -> bool:

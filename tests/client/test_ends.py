@@ -12,9 +12,12 @@ import msgspec
 import pytest
 
 from holdfast import Holdfast, LeaseLost
-from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read
+from holdfast.client import clock
+from holdfast.client.common.background import Background, BackgroundFlow, Resting
+from holdfast.client.common.keeping import Kept
+from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read, Send
 from holdfast.client.flows.ends import IDS_PER_CALL, NOT_THERE_SECONDS, REFUSED_SECONDS, Ends
-from holdfast.client.flows.renewing import MOMENT_MS, Renewal, watch_held
+from holdfast.client.flows.renewing import MOMENT_MS, Renewal
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.term import Term
 from holdfast.errors import Unreachable
@@ -229,15 +232,43 @@ def _ended(number: int, how: str = "revoked", *, name: str | None = "") -> bytes
 
 
 def test_short_claims_cost_nothing() -> None:
-    """A claim that is given back within half a second is never followed; one that lives longer is, once."""
-    world, begun = Streaming(), []
-    short, long = (Term("j", 1, world.now(), 10_000) for _ in range(2))
-    assert short.quiet_ms(MOMENT_MS) == world.now().boot_ms + MOMENT_MS
-    short.end()
-    world.on_rest = lambda _: long.end()
-    world.run(watch_held(short, lambda: begun.append("short")))
-    world.run(watch_held(long, lambda: begun.append("long")))
-    assert begun == ["long"]
+    """A claim that is given back within half a second is neither renewed nor followed; one that lives longer is."""
+    followed, background = Followed(), Noted()
+    now = clock.now()
+    terms = [Term(f"j{number}", 1, now, LONG * 1_000) for number in range(3)]
+    renewals = [Renewal(term.job_id, term.job_id) for term in terms]
+    kept = [
+        Kept(background, term, renewal, send=lambda _: None, ends=followed.ends, policy=POLICY)
+        for term, renewal in zip(terms, renewals, strict=True)
+    ]
+    assert background.due_ms == [now.boot_ms + MOMENT_MS] * 3
+    terms[0].end()
+    kept[1].stop()
+    del kept[1]
+    for begins in tuple(background.resting):
+        background._resume(begins)
+    assert list(followed.ends._held) == ["j2"]
+    assert len(background.due_ms) == 5  # One watches the deadline of the third, and one renews it.
+    kept[-1].stop()
+    assert [each.is_over for each in background.resting] == [False, True, True, True, True]
+
+
+class Noted(Background):
+    """Takes note of what rests, and resumes nothing."""
+
+    def __init__(self) -> None:
+        self.resting: list[Resting] = []
+        self.due_ms: list[int] = []
+
+    def drop(self, resting: Resting) -> None:
+        resting.stopped = True
+
+    def _rest(self, resting: Resting, due_ms: int) -> None:
+        self.resting.append(resting)
+        self.due_ms.append(due_ms)
+
+    def _ask(self, running: BackgroundFlow, request: Send) -> None:
+        pytest.fail("something was asked")
 
 
 def test_what_comes_together_is_one_request() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.client import clock
-from holdfast.client.flows.effects import Flow, Rest, Send
+from holdfast.client.common.background import Beginner
+from holdfast.client.flows.effects import Send
 from holdfast.client.flows.renewing import MOMENT_MS
 from holdfast.client.threads.background import BackgroundThread
 from holdfast.client.threads.http import HttpTransport
@@ -70,9 +71,12 @@ def test_short_claims_wake_nobody() -> None:
     """
     keeper = BackgroundThread()
     keeper._runs, keeper._wakes_ms = True, clock.boot_ms() + 1  # As if it slept, for less than a moment.
-    for _ in range(PAIRS):
-        keeper.drop(keeper.add(never(), lambda _: None, begins_ms=clock.boot_ms() + MOMENT_MS))
-    assert (keeper._bell.qsize(), len(keeper._inbox)) == (0, PAIRS)
+    held = [Never() for _ in range(2 * PAIRS)]
+    resting = [keeper.begin_at(clock.boot_ms() + MOMENT_MS, each) for each in held]
+    for each in resting[PAIRS:]:
+        keeper.drop(each)
+    held.clear()  # The others are dropped without a word.
+    assert (keeper._bell.qsize(), len(keeper._inbox)) == (0, 2 * PAIRS)
     keeper._take_in()
     assert (len(keeper._schedule), len(keeper._inbox)) == (0, 0)
 
@@ -81,7 +85,8 @@ def test_one_who_is_dropped_late_is_taken_out() -> None:
     """What stands in the schedule when it is dropped is taken out of it before its time."""
     keeper = BackgroundThread()
     keeper._runs = True
-    running = keeper.add(never(), lambda _: None, begins_ms=clock.boot_ms() + 3_600_000)
+    held = Never()
+    running = keeper.begin_at(clock.boot_ms() + 3_600_000, held)
     keeper._take_in()
     assert len(keeper._schedule) == 1
     for _ in range(2):
@@ -90,6 +95,8 @@ def test_one_who_is_dropped_late_is_taken_out() -> None:
     assert (len(keeper._schedule), running.entry) == (0, None)
 
 
-def never() -> Flow[None]:
-    yield Rest(0)
-    pytest.fail("it was begun")
+class Never(Beginner):
+    """What must not begin."""
+
+    def begin(self) -> None:
+        pytest.fail("it was begun")

@@ -21,18 +21,18 @@ from holdfast.client.flows.effects import Effect, Flow, Rest, Send
 SLICE_MS = 1_000
 """The longest nap: a timer stands still while the machine sleeps, so the clock is looked at again and again."""
 
+_BUG = "a bug while renewing; the claim ends when its time is over"
+
 log = logging.getLogger("holdfast.client")
 
 
-class BackgroundFlow:
-    """A flow that goes on in the background, and what it waits for."""
+class Resting:
+    """What the background resumes at a moment, if that is still wanted."""
 
-    __slots__ = ("_owner", "entry", "flow", "send", "stopped")
+    __slots__ = ("_owner", "entry", "stopped")
 
-    def __init__(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> None:
-        self.flow = flow
-        self.send = send
-        self.entry: Entry[BackgroundFlow] | None = None
+    def __init__(self, owner: object) -> None:
+        self.entry: Entry[Resting] | None = None
         self.stopped = False
         self._owner = None if owner is None else ref(owner)
 
@@ -42,34 +42,74 @@ class BackgroundFlow:
         return self.stopped or (self._owner is not None and self._owner() is None)
 
 
+class BackgroundFlow(Resting):
+    """A flow that goes on in the background, and what it waits for."""
+
+    __slots__ = ("flow", "send")
+
+    def __init__(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> None:
+        super().__init__(owner)
+        self.flow = flow
+        self.send = send
+
+
+class Beginner(ABC):
+    """Something that begins after a while, if anybody has it then."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin. Called in the background; it waits for nothing."""
+
+
+class _Beginning(Resting):
+    """Keeps nothing of what begins later: whoever drops that has dropped all of it."""
+
+    __slots__ = ()
+
+    def begin(self) -> None:
+        beginner = None if self._owner is None else self._owner()
+        if isinstance(beginner, Beginner):
+            beginner.begin()
+
+
 class Background(ABC):
     """Advances each flow up to where it has to wait. How to wait is known to the thread and to the event loop."""
 
-    def add(
-        self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None, *, begins_ms: int | None = None
-    ) -> BackgroundFlow:
-        """Keep a flow going until it ends or is dropped, or nobody has its owner any more.
-
-        It begins now, or at a moment of the clock that counts on while the machine sleeps.
-        """
+    def add(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> BackgroundFlow:
+        """Keep a flow going until it ends or is dropped, or nobody has its owner any more."""
         running = BackgroundFlow(flow, send, owner)
-        if begins_ms is None:
-            self._advance(running, partial(flow.send, None))
-        else:
-            self._rest(running, begins_ms)
+        self._advance(running, partial(flow.send, None))
         return running
 
-    @abstractmethod
-    def drop(self, running: BackgroundFlow) -> None:
-        """Stop a flow: it is not resumed any more, and nobody waits for the answer to what it has asked."""
+    def begin_at(self, begins_ms: int, beginner: Beginner) -> Resting:
+        """Let something begin at a moment of the clock that counts on while the machine sleeps."""
+        beginning = _Beginning(beginner)
+        self._rest(beginning, begins_ms)
+        return beginning
 
     @abstractmethod
-    def _rest(self, running: BackgroundFlow, due_ms: int) -> None:
+    def drop(self, resting: Resting) -> None:
+        """Stop it: it is not resumed any more, and nobody waits for the answer to what a flow has asked."""
+
+    @abstractmethod
+    def _rest(self, resting: Resting, due_ms: int) -> None:
         """Resume it at that moment."""
 
     @abstractmethod
     def _ask(self, running: BackgroundFlow, request: Send) -> None:
         """Resume it with the answer to a request."""
+
+    def _resume(self, resting: Resting) -> None:
+        """Go on with what has rested."""
+        if isinstance(resting, BackgroundFlow):
+            self._advance(resting, partial(resting.flow.send, None))
+        elif isinstance(resting, _Beginning) and not resting.is_over:
+            try:
+                resting.begin()
+            except Exception:
+                log.exception(_BUG)  # The others must go on all the same.
 
     def _advance(self, running: BackgroundFlow, step: Callable[[], Effect]) -> None:
         """Go on with a flow. Only one at a time has it."""
@@ -90,4 +130,4 @@ class Background(ABC):
             return
         except Exception:
             # The others must go on all the same; the deadline of this one is watched by another flow.
-            log.exception("a bug while renewing; the claim ends when its time is over")
+            log.exception(_BUG)

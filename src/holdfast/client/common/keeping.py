@@ -7,64 +7,66 @@
             keep_renewed       beside it: a renewal that hangs must not hide the deadline
             Ends.attend        its end is heard of at once (L9)
 
-It goes on for as long as somebody has what `keep` returns. So nothing is renewed that was dropped, or that an interrupt
-kept from reaching its caller.
+It goes on for as long as somebody has it. So nothing is renewed that was dropped, or that an interrupt kept from
+reaching its caller.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import ref
 
-from holdfast.client.common.background import Background, BackgroundFlow
+from holdfast.client.common.background import Background, Beginner, Resting
 from holdfast.client.flows.effects import Policy, Send
 from holdfast.client.flows.ends import Ends
-from holdfast.client.flows.renewing import MOMENT_MS, Renewal, keep_renewed, watch_held
+from holdfast.client.flows.renewing import MOMENT_MS, Renewal, keep_renewed, watch_deadline
 from holdfast.client.values.term import Term
 
 
-class Kept:
-    """What goes on for one term."""
+class Kept(Beginner):
+    """What goes on for one term, until it ends or nobody has this any more."""
 
-    __slots__ = ("__weakref__", "_background", "_flows", "stopped")
+    __slots__ = ("__weakref__", "_background", "_ends", "_going_on", "_policy", "_renewal", "_send", "_term", "stopped")
 
-    def __init__(self, background: Background) -> None:
+    def __init__(
+        self,
+        background: Background,
+        term: Term,
+        renewal: Renewal,
+        *,
+        send: Callable[[Send], Any],
+        ends: Ends,
+        policy: Policy,
+    ) -> None:
+        """Wait for the moment to begin."""
         self.stopped = False
         self._background = background
-        self._flows: list[BackgroundFlow] = []
+        self._term = term
+        self._renewal = renewal
+        self._send = send
+        self._ends = ends
+        self._policy = policy
+        self._going_on: list[Resting] = [background.begin_at(term.quiet_ms(MOMENT_MS), self)]
 
-    def add(self, flow: BackgroundFlow) -> None:
-        """Let a flow stop with the others. The background adds to what a thread of the user's may stop meanwhile."""
-        self._flows.append(flow)
-        if self.stopped:
-            self._background.drop(flow)  # Looked at afterwards: whoever stops it from now on sees this one.
+    def begin(self) -> None:
+        """Watch the term, renew it, and hear of its end."""
+        if self._term.ended:
+            return
+        for flow in (watch_deadline(self._term), keep_renewed(self._term, self._renewal.request, self._policy)):
+            running = self._background.add(flow, self._send, self)
+            self._going_on.append(running)
+            if self.stopped:
+                self._background.drop(running)  # Looked at afterwards: whoever stops it from now on sees this one.
+        self._ends.attend(self._term, self._renewal)
 
     def stop(self) -> None:
-        """Let it be; a second time is harmless."""
+        """Let it be; a second time is harmless. A thread of the user's may do this while the background begins."""
         self.stopped = True
-        for flow in self._flows:
-            self._background.drop(flow)
+        for each in self._going_on:
+            self._background.drop(each)
 
     def abandon(self) -> None:
         """Let it be from wherever the garbage collector runs: the schedule of an event loop is not touched."""
         self.stopped = True
-        for flow in self._flows:
-            flow.stopped = True
-
-
-def keep(
-    background: Background, term: Term, renewal: Renewal, *, send: Callable[[Send], Any], ends: Ends, policy: Policy
-) -> Kept:
-    """Keep a term until it ends, or nobody has what this returns any more."""
-    kept = Kept(background)
-    whose = ref(kept)
-
-    def begin() -> None:
-        held = whose()
-        if held is not None:
-            held.add(background.add(keep_renewed(term, renewal.request, policy), send, held))
-            ends.attend(term, renewal)
-
-    kept.add(background.add(watch_held(term, begin), send, kept, begins_ms=term.quiet_ms(MOMENT_MS)))
-    return kept
+        for each in self._going_on:
+            each.stopped = True

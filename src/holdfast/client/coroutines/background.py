@@ -7,7 +7,7 @@ import sys
 from functools import partial
 
 from holdfast.client import clock
-from holdfast.client.common.background import SLICE_MS, Background, BackgroundFlow
+from holdfast.client.common.background import SLICE_MS, Background, BackgroundFlow, Resting
 from holdfast.client.common.schedule import Schedule
 from holdfast.client.flows.effects import Send
 
@@ -16,25 +16,25 @@ class BackgroundLoop(Background):
     """The schedule of one event loop."""
 
     def __init__(self) -> None:
-        self._schedule: Schedule[BackgroundFlow] = Schedule()
+        self._schedule: Schedule[Resting] = Schedule()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._asking: set[asyncio.Task[None]] = set()
 
-    def drop(self, running: BackgroundFlow) -> None:
-        """Stop a flow."""
-        running.stopped = True
-        if running.entry is not None:
-            self._schedule.cancel(running.entry)
-            running.entry = None
+    def drop(self, resting: Resting) -> None:
+        """Stop it."""
+        resting.stopped = True
+        if resting.entry is not None:
+            self._schedule.cancel(resting.entry)
+            resting.entry = None
 
     def close(self) -> None:
         """Stop all of them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for running in self._schedule.take(sys.maxsize):
-            running.entry, running.stopped = None, True
+        for resting in self._schedule.take(sys.maxsize):
+            resting.entry, resting.stopped = None, True
         for task in self._asking:
             task.cancel()
 
@@ -50,10 +50,10 @@ class BackgroundLoop(Background):
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    def _rest(self, running: BackgroundFlow, due_ms: int) -> None:
-        if running.is_over:
+    def _rest(self, resting: Resting, due_ms: int) -> None:
+        if resting.is_over:
             return
-        running.entry = self._schedule.add(due_ms, running)
+        resting.entry = self._schedule.add(due_ms, resting)
         if self._timer is None or due_ms < self._timer_ms:
             self._arm(due_ms)
 
@@ -67,9 +67,9 @@ class BackgroundLoop(Background):
 
     def _ring(self) -> None:
         self._timer = None
-        for running in self._schedule.take(clock.boot_ms()):
-            running.entry = None
-            self._advance(running, partial(running.flow.send, None))
+        for resting in self._schedule.take(clock.boot_ms()):
+            resting.entry = None
+            self._resume(resting)
         due_ms = self._schedule.next_due_ms()
         if due_ms is not None:
             self._arm(due_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.client.common.keeping import Kept, keep
+from holdfast.client.common.keeping import Kept
 from holdfast.client.coroutines.background import BackgroundLoop
 from holdfast.client.coroutines.driver import drive
 from holdfast.client.flows.effects import Flow, Policy
@@ -36,7 +36,7 @@ class AsyncLink:
     def keep(self, term: Term, renewal: Renewal) -> Kept:
         """Renew a term in the background until it ends, or nobody has what this returns any more."""
         background, send = self._background, self._transport.send
-        return keep(background, term, renewal, send=send, ends=self._ends, policy=self.policy)
+        return Kept(background, term, renewal, send=send, ends=self._ends, policy=self.policy)
 
     async def close(self) -> None:
         """Listen no more."""

@@ -1,6 +1,6 @@
 """Hearing at once of ends that we did not ask for: one stream for each client, and the flows that keep it (L9).
 
-    watch_held ──► attend           half a second after the claim; what lives shorter is never followed
+    Kept.begin ──► attend           half a second after the claim; what lives shorter is never followed
                          │ gathers for a moment: one request for all that was claimed meanwhile
                          ├─ a stream is open ──► POST /followers/{id}       adds to it
                          └─ none is ───────────► listen ──► POST /leases/follow, in a thread or task of its own

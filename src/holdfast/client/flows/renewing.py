@@ -71,13 +71,6 @@ def renewal_of_session(session_id: str) -> Renewal:
     return Renewal(session_id, None)
 
 
-def watch_held(term: Term, begin: Callable[[], None]) -> Flow[None]:
-    """Watch something whose moment is over: `begin` begins what goes on beside that. It waits for nothing."""
-    if not term.ended:
-        begin()
-        yield from watch_deadline(term)
-
-
 def watch_deadline(term: Term) -> Flow[None]:
     """Lose the term when its time is over. Nothing here waits for anything but time."""
     while not term.ended:

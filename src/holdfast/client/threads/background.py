@@ -26,7 +26,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from holdfast.client import clock
-from holdfast.client.common.background import SLICE_MS, Background, BackgroundFlow, log
+from holdfast.client.common.background import SLICE_MS, Background, BackgroundFlow, Resting, log
 from holdfast.client.common.schedule import Schedule
 from holdfast.client.flows.effects import Send
 from holdfast.errors import Unreachable
@@ -55,9 +55,9 @@ class BackgroundThread(Background):
     """The thread and its schedule. Started when the first flow has to wait."""
 
     def __init__(self) -> None:
-        self._schedule: Schedule[BackgroundFlow] = Schedule()
+        self._schedule: Schedule[Resting] = Schedule()
         """The keeper's alone."""
-        self._inbox: deque[tuple[int | None, BackgroundFlow]] = deque()
+        self._inbox: deque[tuple[int | None, Resting]] = deque()
         """What rests, and until when; with None, what was dropped."""
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._wakes_ms = 0.0
@@ -66,13 +66,13 @@ class BackgroundThread(Background):
         self._keeper = threading.Lock()
         """Taken by the keeper for ever, so that there is one."""
 
-    def drop(self, running: BackgroundFlow) -> None:
-        """Stop a flow."""
-        running.stopped = True
+    def drop(self, resting: Resting) -> None:
+        """Stop it."""
+        resting.stopped = True
         # It is enough to say so. If it stands in the schedule, the keeper takes it out before its time comes; if it is
         # in the inbox yet, it never gets there.
-        if running.entry is not None:
-            self._inbox.append((None, running))
+        if resting.entry is not None:
+            self._inbox.append((None, resting))
 
     def _ask(self, running: BackgroundFlow, request: Send) -> None:
         def ask() -> None:
@@ -91,8 +91,8 @@ class BackgroundThread(Background):
         except RuntimeError as error:
             refused(str(error))
 
-    def _rest(self, running: BackgroundFlow, due_ms: int) -> None:
-        self._inbox.append((due_ms, running))
+    def _rest(self, resting: Resting, due_ms: int) -> None:
+        self._inbox.append((due_ms, resting))
         if not self._runs:
             start_thread("holdfast-keeper", self._run, _nothing_is_renewed)
         elif due_ms < self._wakes_ms:
@@ -105,22 +105,22 @@ class BackgroundThread(Background):
         while True:
             self._take_in()
             due = self._schedule.take(clock.boot_ms())
-            for running in due:
-                running.entry = None
-                self._advance(running, partial(running.flow.send, None))
+            for resting in due:
+                resting.entry = None
+                self._resume(resting)
             if not due:
                 self._sleep()
 
     def _take_in(self) -> None:
         """Put what others have handed over into the schedule, and take out what they have dropped."""
         while self._inbox:
-            due_ms, running = self._inbox.popleft()
-            if due_ms is not None and not running.is_over:
-                running.entry = self._schedule.add(due_ms, running)
+            due_ms, resting = self._inbox.popleft()
+            if due_ms is not None and not resting.is_over:
+                resting.entry = self._schedule.add(due_ms, resting)
             # Looked at after the entry was there: whoever drops it from now on sees that.
-            if running.stopped and running.entry is not None:
-                self._schedule.cancel(running.entry)
-                running.entry = None
+            if resting.stopped and resting.entry is not None:
+                self._schedule.cancel(resting.entry)
+                resting.entry = None
 
     def _sleep(self) -> None:
         """Wait for the next moment, or the bell."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from holdfast.client.common.keeping import Kept, keep
+from holdfast.client.common.keeping import Kept
 from holdfast.client.flows.effects import Flow, Policy, Trail
 from holdfast.client.flows.ends import Ends
 from holdfast.client.flows.renewing import Renewal
@@ -62,7 +62,7 @@ class Link:
     def keep(self, term: Term, renewal: Renewal) -> Kept:
         """Renew a term in the background until it ends, or nobody has what this returns any more."""
         background, send = background_thread(), self._transport.send
-        return keep(background, term, renewal, send=send, ends=self._ends, policy=self.policy)
+        return Kept(background, term, renewal, send=send, ends=self._ends, policy=self.policy)
 
 
 def _keep(transport: Transport, flow: Flow[None]) -> None:
