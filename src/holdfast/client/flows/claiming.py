@@ -27,7 +27,7 @@ from holdfast.wire.replies import (
     HeldReply,
     WaitingReply,
 )
-from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody
+from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, brief
 
 POLL_SECONDS = 0.25
 POLL_SECONDS_MAX = 2.0
@@ -36,6 +36,7 @@ POLL_SHARE_MIN = 0.04
 
 _CLAIM: Decoder[object] = Decoder(AcquiredReply | HeldReply | DelayedReply | DoneReply | WaitingReply)
 _MANY: Decoder[object] = Decoder(ClaimsReply | HeldManyReply | DoneReply | WaitingReply)
+_Acquire, _Claims = brief(AcquireBody), brief(ClaimsBody)
 B = TypeVar("B", bound=ClaimBody)
 
 
@@ -52,7 +53,7 @@ def claim(job: str, wanted: Wanted, policy: Policy, trail: Trail | None = None) 
     path = job_path(job, "acquire")
 
     def request(wait: float) -> Send:
-        body = _body(AcquireBody, wanted, wait, asking.ticket, resume=wanted.resume or None)
+        body = _body(_Acquire, wanted, wait, asking.ticket, resume=wanted.resume or None)
         return Send("POST", path, body, asking.key, wait + policy.answer_seconds)
 
     reply, sent = yield from stand(asking, request, _CLAIM, policy, trail or Trail())
@@ -75,7 +76,7 @@ def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail 
     asking = Asking(jobs, wanted, (yield NEW_KEY))
 
     def request(wait: float) -> Send:
-        body = _body(ClaimsBody, wanted, wait, asking.ticket, all=list(jobs))
+        body = _body(_Claims, wanted, wait, asking.ticket, all=list(jobs))
         return Send("POST", "/claims", body, asking.key, wait + policy.answer_seconds)
 
     reply, sent = yield from stand(asking, request, _MANY, policy, trail or Trail())
@@ -88,7 +89,7 @@ def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail 
     pause = POLL_SECONDS
 
     def request(_wait: float) -> Send:
-        body = _body(ClaimsBody, wanted, 0, None, any=list(jobs))
+        body = _body(_Claims, wanted, 0, None, any=list(jobs))
         return Send("POST", "/claims", body, asking.key, policy.answer_seconds)
 
     while True:

@@ -13,7 +13,9 @@ from holdfast.client.values.paths import job_path
 from holdfast.client.values.records import JobClaim, Metadata
 from holdfast.client.values.term import Loss, lost_error
 from holdfast.wire.replies import AcquiredReply, ClaimSecretReply, RenewedReply
-from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody
+from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody, brief
+
+_Renew, _Release = brief(RenewBody), brief(ReleaseBody)
 
 
 def renew(
@@ -41,7 +43,7 @@ def renewal_request(
     metadata: Metadata = None,
 ) -> Send:
     """Return the request that renews a lease. It needs no key: a second time only reaches further."""
-    body = RenewBody(
+    body = _Renew(
         lease_id=lease_id,
         ttl_seconds=None if ttl is None else whole_seconds(ttl),
         keep_ttl=True if ttl is None else None,
@@ -73,7 +75,7 @@ def release(
 
     If nobody knows whether it has ended, a name that was made up for `owner` is not used again (D1a).
     """
-    body = ReleaseBody(
+    body = _Release(
         lease_id=lease_id,
         outcome=outcome,  # type: ignore[arg-type]
         result=result,

@@ -176,8 +176,9 @@ class HeldClaim:
             warn_of_fork(f"the claim on {self.job_id}", self._pid)
             return
         now: Instant = yield NOW
-        lost = self._term.is_lost(now)
-        policy = self._within(self._term.left_ms(now) / 1_000)
+        left_ms = self._term.left_ms(now)
+        lost = left_ms == 0 and self._term.is_lost(now)
+        policy = self._within(left_ms / 1_000)
         if not self._term.end():
             return
         if lost:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeVar
 
@@ -17,32 +16,34 @@ T = TypeVar("T")
 def drive(flow: Flow[T], transport: Transport) -> T:
     """Perform what a flow yields until it returns. What goes wrong, an interrupt too, is the flow's to clean up.
 
-    What the flow is sent next is taken out as it is sent. An error in a variable of this frame would be a circle, since
+    An error that the flow is told is taken out as it is told. One in a variable of this frame would be a circle, since
     its traceback has the frame: all that the callers have, claims too, would live until the garbage collector comes.
     """
-    step: Callable[[Any], Effect] = flow.send
-    next_sent: list[Any] = [None]
+    result: Any = None
+    thrown: list[BaseException] = []
     while True:
         try:
             while True:  # In here, because an interrupt may come wherever a loop turns round.
-                effect = step(next_sent.pop())
-                act = IMMEDIATE.get(type(effect))
-                next_sent.append(_perform(effect, transport) if act is None else act())
-                step = flow.send
+                effect = flow.throw(thrown.pop()) if thrown else flow.send(result)
+                kind = type(effect)
+                if kind is Send:
+                    result = transport.send(effect)  # type: ignore[arg-type]
+                elif kind in IMMEDIATE:
+                    result = IMMEDIATE[kind]()
+                else:
+                    result = _perform(effect, transport)
         except StopIteration as returned:
-            result: T = returned.value
-            return result
+            returns: T = returned.value
+            return returns
         except BaseException as error:
             # What the flow itself raised has ended it; all else has to be told to it.
             if getgeneratorstate(flow) == GEN_CLOSED:
                 raise
-            step, next_sent[:] = flow.throw, [error]
+            thrown.append(error)
 
 
 def _perform(effect: Effect, transport: Transport) -> Any:  # noqa: ANN401 - each effect has a result of its own
     match effect:
-        case Send():
-            return transport.send(effect)
         case Rest(seconds=seconds):
             return time.sleep(seconds)
         case Open():
@@ -52,4 +53,4 @@ def _perform(effect: Effect, transport: Transport) -> Any:  # noqa: ANN401 - eac
         case Close(stream=stream):
             return stream.close()
         case _:
-            raise TypeError(f"{type(effect).__name__} needs no waiting")
+            raise TypeError(f"{type(effect).__name__} is no effect that a thread waits for")

@@ -76,8 +76,10 @@ class Term:
 
     def left_ms(self, now: Instant) -> int:
         """Return how long it is still ours; 0 from the loss on."""
-        promise = self._promise
-        return 0 if self.loss is not None else max(0, promise.safe_ms - elapsed_ms(promise.sent, now))
+        if self.loss is not None:
+            return 0
+        sent, safe_ms, _ = self._promise
+        return max(0, safe_ms - elapsed_ms(sent, now))
 
     def quiet_ms(self, at_most_ms: int) -> int:
         """Return until when nothing has to be done for it, by the boot clock: its first renewal at the latest."""
