@@ -198,6 +198,7 @@ class FateJournal:
         self.history = self.inner.history
         self.follow = self.inner.follow
         self.health = self.inner.health
+        self.why_no_claims = self.inner.why_no_claims
         self.close = self.inner.close
 
     @property

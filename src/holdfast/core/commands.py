@@ -240,3 +240,14 @@ Command = (
 
 NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken, NoteUses)
 """What is refused when the disk is full; all else ends or keeps what is there."""
+
+
+def claimant_of(command: Command) -> str:
+    """Return who asks for what needs room; what the server notes by itself is nobody's."""
+    match command:
+        case Acquire() | ClaimAny() | ClaimAll():
+            return command.terms.principal
+        case OpenSession() | CreateToken():
+            return command.principal
+        case _:
+            return ""

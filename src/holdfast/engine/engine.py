@@ -41,7 +41,7 @@ import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core.answers import MustWait
-from holdfast.core.commands import NEEDS_ROOM, Command
+from holdfast.core.commands import NEEDS_ROOM, Command, claimant_of
 from holdfast.core.decide import decide, settle, settle_line
 from holdfast.core.events import Event, Record, TimePassed
 from holdfast.core.evolve import evolve
@@ -170,9 +170,9 @@ class Engine:
         turns = self._turns
         now = turns.now if turns.read_seconds() < turns.over_seconds else self._begin_turn()
         if not self.journal.takes_claims and isinstance(command, NEEDS_ROOM):
-            health = self.journal.health()
-            if not health.takes_claims:
-                self._answers.append((reply, Unavailable(health.text), now))
+            why = self.journal.why_no_claims(claimant_of(command))
+            if why is not None:
+                self._answers.append((reply, Unavailable(why), now))
                 return None
         state = self.state
         decision = decide(state, command, now, self.limits)

@@ -170,7 +170,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How the store is: whether it takes new claims, its size, and a word for people."""
+    """How the store is: whether it takes anybody's new claims, its size, and a word for people."""
 
     takes_claims: bool
     size_bytes: int
@@ -267,7 +267,10 @@ class Journal(Protocol):
     """
 
     takes_claims: bool
-    """False while there is only room for what ends or keeps leases: new claims are refused before they are decided."""
+    """False while new claims of anybody are refused: for them there is only room for what ends or keeps leases.
+
+    It is looked at for every request. While it is false, `why_no_claims` tells whose are refused.
+    """
 
     async def open(self) -> Recovered:
         """Take the writer's seat and tell what is there. Called again by the one who has it, it reads anew."""
@@ -340,6 +343,13 @@ class Journal(Protocol):
 
     def health(self) -> Health:
         """Tell how the store is, without waiting for anything."""
+        ...
+
+    def why_no_claims(self, principal: str) -> str | None:
+        """Say why new claims of a principal are refused now, before they are decided; None if they are taken.
+
+        One that has the same room for all says what `health` says.
+        """
         ...
 
     async def close(self) -> None:

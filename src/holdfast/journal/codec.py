@@ -154,6 +154,15 @@ def _record_from(row: _RecordRow) -> Record:
     return Record(row.seq, row.at_ms, row.wall_ms, event)
 
 
+def frame_sizes(data: bytes) -> Iterator[int]:
+    """Yield how many bytes each record of a batch has, of one that is known to be sound."""
+    place = 0
+    while place < len(data):
+        _, length, _ = _FRAME.unpack_from(data, place)
+        yield _FRAME.size + length
+        place += _FRAME.size + length
+
+
 def count_records(data: bytes) -> int:
     """Check every frame of a batch, and count them: a tenth of the cost of reading the records."""
     return sum(1 for _ in _frames(data))

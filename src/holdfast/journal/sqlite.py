@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import apsw
@@ -62,6 +61,7 @@ from holdfast.journal.tail.opening import (
     look_at_tail,
     mark_of,
 )
+from holdfast.journal.tail.room import LARGE_BYTES, Room, part_of
 from holdfast.privatefiles import NotOursError, make_folder, reason_of
 
 if TYPE_CHECKING:
@@ -130,18 +130,15 @@ class SqliteJournal:
         self._connect = connect
         self._archivist = archivist or Local(connect=connect, synchronous=synchronous)
         self._ballast = Ballast(directory / BALLAST, ballast_bytes, self._watch)
-        self._tail_bytes_max = tail_bytes_max
+        self._room = Room(tail_bytes_max)
         self._store: Store | None = None
         self._lock: archive_file.Lock | None = None
         self._values: deque[Values] = deque()
         self._epoch = 0
         self._last = 0
         self._has_reserve = True
-        self._failing: tuple[int, str] | None = None
-        """Since when, by wall time, the archive cannot be written, and why."""
-        self.tail_bytes = 0
         self.takes_claims = True
-        """Whether there is room for new claims; renewals and releases go on either way."""
+        """Whether there is room for everybody's new claims; renewals and releases go on either way."""
 
     # What the seam promises (`journal/base.py`).
 
@@ -180,8 +177,12 @@ class SqliteJournal:
         except DiskFullError as full:
             self._append_without_ballast(store, write, full)
         self._last = row[1]
-        self.tail_bytes += len(row[2])
-        if self.tail_bytes > self._tail_bytes_max:
+        room, size_bytes = self._room, len(row[2])
+        room.size_bytes += size_bytes
+        if size_bytes > LARGE_BYTES:
+            room.add_part(part_of(row[1], batch, row[2]))
+            self._judge()
+        elif room.size_bytes > room.bytes_max:
             self._judge()
         failpoint("after_commit")
 
@@ -203,12 +204,12 @@ class SqliteJournal:
         try:
             await self._archivist.step(step, feed)
         except JournalUnavailableError as error:
-            since_ms = wall_ms if self._failing is None else self._failing[0]
-            self._failing = since_ms, error.problem
+            since_ms = wall_ms if self._room.failing is None else self._room.failing[0]
+            self._room.failing = since_ms, error.problem
             raise
-        self._failing = None
+        self._room.failing = None
         tail.upto = self._archivist.position.upto
-        self.tail_bytes -= fed_bytes
+        self._room.drop(tail.upto, fed_bytes)
         self._judge()
         try:
             await tail.drop_archived()
@@ -259,6 +260,11 @@ class SqliteJournal:
         return await self._looking.held(query, self._last)
 
     @property
+    def tail_bytes(self) -> int:
+        """What waits for the archive."""
+        return self._room.size_bytes
+
+    @property
     def history_begins_after(self) -> int:
         """The newest that was pruned. Read from the archive: it may have been pruned a moment ago."""
         self._seated("history")
@@ -266,7 +272,7 @@ class SqliteJournal:
 
     def health(self) -> Health:
         """Tell how the store is. Once the ballast was given up, claims wait until it could be laid down again."""
-        text = self._archive_words()
+        text = self._room.words()
         if not self._has_reserve:
             text = f"the disk under {self._directory} is full: free some space"
             try:
@@ -274,29 +280,24 @@ class SqliteJournal:
             except NotOursError as error:
                 text = str(error)
             if self._has_reserve:
-                text = self._archive_words()
+                text = self._room.words()
             self._judge()
         files = [FILE, f"{FILE}-wal", archive_file.FILE, f"{archive_file.FILE}-wal"]
         size_bytes = sum(_size_of(self._directory / name) for name in files)
         free = self._ballast.free_bytes()
-        return Health(takes_claims=self.takes_claims, size_bytes=size_bytes, storage="wal", text=text, free_bytes=free)
+        is_open = self._has_reserve and self._room.is_open
+        return Health(takes_claims=is_open, size_bytes=size_bytes, storage="wal", text=text, free_bytes=free)
 
-    def _archive_words(self) -> str:
-        """Say how the archive is: ok, or since when it cannot be written, and what comes of it."""
-        tail, most = (f"{size / MIB:.0f} MiB" for size in (self.tail_bytes, self._tail_bytes_max))
-        if self._failing is None and self.tail_bytes <= self._tail_bytes_max:
-            return "ok"
-        why = "the archive has fallen behind"
-        if self._failing is not None:
-            since = datetime.fromtimestamp(self._failing[0] / 1000, UTC).isoformat(timespec="seconds")
-            why = f"nothing could be archived since {since}: {self._failing[1]}"
-        if self.tail_bytes > self._tail_bytes_max:
-            return f"{why}. The journal has {tail} to archive, more than tail_mib_max ({most}): new claims are refused"
-        return f"{why}. The journal has {tail} to archive; beyond {most} (tail_mib_max) new claims would be refused"
+    def why_no_claims(self, principal: str) -> str | None:
+        """Say why: nobody's are taken, or this principal has too much of what waits for the archive."""
+        if self._has_reserve and self._room.is_open:
+            return self._room.why_not(principal)
+        health = self.health()
+        return self._room.why_not(principal) if health.takes_claims else health.text
 
     def _judge(self) -> None:
-        """Let claims be taken, or not."""
-        self.takes_claims = self._has_reserve and self.tail_bytes <= self._tail_bytes_max
+        """Let everybody's claims be taken, or not."""
+        self.takes_claims = self._has_reserve and self._room.is_open_to_all
 
     async def close(self) -> None:
         """Unlock the file."""
@@ -403,7 +404,7 @@ class SqliteJournal:
     def _begin_with(self, store: Store, found: Found) -> None:
         self._values = deque(found.values)
         self._last = found.last_seq
-        self.tail_bytes = found.tail_bytes
+        self._room.begin(found.tail_bytes, found.parts)
         self._tail = Tail(store, found.upto)
         self._looking = Looking(self._tail, self._archivist)
 

@@ -206,7 +206,8 @@ def _engine_for(settings: Settings) -> Engine:
         ),
         witnesses=(KEY_FILE,),
         snapshot_records=settings.snapshot_records,
-        snapshot_bytes=settings.snapshot_mib * 2**20,
+        # Archiving begins before anybody has more than their part of what may wait for it.
+        snapshot_bytes=min(settings.snapshot_mib * 2**20, settings.tail_mib_max * 2**19),
         ballast_bytes=settings.disk_reserve_mib * 2**20,
         tail_bytes_max=settings.tail_mib_max * 2**20,
         disk_hang_ms=settings.disk_hang_seconds * 1000,

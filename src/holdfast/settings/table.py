@@ -255,7 +255,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tail_mib_max: Annotated[
         int,
         About(
-            "What records may take that could not be archived yet; beyond it new claims are refused until they are.",
+            "What records may take that could not be archived yet; beyond it new claims are refused until they are. "
+            "One principal may have half of it; beyond that only its own are refused.",
             "MiB",
             1,
             2**30,

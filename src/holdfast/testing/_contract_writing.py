@@ -326,5 +326,6 @@ async def _health_tells(place: JournalPlace) -> None:
     health = journal.health()
     expect((health.takes_claims, health.text), (True, "ok"), "health")
     expect(journal.takes_claims, True, "takes_claims")
+    expect(journal.why_no_claims("ci"), None, "why claims are refused while they are taken")
     expect(health.size_bytes > 0 and bool(health.storage), True, f"{health} has a size and a kind of storage")
     await journal.close()

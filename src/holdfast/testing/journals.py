@@ -120,6 +120,10 @@ class FlakyJournal:
         """Ask the journal inside."""
         return self.journal.health()
 
+    def why_no_claims(self, principal: str) -> str | None:
+        """Ask the journal inside."""
+        return self.journal.why_no_claims(principal)
+
     async def close(self) -> None:
         """Close the journal inside."""
         await self.journal.close()

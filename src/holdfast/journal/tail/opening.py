@@ -33,8 +33,9 @@ from holdfast.journal.base import (
     JournalTooNewError,
     watched,
 )
-from holdfast.journal.codec import count_records
+from holdfast.journal.codec import count_records, decode_batch
 from holdfast.journal.store import SQL, UNSYNCED, Store, write_again
+from holdfast.journal.tail.room import LARGE_BYTES, part_of
 from holdfast.privatefiles import WRITE_FOR_OTHERS, check_file, check_folder, reason_of, sync_folder
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from holdfast.journal.archive.archivist import Archivist
     from holdfast.journal.base import Keeping, Values, Watch
+    from holdfast.journal.tail.room import Part
 
 FILE = "journal.sqlite3"
 BALLAST = "ballast"
@@ -252,6 +254,8 @@ class Found:
         self.values = values
         self.last_seq = upto
         self.tail_bytes = 0
+        self.parts: list[Part] = []
+        """Whose the large batches are."""
 
 
 def look_at_tail(store: Store, position: Position, values: list[Values]) -> Found:
@@ -270,6 +274,8 @@ def look_at_tail(store: Store, position: Position, values: list[Values]) -> Foun
             raise store.damaged(f"the batch of records {first} to {last} has {count}")
         found.last_seq = last
         found.tail_bytes += len(body)
+        if len(body) > LARGE_BYTES:
+            found.parts.append(part_of(last, decode_batch(body), body))
     return found
 
 

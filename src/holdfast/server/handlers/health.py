@@ -38,8 +38,8 @@ def ready(api: Api, call: Call) -> None:
     """GET /readyz: the journal takes writes."""
     if api.engine.turn() is None:
         call.answer((_NOT_READY, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ()))
-    elif not api.engine.journal.takes_claims:
-        call.answer((_NOT_READY, encode(ReadyReply("not_ready", api.engine.journal.health().text)), ()))
+    elif not api.engine.journal.takes_claims and not (store := api.engine.journal.health()).takes_claims:
+        call.answer((_NOT_READY, encode(ReadyReply("not_ready", store.text)), ()))
     else:
         call.answer((_OK, encode(ReadyReply("ok", "the journal takes writes")), ()))
 
