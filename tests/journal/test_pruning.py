@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.core.events import Ended, Record, SessionEnded, grants_of, names_of
+from holdfast.core.events import Ended, Granted, GrantedMany, Record, SessionEnded, grants_of, names_of
 from holdfast.journal.archive import entries, pruning
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import OPEN
@@ -19,6 +19,7 @@ from holdfast.journal.base import HeldQuery, HistoryQuery, JournalUnavailableErr
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.store import Store
 from holdfast.testing._contract_tools import grant
 from tests.journal.records import WALL_MS, grants
 
@@ -104,7 +105,7 @@ def test_a_pruning_leaves_nothing_over(seed: int, tmp_path: Path, monkeypatch: p
 
 def test_a_record_with_thousands_of_names_goes_for_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that breaks off in the end has dropped nothing; the next one drops a record for all of its names."""
-    ends = tuple(Ended(f"many/{number}", f"lease-{number}", 1, "session_ended", False) for number in range(NAMES))
+    ends = tuple(Ended(f"many/{number}", f"lease-{number}", 1, "session_ended", False) for number in range(100))
 
     async def found(journal: SqliteJournal) -> list[int]:
         names = [f"many/{number}" for number in range(0, NAMES, 500)]
@@ -193,3 +194,44 @@ def test_a_step_holds_a_bounded_number_of_bytes(lowered: dict[str, int], people:
     finally:
         tracemalloc.stop()
     nothing_is_left_over(tmp_path)
+
+
+def test_a_grant_that_is_kept_is_not_written_anew_for_each_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grant of many names may have megabytes: an end of many of them changes what is kept of it once."""
+    changed: list[object] = []
+    do = Store.do
+
+    def noted(store: Store, name: str, rows: list[tuple[int, ...]]) -> None:
+        if name == "change_grant_kept":
+            changed.extend(rows)
+        do(store, name, rows)
+
+    grants_of_many = tuple(_granted(number) for number in range(100))
+    ends = tuple(Ended(each.name, each.lease.lease_id, 1, "session_ended", False) for each in grants_of_many[1:])
+    records = [
+        Record(1, 1, WALL_MS, GrantedMany(grants_of_many)),
+        Record(2, 2, WALL_MS + 1, SessionEnded("s-1", "expired", ends)),
+    ]
+
+    async def scene() -> None:
+        journal = _journal(tmp_path, Keeping(wall_ms=1_000))
+        await journal.open()
+        await journal.append(records)
+        await journal.archive(2, b"head", [], WALL_MS + 1_001)
+        nothing_is_left_over(tmp_path)
+        await journal.archive(2, b"head", [], LATER_MS)
+        assert [each.name for each in (await journal.held(HeldQuery(seq=2))).held] == ["many/0"]
+        await journal.close()
+
+    monkeypatch.setattr(Store, "do", noted)
+    asyncio.run(scene())
+    nothing_is_left_over(tmp_path)
+    assert changed == [(1, 1)]
+
+
+def _granted(number: int) -> Granted:
+    event = grant(1, f"many/{number}").event
+    assert isinstance(event, Granted)
+    return event

@@ -107,20 +107,25 @@ class Pruning:
         seqs = {going.seq for going in some}
         names: list[tuple[int, str, int]] = []
         kept: list[tuple[int, int, bytes]] = []
+        ends: dict[int, list[str]] = {}
         for going in some:
             (record,) = decode_batch(going.body)
-            needed = self._forget_names(going.seq, record.event, seqs, names)
+            needed = self._forget_names(going.seq, record.event, seqs, names, ends)
             if needed:
                 kept.append((going.seq, needed, going.body))
             self._shares.drop(going.who, weight_of(record, going.body))
+        for began, ended in ends.items():
+            self._ends_go(began, ended, names)
         self._store.do("drop_name", sorted(names))
         self._store.do("write_grant_kept", kept)
         self._store.do("drop_history", [(going.seq,) for going in some])
         self.newest = max(self.newest, *seqs)
         self._left -= len(some)
 
-    def _forget_names(self, seq: int, event: Event, going: set[int], names: list[tuple[int, str, int]]) -> int:
-        """Note which rows of names go with a record. Return for how many of its names it is still needed."""
+    def _forget_names(
+        self, seq: int, event: Event, going: set[int], names: list[tuple[int, str, int]], ends: dict[int, list[str]]
+    ) -> int:
+        """Note which rows of names go with a record, and which it ended. Return for how many it is still needed."""
         segment = segment_of(seq)
         granted = {name for name, _ in grants_of(event)}
         needed = 0
@@ -128,7 +133,7 @@ class Pruning:
             found = self._store.one("read_name", (segment, name, seq))
             until, began = found or (None, None)
             if began is not None and began not in going:
-                self._end_goes(began, name, names)
+                ends.setdefault(began, []).append(name)
             if name in granted and until is not None and self._is_needed(until, going):
                 needed += 1
             else:
@@ -139,14 +144,17 @@ class Pruning:
         """Tell whether a grant is needed: it lives, or its end is kept."""
         return until == OPEN or (until not in going and self._store.one("has_history", (until,)) is not None)
 
-    def _end_goes(self, began: int, name: str, names: list[tuple[int, str, int]]) -> None:
-        """Let go of a grant that was kept for the sake of its end, if it was."""
+    def _ends_go(self, began: int, ended: list[str], names: list[tuple[int, str, int]]) -> None:
+        """Let go of a grant for some of its names, if it was kept for the sake of their ends.
+
+        For all of them at once: to change the number of its names is to write it anew, and it may have megabytes.
+        """
         found = self._store.one("read_grant_kept", (began,))
         if found is None:
             return
-        names.append((segment_of(began), name, began))
-        if found[0] > 1:
-            self._store.do("change_grant_kept", [(found[0] - 1, began)])
+        names.extend((segment_of(began), name, began) for name in ended)
+        if found[0] > len(ended):
+            self._store.do("change_grant_kept", [(found[0] - len(ended), began)])
         else:
             self._store.do("drop_grant_kept", [(began,)])
 
