@@ -54,6 +54,7 @@ log = logging.getLogger("holdfast.server")
 
 _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 """Fields that the parser obeys even in a trailer."""
+_FRAGMENT = ord("#")
 _LENGTH_DIGITS = 20
 """The parser knows no larger length."""
 
@@ -358,7 +359,7 @@ def _check_head(method: bytes, version: str, fields: dict[bytes, bytes]) -> None
 
 def _split(target: bytes) -> tuple[bytes, bytes]:
     """Return path and query of a request's target, which may be a whole URL."""
-    if target.startswith(b"/") and b"#" not in target:
+    if target.startswith(b"/") and _FRAGMENT not in target:
         path, _, query = target.partition(b"?")
         return path, query
     try:

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.core.values import KEY_CHARS_MAX
-from holdfast.server.operations.sizes import SMALL_BODY_BYTES, pieces_of, too_large
+from holdfast.server.operations.sizes import BACKSLASH, SMALL_BODY_BYTES, pieces_of, too_large
 from holdfast.wire.problems import Problem
 from holdfast.wire.requests import field_names, lenient
 
@@ -36,6 +36,7 @@ SHOWN_CHARS = 64
 QUERY_FIELDS_MAX = 64
 TARGET_BYTES_MAX = 16_384
 """Of a path, and of a query. Decoding takes long, and a door may let heads of any size through."""
+_PERCENT = ord("%")
 LABEL = "label"
 """The one field of a query that may stand several times."""
 
@@ -56,7 +57,7 @@ class BodyReader:
 
     def read(self, request: Request) -> Any:  # noqa: ANN401 - the type it was made for
         """Return the body, or raise the problem with it."""
-        body = request.body
+        body, decode = request.body, self._decode
         if len(body) > self._bytes_max:
             raise too_large(self._bytes_max)
         content_type = request.content_type
@@ -67,7 +68,7 @@ class BodyReader:
                 self._check_twice(body, self._size.checked_pieces(body))
             elif body.count(b'"') > self._quotes_of_each_once:
                 self._check_twice(body, pieces_of(body))
-            return self._decode(body)
+            return decode(body)
         except msgspec.ValidationError as error:
             self._check_whole(body)
             self._explain(error)
@@ -77,14 +78,14 @@ class BodyReader:
     def _check_twice(self, body: bytes, pieces: list[bytes]) -> None:
         """Refuse a known field, or a key of a map, that stands twice. Only a body where one may is read slowly."""
         texts = pieces[1::2]
-        if len(set(texts)) == len(texts) and b"\\" not in body:
+        if len(set(texts)) == len(texts) and BACKSLASH not in body:
             return
         keys = [text for text, after in zip(texts, pieces[2::2], strict=False) if after.lstrip()[:1] == b":"]
         different = set(keys)
         repeated = len(different) != len(keys) and (
             not _MAPS.isdisjoint(different) or any(keys.count(known) > 1 for known in self._known & different)
         )
-        if not repeated and not any(b"\\" in key for key in keys):
+        if not repeated and not any(BACKSLASH in key for key in keys):
             return
         try:
             # Numbers stay texts: nobody wants their value here, and it takes long to find that of a long one.
@@ -149,7 +150,7 @@ def read_segment(segment: bytes) -> str:
     if len(segment) > TARGET_BYTES_MAX:
         raise too_long("path")
     try:
-        return (unquote_to_bytes(segment) if b"%" in segment else segment).decode()
+        return (unquote_to_bytes(segment) if _PERCENT in segment else segment).decode()
     except UnicodeDecodeError:
         raise Problem("invalid_input", "The path is not UTF-8: percent-encode the bytes of UTF-8.") from None
 
