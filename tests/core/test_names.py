@@ -136,3 +136,20 @@ def test_every_path_of_letters_and_digits_is_a_name(components: list[str]) -> No
     else:
         with pytest.raises(BadNameError):
             parse_name(name)
+
+
+def test_a_name_of_one_part_is_judged_as_the_same_part_of_a_longer_one() -> None:
+    """The short way for names of one part takes no character that the pattern for all names does not (N1)."""
+
+    def is_one(text: str) -> bool:
+        try:
+            return parse_name(text) == text
+        except BadNameError:
+            return False
+
+    # A colon makes a URI of what has one part, and of nothing else.
+    for char in map(chr, range(0x250)):
+        if char != ":":
+            assert is_one(f"a{char}b") == is_one(f"x/a{char}b"), repr(char)
+    assert [is_one("a" * size) for size in (0, 1, 64, 65)] == [False, True, True, False]
+    assert is_one("a..b") == is_one("x/a..b")
