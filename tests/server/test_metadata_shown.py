@@ -107,7 +107,7 @@ def test_an_outcome_that_cannot_be_shown_is_a_500(tmp_path: Path) -> None:
             replies.append((status, body))
 
         for command in (acquire("a"), acquire("a", ttl_ms=-1)):
-            call = Call(broken, request, reply, "a", {}, None, NOBODY)
+            call = Call(broken, request, reply, "a", {}, None, NOBODY, api)
             api.submit(call, command, {Acquired: broken})
         await turns(20)
         await engine.stop()

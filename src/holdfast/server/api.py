@@ -10,14 +10,11 @@ import asyncio
 import contextlib
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from holdfast.core.answers import Acquired
 from holdfast.core.commands import KeepSession
 from holdfast.core.names import BadNameError, parse_name
-from holdfast.core.refusals import Refusal
 from holdfast.engine.build import JournalError
-from holdfast.engine.waiters import after_wait
 from holdfast.server import render
 from holdfast.server.access.auth import OWN_CLAIM_ONLY, WrongTokenError
 from holdfast.server.access.claimsecrets import is_own, was_own
@@ -25,6 +22,7 @@ from holdfast.server.access.lastused import TokenUses
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusallog import RefusalLog
 from holdfast.server.access.wrongtokens import WrongTokens
+from holdfast.server.operations.call import Counters
 from holdfast.server.operations.turns import Turns
 from holdfast.server.streams.frames import Frames
 from holdfast.server.streams.limit import OpenStreams
@@ -50,23 +48,8 @@ Show: TypeAlias = "Callable[[Api, Call, Any, Moment], Answered]"
 
 RESERVED_PREFIX = "__election/"
 BUG = "This is a bug of ours: report it with the request id."
-_MET_A_BUG = "a bug while answering %s"
-
-_REFUSALS = frozenset(get_args(Refusal))
 
 log = logging.getLogger("holdfast.server")
-
-
-class Counters:
-    """What was answered since the process started and left no record; the engine's feed counts what did."""
-
-    __slots__ = ("reacquires", "refusals")
-
-    def __init__(self) -> None:
-        self.reacquires = 0
-        """Claims that were had already, and given to their holder once more."""
-        self.refusals = 0
-        """What was decided against: held names, lost leases, full quotas, bad values."""
 
 
 class Api:
@@ -202,38 +185,21 @@ class Api:
 
     def submit(self, call: Call, command: Command, shows: Mapping[type, Show]) -> None:
         """Let a command be decided, and show its outcome. One that is not in `shows` is a refusal."""
-        call.teller, call.shows = self, shows
+        call.shows = shows
         waiter = self.engine.submit(command, call.decided)
         if waiter is not None:
             call.request.on_disconnect = partial(self.engine.step_away, waiter)
 
-    def tell(self, call: Call, outcome: Any, now: Moment, shows: Mapping[type, Show]) -> None:  # noqa: ANN401 - any
-        """Answer a call with what was decided.
+    def refusal_of(self, call: Call, outcome: object) -> Answered:
+        """Put what was decided against a call into a reply, and log it if somebody was not let in."""
+        problem = render.problem(outcome, call.caller.prefix, knows_revoked=self.knows_revoked)
+        self._log_refusal(problem, call.request, call.caller)
+        return call.refusal(problem, call.request)
 
-        Everything that is decided is answered here, so what leaves no record is counted here, for `/status`.
-        """
-        kind = type(outcome)
-        show = shows.get(kind)
-        if show is None:
-            outcome, call.waited_ms = after_wait(outcome)
-            kind = type(outcome)
-            show = shows.get(kind)
-        if kind is Acquired:
-            self.counters.reacquires += outcome.reacquired
-        elif kind in _REFUSALS:
-            self.counters.refusals += 1
-        try:
-            if show is None:
-                problem = render.problem(outcome, call.caller.prefix, knows_revoked=self.knows_revoked)
-                self._log_refusal(problem, call.request, call.caller)
-                answered = call.refusal(problem, call.request)
-            else:
-                answered = show(self, call, outcome, now)
-        except Exception:
-            # It is decided, so it must be answered: without a reply the connection would wait for ever.
-            log.exception(_MET_A_BUG, call.request.request_id)
-            answered = render.envelope(Problem("internal_error", BUG), call.request)
-        call.reply(call.request, *answered)
+    def bug_in(self, call: Call, error: Exception) -> Answered:
+        """Log a bug, and put into a reply that there was one."""
+        log.error("a bug while answering %s", call.request.request_id, exc_info=error)
+        return render.envelope(Problem("internal_error", BUG), call.request)
 
     def read(self, call: Call, view: Callable[[State, Moment], Answered]) -> None:
         """Answer from the state, once what it shows is durable."""
@@ -262,9 +228,8 @@ class Api:
             except JournalError as error:
                 problem = Problem("storage_unavailable", f"{error}. Try again.", retry_after_ms=render.RETRY_LATER_MS)
                 answered = call.refusal(problem, call.request)
-            except Exception:
-                log.exception(_MET_A_BUG, call.request.request_id)
-                answered = render.envelope(Problem("internal_error", BUG), call.request)
+            except Exception as error:  # noqa: BLE001 - Whatever it is, the caller waits for an answer.
+                answered = self.bug_in(call, error)
             call.answer(answered)
 
         task = asyncio.get_running_loop().create_task(answer())

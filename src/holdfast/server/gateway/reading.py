@@ -68,7 +68,7 @@ def by_secret(api: Api, operation: Operation) -> Reader:
         if operation.key is not Key.IGNORED and request.key is not None:
             # Only now: what another run of the same token did under this key is not what this one did.
             key, content = read_key(request), fingerprint(request, name, "gateway")
-        return Call(operation.refusal, request, reply, name, None, run, caller, key, content)
+        return Call(operation.refusal, request, reply, name, None, run, caller, api, key, content)
 
     return read
 

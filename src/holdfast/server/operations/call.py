@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, get_args
 
 import msgspec
 
+from holdfast.core.answers import Acquired
+from holdfast.core.refusals import Refusal
 from holdfast.core.values import Moment
+from holdfast.engine.waiters import after_wait
 from holdfast.server.access.auth import Caller
 from holdfast.server.doors.request import Request
 from holdfast.server.render import Answered, problem
@@ -19,11 +22,31 @@ Envelope: TypeAlias = Callable[[Problem, Request], Answered]
 """Puts a problem into a reply."""
 
 
+_REFUSALS = frozenset(get_args(Refusal))
+
+
+class Counters:
+    """What was answered since the process started and left no record; the engine's feed counts what did."""
+
+    __slots__ = ("reacquires", "refusals")
+
+    def __init__(self) -> None:
+        self.reacquires = 0
+        """Claims that were had already, and given to their holder once more."""
+        self.refusals = 0
+        """What was decided against: held names, lost leases, full quotas, bad values."""
+
+
 class Tells(Protocol):
     """Tells outcomes: the `Api`."""
 
-    def tell(self, call: Call, outcome: object, now: Moment, shows: Mapping[type, Any]) -> None:
-        """Answer a call with what was decided."""
+    counters: Counters
+
+    def refusal_of(self, call: Call, outcome: object) -> Answered:
+        """Put what was decided against a call into a reply."""
+
+    def bug_in(self, call: Call, error: Exception) -> Answered:
+        """Put into a reply that there was a bug."""
 
 
 class Call(msgspec.Struct):
@@ -41,30 +64,48 @@ class Call(msgspec.Struct):
     """The query's fields, or what `read_query` made of them."""
     body: Any
     caller: Caller
+    teller: Tells
     key: str | None = None
     fingerprint: str = ""
     """Of the content, if the operation compares it; empty without a key."""
     waited_ms: int = 0
     """How long it stood in line before its outcome came."""
-
-    teller: Tells | None = None
-    """Who tells what is decided. Set when a command of it is submitted, as the next."""
-    shows: Mapping[type, Any] | None = None
-    """How each kind of outcome is shown."""
+    shows: Mapping[type, Any] = {}
+    """How each kind of outcome is shown. Set when a command of it is submitted."""
 
     def answer(self, answered: Answered) -> None:
         """Answer it."""
         self.reply(self.request, *answered)
 
-    def decided(self, outcome: object, now: Moment) -> None:
-        """Answer it with what was decided."""
-        # `submit` set both.
-        self.teller.tell(self, outcome, now, self.shows)  # type: ignore[union-attr,arg-type]
+    def decided(self, outcome: Any, now: Moment) -> None:  # noqa: ANN401 - any outcome
+        """Answer it with what was decided. An outcome that is not in `shows` is a refusal.
+
+        Everything that is decided is answered here, so what leaves no record is counted here, for `/status`.
+        """
+        shows, teller = self.shows, self.teller
+        kind = type(outcome)
+        show = shows.get(kind)
+        if show is None:
+            outcome, self.waited_ms = after_wait(outcome)
+            kind = type(outcome)
+            show = shows.get(kind)
+        if kind is Acquired:
+            teller.counters.reacquires += outcome.reacquired
+        elif kind in _REFUSALS:
+            teller.counters.refusals += 1
+        try:
+            answered = teller.refusal_of(self, outcome) if show is None else show(teller, self, outcome, now)
+        except Exception as error:  # noqa: BLE001 - It is decided: without an answer the connection waits for ever.
+            answered = teller.bug_in(self, error)
+        # In two steps: to call with what is not unpacked yet takes longer.
+        reply, (status, body, headers) = self.reply, answered
+        reply(self.request, status, body, headers)
 
     def seen(self, outcome: object, _now: Moment) -> None:
         """Answer it with what a look at the state found, or with the reason why nobody could look."""
         if type(outcome) is tuple:
-            self.reply(self.request, *outcome)
+            reply, (status, body, headers) = self.reply, outcome
+            reply(self.request, status, body, headers)
         else:
             self.answer(self.refusal(problem(outcome), self.request))
 

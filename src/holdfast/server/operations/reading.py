@@ -52,11 +52,11 @@ def reader_for(api: Api, operation: Operation) -> Reader:
     return by_token(api, operation) if operation.scope is not None else nothing(api, operation)
 
 
-def nothing(_api: Api, operation: Operation) -> Reader:
+def nothing(api: Api, operation: Operation) -> Reader:
     """For an operation that takes nothing and does not ask who asks."""
 
     def read(request: Request, _segment: bytes, reply: Reply) -> Call:
-        return Call(operation.refusal, request, reply, "", None, None, NOBODY)
+        return Call(operation.refusal, request, reply, "", None, None, NOBODY, api)
 
     return read
 
@@ -76,7 +76,7 @@ def by_token(api: Api, operation: Operation) -> Reader:
     key_and_content = _key_reader(operation)
     scope, refusal = operation.scope or "", operation.refusal
     own_scope = operation.own_scope
-    admit, name_for = api.admit, api.name_for
+    admit, check_name = api.admit, api.name_for
 
     def read(request: Request, segment: bytes, reply: Reply) -> Call:
         item = read_item(segment)
@@ -95,11 +95,11 @@ def by_token(api: Api, operation: Operation) -> Reader:
             check_after_key(body)
         if caller is None:
             caller = admit(request, scope, own_scope)
-        call = Call(refusal, request, reply, item, query, body, caller, key, fingerprint)
+        call = Call(refusal, request, reply, item, query, body, caller, api, key, fingerprint)
         if caller.session is not None and check_session is not None:
             check_session(call)
         if is_name:
-            call.item = name_for(item, caller, body)
+            check_name(item, caller, body)
         return call
 
     return read
