@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from holdfast.core.answers import Acquired, Extended, Released
+from holdfast.core.commands import Acquire
+from holdfast.core.decide import DECISIONS
 from holdfast.core.refusals import Held
 from holdfast.core.values import Limits
-from holdfast.engine import engine as engine_module
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Unavailable
 from holdfast.journal.base import Health, JournalUnavailableError
@@ -400,7 +401,7 @@ def test_a_bug_in_a_decision_hurts_only_who_asked(monkeypatch: pytest.MonkeyPatc
             asked = Asked(engine)
             asked.submit("before", acquire("a"))
             with monkeypatch.context() as patch:
-                patch.setattr(engine_module, "decide", _bug)
+                patch.setitem(DECISIONS, Acquire, _bug)
                 with pytest.raises(ZeroDivisionError):
                     engine.submit(acquire("b"), _broken_reply)
             with pytest.raises(ZeroDivisionError):

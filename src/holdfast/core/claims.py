@@ -51,8 +51,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     refusal = bad_terms(terms, command.wait_ms, limits)
     if refusal is not None:
         return refuse(refusal)
-    memo = None if terms.key is None else recall(state, terms, "acquire")
-    if memo is not None:
+    if terms.key is not None and (memo := recall(state, terms, "acquire")) is not None:
         return _acquired_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
     if command.ticket is not None:
         return line.return_to(state, command, command.ticket, now)
@@ -74,8 +73,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     if lease is not None and _is_own(lease, command, limits):
         return _reacquire(state, command, slot, lease, now)
     # From here on it is a new claim, whatever comes of it.
-    unreadable = None if command.name.isascii() else line.unreadable_name(command.names)
-    if unreadable is not None:
+    if not command.name.isascii() and (unreadable := line.unreadable_name(command.names)) is not None:
         return refuse(unreadable)
     if terms.bound or state.index.lease_count.get(terms.principal, 0) >= limits.leases_per_principal_max:
         full = too_many_leases(state, terms, 1, limits)
@@ -86,7 +84,15 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     if lease is not None:
         return _held(state, command, lease, now)
     # No look at the line: after settling no free name has a present waiter that could be served (line.py, W1).
-    return _grant(state, command, slot, now)
+    token = state.last_token + 1
+    if token > TOKEN_MAX:
+        return refuse(refusals.TokensExhausted())
+    lease = lease_from(terms, command.lease_id, token, now)
+    events: tuple[Event, ...] = (Granted(command.name, lease, terms.fingerprint),)
+    if state.index.lines and command.name in state.index.lines:
+        events = (*line.no_more_need(state, line.ticket_for(command, state, now)), *events)
+    until_ms = state.until_of(lease) if terms.bound else lease.until_ms
+    return Decision(events, Acquired(lease, until_ms, slot.last_end, slot.attempts + 1))
 
 
 def held_by(state: State, name: str, lease: Lease, owner: str | None, *, named: bool = False) -> refusals.Held:
@@ -116,7 +122,7 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
         return refusals.BadTtl(limits.ttl_ms_max)
     if terms.metadata is not None and len(terms.metadata) > limits.metadata_chars_max:
         return refusals.BadField(f"metadata has at most {limits.metadata_chars_max} characters (metadata_chars_max)")
-    if not 0 <= terms.delay_ms <= LOCK_DELAY_MS_MAX:
+    if terms.delay_ms and not 0 <= terms.delay_ms <= LOCK_DELAY_MS_MAX:
         return refusals.BadField(f"lock_delay_seconds is 0 to {LOCK_DELAY_MS_MAX // 1000}")
     if terms.bound and terms.session is None:
         return refusals.BadField("ephemeral needs a session_id: open one with POST /sessions")
@@ -124,7 +130,7 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
         return refusals.BadField(f"owner has 1 to {OWNER_CHARS_MAX} characters")
     if terms.labels is not None and (wrong := bad_labels(terms.labels)) is not None:
         return refusals.BadField(wrong)
-    if not 0 <= wait_ms <= WAIT_MS_MAX:
+    if wait_ms and not 0 <= wait_ms <= WAIT_MS_MAX:
         return refusals.BadField(f"wait_seconds is 0 to {WAIT_MS_MAX // 1000}")
     return None
 
@@ -172,18 +178,6 @@ def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: Mo
     kept = replace(lease, ttl_ms=terms.ttl_ms, until_ms=until_ms)
     answer = Acquired(kept, state.until_of(kept), slot.last_end, slot.attempts, reacquired=True)
     return Decision((event,), answer)
-
-
-def _grant(state: State, command: Acquire, slot: Slot, now: Moment) -> Decision:
-    token = state.last_token + 1
-    if token > TOKEN_MAX:
-        return refuse(refusals.TokensExhausted())
-    lease = lease_from(command.terms, command.lease_id, token, now)
-    events: tuple[Event, ...] = (Granted(command.name, lease, command.terms.fingerprint),)
-    if state.index.lines and command.name in state.index.lines:
-        events = (*line.no_more_need(state, line.ticket_for(command, state, now)), *events)
-    until_ms = state.until_of(lease) if lease.bound else lease.until_ms
-    return Decision(events, Acquired(lease, until_ms, slot.last_end, slot.attempts + 1))
 
 
 def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision:

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.core.values import Terms
 
 
-class Acquire(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Acquire(msgspec.Struct, frozen=True, gc=False):
     """Claim a name (C1–C7)."""
 
     name: str

@@ -70,7 +70,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """`resume`: only `resume: true` gives a lease back (C4). `holder`: an equal holder gets it unasked."""
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Terms(msgspec.Struct, frozen=True, gc=False):
     """What a claim asks for, whoever asks and however: the one value from the request to the lease.
 
     A command carries it, a place in the line keeps it, and `lease_from` makes the lease of it.

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core.answers import MustWait
 from holdfast.core.commands import NEEDS_ROOM, Command, claimant_of
-from holdfast.core.decide import decide, settle, settle_line
+from holdfast.core.decide import DECISIONS, settle, settle_line
 from holdfast.core.events import Event, Record, TimePassed
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
@@ -150,7 +150,8 @@ class Engine:
         if not self._serving:
             return None
         turns = self._turns
-        return turns.now if turns.read_seconds() < turns.over_seconds else self._begin_turn()
+        read_seconds = turns.read_seconds
+        return turns.now if read_seconds() < turns.over_seconds else self._begin_turn()
 
     def why_not_serving(self) -> str:
         """Say why nothing can be asked."""
@@ -166,16 +167,17 @@ class Engine:
         if not self._serving:
             self._turn_away(reply)
             return None
-        # As `turn`, without a call: every request comes here.
+        # As `turn`, and `decide` below, without a call: every request comes here.
         turns = self._turns
-        now = turns.now if turns.read_seconds() < turns.over_seconds else self._begin_turn()
+        read_seconds = turns.read_seconds
+        now = turns.now if read_seconds() < turns.over_seconds else self._begin_turn()
         if not self.journal.takes_claims and isinstance(command, NEEDS_ROOM):
             why = self.journal.why_no_claims(claimant_of(command))
             if why is not None:
                 self._answers.append((reply, Unavailable(why), now))
                 return None
         state = self.state
-        decision = decide(state, command, now, self.limits)
+        decision = DECISIONS[type(command)](state, command, now, self.limits)
         for event in decision.events:
             self._apply(event, now)
         waiter: Waiter | None = None

@@ -302,13 +302,13 @@ class Lane(asyncio.BufferedProtocol):
     # Answers.
 
     def _answer(self, request: Request) -> None:
-        lanes = self._lanes
+        lanes, read_seconds = self._lanes, self._lanes.read_seconds
         self._owed.current, self._since = request, lanes.now_seconds
         if not self.is_known:
             request.on_known = self._recognise
-        began = lanes.read_seconds()
+        began = read_seconds()
         lanes.routes.handle(request, self._reply)
-        if (took_seconds := lanes.read_seconds() - began) >= LONG_SECONDS:
+        if (took_seconds := read_seconds() - began) >= LONG_SECONDS:
             lanes.charge(self.known_as or self, took_seconds)
         if self._half_closed and self._is_away():
             self._hang_up()

@@ -89,13 +89,8 @@ def check_session(call: Call) -> None:
 def acquire(api: Api, call: Call) -> None:
     """POST /locks/{name}/acquire."""
     body: AcquireBody = call.body
-    command = Acquire(
-        name=call.item,
-        lease_id=new_uuid(),
-        terms=terms_of(api, call),
-        resume=body.resume is True,
-        as_session=call.caller.session,
-    )
+    lease_id, as_session = new_uuid(), call.caller.session
+    command = Acquire(call.item, lease_id, terms_of(api, call), body.resume is True, 0, None, "", as_session)
     if body.wait_seconds or body.ticket is not None:
         # Most claims do not wait, and do not pay for it.
         command = msgspec.structs.replace(command, wait_ms=_wait_ms(body), ticket=body.ticket, new_ticket=new_uuid())
@@ -132,18 +127,19 @@ def terms_of(api: Api, call: Call) -> Terms:
     """Return what a claim asks for, of one name or of several."""
     body: ClaimBody = call.body
     ttl_seconds = api.settings.default_ttl_seconds if body.ttl_seconds is None else body.ttl_seconds
+    # By place and not by keywords, as all that is made for each claim.
     return Terms(
-        principal=call.caller.principal,
-        ttl_ms=ttl_seconds * 1000,
-        owner=body.owner,
-        session=body.session_id,
-        bound=body.ephemeral is True,
-        delay_ms=(body.lock_delay_seconds or 0) * 1000,
-        metadata=body.metadata,
-        redo=body.redo is True,
-        key=call.key,
-        fingerprint=call.fingerprint,
-        labels=body.labels or None,
+        call.caller.principal,
+        ttl_seconds * 1000,
+        body.owner,
+        body.session_id,
+        body.ephemeral is True,
+        body.lock_delay_seconds * 1000 if body.lock_delay_seconds else 0,
+        body.metadata,
+        body.redo is True,
+        call.key,
+        call.fingerprint,
+        body.labels or None,
     )
 
 

@@ -81,7 +81,10 @@ class Routes:
         self._guides = Guides(operations)
         for operation in operations:
             self._enter(operation.method.encode(), operation.path.encode(), Route(api, operation))
-        self._by_verb = {verb: methods for verb, methods in self._lock_verbs.items() if verb}
+        # No path that is a route as it stands may look like a verb of a name: that is looked for first.
+        below = (path.removeprefix(_LOCKS) for path in self._plain if path.startswith(_LOCKS))
+        taken = {rest.rpartition(b"/")[2] for rest in below if rest.count(b"/")}
+        self._by_verb = {verb: methods for verb, methods in self._lock_verbs.items() if verb and verb not in taken}
 
     def _enter(self, method: bytes, path: bytes, route: Route) -> None:
         parts = path.split(b"/")
@@ -102,7 +105,8 @@ class Routes:
             route, segment = self.find(request.method, request.path)
             if route.is_stream:
                 raise self._no_route(request.path)
-            route.handler(self.api, route.read(request, segment, reply))
+            read, handler = route.read, route.handler
+            handler(self.api, read(request, segment, reply))
         except Problem as problem:
             self.refuse(problem, request, reply)
         except Exception:
@@ -138,7 +142,7 @@ class Routes:
         """Return the route and the segment of the path that it is about, or raise 404 or 405."""
         # `removeprefix` returns the very same bytes if they have another beginning.
         rest = path.removeprefix(_LOCKS)
-        if rest is not path and path not in self._plain:
+        if rest is not path:
             # Nearly all requests are for a verb of a name: they come first.
             name, _, verb = rest.rpartition(b"/")
             route = self._by_verb.get(verb, _NONE).get(method)
