@@ -105,7 +105,7 @@ def test_a_pruning_leaves_nothing_over(seed: int, tmp_path: Path, monkeypatch: p
 
 def test_a_record_with_thousands_of_names_goes_for_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that breaks off in the end has dropped nothing; the next one drops a record for all of its names."""
-    ends = tuple(Ended(f"many/{number}", f"lease-{number}", 1, "session_ended", False) for number in range(100))
+    ends = tuple(Ended(f"many/{number}", f"lease-{number}", 1, "session_ended", False) for number in range(NAMES))
 
     async def found(journal: SqliteJournal) -> list[int]:
         names = [f"many/{number}" for number in range(0, NAMES, 500)]
