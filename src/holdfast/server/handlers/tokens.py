@@ -115,7 +115,11 @@ def _new_token(api: Api, call: Call) -> tuple[str, str]:
 
 
 def _expires_wall_ms(api: Api, seconds: int | None) -> int | None:
-    return None if seconds is None else api.engine.clock.wall_ms() + seconds * 1000
+    """Return the end of a lifetime that begins now: by the time of the turn, as `created_at` is."""
+    if seconds is None:
+        return None
+    now = api.engine.turn()
+    return (api.engine.clock.wall_ms() if now is None else now.wall_ms) + seconds * 1000
 
 
 def _shows_made(token: str, status: int) -> Show:
