@@ -80,7 +80,7 @@ def test_a_lease_ends_by_itself_at_its_time(ttl_ms: int) -> None:
 
 def runs(engine: Engine) -> bool:
     """Is there a timer now?"""
-    return engine._turns.timer is not None
+    return engine.turns.timer is not None
 
 
 def test_time_passes_only_while_something_has_a_deadline() -> None:
@@ -106,7 +106,7 @@ def test_a_session_or_a_closed_name_keeps_time_moving(kind: str) -> None:
     async def test(clock: ManualClock) -> None:
         journal = MemoryJournal()
         async with serving(journal, clock) as engine:
-            begun_ms = engine._turns.now_ms
+            begun_ms = engine.turns.now_ms
             if kind == "session":
                 await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=10_000))
             else:
@@ -114,7 +114,7 @@ def test_a_session_or_a_closed_name_keeps_time_moving(kind: str) -> None:
                 await engine.ask(release("job"))
                 assert isinstance((await engine.ask(acquire("job", "next")))[0], Delayed)
             await asyncio.sleep(20)
-            assert engine._turns.timer is None
+            assert engine.turns.timer is None
             if kind == "session":
                 ends = [record for record in await tail(journal) if isinstance(record.event, SessionEnded)]
                 assert [begun_ms + 10_000 <= record.at_ms <= begun_ms + 10_001 for record in ends] == [True]
@@ -186,7 +186,7 @@ def test_a_crash_gives_back_at_most_five_seconds() -> None:
                 crashed = journal.fork()
                 clock.advance(HOUR_MS)
                 async with serving(crashed, clock) as recovered:
-                    assert engine._turns.now_ms - SILENCE_MS_MAX <= recovered._turns.now_ms <= engine._turns.now_ms
+                    assert engine.turns.now_ms - SILENCE_MS_MAX <= recovered.turns.now_ms <= engine.turns.now_ms
 
     run(test)
 
@@ -303,9 +303,9 @@ def test_time_keeps_pace_while_an_append_is_on_its_way() -> None:
             await engine.ask(acquire("short", ttl_ms=2_000))
             journal.is_shut = True
             asking = asyncio.create_task(engine.ask(acquire("long", ttl_ms=60_000)))
-            begun_ms = engine._turns.now_ms
+            begun_ms = engine.turns.now_ms
             await asyncio.sleep(3)
-            assert engine._turns.now_ms - begun_ms >= 2_900
+            assert engine.turns.now_ms - begun_ms >= 2_900
             assert "short" not in engine.state.index.held.walk()
             assert not asking.done()
             journal.open_gate()

@@ -10,10 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from holdfast.engine.turns import Turns
 from holdfast.server.doors.exchange import LARGE_BYTES, Exchange
 from holdfast.server.doors.lanes import InTurn, Lanes
 from holdfast.server.doors.request import request_from
 from holdfast.server.pauses import Pauses
+from holdfast.testing.clock import ManualClock
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.http import parse_answers
@@ -103,6 +105,8 @@ class _Accounts(Lanes):
         self.debtors = {}
         self.now_ms = lambda: 0
         self._pauses = Pauses(str(counts))
+        self._turns = Turns(ManualClock(), lambda: None)
+        self._settling_ms = 0
 
 
 def test_nobody_is_in_debt_for_a_pause_of_the_machine(tmp_path: Path) -> None:
@@ -119,6 +123,16 @@ def test_nobody_is_in_debt_for_a_pause_of_the_machine(tmp_path: Path) -> None:
     accounts.charge("ana", 0.030)
     assert set(accounts.debtors) == {"bob", "ana"}
     assert accounts.debtors["ana"] < accounts.debtors["bob"]
+
+
+def test_nobody_is_in_debt_for_what_fell_due(tmp_path: Path) -> None:
+    """What ends by time, or is forgotten, before a request is decided is not charged to whoever asked just then."""
+    accounts = _Accounts(tmp_path / "nothing")
+    accounts._turns.settling_ms += 29
+    accounts.charge("ana", 0.030)
+    assert accounts.debtors == {}
+    accounts.charge("bob", 0.030)
+    assert set(accounts.debtors) == {"bob"}
 
 
 def test_pauses_are_those_that_the_system_counts(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from holdfast import Holdfast
 from holdfast.journal.inspect import dump
 from tests.support import callers
 from tests.support.api import Api
+from tests.support.archivist import archived_by_now
 from tests.support.checks import moment, refused, unique, wait_until
 from tests.support.pending import waiting
 from tests.support.server import ServerProcess
@@ -311,6 +312,8 @@ def test_large_records_are_bounded_before_they_are_many(tmp_path: Path) -> None:
                 metadata="\N{GRINNING FACE}" * 1024,
             )
             alice.end_session(session)
+        # The archivist works beside: three records of each round, and it rests when less than 1 MiB is left.
+        wait_until(lambda: archived_by_now(server.data) >= 110, seconds_max=60)
         server.terminate()
     inside = dump(tmp_path / "data")
     assert sum(len(str(record).encode()) for record in inside) < 4 * 2**20, "of 16 MiB"

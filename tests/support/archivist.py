@@ -46,8 +46,8 @@ def archived_by_now(data: Path) -> int:
     with closing(apsw.Connection(str(data / FILE), flags=flags)) as db:
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         db.set_busy_timeout(5_000)
-        upto: int = db.execute("SELECT value FROM meta WHERE key = 'upto'").get
-        return upto
+        upto: int | None = db.execute("SELECT value FROM meta WHERE key = 'upto'").get
+        return upto or 0
 
 
 class Hunter:

@@ -95,7 +95,7 @@ class Engine:
         self._version = version
         self._watchdog = watchdog
         self._trouble = Trouble()
-        self._turns = Turns(clock, self._tick)
+        self.turns = Turns(clock, self._tick)
         self._batch: list[Record] = []
         self._answers: list[OwedAnswer] = []
         self._serving = self._stopping = False
@@ -124,7 +124,7 @@ class Engine:
         self.end_waits()
         self._stopping = True
         self._serving = False
-        self._turns.cancel_timer()
+        self.turns.cancel_timer()
         while self._writer is not None:
             # Waited for and never cancelled: a cancelled append would be one whose outcome nobody knows.
             await (asyncio.wait({self._writer}) if isinstance(self._writer, asyncio.Future) else asyncio.sleep(0))
@@ -149,7 +149,7 @@ class Engine:
         """
         if not self._serving:
             return None
-        turns = self._turns
+        turns = self.turns
         read_seconds = turns.read_seconds
         return turns.now if read_seconds() < turns.over_seconds else self._begin_turn()
 
@@ -168,7 +168,7 @@ class Engine:
             self._turn_away(reply)
             return None
         # As `turn`, and `decide` below, without a call: every request comes here.
-        turns = self._turns
+        turns = self.turns
         read_seconds = turns.read_seconds
         now = turns.now if read_seconds() < turns.over_seconds else self._begin_turn()
         if not self.journal.takes_claims and isinstance(command, NEEDS_ROOM):
@@ -193,8 +193,7 @@ class Engine:
                 self._notify(decision.notices)
             agenda = state.agenda
             if agenda.candidates or agenda.names_with_new_holder:
-                # Those have their turn whom this command made room for (W1).
-                self._settle(settle_line, now)
+                self._settle(settle_line, now)  # Those have their turn whom this command made room for (W1).
             if waiter is not None and waiter.deadline_ms <= now.ms:
                 self._send_away(self._waiters.overdue(now.ms))
         except Exception as error:  # noqa: BLE001 - Whatever it is, memory cannot be trusted any more.
@@ -206,7 +205,7 @@ class Engine:
     def step_away(self, waiter: Waiter) -> None:
         """Say that the one who waits is gone: its place keeps its order for a while and blocks nobody (W2)."""
         if self._waiters.drop(waiter):
-            self.state.depart(waiter.ticket_id, self._turns.now_ms)
+            self.state.depart(waiter.ticket_id, self.turns.now_ms)
 
     def read(self, view: Callable[[State, Moment], T], reply: Reply) -> None:
         """Look at the state now; the answer waits for whatever it may rest on, like every other."""
@@ -234,7 +233,7 @@ class Engine:
         return await self.journal.history(query)
 
     def _turn_away(self, reply: Reply) -> None:
-        reply(Unavailable(self.why_not_serving()), Moment(self._turns.now_ms, self.clock.wall_ms()))
+        reply(Unavailable(self.why_not_serving()), Moment(self.turns.now_ms, self.clock.wall_ms()))
 
     # Turns: one time for all that is decided in one.
 
@@ -243,10 +242,11 @@ class Engine:
 
         How much can fall due at once is bounded by the time a turn can move: what has its deadline in the same 250 ms.
         """
-        is_first = self._turns.round_began_ms is None
-        now = self._turns.begin()
+        is_first = self.turns.round_began_ms is None
+        now = self.turns.begin()
         try:
             self._settle(settle, now)
+            self.turns.settled()
             if self._waiters.deadlines and self._waiters.deadlines[0][0] <= now.ms:
                 self._send_away(self._waiters.overdue(now.ms))
         except Exception as error:
@@ -260,8 +260,8 @@ class Engine:
 
     def _end_round(self) -> None:
         """What comes next is decided at a later time; time passes by itself from here on if anything waits for it."""
-        self._turns.end_round(self._batch, self._answers)
-        if self._turns.timer is None:
+        self.turns.end_round(self._batch, self._answers)
+        if self.turns.timer is None:
             self._set_timer()
 
     def _settle(self, next_due: Callable[[State, Moment, Limits], Due | None], now: Moment) -> None:
@@ -284,18 +284,18 @@ class Engine:
 
     def _wait(self, ticket_id: str, wait_ms: int, reply: Reply, now: Moment) -> Waiter:
         deadline_ms = now.ms + wait_ms if self._may_wait else now.ms
-        waiter = Waiter(ticket_id, reply, received_ms=self._turns.began_ms, deadline_ms=deadline_ms)
-        self._answers.extend(self._waiters.wait(waiter, self.state, self._turns))
+        waiter = Waiter(ticket_id, reply, received_ms=self.turns.began_ms, deadline_ms=deadline_ms)
+        self._answers.extend(self._waiters.wait(waiter, self.state, self.turns))
         if wait_ms < TICK_MS:
             # Sooner than the next tick may come: the timer is set anew when the round ends.
-            self._turns.cancel_timer()
+            self.turns.cancel_timer()
         return waiter
 
     def _notify(self, notices: Iterable[Notice]) -> None:
-        self._answers.extend(self._waiters.tell(notices, self.state, self._turns))
+        self._answers.extend(self._waiters.tell(notices, self.state, self.turns))
 
     def _send_away(self, waiters: Iterable[Waiter]) -> None:
-        self._answers.extend(self._waiters.send_away(waiters, self.state, self._turns))
+        self._answers.extend(self._waiters.send_away(waiters, self.state, self.turns))
 
     # The writer: makes batch after batch durable, then answers.
 
@@ -309,7 +309,7 @@ class Engine:
         self._writer = None
         try:
             if (wanted := self._archiver.wanted) is not None:
-                self._answers.append(self._archiver.take(wanted, self.state, self._turns.now_ms))
+                self._answers.append(self._archiver.take(wanted, self.state, self.turns.now_ms))
             self._end_round()
             appending = self._append(self._batch) if self._batch else None
         except BaseException as error:
@@ -397,7 +397,7 @@ class Engine:
             self.failed = f"internal error: {type(error).__name__}: {error}" if is_bug else str(error)
             log.critical("%s; the server ends: start it again", self.failed, exc_info=error)
         self._serving = False
-        self._turns.cancel_timer()
+        self.turns.cancel_timer()
         self._archiver.cancel()
         self._answer_everybody(answers, Unknown(self.failed))
         self.ended.set()
@@ -407,10 +407,10 @@ class Engine:
         answer_all((reply, outcome, now) for reply, _, now in self._take_all_owed(answers))
 
     def _take_all_owed(self, answers: Iterable[OwedAnswer]) -> list[OwedAnswer]:
-        waiting = (waiter.answered(None, self._turns) for waiter in self._waiters.take_all())
+        waiting = (waiter.answered(None, self.turns) for waiter in self._waiters.take_all())
         owed = [*answers, *self._answers, *waiting]
         self._batch, self._answers = [], []
-        self._turns.drop()
+        self.turns.drop()
         return owed
 
     # Recovery and archiving.
@@ -420,7 +420,7 @@ class Engine:
         state, replayed = await recover(self.journal, clock=self.clock, version=self._version, append=self._append)
         self.state = state
         self._archiver.begin_anew(state.seq, replayed)
-        self._turns.resume(state.now_ms)
+        self.turns.resume(state.now_ms)
         self._serving = not self._stopping
         self._set_timer()
 
@@ -433,10 +433,10 @@ class Engine:
 
     def _set_timer(self) -> None:
         if not self._serving or not self.state.has_deadlines():
-            self._turns.cancel_timer()
+            self.turns.cancel_timer()
             return
         alarms = (self.state.next_alarm_ms(), self._waiters.next_deadline_ms())
-        self._turns.set_timer(min((alarm for alarm in alarms if alarm is not None), default=None))
+        self.turns.set_timer(min((alarm for alarm in alarms if alarm is not None), default=None))
 
     def _tick(self) -> None:
         """Let time pass although nobody asks: end what is due, and keep the time itself now and then (T2)."""

@@ -47,6 +47,8 @@ class Turns:
         """When the turn is over by itself; 0 if none has begun."""
         self.began_ms = 0
         """When the last turn began, by the monotonic clock."""
+        self.settling_ms = 0
+        """How long it took, in all turns together, to end what was due before anything was decided in them."""
         self.round_began_ms: int | None = None
         """When the first turn began of a round that is not ended yet."""
         self.timer: asyncio.TimerHandle | None = None
@@ -74,6 +76,10 @@ class Turns:
             self.round_began_ms = read_ms
         self.now = Moment(self._time.advance(read_ms), self._clock.wall_ms())
         return self.now
+
+    def settled(self) -> None:
+        """Know that all that was due in the turn has ended."""
+        self.settling_ms += self._clock.monotonic_ms() - self.began_ms
 
     def end_round(self, batch: Sequence[Record], answers: Sequence[OwedAnswer]) -> None:
         """End the round and its turn. `batch` and `answers` are what it left behind."""

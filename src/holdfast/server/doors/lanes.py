@@ -128,6 +128,8 @@ class Lanes:
         self._known = 0
         self.untaken = Untaken(routes.api.principal_of)
         self._pauses = Pauses()
+        self._turns = routes.api.engine.turns
+        self._settling_ms = 0
         self.debtors: dict[object, int] = {}
         """Who is in debt, and until when: a principal, or a connection whose principal is not known."""
         self._backlog: deque[Behind] = deque()
@@ -178,7 +180,7 @@ class Lanes:
         """Count a second and look at every connection's time, without keeping the others waiting."""
         self.now_seconds += 1
         self._read_date()
-        self._pauses.since_last()
+        self._not_own_seconds()
         for who in list(self.debtors):
             self.is_in_debt(who)
         for number, connection in enumerate(list(self.connections), 1):
@@ -201,13 +203,18 @@ class Lanes:
         self.beginning = Beginning(self.date)
 
     def charge(self, who: object, took_seconds: float) -> None:
-        """Let somebody be in debt for a request that took long, but not for what others had of the processor.
+        """Let somebody be in debt for a request that took long, but not for what was not its own.
 
-        Pauses since the last look count, be it that of `tick`: each excuses somebody once.
+        That is what others had of the processor, and what fell due and ended before it was decided. Both count since
+        the last look, be it that of `tick`: so each excuses somebody once.
         """
-        own_seconds = took_seconds - self._pauses.since_last()
+        own_seconds = took_seconds - self._not_own_seconds()
         if own_seconds >= LONG_SECONDS:
             self.debtors[who] = self.now_ms() + min(int(DEBT_TIMES * own_seconds * 1000), DEBT_MS_MAX)
+
+    def _not_own_seconds(self) -> float:
+        before_ms, self._settling_ms = self._settling_ms, self._turns.settling_ms
+        return self._pauses.since_last() + (self._settling_ms - before_ms) / 1000
 
     def is_in_debt(self, who: object) -> bool:
         """Tell whether somebody asked just now what took long."""
