@@ -114,15 +114,12 @@ class Acquire(_Judging):
             Path(self._keep).write_bytes(b"".join(self._got))
 
 
-class Renew(_Judging):
-    """Renews leases that are held, round and round."""
+class _Rounds(_Judging):
+    """Asks the same things, round and round; each must be answered with 200."""
 
-    def __init__(self, wire: Wire, held: Sequence[tuple[bytes, bytes]]) -> None:
+    def __init__(self, requests: Sequence[bytes]) -> None:
         super().__init__()
-        self._requests = [
-            wire.post(b"/locks/%b/renew" % name, b'{"lease_id":"%b","keep_ttl":true}' % lease, is_keyed=False)
-            for name, lease in held
-        ]
+        self._requests = requests
         self._numbers = count()
 
     def next(self, connection: int) -> bytes | None:
@@ -131,6 +128,18 @@ class Renew(_Judging):
     def judge(self, connection: int, status: int, body: bytes) -> None:
         if status != OK:
             self.blame(status, body)
+
+
+class Renew(_Rounds):
+    """Renews leases that are held."""
+
+    def __init__(self, wire: Wire, held: Sequence[tuple[bytes, bytes]]) -> None:
+        super().__init__(
+            [
+                wire.post(b"/locks/%b/renew" % name, b'{"lease_id":"%b","keep_ttl":true}' % lease, is_keyed=False)
+                for name, lease in held
+            ]
+        )
 
 
 class Release(_Judging):
@@ -151,37 +160,23 @@ class Release(_Judging):
             self.blame(status, body)
 
 
-class Status(_Judging):
-    """Asks who has a name that is held, round and round."""
+class Status(_Rounds):
+    """Asks who has a name that is held."""
 
     def __init__(self, wire: Wire, held: Sequence[tuple[bytes, bytes]]) -> None:
-        super().__init__()
-        self._requests = [wire.get(b"/locks/%b" % name) for name, _ in held]
-        self._numbers = count()
-
-    def next(self, connection: int) -> bytes | None:
-        return self._requests[next(self._numbers) % len(self._requests)]
+        super().__init__([wire.get(b"/locks/%b" % name) for name, _ in held])
 
     def judge(self, connection: int, status: int, body: bytes) -> None:
         if status != OK or b'"status":"held"' not in body:
             self.blame(status, body)
 
 
-class Heartbeat(_Judging):
-    """Keeps sessions alive, round and round."""
+class Heartbeat(_Rounds):
+    """Keeps sessions alive."""
 
     def __init__(self, wire: Wire, sessions: Sequence[tuple[bytes, bytes]]) -> None:
-        super().__init__()
         paths = [b"/sessions/%b/keepalive" % session for session, _ in sessions]
-        self._requests = [wire.post(path, b"", is_keyed=False) for path in paths]
-        self._numbers = count()
-
-    def next(self, connection: int) -> bytes | None:
-        return self._requests[next(self._numbers) % len(self._requests)]
-
-    def judge(self, connection: int, status: int, body: bytes) -> None:
-        if status != OK:
-            self.blame(status, body)
+        super().__init__([wire.post(path, b"", is_keyed=False) for path in paths])
 
 
 class Loop(_Judging):

@@ -37,6 +37,21 @@ if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
 
 
+def test_what_falls_due_is_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a turn takes to end what is due is known: nobody who asks in it is charged for that."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job"))
+            before_ms = engine.turns.settling_ms
+            monkeypatch.setattr("holdfast.engine.engine.settle", lambda *_: clock.advance(30))
+            clock.advance(1)
+            await engine.ask(acquire("other"))
+            assert engine.turns.settling_ms - before_ms >= 30
+
+    run(test)
+
+
 def test_what_comes_later_in_a_round_is_decided_later() -> None:
     """A loop that hands over data twice within one round gives the second its own time, not the first's (T1a)."""
 

@@ -157,7 +157,7 @@ def _warn_of_hidden(api: Api) -> None:
 def _tune_collector() -> None:
     """Keep the garbage collector off what was loaded, and let it look seldom: our values are not in its care.
 
-    But not too seldom: a look at 10,000 new objects takes a millisecond or two, and the loop waits for it.
+    But not too seldom: a look at 10,000 new objects takes 0.4 ms, at 50,000 2.5 ms, and the loop waits for it.
     """
     gc.collect()
     gc.freeze()

@@ -205,7 +205,7 @@ class Auth:
         self.key = key
         self._header_bytes_max = len(_BEARER) + max(SECRET_CHARS_MAX, CLAIM_SECRET_CHARS_MAX, static.chars_max)
         self.static_by_header: dict[bytes | None, Caller] = {}
-        """Headers with static tokens that were right before. They stay so: only a restart changes those tokens."""
+        """One header for each static token that was right before. It stays so: only a restart changes those tokens."""
         self._digests: dict[bytes, str] = {}
         self._callers: dict[str, tuple[AccessToken, Caller]] = {}
         self._runs: dict[bytes, _Run] = {}
