@@ -3,15 +3,12 @@
 The load is the claim loop over 100,000 names at 64 connections, with the history kept as by default. A burst is the
 same loop on a fresh server, for a few seconds: what a short benchmark would show. Bursts are made before and after.
 
-A stall is a gap of more than 20 ms in which no connection got an answer while all of them waited for one. The disk
-has stalls of its own, so a small file beside the data is synced all the time, a few times a second. A stall in which
-that sync hung too is the disk's.
+A stall is a gap of more than 20 ms in which no connection got an answer while all of them waited for one. The disk and
+the host of a virtual machine have stalls of their own, so both are looked at all the time (`probes`).
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from statistics import median
 from typing import TYPE_CHECKING
@@ -19,6 +16,7 @@ from typing import TYPE_CHECKING
 from benchmarks.load.press import Press
 from benchmarks.parts.common import row_of
 from benchmarks.parts.operations import LOOP_NAMES
+from benchmarks.parts.probes import DiskProbe, HostProbe, is_the_disks, is_the_hosts
 from benchmarks.progress import say
 from benchmarks.systems.holdfast import Holdfast
 from benchmarks.systems.usage import disk_bytes
@@ -26,18 +24,14 @@ from benchmarks.systems.usage import disk_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from typing import Self
 
     from benchmarks.load.generator import Run
     from benchmarks.parts.common import Row, Work
+    from benchmarks.parts.probes import Span
 
 CONNECTIONS = 64
 WINDOW_SECONDS = 5
 BURSTS_EACH = 2
-_PROBE_REST_SECONDS = 0.025
-_PROBE_BYTES = 4_096
-_DISK_SHARE = 0.5
-"""A sync that hung for half of a stall makes it the disk's."""
 
 
 def measure(work: Work) -> Row:
@@ -75,14 +69,15 @@ def _steady(work: Work) -> Row:
             window_seconds=WINDOW_SECONDS,
         )
         before = server.usage()
-        with DiskProbe(folder / "probe") as probe, Press(plan) as press:
+        with DiskProbe(folder / "probe") as disk, HostProbe() as host, Press(plan) as press:
             samples = _sample(server, folder, seconds)
             run = press.result()
+            stolen_share = host.share()
         after = server.usage()
     spent_us = 1_000_000 * (after.seconds - before.seconds) / max(1, run.answers)
     return {
         "minutes": work.options.minutes,
-        "windows": windows_of(run, samples, probe.syncs),
+        "windows": windows_of(run, samples, disk.syncs, host.stolen),
         "records": run.answers,
         "kept_records": server.kept_records(folder),
         "disk_bytes": disk_bytes(server.data(folder)),
@@ -97,8 +92,9 @@ def _steady(work: Work) -> Row:
         "wrong": run.wrong + run.errors,
         "sample": run.sample,
         "generator_share": round(run.generator_share, 2),
-        "sync_p50_ms": round(median(ms for _, ms in probe.syncs), 3),
-        "sync_worst_ms": round(max(ms for _, ms in probe.syncs), 2),
+        "stolen_share": round(stolen_share, 4),
+        "sync_p50_ms": round(median(ms for _, ms in disk.syncs), 3),
+        "sync_worst_ms": round(max(ms for _, ms in disk.syncs), 2),
     }
 
 
@@ -126,15 +122,16 @@ def _sample(server: Holdfast, folder: Path, seconds: float) -> list[Row]:
     return samples
 
 
-def windows_of(run: Run, samples: Sequence[Row], syncs: Sequence[tuple[float, float]]) -> list[Row]:
-    """Put together what was seen of each window: by the generator, of the server, and of the disk.
+def windows_of(run: Run, samples: Sequence[Row], syncs: Sequence[Span], stolen: Sequence[Sequence[Span]]) -> list[Row]:
+    """Put together what was seen of each window: by the generator, of the server, of the disk and of the host.
 
     The last window is left out if it is not whole.
     """
     rows = []
     for number, (window, sample) in enumerate(zip(run.windows, samples, strict=False)):
         earlier = samples[number - 1] if number else None
-        ours = [ms for at, ms in window.stalls if not is_the_disks(run.began_at + at, ms, syncs)]
+        not_disks = [(at, ms) for at, ms in window.stalls if not is_the_disks(run.began_at + at, ms, syncs)]
+        ours = [ms for at, ms in not_disks if not is_the_hosts(run.began_at + at, ms, stolen)]
         start = run.began_at + number * WINDOW_SECONDS
         during = [ms for at, ms in syncs if start <= at < start + WINDOW_SECONDS]
         rows.append(
@@ -146,7 +143,8 @@ def windows_of(run: Run, samples: Sequence[Row], syncs: Sequence[tuple[float, fl
                 "worst_ms": window.latencies.worst_ms,
                 "stalls": len(ours),
                 "stall_worst_ms": max(ours, default=0.0),
-                "disk_stalls": len(window.stalls) - len(ours),
+                "disk_stalls": len(window.stalls) - len(not_disks),
+                "host_stalls": len(not_disks) - len(ours),
                 "sync_worst_ms": round(max(during, default=0.0), 2),
                 "cpu_own": _share(sample, earlier, "own_seconds"),
                 "cpu_children": _share(sample, earlier, "children_seconds"),
@@ -158,42 +156,6 @@ def windows_of(run: Run, samples: Sequence[Row], syncs: Sequence[tuple[float, fl
     return rows
 
 
-def is_the_disks(ended_at: float, ms: float, syncs: Sequence[tuple[float, float]]) -> bool:
-    """Tell whether a sync beside hung for half of a stall or longer. Times are when each ended."""
-    began_at = ended_at - ms / 1_000
-    shared = 0.0
-    for at, took in syncs:
-        shared = max(shared, min(at, ended_at) - max(at - took / 1_000, began_at))
-    return shared * 1_000 >= _DISK_SHARE * ms
-
-
 def _share(sample: Row, earlier: Row | None, name: str) -> float | None:
     """Return how much of one core was used in a window; None for the first, whose beginning nobody saw."""
     return None if earlier is None else round((sample[name] - earlier[name]) / WINDOW_SECONDS, 3)
-
-
-class DiskProbe:
-    """Syncs a small file all the time, and keeps when each sync ended and how long it took, in ms."""
-
-    def __init__(self, path: Path) -> None:
-        self.syncs: list[tuple[float, float]] = []
-        self._path = path
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        with self._path.open("wb", buffering=0) as file:
-            while not self._is_over.wait(_PROBE_REST_SECONDS):
-                began = time.monotonic()
-                os.pwrite(file.fileno(), b"x" * _PROBE_BYTES, 0)
-                os.fdatasync(file.fileno())
-                ended = time.monotonic()
-                self.syncs.append((ended, (ended - began) * 1_000))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from statistics import quantiles
 
 import pytest
@@ -13,7 +15,8 @@ from benchmarks.load.generator import Run, Window, split_answer
 from benchmarks.load.histogram import BUCKETS, US_MAX, Histogram, bucket_of, lowest_us
 from benchmarks.load.tools import LoadError, parse_pgbench, parse_redis, parse_wrk
 from benchmarks.parts.clients import ratio
-from benchmarks.parts.steady import WINDOW_SECONDS, is_the_disks, windows_of
+from benchmarks.parts.probes import HostProbe, is_the_disks, is_the_hosts
+from benchmarks.parts.steady import WINDOW_SECONDS, windows_of
 from benchmarks.report.svg import free_place, nice_step
 from benchmarks.report.tables import Table, grouped, matrix, middle
 
@@ -95,12 +98,36 @@ def test_a_stall_is_the_disks_if_a_sync_hung_meanwhile() -> None:
     assert not is_the_disks(10.0, 40, [])
 
 
+def test_a_stall_is_the_hosts_if_a_processor_was_taken_away_meanwhile() -> None:
+    """Ticks of one processor are added up; those of two are not, and what was taken before does not count."""
+    assert is_the_hosts(10.0, 40, [[], [(9.985, 20.0), (10.0, 10.0)]])
+    assert is_the_hosts(10.0, 40, [[(10.005, 30.0)]])
+    assert not is_the_hosts(10.0, 40, [[(10.0, 10.0)], [(10.0, 10.0)]])
+    assert not is_the_hosts(10.0, 40, [[(9.94, 100.0)]])
+    assert not is_the_hosts(10.0, 40, [])
+
+
+def test_what_the_host_takes_is_read_from_the_kernel_by_processor(tmp_path: Path) -> None:
+    """Each processor has its own count; a machine without one is asked in vain."""
+    stat = tmp_path / "stat"
+    stat.write_text("cpu 1 1 1 1 1 1 1 7 0 0\ncpu0 1 1 1 1 1 1 1 3 0 0\ncpu1 1 1 1 1 1 1 1 4 0 0\nintr 5\n")
+    probe = HostProbe(str(stat))
+    stat.write_text("cpu 1 1 1 1 1 1 1 9 0 0\ncpu0 1 1 1 1 1 1 1 3 0 0\ncpu1 1 1 1 1 1 1 1 6 0 0\nintr 5\n")
+    probe.look()
+    assert [[ms for _, ms in spans] for spans in probe.stolen] == [[], [2_000 / os.sysconf("SC_CLK_TCK")]]
+    assert probe.share() > 0
+    nothing = HostProbe(str(tmp_path / "none"))
+    nothing.look()
+    assert (nothing.stolen, nothing.share()) == ([], 0.0)
+
+
 def test_windows_put_load_server_and_disk_together() -> None:
-    """Each window has its own rate, stalls, share of a core and disk; the disk's stalls are counted apart."""
-    run = stalling_run((1.0, 30.0), (2.0, 50.0))
-    rows = windows_of(run, [sample(1.0, 5), sample(3.5, 9)], [(1_001.0, 29.0), (1_006.0, 4.0)])
+    """Each window has its own rate, stalls, share of a core and disk; stalls of disk and host are counted apart."""
+    run = stalling_run((1.0, 30.0), (2.0, 50.0), (3.0, 60.0))
+    rows = windows_of(run, [sample(1.0, 5), sample(3.5, 9)], [(1_001.0, 29.0), (1_006.0, 4.0)], [[(1_003.0, 40.0)]])
     assert [row["per_second"] for row in rows] == [100 / WINDOW_SECONDS] * 2
     assert (rows[0]["stalls"], rows[0]["disk_stalls"], rows[0]["stall_worst_ms"]) == (1, 1, 50.0)
+    assert (rows[0]["host_stalls"], rows[1]["host_stalls"]) == (1, 0)
     assert (rows[0]["cpu_own"], rows[1]["cpu_own"], rows[1]["cpu_children"]) == (None, 0.5, 0.05)
     assert [row["disk_bytes"] for row in rows] == [5, 9]
     assert [row["sync_worst_ms"] for row in rows] == [29.0, 4.0]
@@ -108,7 +135,7 @@ def test_windows_put_load_server_and_disk_together() -> None:
 
 def test_a_window_that_nobody_looked_at_is_left_out() -> None:
     """The last window may not be whole: it has no sample, and no row."""
-    assert len(windows_of(stalling_run(), [sample(1.0)], [])) == 1
+    assert len(windows_of(stalling_run(), [sample(1.0)], [], [])) == 1
 
 
 def test_a_comparison_is_the_median_of_its_turns() -> None:
