@@ -23,6 +23,7 @@ from typing import Self
 PROJECT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"listening on (https?://(\[[^\]]+\]|[^\s:/]+):(\d+))")
 START_SECONDS_MAX = 30.0
+LAST_WORDS_SECONDS_MAX = 5.0
 STOP_SECONDS_MAX = 20.0
 
 _running: set[ServerProcess] = set()
@@ -123,7 +124,12 @@ class ServerProcess:
 
     @property
     def log(self) -> str:
-        """Everything printed so far, standard output and standard error together."""
+        """Everything printed so far, standard output and standard error together; of one that ended, to its last word.
+
+        A process may be known to have ended before its last lines were read from the pipe.
+        """
+        if self.process.poll() is not None:
+            self._reader.join(LAST_WORDS_SECONDS_MAX)
         with self._news:
             return b"".join(self._chunks).decode("utf-8", "replace")
 
@@ -204,7 +210,7 @@ class ServerProcess:
                 os.killpg(self.process.pid, number)
 
     def _ended(self) -> None:
-        self._reader.join(5)
+        self._reader.join(LAST_WORDS_SECONDS_MAX)
         if not self._reader.is_alive() and self.process.stdout is not None:
             self.process.stdout.close()
         _running.discard(self)
