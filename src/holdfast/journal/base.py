@@ -2,6 +2,11 @@
 
 A journal has one writer. What `append` returned from is durable; what it raised `JournalUnavailableError` from did not
 happen; after `OutcomeUnknownError` nobody in this process can know, so the process must end and recovery tell.
+
+Some stores are shared: several nodes see them, and one of these has the writer's seat (`SharedJournal`). There a seat
+can be taken from one that still believes to have it. So every write names the tenure, and the store refuses it once
+that is over (`DeposedError`). Who answers without a record proves its seat first (`confirm`). There a tenure ends, and
+not the process.
 """
 
 from __future__ import annotations
@@ -64,7 +69,10 @@ class JournalTooNewError(JournalDamagedError):
 
 
 class DeposedError(JournalError):
-    """Another writer took the seat: this one may neither write nor answer (I9)."""
+    """Another writer took the seat: this one may neither write nor answer (I9). Nothing of this batch ever happens.
+
+    If an answer of the store was lost before that was found out, it is an `OutcomeUnknownError` instead.
+    """
 
 
 class Values(msgspec.Struct, frozen=True):
@@ -100,6 +108,57 @@ class Recovered(msgspec.Struct, frozen=True):
     """Every record after those that are archived, in order. To be read once, after the values, before an append."""
     was_closed: bool = True
     """Whether the one who had the seat before gave it back. If not, it was killed, or the power failed."""
+    now_ms: int = 0
+    """The authority time that the tenure before may have answered with, where it is later than the last record's."""
+    must_jump: bool = False
+    """Whether the store may have lost records since they were answered. Then the first record of this tenure is
+    `Restored`, with a fencing token beyond all that were given out; the journal asks for it until it was appended."""
+    key: bytes | None = None
+    """The authority's key, where the store keeps it. None: a file beside the journal does."""
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """The writer's seat of a shared store, as one look found it. Any node may look."""
+
+    authority: str
+    """The id of the authority: made with the store, and never changed."""
+    epoch: int
+    """Rises by one with every tenure."""
+    tenure: str
+    """32 random hexadecimal digits of this tenure. A store that went back can repeat an epoch, and never these."""
+    beat: int
+    """Rises with every write under the seat."""
+    is_held: bool
+    """Whether somebody has it. Who gave it back leaves its name there."""
+    node: str
+    """The name of the node that has it."""
+    process: str
+    """32 random hexadecimal digits of the process that has it."""
+    url: str
+    """Where the other nodes reach that node."""
+    last_seq: int
+    now_ms: int
+    since_wall_ms: int
+    """When the tenure began, by the clock of that node: for people."""
+    format: int
+    """A node that does not know it can neither take the seat nor read what is stored."""
+    version: str
+    """Of Holdfast, on the node that has the seat."""
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """One node, as it told the store of itself."""
+
+    node: str
+    process: str
+    url: str
+    version: str
+    format_max: int
+    """The newest format that it knows."""
+    tokens: str
+    """A digest of its static tokens: nodes are meant to have the same."""
+    seen_ms_ago: int = 0
+    """How long ago it last told so, by the store's own clock."""
 
 
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,6 +325,9 @@ class Journal(Protocol):
     One that can hang says so to a `Watch`, around each call of its own: only it knows where one begins and ends.
     """
 
+    is_shared: bool
+    """Whether another node can take the seat. Then it is a `SharedJournal`, and its `append` is never an `AtOnce`."""
+
     takes_claims: bool
     """False while new claims of anybody are refused: for them there is only room for what ends or keeps leases.
 
@@ -273,7 +335,10 @@ class Journal(Protocol):
     """
 
     async def open(self) -> Recovered:
-        """Take the writer's seat and tell what is there. Called again by the one who has it, it reads anew."""
+        """Take the writer's seat and tell what is there. Called again by the one who has it, it reads anew.
+
+        Raises `JournalLockedError` if another has it, or came first.
+        """
         ...
 
     def append(self, batch: Sequence[Record]) -> Awaitable[None]:
@@ -354,4 +419,43 @@ class Journal(Protocol):
 
     async def close(self) -> None:
         """Give the seat back."""
+        ...
+
+
+class SharedJournal(Journal, Protocol):
+    """A journal in a store that several nodes see. One of them has the seat; every other looks, and may take it."""
+
+    async def look(self) -> Seat:
+        """Tell who has the seat. Needs no seat.
+
+        Raises `JournalUnavailableError` if the store cannot be asked, `JournalLostError` if it has no authority or
+        another than before, or went back in time; `JournalTooNewError` if this version cannot read it.
+        """
+        ...
+
+    def depose(self, seat: Seat) -> None:
+        """Let `open` take the seat also from the one who has it, if it is still just as it was seen.
+
+        Without this, `open` takes it only from nobody. One journal has one tenure: the next needs another journal.
+        """
+        ...
+
+    async def confirm(self, now_ms: int) -> None:
+        """Prove by a write that the seat is ours, and that all is durable that `append` returned from.
+
+        `now_ms` is the time of the latest answer that rests on it: whoever takes the seat next goes on after it.
+        Raises as `append` does, and `JournalLostError` if the store lost a record that was durable.
+        """
+        ...
+
+    async def key(self) -> bytes:
+        """Return the authority's key, which all nodes share. Needs no seat."""
+        ...
+
+    async def report(self, peer: Peer) -> None:
+        """Let others see that this node is there. Needs no seat."""
+        ...
+
+    async def peers(self) -> Sequence[Peer]:
+        """Return the nodes that told of themselves, the newest first. Needs no seat."""
         ...

@@ -157,6 +157,8 @@ class MemoryWhole:
 class MemoryJournal:
     """Keeps everything in lists."""
 
+    is_shared = False
+
     def __init__(self, keeping: Keeping | None = None, shelf: Shelf | None = None) -> None:
         """Stand before a shelf, a new one if none is given."""
         self.takes_claims = True

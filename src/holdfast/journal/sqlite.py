@@ -98,6 +98,8 @@ log = logging.getLogger("holdfast.journal")
 class SqliteJournal:
     """A journal in a directory."""
 
+    is_shared = False
+
     def __init__(
         self,
         directory: Path,

@@ -48,6 +48,11 @@ class FlakyJournal:
         self._released = asyncio.Event()
 
     @property
+    def is_shared(self) -> bool:
+        """What the journal inside says."""
+        return self.journal.is_shared
+
+    @property
     def takes_claims(self) -> bool:
         """What the journal inside says."""
         return self.journal.takes_claims

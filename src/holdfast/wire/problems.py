@@ -38,6 +38,7 @@ KINDS: dict[str, Kind] = {
     "idempotency_conflict": Kind(422, "Idempotency key reused"),
     "storage_unavailable": Kind(503, "Storage unavailable"),
     "outcome_unknown": Kind(503, "Outcome unknown"),
+    "not_leader": Kind(503, "No leader"),
     "overloaded": Kind(503, "Too many connections"),
     "misdirected": Kind(421, "Misdirected request"),
     "internal_error": Kind(500, "Internal server error"),

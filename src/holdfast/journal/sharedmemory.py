@@ -1,0 +1,168 @@
+"""A journal in memory that several nodes share, for tests of what stands on one: the same promise without a store.
+
+All journals on one `SharedShelf` are nodes of one authority. The shelf judges each write as a store would: by the epoch
+and the tenure that it names, in one step. A node that was deposed believes to have the seat until it writes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.journal.base import (
+    DeposedError,
+    JournalLockedError,
+    JournalLostError,
+    JournalUnavailableError,
+    Keeping,
+    Peer,
+    Recovered,
+    Seat,
+)
+from holdfast.journal.codec import FORMAT
+from holdfast.journal.memory import MemoryJournal, Shelf
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.core.events import Record
+
+
+class SharedShelf(Shelf):
+    """What a store is to its nodes: the records, the seat, the key, and who told of themselves."""
+
+    def __init__(self, authority: str = "memory", key: bytes = b"k" * 32) -> None:
+        super().__init__()
+        self.key = key
+        self.is_away = False
+        """Whether nobody can reach it. A test sets it."""
+        self.peers: dict[str, Peer] = {}
+        self.seat = Seat(
+            authority=authority,
+            epoch=0,
+            tenure="",
+            beat=0,
+            is_held=False,
+            node="",
+            process="",
+            url="",
+            last_seq=0,
+            now_ms=0,
+            since_wall_ms=0,
+            format=FORMAT,
+            version="",
+        )
+
+    def change_seat(self, **changes: object) -> None:
+        """Write the seat: its beat rises."""
+        self.seat = msgspec.structs.replace(self.seat, beat=self.seat.beat + 1, **changes)
+
+
+class SharedMemoryJournal(MemoryJournal):
+    """One node's journal on a shared shelf."""
+
+    is_shared = True
+
+    def __init__(
+        self, shelf: SharedShelf, peer: Peer, *, tenure: str, wall_ms: int = 0, keeping: Keeping | None = None
+    ) -> None:
+        """`tenure` names the tenure that this journal may begin, and no other ever has the same."""
+        super().__init__(keeping, shelf)
+        self._shared = shelf
+        self._peer = peer
+        self._tenure = tenure
+        self._wall_ms = wall_ms
+        self._seen: Seat | None = None
+        self._epoch: int | None = None
+        """Of the tenure that this journal began; None before, and after it gave the seat back."""
+
+    async def look(self) -> Seat:
+        """Show the seat."""
+        self._reach("look")
+        return msgspec.structs.replace(self._shared.seat, last_seq=self._shared.last_seq)
+
+    def depose(self, seat: Seat) -> None:
+        """Let `open` take this seat."""
+        self._seen = seat
+
+    async def open(self) -> Recovered:
+        """Take the seat if it is free, or as it was seen."""
+        self._reach("open")
+        shelf = self._shared
+        was_closed = not shelf.seat.is_held
+        if self._epoch is None:
+            seen = self._seen
+            is_as_seen = seen is not None and (seen.epoch, seen.beat) == (shelf.seat.epoch, shelf.seat.beat)
+            if shelf.seat.is_held and not is_as_seen:
+                raise JournalLockedError(f"open: {shelf.seat.node} has the seat (epoch {shelf.seat.epoch})")
+            self._epoch = shelf.seat.epoch + 1
+            shelf.change_seat(
+                epoch=self._epoch,
+                tenure=self._tenure,
+                is_held=True,
+                node=self._peer.node,
+                process=self._peer.process,
+                url=self._peer.url,
+                version=self._peer.version,
+                since_wall_ms=self._wall_ms,
+            )
+        else:
+            was_closed = True
+            self._seated("open")
+        self._weigh_tail()
+        records = shelf.tail()
+        return Recovered(
+            self._epoch, shelf.archive.values(), records, was_closed, now_ms=shelf.seat.now_ms, key=shelf.key
+        )
+
+    async def append(self, batch: Sequence[Record]) -> None:
+        """Keep a batch, if the seat is still ours."""
+        self._seated("append")
+        await super().append(batch)
+        if batch:
+            self._shared.change_seat(now_ms=max(self._shared.seat.now_ms, batch[-1].at_ms))
+
+    async def confirm(self, now_ms: int) -> None:
+        """Write nothing but that the seat is ours."""
+        self._seated("confirm")
+        self._shared.change_seat(now_ms=max(self._shared.seat.now_ms, now_ms))
+
+    async def key(self) -> bytes:
+        """Return the key of the shelf."""
+        self._reach("key")
+        return self._shared.key
+
+    async def report(self, peer: Peer) -> None:
+        """Put it on the shelf."""
+        self._reach("report")
+        self._shared.peers = {peer.node: peer, **{n: p for n, p in self._shared.peers.items() if n != peer.node}}
+
+    async def peers(self) -> Sequence[Peer]:
+        """Return who is on the shelf."""
+        self._reach("peers")
+        return list(self._shared.peers.values())
+
+    async def close(self) -> None:
+        """Give the seat back, if it is ours."""
+        if self._is_ours():
+            self._shared.change_seat(is_held=False)
+        self._epoch = None
+
+    def _is_ours(self) -> bool:
+        seat = self._shared.seat
+        return self._epoch is not None and (seat.epoch, seat.tenure) == (self._epoch, self._tenure)
+
+    def _reach(self, operation: str) -> None:
+        if self._shared.is_away:
+            raise JournalUnavailableError(f"{operation}: nobody can reach the shelf")
+
+    def _seated(self, operation: str) -> Shelf:
+        self._reach(operation)
+        if self._epoch is None:
+            raise JournalUnavailableError(f"{operation}: the journal is not open; open it first")
+        if not self._is_ours():
+            if self._shared.seat.epoch < self._epoch:
+                raise JournalLostError(f"{operation}: the shelf went back in time")
+            raise DeposedError(f"{operation}: {self._shared.seat.node} has the seat now")
+        return self._shared
