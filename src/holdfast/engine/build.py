@@ -17,6 +17,9 @@ from holdfast.journal.base import (
     JournalError,
     JournalLockedError,
     Keeping,
+    Peer,
+    Seat,
+    SharedJournal,
 )
 from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite import SqliteJournal
@@ -34,6 +37,9 @@ __all__ = [
     "JournalError",
     "JournalLockedError",
     "Keeping",
+    "Peer",
+    "Seat",
+    "SharedJournal",
     "arm_failpoints",
     "build",
 ]
