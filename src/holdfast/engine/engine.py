@@ -17,17 +17,13 @@ for one sync; under load one sync serves hundreds.
 
 **The writer** is called by the loop when the round in which something was asked is over. It takes records and answers
 together. So an answer is given after the records that it made, and after those of everybody who asked before. An append
-that waits has a task, one that is done at once (`AtOnce`) needs none. Both end in `_conclude`: there the rules stand.
+that waits has a task, one that is done at once (`AtOnce`) needs none. Both end in `Writer._conclude`: there the rules
+stand.
 
 **Why nothing is answered early.** A refusal or a read may rest on a record that is not durable yet: "held by ana" would
 be untrue if the power failed before ana's grant was on the disk. So they wait in `_answers` like all others.
 
-**When the journal fails**, it says whether the batch may have happened:
-
-- It did not (`JournalUnavailableError`): the batch, and all that was decided on top of it, is answered `Unavailable`.
-  The state is read anew from the journal, and the engine serves on. Those whose places in line are in it hear that.
-- Nobody knows (`OutcomeUnknownError`), or the writer's seat is lost (`DeposedError`): everybody is answered `Unknown`,
-  and the process ends. The next start reads what is durable.
+**When the journal fails**, it says whether the batch may have happened: `writer` has what follows from it.
 
 **When the core has a bug**: if `decide` raises, nothing was changed, and only the one who asked is hurt. If anything
 behind it raises (`evolve`, `settle`), memory cannot be trusted. Nothing of it is written, and the process ends as if
@@ -37,7 +33,6 @@ nobody knew.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core.answers import MustWait
@@ -49,27 +44,25 @@ from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
 from holdfast.engine.archiving import Archiver, Archiving
 from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, Clock
-from holdfast.engine.feed import Feed
-from holdfast.engine.recovery import Trouble, recover
-from holdfast.engine.replies import Unavailable, Unknown, answer_all, outcome_or_raise, settle_future
+from holdfast.engine.recovery import recover
+from holdfast.engine.replies import Unavailable, outcome_or_raise, settle_future
 from holdfast.engine.turns import Turns
-from holdfast.engine.waiters import Waited, Waiter, Waiters, places_after
+from holdfast.engine.waiters import Waiter
 from holdfast.engine.watchdog import Watchdog
-from holdfast.journal.base import AtOnce, Journal, JournalError, JournalUnavailableError
-from holdfast.journal.failpoints import failpoint
+from holdfast.engine.writer import Writer
+from holdfast.journal.base import Journal
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.core.decision import Due, Notice
-    from holdfast.engine.replies import OwedAnswer, Reply
+    from holdfast.engine.replies import Reply
     from holdfast.journal.base import HistoryPage, HistoryQuery
 
-log = logging.getLogger("holdfast.engine")
 T = TypeVar("T")
 
 
-class Engine:
+class Engine(Writer):
     """One authority over one journal."""
 
     def __init__(
@@ -83,28 +76,16 @@ class Engine:
         watchdog: Watchdog | None = None,
     ) -> None:
         """Prepare; `start` takes the seat."""
-        self.journal = journal
+        turns = Turns(clock, self._tick)
+        super().__init__(
+            journal, Archiver(journal, archiving or Archiving(), clock, self._wake_writer, self._fail), turns
+        )
         self.limits = limits
         self.clock = clock
-        self.feed = Feed()
-        self.state = State()
-        self.failed: str | None = None
-        """Why the engine can never answer again, once it cannot."""
-        self.ended = asyncio.Event()
-        """Set when the engine has failed for good: the process must end."""
         self._version = version
         self._watchdog = watchdog
-        self._trouble = Trouble()
-        self.turns = Turns(clock, self._tick)
-        self._batch: list[Record] = []
-        self._answers: list[OwedAnswer] = []
-        self._serving = self._stopping = False
-        self._writer: asyncio.Handle | asyncio.Future[None] | None = None
-        """The call that comes when this round is over, or what the writer waits for. None: there is nothing to do."""
-        self._waiters = Waiters()
         self._may_wait = True
         """Whether a command may wait in line: not while the server stops."""
-        self._archiver = Archiver(journal, archiving or Archiving(), clock, self._wake_writer, self._fail)
 
     # Start and stop.
 
@@ -296,122 +277,6 @@ class Engine:
 
     def _send_away(self, waiters: Iterable[Waiter]) -> None:
         self._answers.extend(self._waiters.send_away(waiters, self.state, self.turns))
-
-    # The writer: makes batch after batch durable, then answers.
-
-    def _wake_writer(self) -> None:
-        """Let the writer come when this round is over, unless it will or is busy. All of the round is in its batch."""
-        if self._writer is None:
-            self._writer = asyncio.get_running_loop().call_soon(self._write)
-
-    def _write(self) -> None:
-        """Take what gathered and append it: in this call, or in a task while the next gathers."""
-        self._writer = None
-        try:
-            if (wanted := self._archiver.wanted) is not None:
-                self._answers.append(self._archiver.take(wanted, self.state, self.turns.now_ms))
-            self._end_round()
-            appending = self._append(self._batch) if self._batch else None
-        except BaseException as error:
-            self._fail(error)
-            if not isinstance(error, Exception):
-                raise
-            return
-        batch, answers = self._batch, self._answers
-        self._batch, self._answers = [], []
-        if appending is None:
-            answer_all(answers)
-        elif isinstance(appending, AtOnce):
-            self._conclude(appending.now, batch, answers)
-        else:
-            self._writer = asyncio.ensure_future(appending)
-            self._writer.add_done_callback(lambda appended: self._go_on(appended, batch, answers))
-
-    def _append(self, batch: list[Record]) -> Awaitable[None]:
-        failpoint("before_append")
-        return self.journal.append(batch)
-
-    def _go_on(self, appended: asyncio.Future[None], batch: list[Record], answers: list[OwedAnswer]) -> None:
-        """An append that took its time is over: conclude it, and look at what gathered meanwhile."""
-        self._writer = None
-        self._conclude(appended.result, batch, answers)
-        self._wake_writer()
-
-    def _conclude(self, append: Callable[[], None], batch: list[Record], answers: list[OwedAnswer]) -> None:
-        """Append, publish, answer. In this order. `append` returns when the batch is durable, or raises why not."""
-        try:
-            append()
-            failpoint("after_append_before_publish")
-            self.feed.publish(batch)
-            failpoint("after_publish_before_answer")
-        except JournalUnavailableError as error:
-            self._writer = asyncio.create_task(self._take_back(answers, Unavailable(str(error))))
-        except BaseException as error:
-            self._fail(error, answers)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            answer_all(answers)
-            if self._trouble.is_on:
-                self._trouble.ended(len(batch))
-            if self.failed is None:
-                self._archiver.count(len(batch))
-
-    # When the journal fails.
-
-    async def _take_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
-        """Nothing of the batch happened, nor of what was decided on top of it: say so and read the state anew.
-
-        Who stands in line may have its place since an earlier batch. That is known when the state was read anew, and
-        told then: `waiting` with its ticket, as after a restart (W2), or that nothing happened. All in one task: if
-        reading waits for nobody, whoever hears of it is served again when it asks again.
-        """
-        try:
-            self._trouble.began(refused.text)
-            self._serving = False
-            owed = self._take_all_owed(answers)
-            self._answers = [answer for answer in owed if isinstance(answer[1], Waited)]
-            answer_all((reply, refused, now) for reply, outcome, now in owed if not isinstance(outcome, Waited))
-            # What is being archived is durable; but a journal is not asked to read and to archive at once.
-            await self._archiver.end()
-            if self._stopping or self.failed is not None:
-                self._answer_everybody((), Unknown(refused.text))
-            else:
-                await self._load()
-                answer_all(places_after(self._take_all_owed(()), self.state, refused))
-        except BaseException as error:
-            # Cancelled from outside, or the state cannot be read. Without it nobody could be answered again.
-            self._fail(error)
-            if not isinstance(error, Exception):
-                raise
-        self._writer = None
-        self._wake_writer()
-
-    def _fail(self, error: BaseException, answers: Iterable[OwedAnswer] = ()) -> None:
-        """What is durable cannot be known here, or memory cannot be trusted: answer nothing more, let the process end.
-
-        What was decided on top of an unknown batch is unknown too: it may be the retry of a request in that batch.
-        """
-        if self.failed is None:
-            is_bug = not isinstance(error, JournalError)
-            self.failed = f"internal error: {type(error).__name__}: {error}" if is_bug else str(error)
-            log.critical("%s; the server ends: start it again", self.failed, exc_info=error)
-        self._serving = False
-        self.turns.cancel_timer()
-        self._archiver.cancel()
-        self._answer_everybody(answers, Unknown(self.failed))
-        self.ended.set()
-
-    def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unknown) -> None:
-        """Give the same outcome to a failed batch, to all that was decided on top of it, and to all who wait."""
-        answer_all((reply, outcome, now) for reply, _, now in self._take_all_owed(answers))
-
-    def _take_all_owed(self, answers: Iterable[OwedAnswer]) -> list[OwedAnswer]:
-        waiting = (waiter.answered(None, self.turns) for waiter in self._waiters.take_all())
-        owed = [*answers, *self._answers, *waiting]
-        self._batch, self._answers = [], []
-        self.turns.drop()
-        return owed
 
     # Recovery and archiving.
 

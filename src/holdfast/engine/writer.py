@@ -1,0 +1,183 @@
+"""The writer: makes batch after batch durable, then publishes, then answers. And what follows when the journal fails.
+
+It is the lower half of the engine (`engine` says what a turn and a batch are): what was decided is put into `_batch`
+and `_answers`, and from there on it is the writer's. It decides nothing.
+
+**When the journal fails**, it says whether the batch may have happened:
+
+- It did not (`JournalUnavailableError`): the batch, and all that was decided on top of it, is answered `Unavailable`.
+  The state is read anew from the journal, and the engine serves on. Those whose places in line are in it hear that.
+- Nobody knows (`OutcomeUnknownError`), or the writer's seat is lost (`DeposedError`): everybody is answered `Unknown`,
+  and the process ends. The next start reads what is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from holdfast.core.state import State
+from holdfast.engine.feed import Feed
+from holdfast.engine.recovery import Trouble
+from holdfast.engine.replies import Unavailable, Unknown, answer_all
+from holdfast.engine.waiters import Waited, Waiters, places_after
+from holdfast.journal.base import AtOnce, Journal, JournalError, JournalUnavailableError
+from holdfast.journal.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from holdfast.core.events import Record
+    from holdfast.engine.archiving import Archiver
+    from holdfast.engine.replies import OwedAnswer
+    from holdfast.engine.turns import Turns
+
+log = logging.getLogger("holdfast.engine")
+
+
+class Writer(ABC):
+    """Everything from a decision to its answer."""
+
+    def __init__(self, journal: Journal, archiver: Archiver, turns: Turns) -> None:
+        self.journal = journal
+        self.feed = Feed()
+        self.state = State()
+        self.turns = turns
+        self.failed: str | None = None
+        """Why the engine can never answer again, once it cannot."""
+        self.ended = asyncio.Event()
+        """Set when the engine has failed for good: the process must end."""
+        self._trouble = Trouble()
+        self._batch: list[Record] = []
+        self._answers: list[OwedAnswer] = []
+        self._serving = self._stopping = False
+        self._writer: asyncio.Handle | asyncio.Future[None] | None = None
+        """The call that comes when this round is over, or what the writer waits for. None: there is nothing to do."""
+        self._waiters = Waiters()
+        self._archiver = archiver
+
+    @abstractmethod
+    def _end_round(self) -> None:
+        """End the turn: what comes next is decided at a later time."""
+
+    @abstractmethod
+    async def _load(self) -> None:
+        """Read the state from the journal and serve from it."""
+
+    # Batch after batch.
+
+    def _wake_writer(self) -> None:
+        """Let the writer come when this round is over, unless it will or is busy. All of the round is in its batch."""
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        """Take what gathered and append it: in this call, or in a task while the next gathers."""
+        self._writer = None
+        try:
+            if (wanted := self._archiver.wanted) is not None:
+                self._answers.append(self._archiver.take(wanted, self.state, self.turns.now_ms))
+            self._end_round()
+            appending = self._append(self._batch) if self._batch else None
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        batch, answers = self._batch, self._answers
+        self._batch, self._answers = [], []
+        if appending is None:
+            answer_all(answers)
+        elif isinstance(appending, AtOnce):
+            self._conclude(appending.now, batch, answers)
+        else:
+            self._writer = asyncio.ensure_future(appending)
+            self._writer.add_done_callback(lambda appended: self._go_on(appended, batch, answers))
+
+    def _append(self, batch: list[Record]) -> Awaitable[None]:
+        failpoint("before_append")
+        return self.journal.append(batch)
+
+    def _go_on(self, appended: asyncio.Future[None], batch: list[Record], answers: list[OwedAnswer]) -> None:
+        """An append that took its time is over: conclude it, and look at what gathered meanwhile."""
+        self._writer = None
+        self._conclude(appended.result, batch, answers)
+        self._wake_writer()
+
+    def _conclude(self, append: Callable[[], None], batch: list[Record], answers: list[OwedAnswer]) -> None:
+        """Append, publish, answer. In this order. `append` returns when the batch is durable, or raises why not."""
+        try:
+            append()
+            failpoint("after_append_before_publish")
+            self.feed.publish(batch)
+            failpoint("after_publish_before_answer")
+        except JournalUnavailableError as error:
+            self._writer = asyncio.create_task(self._take_back(answers, Unavailable(str(error))))
+        except BaseException as error:
+            self._fail(error, answers)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            answer_all(answers)
+            if self._trouble.is_on:
+                self._trouble.ended(len(batch))
+            if self.failed is None:
+                self._archiver.count(len(batch))
+
+    # When the journal fails.
+
+    async def _take_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
+        """Nothing of the batch happened, nor of what was decided on top of it: say so and read the state anew.
+
+        Who stands in line may have its place since an earlier batch. That is known when the state was read anew, and
+        told then: `waiting` with its ticket, as after a restart (W2), or that nothing happened. All in one task: if
+        reading waits for nobody, whoever hears of it is served again when it asks again.
+        """
+        try:
+            self._trouble.began(refused.text)
+            self._serving = False
+            owed = self._take_all_owed(answers)
+            self._answers = [answer for answer in owed if isinstance(answer[1], Waited)]
+            answer_all((reply, refused, now) for reply, outcome, now in owed if not isinstance(outcome, Waited))
+            # What is being archived is durable; but a journal is not asked to read and to archive at once.
+            await self._archiver.end()
+            if self._stopping or self.failed is not None:
+                self._answer_everybody((), Unknown(refused.text))
+            else:
+                await self._load()
+                answer_all(places_after(self._take_all_owed(()), self.state, refused))
+        except BaseException as error:
+            # Cancelled from outside, or the state cannot be read. Without it nobody could be answered again.
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        self._writer = None
+        self._wake_writer()
+
+    def _fail(self, error: BaseException, answers: Iterable[OwedAnswer] = ()) -> None:
+        """What is durable cannot be known here, or memory cannot be trusted: answer nothing more, let the process end.
+
+        What was decided on top of an unknown batch is unknown too: it may be the retry of a request in that batch.
+        """
+        if self.failed is None:
+            is_bug = not isinstance(error, JournalError)
+            self.failed = f"internal error: {type(error).__name__}: {error}" if is_bug else str(error)
+            log.critical("%s; the server ends: start it again", self.failed, exc_info=error)
+        self._serving = False
+        self.turns.cancel_timer()
+        self._archiver.cancel()
+        self._answer_everybody(answers, Unknown(self.failed))
+        self.ended.set()
+
+    def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unknown) -> None:
+        """Give the same outcome to a failed batch, to all that was decided on top of it, and to all who wait."""
+        answer_all((reply, outcome, now) for reply, _, now in self._take_all_owed(answers))
+
+    def _take_all_owed(self, answers: Iterable[OwedAnswer]) -> list[OwedAnswer]:
+        waiting = (waiter.answered(None, self.turns) for waiter in self._waiters.take_all())
+        owed = [*answers, *self._answers, *waiting]
+        self._batch, self._answers = [], []
+        self.turns.drop()
+        return owed
