@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli/operators/doctor.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "cli/operators/backup.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "cli/operators/restore.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
+    "cli/operators/nodes.py": {"client", PUBLIC, "server", "engine", *LEAVES},
     "mcp": {"client", PUBLIC, *LEAVES},
     "testing": {"engine", "journal", "core", *LEAVES},
     # What a user's tests get: the public client, and the server only as a command. None needs the extra `server`.
@@ -64,6 +65,7 @@ EXTRA: dict[str, str] = {
     "cli/operators/doctor.py": "server",
     "cli/operators/backup.py": "server",
     "cli/operators/restore.py": "server",
+    "cli/operators/nodes.py": "server",
     "client": "async",
 }
 

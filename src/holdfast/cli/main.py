@@ -13,6 +13,7 @@ from holdfast import __version__
 from holdfast.cli.agents.session import session
 from holdfast.cli.operators.backup import backup
 from holdfast.cli.operators.doctor import doctor
+from holdfast.cli.operators.nodes import nodes
 from holdfast.cli.operators.restore import restore
 from holdfast.cli.operators.revoke import check, reopen, revoke
 from holdfast.cli.operators.serve import serve
@@ -34,7 +35,7 @@ from holdfast.extras import how_to_install
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Own a job": (run_command, claim, heartbeat, note, release, transfer, session),
     "Look around": (owner, jobs, why, history, watch, check),
-    "Operate": (serve, doctor, backup, restore, token, revoke, reopen),
+    "Operate": (serve, doctor, nodes, backup, restore, token, revoke, reopen),
     "Shell": (completion,),
 }
 """Every command, in the order in which the help shows them."""

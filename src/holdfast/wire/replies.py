@@ -426,3 +426,23 @@ class StatusReply(msgspec.Struct, gc=False):
     """How long a lock of the gateway lives that asks for no time of its own."""
     total_refusals: int = 0
     """What was decided against: held names, lost leases, full quotas, bad values."""
+
+
+class NodeReply(msgspec.Struct, gc=False):
+    """A node, as the store last heard of it."""
+
+    name: str
+    url: str
+    role: Literal["leader", "follower", "silent"]
+    version: str
+    seen_ms_ago: int
+
+
+class NodesReply(msgspec.Struct, gc=False):
+    """Who leads, in which tenure, and who else is there."""
+
+    leader: str | None
+    epoch: int
+    since: Time | None
+    authority: str | None
+    nodes: list[NodeReply]

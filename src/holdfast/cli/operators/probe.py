@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from holdfast.cli.shared.options import Reach
 from holdfast.client.flows.effects import Open, Send
@@ -63,6 +63,10 @@ class Probe:
     def is_refusal(self, answer: Answer) -> bool:
         """Tell whether this is how a Holdfast server says no."""
         return answers.envelope(answer) is not None
+
+    def refuse(self, answer: Answer) -> NoReturn:
+        """Raise what an answer means that is no success."""
+        raise answers.refusal(answer, self.url)
 
     def refusal(self, answer: Answer) -> str:
         """Say what an answer says that is no success."""

@@ -1,5 +1,7 @@
 """Every operation of the API: one row each. Who may ask, what is read and checked, who answers, what may be answered.
 
+Those of whoever looks after servers stand in `operations/operating.py`, those of runs in `gateway/table.py`.
+
 The routes, the reading of requests, `/openapi.json` and `/docs` are made of these rows.
 """
 
@@ -7,10 +9,11 @@ from __future__ import annotations
 
 from holdfast.server.access.auth import own_scope
 from holdfast.server.gateway.table import GATEWAY
-from holdfast.server.handlers import claims, health, history, listing, locks, paging, sessions, tokens, why
+from holdfast.server.handlers import claims, history, listing, locks, paging, sessions, tokens, why
+from holdfast.server.operations.operating import OPERATING
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.pages.documents import Documents
-from holdfast.server.streams import backup, events, follow, watch
+from holdfast.server.streams import events, follow, watch
 from holdfast.wire import replies, requests
 
 _NAME = ("invalid_lock_name",)
@@ -36,16 +39,7 @@ _DOCUMENTS = Documents(lambda: OPERATIONS)
 OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}),
     Operation("GET", "/docs", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}),
-    Operation(
-        "GET",
-        "/backup",
-        backup.backup,
-        "All that the server knows, as one file to restore from; it holds secrets",
-        scope="admin",
-        is_stream=True,
-        replies={200: "application/octet-stream"},
-        problems=("invalid_input", "forbidden", "quota_exceeded", "capacity_exceeded"),
-    ),
+    *OPERATING,
     Operation(
         "POST",
         "/claims",
@@ -102,22 +96,6 @@ OPERATIONS: tuple[Operation, ...] = (
         check_body=follow.check_ids,
         replies={200: replies.FollowingReply},
         problems=("invalid_input", "forbidden", "not_found"),
-    ),
-    Operation(
-        "GET",
-        "/health",
-        health.health,
-        "How the store is",
-        any_host=True,
-        replies={200: replies.HealthReply, 503: replies.HealthReply},
-    ),
-    Operation(
-        "GET",
-        "/healthz",
-        health.alive,
-        "Whether the process answers",
-        any_host=True,
-        replies={200: replies.ReadyReply},
     ),
     Operation(
         "POST",
@@ -294,14 +272,6 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/openapi.yaml", _DOCUMENTS.openapi_yaml, "This document", replies={200: "application/yaml"}),
     Operation(
         "GET",
-        "/readyz",
-        health.ready,
-        "Whether the journal takes writes",
-        any_host=True,
-        replies={200: replies.ReadyReply, 503: replies.ReadyReply},
-    ),
-    Operation(
-        "GET",
         "/sessions",
         sessions.list_,
         "The caller's sessions, in order of their ids",
@@ -384,7 +354,6 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: replies.SessionSecretReply},
         problems=("invalid_input", "forbidden", "not_found"),
     ),
-    Operation("GET", "/status", health.status, "Counters since the start", replies={200: replies.StatusReply}),
     Operation(
         "DELETE",
         "/tickets/{id}",

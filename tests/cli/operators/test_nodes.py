@@ -1,0 +1,86 @@
+"""`holdfast nodes`: who leads and who follows, of a server on a directory and of a store that nodes share."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast import __version__
+from holdfast.journal.base import Peer, Seat
+from holdfast.server.handlers.nodes import SILENT_MS, reply_of
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.server import ServerProcess
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+SEAT = Seat(
+    authority="a1",
+    epoch=7,
+    tenure="t",
+    beat=12,
+    is_held=True,
+    node="node2",
+    process="p2",
+    url="https://node2:7420",
+    last_seq=9,
+    now_ms=5_000,
+    since_wall_ms=1_700_000_000_000,
+    format=1,
+    version="1.0",
+)
+
+
+def peer(name: str, seen_ms_ago: int = 100) -> Peer:
+    return Peer(
+        node=f"node{name}",
+        process=f"p{name}",
+        url=f"https://node{name}:7420",
+        version="1.0",
+        format_max=1,
+        tokens="",
+        seen_ms_ago=seen_ms_ago,
+    )
+
+
+def test_a_server_on_a_directory_is_the_one_node(holdfast: Run, server: ServerProcess) -> None:
+    """Without a shared store there is one node, which leads since it started."""
+    done = holdfast("nodes", "--json", HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.READER)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["leader"], told["epoch"], told["authority"]) == (socket.gethostname(), 1, None)
+    assert [(each["role"], each["version"]) for each in told["nodes"]] == [("leader", __version__)]
+    done = holdfast("nodes", HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.READER)
+    assert f"{socket.gethostname()} leads since " in done.stdout and ", epoch 1\n" in done.stdout
+
+
+def test_nodes_need_the_scope_read(holdfast: Run, server: ServerProcess) -> None:
+    """Who leads is told to those who may read, and to nobody else."""
+    assert Api.of(server, None).get("/nodes").status == 401
+    assert Api.of(server, callers.READER).get("/nodes").status == 200
+    done = holdfast("nodes", HOLDFAST_URL=server.url, HOLDFAST_TOKEN="hold_wrong-0123456789abcdef")
+    assert done.returncode == 77, done.stderr
+
+
+def test_the_leader_stands_first_and_who_is_silent_is_said(holdfast: Run) -> None:
+    """The seat says who leads; the others are followers while they are heard of, and silent afterwards."""
+    told = reply_of(SEAT, [peer("3", SILENT_MS), peer("1"), peer("2", 300)])
+    shown = [(each.name, each.role, each.seen_ms_ago) for each in told.nodes]
+    assert shown == [("node2", "leader", 300), ("node1", "follower", 100), ("node3", "silent", SILENT_MS)]
+    assert (told.leader, told.epoch, told.since) == ("node2", 7, "2023-11-14T22:13:20.000Z")
+
+
+def test_a_seat_that_was_given_back_has_no_leader() -> None:
+    """Nobody leads once the seat was given back, and the one that had it is a node as all others."""
+    told = reply_of(msgspec.structs.replace(SEAT, is_held=False), [peer("2")])
+    assert (told.leader, told.since) == (None, None)
+    assert [(each.name, each.role) for each in told.nodes] == [("node2", "follower")]
+
+
+def test_a_leader_that_told_nothing_yet_is_shown() -> None:
+    """Who has the seat is a node also before it told the store of itself."""
+    assert [(each.name, each.role) for each in reply_of(SEAT, []).nodes] == [("node2", "leader")]
