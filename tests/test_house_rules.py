@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "wire": {*LEAVES},
     "journal": {"core", *LEAVES},
+    "journal/postgres/driver.py": {"core", *LEAVES},
     "engine": {"journal", "core", *LEAVES},
     "server": {"engine", "wire", "core", *LEAVES},
     "client": {"wire", *LEAVES},
@@ -57,6 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # The extra of pyproject.toml each may count on, beside the base dependencies. Not named here: the base alone.
 EXTRA: dict[str, str] = {
     "journal": "server",
+    "journal/postgres/driver.py": "postgres",
     "engine": "server",
     "server": "server",
     "testing": "server",
