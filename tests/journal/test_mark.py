@@ -221,3 +221,31 @@ def test_mark_that_cannot_be_written_is_told(
     assert left_in(data) == before and "journal.mark cannot be written" in caplog.text
     run(nothing, data)
     assert left_in(data)["epoch"] == before["epoch"] + 2
+
+
+MOVED = mark.Moved(to="postgresql://db/holdfast", authority="a1", is_done=True, wall_ms=WALL_MS)
+
+
+def test_a_directory_that_was_moved_is_refused(data: Path) -> None:
+    """No server starts on a directory whose content counts elsewhere: both would give out the same fencing tokens."""
+    mark.leave_moved(data, MOVED)
+    said = refused(data)
+    assert "was moved to postgresql://db/holdfast" in said
+    assert "holdfast serve --store postgresql://db/holdfast" in said
+    assert mark.moved_to(data) == MOVED
+
+
+def test_a_directory_whose_move_was_interrupted_is_refused(data: Path) -> None:
+    """While nobody knows which of the two counts, neither the directory is served nor is anything lost."""
+    mark.leave_moved(data, mark.Moved(to=MOVED.to, authority="a1", is_done=False, wall_ms=WALL_MS))
+    assert "Move it again: that finds out" in refused(data)
+    mark.take_moved(data)
+    assert len(found_in(data)[1]) == 10
+
+
+def test_a_file_that_tells_of_a_move_and_is_damaged_is_refused(data: Path) -> None:
+    """What cannot be read may say that the directory counts no more."""
+    mark.leave_moved(data, MOVED)
+    (data / mark.MOVED).write_bytes(b"{")
+    with pytest.raises(JournalError, match=r"journal\.moved is damaged"):
+        run(nothing, data)

@@ -7,17 +7,21 @@ So it may lag behind and is never ahead, whenever the process ends.
 
 Other files can be witnesses too: those that are made only after a journal. Directories of releases without a mark have
 those, and get their mark at the next start. To remove the mark says: this journal is to count from now on.
+
+**A directory that was moved** into a store that nodes share has a file that says where to. No server starts on it: two
+would give out the same fencing tokens. The file is there before the store counts, and says so; moving it again finds
+out whether it does.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from holdfast.journal.base import JournalError, JournalLostError
-from holdfast.privatefiles import NotOursError, read_ours, reason_of, replace
+from holdfast.privatefiles import NotOursError, read_ours, reason_of, replace, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +30,13 @@ if TYPE_CHECKING:
 FILE = "journal.mark"
 RESTORING = ".restoring"
 """A folder that a restore makes before all else, and removes when all is done."""
+MOVED = "journal.moved"
+"""A file that a move leaves: from then on the store counts, and this directory does not."""
 ARCHIVE = "archive.sqlite3"
 """What goes with the journal. It tells of one by itself only if it stands for records (`tail/opening.py`)."""
 SIZE_BYTES_MAX = 4_096
+
+T = TypeVar("T")
 
 _TWICE = "fencing tokens that were given would be given a second time"
 PUT_BACK = "Put the journal back, with its -wal, or restore a backup"
@@ -44,6 +52,18 @@ class Mark(msgspec.Struct, frozen=True):
     last_seq: int
 
 
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a directory was moved to."""
+
+    to: str
+    """The address of the store, without a password."""
+    authority: str
+    """The id of the authority that was made there."""
+    is_done: bool
+    """Whether the store is known to count. If not, the move was interrupted at its last step."""
+    wall_ms: int
+
+
 def write(directory: Path, mark: Mark) -> None:
     """Leave the mark, as a whole. A power cut may bring the one before back: that one is true too. Raises `OSError`."""
     replace(directory / FILE, msgspec.json.encode(mark) + b"\n")
@@ -54,6 +74,7 @@ def check(journal: Path, found: Mark | None, witnesses: Sequence[str]) -> None:
 
     `witnesses` are names of files that are only there after a journal.
     """
+    _refuse_moved(journal.parent)
     known = _read(journal.parent)
     if found is None:
         if (journal.parent / RESTORING).exists():
@@ -66,10 +87,44 @@ def check(journal: Path, found: Mark | None, witnesses: Sequence[str]) -> None:
         _compare(journal, known, found)
 
 
+def leave_moved(directory: Path, moved: Moved) -> None:
+    """Let the directory know that it is moved. It is on the disk when this returns. Raises `OSError`."""
+    replace(directory / MOVED, msgspec.json.encode(moved) + b"\n")
+    sync_folder(directory)
+
+
+def take_moved(directory: Path) -> None:
+    """Let the directory count again: nothing of it came to the store. Raises `OSError`."""
+    (directory / MOVED).unlink(missing_ok=True)
+    sync_folder(directory)
+
+
+def moved_to(directory: Path) -> Moved | None:
+    """Return where a directory was moved to, or was about to be. Raises `JournalError`."""
+    return _decoded(directory / MOVED, Moved, "If the directory was never moved, remove it")
+
+
+def _refuse_moved(directory: Path) -> None:
+    moved = moved_to(directory)
+    if moved is None:
+        return
+    count = f"If this directory is to count all the same: make sure that no node serves from there, {_STOP}, remove"
+    count += f" {directory / MOVED} and start again"
+    if moved.is_done:
+        problem = f"{directory} was moved to {moved.to}, and counts no more: {_TWICE}"
+        raise JournalLostError(problem, f"Start the server on it: holdfast serve --store {moved.to}", count)
+    problem = f"a move of {directory} to {moved.to} was interrupted at its last step: nobody knows which of them counts"
+    raise JournalLostError(problem, "Move it again: that finds out, and goes on from there", count)
+
+
 def _read(directory: Path) -> Mark | None:
     path = directory / FILE
+    return _decoded(path, Mark, f"If the journal beside it is the newest, remove {path} and start again")
+
+
+def _decoded(path: Path, kind: type[T], way: str) -> T | None:
     try:
-        return msgspec.json.decode(read_ours(path, SIZE_BYTES_MAX), type=Mark)
+        return msgspec.json.decode(read_ours(path, SIZE_BYTES_MAX), type=kind)
     except FileNotFoundError:
         return None
     except NotOursError as error:
@@ -77,7 +132,6 @@ def _read(directory: Path) -> Mark | None:
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {reason_of(error)}") from error
     except msgspec.MsgspecError as error:
-        way = f"If the journal beside it is the newest, remove {path} and start again"
         raise JournalError(f"{path} is damaged: {error}", way) from error
 
 
