@@ -24,7 +24,7 @@ from holdfast.server.doors.asgi import Door
 from holdfast.server.doors.exchange import BODY_BYTES_MAX, Exchange
 from holdfast.server.doors.incoming import Incoming
 from holdfast.server.doors.lane import Lane
-from holdfast.server.doors.lanes import Lanes
+from holdfast.server.doors.lanes import Lanes, front_of
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
@@ -75,7 +75,8 @@ async def _serving(
         Settings(data=directory, body_bytes_max=body_bytes_max, trusted_proxies=trusted_proxies),
     )
     routes = Routes(api, OPERATIONS)
-    lanes = Lanes(routes, Door(routes, {"/other": application}, chunks_only=False), ServerState())
+    front = front_of(routes, Door(routes, {"/other": application}, chunks_only=False))
+    lanes = Lanes(front, api.settings, engine.clock, api.proxies, ServerState())
     server = await asyncio.get_running_loop().create_server(lambda: Lane(lanes), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
 

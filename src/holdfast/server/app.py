@@ -39,7 +39,7 @@ from holdfast.server.access.secrets import KEY_FILE, AuthorityKey, digest, new_t
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
 from holdfast.server.doors.lane import Lane
-from holdfast.server.doors.lanes import Lanes
+from holdfast.server.doors.lanes import Lanes, front_of
 from holdfast.server.handshakes import SecureListener
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
@@ -358,7 +358,9 @@ class _Server(uvicorn.Server):
         )
         config.load()
         super().__init__(config)
-        self._lanes = Lanes(routes, door, self.server_state) if settings.fast_lane else None
+        self._lanes: Lanes | None = None
+        if settings.fast_lane:
+            self._lanes = Lanes(front_of(routes, door), settings, api.engine.clock, api.proxies, self.server_state)
 
     async def run_until_told(self) -> None:
         """Let the second hand go round, and stop when the engine has failed."""

@@ -58,8 +58,8 @@ class Connection(Protocol):
     """Whose connection it is; None of a stranger's."""
 
     @property
-    def date(self) -> bytes:
-        """The date as a header says it."""
+    def said_always(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The header fields that every answer has: the date, and what else this server says."""
 
     @property
     def scheme(self) -> str:
@@ -243,7 +243,7 @@ class Exchange:
         if not self.request.keep_alive or self._connection.is_stopping:
             self.request.keep_alive = False
             fields.append((b"connection", b"close"))
-        fields.append((b"date", self._connection.date))
+        fields.extend(self._connection.said_always)
         fields.extend(field for field in NEVER_KEPT if field[0] not in names)
         self._connection.write(status_line(status) + written(fields) + b"\r\n")
 

@@ -364,9 +364,9 @@ class Lane(asyncio.BufferedProtocol):
     # What an exchange asks for.
 
     @property
-    def date(self) -> bytes:
-        """The date as a header says it."""
-        return self._lanes.date
+    def said_always(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The date and what else every answer says."""
+        return self._lanes.said_always
 
     @property
     def scheme(self) -> str:

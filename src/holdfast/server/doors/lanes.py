@@ -1,4 +1,7 @@
-"""What the fast lanes of one server share: the routes, the second hand, the backlog.
+"""What the fast lanes of one server share: who answers, the second hand, the backlog.
+
+Who answers can change while connections stay: on a node that leads it is the routes of its tenure, on one that follows
+whatever passes requests on. Whoever knows of the change calls `answer_from`.
 
 Time limits need no timer for each connection: `tick` counts the seconds and looks at all of them.
 
@@ -23,16 +26,28 @@ from collections import deque
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from holdfast.server.doors.message import Beginning
 from holdfast.server.doors.untaken import Untaken
 from holdfast.server.pauses import Pauses
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from uvicorn.server import ServerState
 
+    from holdfast.engine.clock import Clock
+    from holdfast.server.access.proxies import Proxies
     from holdfast.server.doors.asgi import Door
+    from holdfast.server.doors.exchange import Receive, Scope, Send
+    from holdfast.server.doors.request import Request
+    from holdfast.server.operations.call import Reply
     from holdfast.server.operations.routes import Routes
+    from holdfast.settings import Settings
+
+    Fields = tuple[tuple[bytes, bytes], ...]
 
 BACKLOG_MS = 4
 LONG_SECONDS = 0.002
@@ -49,6 +64,61 @@ log = logging.getLogger("holdfast.server")
 
 _LAST_SECOND = 253_402_300_799
 """Of the year 9999: no date can be written behind it."""
+
+
+class Answers(Protocol):
+    """Who answers requests: the routes, or what passes them on."""
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        """Answer a request; `reply` is called once, now or later, never twice."""
+
+    def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
+        """Refuse a request in the words of its route."""
+
+
+class AnswersInPieces(Protocol):
+    """Who answers what is answered in pieces, and says how large a body may be: the ASGI door, or what passes it on."""
+
+    whole_methods: frozenset[bytes]
+    """The methods of repeated heads that `is_in_pieces` need not be asked about."""
+
+    def is_in_pieces(self, request: Request) -> bool:
+        """Tell whether a request is answered in pieces."""
+
+    def body_limit(self, request: Request) -> int:
+        """Return how many bytes of body a request may send, or raise why no more than a small one."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request in pieces."""
+
+
+class Settling(Protocol):
+    """Knows how long it took to end what was due: the turns of an engine."""
+
+    settling_ms: int
+
+
+class NothingDue:
+    """Where nothing is decided, nothing falls due."""
+
+    settling_ms = 0
+
+
+class Front(msgspec.Struct, frozen=True):
+    """Who answers now, and what the lanes ask of it."""
+
+    routes: Answers
+    door: AnswersInPieces
+    principal_of: Callable[[Request], str | None]
+    """The principal of whoever asked; None for a stranger."""
+    turns: Settling = NothingDue()
+    says: Fields = ()
+    """Header fields that all its answers have."""
+
+
+def front_of(routes: Routes, door: Door, says: Fields = ()) -> Front:
+    """Return the front of an engine of our own."""
+    return Front(routes, door, routes.api.principal_of, routes.api.engine.turns, says)
 
 
 class Behind(Protocol):
@@ -102,11 +172,11 @@ class Connection(Behind, Protocol):
 class Lanes:
     """What the connections of one server share."""
 
-    def __init__(self, routes: Routes, door: Door, server_state: ServerState) -> None:
-        self.routes = routes
-        self.door = door
-        self.whole_methods = door.whole_methods
-        self.settings = routes.api.settings
+    def __init__(
+        self, front: Front, settings: Settings, clock: Clock, proxies: Proxies, server_state: ServerState
+    ) -> None:
+        self.settings = settings
+        self._proxies = proxies
         self.connections: set[Any] = server_state.connections
         self.tasks = server_state.tasks
         self.is_stopping = False
@@ -119,22 +189,31 @@ class Lanes:
         """Counted by `tick`: a clock of whole seconds, good enough for time limits."""
         self.answer_seconds_max = WAIT_SECONDS_MAX + self.settings.disk_hang_seconds
         """No answer of ours takes longer: a wait in line, and a disk that must answer or the server ends."""
-        self._clock = routes.api.engine.clock
+        self._clock = clock
         self.now_ms = self._clock.monotonic_ms
         self.read_seconds = self._clock.monotonic_seconds
-        self._read_date()
         self._has: dict[str, int] = {}
         """How many connections each principal has; and all of them together."""
         self._known = 0
-        self.untaken = Untaken(routes.api.principal_of)
+        self.untaken = Untaken(self._principal_of)
         self._pauses = Pauses()
-        self._turns = routes.api.engine.turns
-        self._settling_ms = 0
         self.debtors: dict[object, int] = {}
         """Who is in debt, and until when: a principal, or a connection whose principal is not known."""
         self._backlog: deque[Behind] = deque()
         self._backlog_of_debtors = InTurn()
         self._catch_up_is_due = False
+        self.answer_from(front)
+
+    def answer_from(self, front: Front) -> None:
+        """Let somebody else answer from now on. Connections stay, and what was begun is ended by whoever began it."""
+        self._front = front
+        self.routes, self.door = front.routes, front.door
+        self.whole_methods = front.door.whole_methods
+        self._settling_ms = front.turns.settling_ms
+        self._read_date()
+
+    def _principal_of(self, request: Request) -> str | None:
+        return self._front.principal_of(request)
 
     def add(self, connection: Connection) -> int:
         """Count a connection in, in the place of a stranger if need be. Return how many there are too many."""
@@ -165,7 +244,7 @@ class Lanes:
 
         Returns the name to count it out by: none for a trusted proxy's, which is everybody's.
         """
-        if isinstance(peer, tuple) and self.routes.api.proxies.is_one(peer[0]):
+        if isinstance(peer, tuple) and self._proxies.is_one(peer[0]):
             return None
         most = self.settings.connections_max
         has = self._has.get(principal, 0)
@@ -199,8 +278,9 @@ class Lanes:
     def _read_date(self) -> None:
         # A wall clock that is out of its mind must not take the service down: it decides nothing.
         seconds = min(max(self._clock.wall_ms() // 1000, 0), _LAST_SECOND)
-        self.date = formatdate(seconds, usegmt=True).encode()
-        self.beginning = Beginning(self.date)
+        date = (b"date", formatdate(seconds, usegmt=True).encode())
+        self.said_always: Fields = (date, *self._front.says)
+        self.beginning = Beginning(self.said_always)
 
     def charge(self, who: object, took_seconds: float) -> None:
         """Let somebody be in debt for a request that took long, but not for what was not its own.
@@ -213,7 +293,7 @@ class Lanes:
             self.debtors[who] = self.now_ms() + min(int(DEBT_TIMES * own_seconds * 1000), DEBT_MS_MAX)
 
     def _not_own_seconds(self) -> float:
-        before_ms, self._settling_ms = self._settling_ms, self._turns.settling_ms
+        before_ms, self._settling_ms = self._settling_ms, self._front.turns.settling_ms
         return self._pauses.since_last() + (self._settling_ms - before_ms) / 1000
 
     def is_in_debt(self, who: object) -> bool:

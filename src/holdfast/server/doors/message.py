@@ -38,8 +38,9 @@ class Beginning:
 
     __slots__ = ("fields", "usual")
 
-    def __init__(self, date: bytes) -> None:
-        self.fields = written([(b"date", date), *NEVER_KEPT])
+    def __init__(self, said_always: Iterable[tuple[bytes, bytes]]) -> None:
+        """`said_always` are the date, and what else every answer of this server says."""
+        self.fields = written([*said_always, *NEVER_KEPT])
         """The header fields that every answer has, as they are written."""
         self.usual = _STATUS_LINES[_OK] + _JSON_HEADER + self.fields + b"content-length: "
         """Of an answer with JSON in it, up to its length: nearly all are such."""

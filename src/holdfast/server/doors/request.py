@@ -69,6 +69,8 @@ class Request(msgspec.Struct, eq=False):
     """To be called by the door if the caller disconnects before it is answered; set while it waits in line."""
     on_known: Callable[[str], None] | None = None
     """To be called with the principal of whoever asks; raises if it has too many connections. Set by the door."""
+    held_ms: int = 0
+    """How long ago another node received it, if it was passed on. It is taken off what a claim waits in line."""
 
 
 def request_from(  # noqa: PLR0917 - as the parts of a request come

@@ -93,7 +93,7 @@ def acquire(api: Api, call: Call) -> None:
     command = Acquire(call.item, lease_id, terms_of(api, call), body.resume is True, 0, None, "", as_session)
     if body.wait_seconds or body.ticket is not None:
         # Most claims do not wait, and do not pay for it.
-        command = msgspec.structs.replace(command, wait_ms=_wait_ms(body), ticket=body.ticket, new_ticket=new_uuid())
+        command = msgspec.structs.replace(command, wait_ms=_wait_ms(call), ticket=body.ticket, new_ticket=new_uuid())
     api.submit(call, command, SHOWS_ONE)
 
 
@@ -109,7 +109,7 @@ def claim(api: Api, call: Call) -> None:
         names=names,
         lease_ids=tuple(new_uuid() for _ in names),
         terms=terms,
-        wait_ms=_wait_ms(body),
+        wait_ms=_wait_ms(call),
         ticket=body.ticket,
         new_ticket=new_uuid(),
         as_session=as_session,
@@ -143,9 +143,13 @@ def terms_of(api: Api, call: Call) -> Terms:
     )
 
 
-def _wait_ms(body: ClaimBody) -> int:
-    """Return how long a claim waits; a time beyond all limits stays one."""
-    return int(min(body.wait_seconds or 0, SECONDS_MAX) * 1000)
+def _wait_ms(call: Call) -> int:
+    """Return how long a claim still waits; a time beyond all limits stays one.
+
+    What another node held it for is over (N-31). Who wanted to wait still gets a place in the line.
+    """
+    wanted_ms = int(min(call.body.wait_seconds or 0, SECONDS_MAX) * 1000)
+    return max(1, wanted_ms - call.request.held_ms) if wanted_ms > 0 else wanted_ms
 
 
 # How their outcomes are shown. `call.query` is the status that the caller wants for a name it cannot have.
