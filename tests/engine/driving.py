@@ -185,6 +185,8 @@ class FateJournal:
     An append waits for somebody else, as over a network, unless it is done at once, as on a disk.
     """
 
+    is_shared = False
+
     def __init__(self, inner: MemoryJournal | None = None, *, is_at_once: bool = False) -> None:
         self.inner = inner or MemoryJournal()
         self.is_at_once = is_at_once

@@ -22,7 +22,8 @@ from holdfast.engine import backup as backups
 from holdfast.engine import snapshot
 from holdfast.engine.backup import BackupWriter, backup_of_directory
 from holdfast.engine.engine import Engine
-from holdfast.engine.restore import JUMP, JUMP_PER_MS, Contents, look_into, restore, start_after
+from holdfast.engine.jump import JUMP, JUMP_PER_MS
+from holdfast.engine.restore import Contents, look_into, restore, start_after
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.base import HistoryQuery, JournalError, JournalLostError, JournalUnavailableError
 from holdfast.journal.inspect import dump, inspect

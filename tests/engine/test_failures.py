@@ -249,8 +249,10 @@ def test_a_read_whose_answer_is_unknown_raises() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("error", [DeposedError("append: deposed"), TypeError("a bug")])
-def test_any_other_failure_ends_the_engine(error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"), [(DeposedError("append: deposed"), "NotLeader"), (TypeError("a bug"), "Unknown")]
+)
+def test_any_other_failure_ends_the_engine(error: Exception, told: str) -> None:
     """A deposed writer, or one that met a bug below it, answers and announces nothing more (I9)."""
 
     async def test(clock: ManualClock) -> None:
@@ -262,7 +264,7 @@ def test_any_other_failure_ends_the_engine(error: Exception) -> None:
             await turns()
             journal.let_through(error)
             await asyncio.wait_for(engine.ended.wait(), 1)
-            assert asked.kinds == ["Unknown"]
+            assert asked.kinds == [told]
 
     run(test)
 

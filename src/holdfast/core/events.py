@@ -250,9 +250,11 @@ class TimePassed(msgspec.Struct, frozen=True, array_like=True, tag="time_passed"
 
 
 class Restored(msgspec.Struct, frozen=True, array_like=True, tag="restored", gc=False):
-    """The directory was made from a backup: the numbers of records and the fencing tokens jumped (C6).
+    """The journal was made from a backup, or its store lost records: the fencing tokens jumped (C6).
 
     Nobody knows what was given out after the backup was made. So the next fencing token is greater than any of those.
+    In a directory the numbers of records jumped too. In a store that went back by itself they did not: there this is
+    the record after `backup_seq`.
     """
 
     last_token: int

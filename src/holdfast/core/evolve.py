@@ -347,8 +347,12 @@ def _opened(state: State, event: Opened, _record: Record) -> None:
     state.epoch = event.epoch
 
 
-def _restored(state: State, event: Restored, _record: Record) -> None:
+def _restored(state: State, event: Restored, record: Record) -> None:
     state.last_token = event.last_token
+    if event.backup_seq == record.seq - 1:
+        # The numbers did not jump: those from here on may have been given to records that are lost.
+        state.restores += 1
+        state.restored_seq = record.seq
 
 
 def _time_passed(_state: State, _event: TimePassed, _record: Record) -> None:

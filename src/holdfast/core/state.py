@@ -52,6 +52,8 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     now_ms: int = 0
     last_token: int = 0
     epoch: int = 0
+    restores: int = 0
+    restored_seq: int = 0
 
 
 class Frozen(msgspec.Struct, frozen=True):
@@ -83,6 +85,8 @@ class State:
 
     def __init__(self) -> None:
         self.seq = self.now_ms = self.last_token = self.epoch = 0
+        self.restores = self.restored_seq = 0
+        """How often the journal itself went back to an earlier record, and the record that said so last."""
         self.slots: Kept[str, Slot] = Kept()
         self.sessions: Kept[str, Session] = Kept()
         self.remembered: Kept[str, Remembered] = Kept()
@@ -179,17 +183,20 @@ class State:
             self.presence.leave(self.tickets[ticket_id], self.index.join_number[ticket_id])
             self.presence.absent_since[ticket_id] = now_ms
 
-    def send_everybody_away(self) -> None:
-        """After a restart nobody is present, and each in line has its full minute to come back from now on (W2)."""
+    def send_everybody_away(self, now_ms: int | None = None) -> None:
+        """After a restart nobody is present, and each in line has its full minute to come back from now on (W2).
+
+        `now_ms` is for who knows that it is later than the last record.
+        """
         self.presence = Presence()
-        self.presence.absent_since = OrderedDict.fromkeys(self.tickets, self.now_ms)
+        self.presence.absent_since = OrderedDict.fromkeys(self.tickets, self.now_ms if now_ms is None else now_ms)
 
     # What the archive is given, and what it gives back.
 
     @property
     def head(self) -> Head:
         """The scalars."""
-        return Head(self.seq, self.now_ms, self.last_token, self.epoch)
+        return Head(self.seq, self.now_ms, self.last_token, self.epoch, self.restores, self.restored_seq)
 
     def table(self, name: str) -> Kept[Any, Any]:
         """Return one of `TABLES`."""
@@ -203,6 +210,7 @@ class State:
     def begin_with(self, head: Head) -> None:
         """Build the other parts, once the tables are loaded. Nothing of it is a change."""
         self.seq, self.now_ms, self.last_token, self.epoch = head.seq, head.now_ms, head.last_token, head.epoch
+        self.restores, self.restored_seq = head.restores, head.restored_seq
         self.index.build(self.slots, self.sessions, self.tickets, self.tokens, self.remembered)
         self.agenda.build(self.slots, self.sessions)
         self.send_everybody_away()

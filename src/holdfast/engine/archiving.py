@@ -27,7 +27,7 @@ import msgspec
 from holdfast.core.values import Moment
 from holdfast.engine import snapshot
 from holdfast.engine.replies import outcome_or_raise, settle_future
-from holdfast.journal.base import JournalUnavailableError
+from holdfast.journal.base import DeposedError, JournalUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +146,8 @@ class Archiver:
                 head.seq, snapshot.head_bytes(head), snapshot.changes(owed), self._clock.wall_ms()
             )
             await self._archived(owed)
-        except JournalUnavailableError as error:
+        except (JournalUnavailableError, DeposedError) as error:
+            # Whether the seat is lost is found out by whoever writes, and told to everybody from there.
             self._be_refused(str(error))
         except Exception as error:  # noqa: BLE001 - Whatever it is, it ends the engine, which logs it.
             self._fail(error)

@@ -11,6 +11,7 @@ from holdfast.engine.ids import new_identity
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.archive.archivist import Child
 from holdfast.journal.base import (
+    DeposedError,
     HistoryPage,
     HistoryQuery,
     JournalDamagedError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Limits
 
 __all__ = [
+    "DeposedError",
     "HistoryPage",
     "HistoryQuery",
     "JournalDamagedError",

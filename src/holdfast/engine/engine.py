@@ -45,7 +45,7 @@ from holdfast.core.values import Limits, Moment
 from holdfast.engine.archiving import Archiver, Archiving
 from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, Clock
 from holdfast.engine.recovery import recover
-from holdfast.engine.replies import Unavailable, outcome_or_raise, settle_future
+from holdfast.engine.replies import NotLeader, Unavailable, outcome_or_raise, settle_future
 from holdfast.engine.turns import Turns
 from holdfast.engine.waiters import Waiter
 from holdfast.engine.watchdog import Watchdog
@@ -77,15 +77,16 @@ class Engine(Writer):
     ) -> None:
         """Prepare; `start` takes the seat."""
         turns = Turns(clock, self._tick)
-        super().__init__(
-            journal, Archiver(journal, archiving or Archiving(), clock, self._wake_writer, self._fail), turns
-        )
+        archiver = Archiver(journal, archiving or Archiving(), clock, self._wake_writer, self._fail)
+        super().__init__(journal, archiver, turns, clock)
         self.limits = limits
         self.clock = clock
         self._version = version
         self._watchdog = watchdog
         self._may_wait = True
         """Whether a command may wait in line: not while the server stops."""
+        self.key: bytes | None = None
+        """The authority's key, if the journal keeps it."""
 
     # Start and stop.
 
@@ -109,6 +110,8 @@ class Engine(Writer):
         while self._writer is not None:
             # Waited for and never cancelled: a cancelled append would be one whose outcome nobody knows.
             await (asyncio.wait({self._writer}) if isinstance(self._writer, asyncio.Future) else asyncio.sleep(0))
+        if len(self._waiters):
+            self._answer_everybody((), self.turned_away())
         await self._archiver.end()
         self.feed.close()
         if self._watchdog is not None:
@@ -136,7 +139,18 @@ class Engine(Writer):
 
     def why_not_serving(self) -> str:
         """Say why nothing can be asked."""
+        if self.failed is None and self._silence.is_on:
+            return "the store does not answer"
         return self.failed or "the server is stopping or not yet ready"
+
+    def turned_away(self) -> Unavailable | NotLeader:
+        """Return what everybody is told while nothing can be asked. On a shared journal another node may answer."""
+        why = self.why_not_serving()
+        return Unavailable(why) if self._shared is None else NotLeader(why)
+
+    def proven_ms_ago(self) -> int | None:
+        """Return how long ago the seat of a shared journal was surely ours; None if that is not known."""
+        return self._silence.proven_ms_ago() if self._serving else None
 
     def submit(self, command: Command, reply: Reply) -> Waiter | None:
         """Decide a command now; `reply(outcome, moment)` is called once everything the outcome rests on is durable.
@@ -214,7 +228,7 @@ class Engine(Writer):
         return await self.journal.history(query)
 
     def _turn_away(self, reply: Reply) -> None:
-        reply(Unavailable(self.why_not_serving()), Moment(self.turns.now_ms, self.clock.wall_ms()))
+        reply(self.turned_away(), Moment(self.turns.now_ms, self.clock.wall_ms()))
 
     # Turns: one time for all that is decided in one.
 
@@ -282,10 +296,10 @@ class Engine(Writer):
 
     async def _load(self) -> None:
         """Read the state from the journal and serve from it."""
-        state, replayed = await recover(self.journal, clock=self.clock, version=self._version, append=self._append)
-        self.state = state
-        self._archiver.begin_anew(state.seq, replayed)
-        self.turns.resume(state.now_ms)
+        found = await recover(self.journal, clock=self.clock, version=self._version, append=self._append)
+        self.state, self.key = found.state, found.key
+        self._archiver.begin_anew(found.state.seq, found.replayed)
+        self.turns.resume(found.now_ms)
         self._serving = not self._stopping
         self._set_timer()
 

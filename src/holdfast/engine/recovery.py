@@ -5,6 +5,13 @@
 It runs at every start, and again after an append that is known to have failed: what was decided on top of it is in
 memory and in no journal, so the memory is thrown away. The same engine still has the seat then, and writes no `Opened`.
 
+**Time** goes on at the last record's, or at the time that the tenure before may have answered with, if the journal
+knows that it is later (N-17). `Opened` has that time, so it never goes back behind it.
+
+**A store that may have lost records** (`must_jump`) may have lost grants that were answered. So `Restored` comes first,
+in the same append, and the next fencing token is greater than any that was given out (C6). How far it must jump depends
+on how long ago the last record was written that is still there: `restore` has the arithmetic.
+
 A record that does not fit what came before it means that the journal is damaged or was written by two: the start is
 refused, and nothing is changed.
 """
@@ -18,11 +25,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.core.events import Opened, Record
+from holdfast.core.events import Event, Opened, Record, Restored
 from holdfast.core.evolve import evolve
 from holdfast.core.fits import event_fits
 from holdfast.engine import snapshot
-from holdfast.journal.base import RESTORE, JournalDamagedError
+from holdfast.engine.jump import jumped
+from holdfast.journal.base import RESTORE, HistoryQuery, JournalDamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -62,23 +70,62 @@ class Trouble:
         self._why, self._refused = None, 0
 
 
+class Found(msgspec.Struct, frozen=True):
+    """What a recovery found: the state, and where it goes on."""
+
+    state: State
+    replayed: int
+    """How many records are not archived."""
+    now_ms: int
+    """The authority time to go on at."""
+    key: bytes | None
+
+
 async def recover(
     journal: Journal, *, clock: Clock, version: str, append: Callable[[list[Record]], Awaitable[None]]
-) -> tuple[State, int]:
-    """Take the seat, or read anew if it is ours already. Return the state and how many records were replayed."""
+) -> Found:
+    """Take the seat, or read anew if it is ours already. Return the state, and where it goes on."""
     with _collector_off():
         recovered = await journal.open()
         state = snapshot.load(recovered.values)
     replayed = replay(state, recovered.records)
+    now_ms = max(state.now_ms, recovered.now_ms)
+    events: list[Event] = []
+    if recovered.must_jump:
+        events.append(await _restored(state, replayed, journal, clock, version))
     if recovered.epoch != state.epoch:
-        if not recovered.was_closed:
+        if not recovered.was_closed and not journal.is_shared:
             _tell_of_crash(state, replayed, clock)
-        opened = Record(state.seq + 1, state.now_ms, clock.wall_ms(), Opened(recovered.epoch, version))
-        evolve(state, opened)
-        await append([opened])
+        events.append(Opened(recovered.epoch, version))
+    if events:
+        await append(_written(state, events, now_ms, clock.wall_ms()))
     # Whoever stood in line has its full minute to come back from now on, however long ago it joined (W2).
-    state.send_everybody_away()
-    return state, replayed.count
+    state.send_everybody_away(now_ms)
+    return Found(state, replayed.count, now_ms, recovered.key)
+
+
+def _written(state: State, events: list[Event], now_ms: int, wall_ms: int) -> list[Record]:
+    """Let events take effect in the state, and return their records."""
+    records = [Record(state.seq + number, now_ms, wall_ms, event) for number, event in enumerate(events, 1)]
+    for record in records:
+        evolve(state, record)
+    return records
+
+
+async def _restored(state: State, replayed: Replayed, journal: Journal, clock: Clock, version: str) -> Restored:
+    """Return the record that says that the store may have lost what followed the last record."""
+    last_wall_ms = replayed.last_wall_ms
+    if last_wall_ms is None:
+        newest = (await journal.history(HistoryQuery(limit=1))).records
+        last_wall_ms = newest[0].wall_ms if newest else None
+    last_token = jumped(state.last_token, since_wall_ms=last_wall_ms, wall_ms=clock.wall_ms())
+    log.error(
+        "the store may have lost records after number %d: the newest grants, renewals and releases may be gone."
+        " Fencing tokens go on after %d, beyond all that were given out",
+        state.seq,
+        last_token,
+    )
+    return Restored(last_token, state.seq, last_wall_ms or 0, version)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Reply callbacks, and the two outcomes that the engine makes itself when the journal fails."""
+"""Reply callbacks, and the outcomes that the engine makes itself when the journal fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from holdfast.journal.base import JournalUnavailableError
+from holdfast.journal.base import DeposedError, JournalUnavailableError
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,6 +30,12 @@ class Unknown(msgspec.Struct, frozen=True):
     text: str
 
 
+class NotLeader(msgspec.Struct, frozen=True):
+    """Another node has the writer's seat, or may have it: this did not happen here and will not (N-12)."""
+
+    text: str
+
+
 Reply: TypeAlias = "Callable[[Any, Moment], None]"
 """Called once, with the outcome and the time at which it was decided."""
 OwedAnswer: TypeAlias = "tuple[Reply, Any, Moment]"
@@ -46,9 +52,11 @@ def answer_all(answers: Iterable[OwedAnswer]) -> None:
 
 
 def outcome_or_raise(outcome: Any) -> Any:  # noqa: ANN401 - It is whatever was asked for.
-    """Return the outcome, or raise `JournalUnavailableError` if the journal is why there is none."""
+    """Return the outcome, or raise `JournalUnavailableError` or `DeposedError` if the journal is why there is none."""
     if isinstance(outcome, Unavailable | Unknown):
         raise JournalUnavailableError(outcome.text)
+    if isinstance(outcome, NotLeader):
+        raise DeposedError(outcome.text)
     return outcome
 
 

@@ -1,14 +1,7 @@
 """Restoring: a data directory made of a backup.
 
 It goes back in time, and nobody knows what was given out since. So both counters jump: that of fencing tokens (C6) and
-that of records. Each jumps by 2^32, and by 1,024 more for each millisecond since the backup was made.
-
-    the backup has token 41     tokens 42 … 900 are lost     restored ten minutes later: 41 + 2^32 + 600,000 × 1,024
-    ────●───────────────────────────────────●──────────────────────●────────────────────────────────────────────►
-
-No server gives out a million tokens in a second. So a restore begins beyond all that was given out before it, also if
-the same backup is restored twice: what the first one gave out is less than the time in between is worth. Wall clocks
-may be wrong by an hour for that: a million a second make 2^32 in 71 minutes. `beyond` is for who knows a larger token.
+that of records. `jump` says how far. `beyond` is for who knows a larger token.
 
 The number of records jumps too, so that a reader of `/events` who saw a lost record is told to look anew: that number
 is none of the new ones. Authority time goes on where the backup has it: leases have the time left that they had then.
@@ -37,6 +30,7 @@ from holdfast.core.state import Frozen, State
 from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import snapshot
 from holdfast.engine.ids import new_identity
+from holdfast.engine.jump import jump_since
 from holdfast.engine.recovery import replay
 from holdfast.journal import mark
 from holdfast.journal.archive.file import FILE as ARCHIVE
@@ -51,8 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-JUMP = 2**32
-JUMP_PER_MS = 1_024
 READ_BYTES = 1024 * 1024
 FILES = (ARCHIVE, mark.FILE, FILE)
 """What a restore makes beside the key, in the order in which it takes its place."""
@@ -139,7 +131,7 @@ def _state_of(file: Path, parts: list[bytes]) -> Frozen:
 
 def start_after(contents: Contents, wall_ms: int, beyond: int = 0) -> Start:
     """Return where a directory goes on that is made of a backup at this wall time. Raises if no room is left."""
-    jump = JUMP + JUMP_PER_MS * max(0, wall_ms - contents.about.wall_ms)
+    jump = jump_since(contents.about.wall_ms, wall_ms)
     head = contents.frozen.head
     start = Start(seq=head.seq + jump, last_token=max(head.last_token + jump, beyond))
     if max(start.seq, start.last_token) >= TOKEN_MAX:

@@ -7,8 +7,16 @@ and `_answers`, and from there on it is the writer's. It decides nothing.
 
 - It did not (`JournalUnavailableError`): the batch, and all that was decided on top of it, is answered `Unavailable`.
   The state is read anew from the journal, and the engine serves on. Those whose places in line are in it hear that.
-- Nobody knows (`OutcomeUnknownError`), or the writer's seat is lost (`DeposedError`): everybody is answered `Unknown`,
-  and the process ends. The next start reads what is durable.
+- It did not, and another node has the writer's seat (`DeposedError`): everybody is answered `NotLeader`, those who wait
+  too, and the engine is over.
+- Nobody knows (`OutcomeUnknownError`, and all else): everybody is answered `Unknown`, and the engine is over.
+
+An engine that is over says so by `ended`. On a journal in a directory the process ends then, and the next start reads
+what is durable. On one that nodes share it was one tenure: the node throws the engine away, and follows.
+
+**A journal that nodes share** may have given the seat to another without our knowing, and then a read shows what was.
+So an answer without a record needs a proof too: `confirm` takes the place of the append, after the last of the answers
+was decided (N-15). While such a journal is silent for too long, nobody new is let in (`silence`).
 """
 
 from __future__ import annotations
@@ -16,14 +24,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from holdfast.core.state import State
 from holdfast.engine.feed import Feed
 from holdfast.engine.recovery import Trouble
-from holdfast.engine.replies import Unavailable, Unknown, answer_all
+from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all
+from holdfast.engine.silence import Silence
 from holdfast.engine.waiters import Waited, Waiters, places_after
-from holdfast.journal.base import AtOnce, Journal, JournalError, JournalUnavailableError
+from holdfast.journal.base import AtOnce, DeposedError, Journal, JournalError, JournalUnavailableError
 from holdfast.journal.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -31,8 +40,10 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Record
     from holdfast.engine.archiving import Archiver
+    from holdfast.engine.clock import Clock
     from holdfast.engine.replies import OwedAnswer
     from holdfast.engine.turns import Turns
+    from holdfast.journal.base import SharedJournal
 
 log = logging.getLogger("holdfast.engine")
 
@@ -40,15 +51,17 @@ log = logging.getLogger("holdfast.engine")
 class Writer(ABC):
     """Everything from a decision to its answer."""
 
-    def __init__(self, journal: Journal, archiver: Archiver, turns: Turns) -> None:
+    def __init__(self, journal: Journal, archiver: Archiver, turns: Turns, clock: Clock) -> None:
         self.journal = journal
+        self._shared = cast("SharedJournal", journal) if journal.is_shared else None
+        self._silence = Silence(clock, self._fall_silent, self._serve_again)
         self.feed = Feed()
         self.state = State()
         self.turns = turns
         self.failed: str | None = None
         """Why the engine can never answer again, once it cannot."""
         self.ended = asyncio.Event()
-        """Set when the engine has failed for good: the process must end."""
+        """Set when the engine is over: the process must end, or on a shared journal the tenure."""
         self._trouble = Trouble()
         self._batch: list[Record] = []
         self._answers: list[OwedAnswer] = []
@@ -61,6 +74,10 @@ class Writer(ABC):
     @abstractmethod
     def _end_round(self) -> None:
         """End the turn: what comes next is decided at a later time."""
+
+    @abstractmethod
+    def _set_timer(self) -> None:
+        """Let time pass by itself from here on, if anything waits for it."""
 
     @abstractmethod
     async def _load(self) -> None:
@@ -89,12 +106,17 @@ class Writer(ABC):
         batch, answers = self._batch, self._answers
         self._batch, self._answers = [], []
         if appending is None:
-            answer_all(answers)
-        elif isinstance(appending, AtOnce):
+            if self._shared is None or not answers:
+                answer_all(answers)
+                return
+            appending = self._shared.confirm(self.turns.now_ms)
+        if isinstance(appending, AtOnce):
             self._conclude(appending.now, batch, answers)
-        else:
-            self._writer = asyncio.ensure_future(appending)
-            self._writer.add_done_callback(lambda appended: self._go_on(appended, batch, answers))
+            return
+        self._writer = asyncio.ensure_future(appending)
+        if self._shared is not None:
+            self._silence.ask()
+        self._writer.add_done_callback(lambda appended: self._go_on(appended, batch, answers))
 
     def _append(self, batch: list[Record]) -> Awaitable[None]:
         failpoint("before_append")
@@ -103,6 +125,8 @@ class Writer(ABC):
     def _go_on(self, appended: asyncio.Future[None], batch: list[Record], answers: list[OwedAnswer]) -> None:
         """An append that took its time is over: conclude it, and look at what gathered meanwhile."""
         self._writer = None
+        if self._shared is not None:
+            self._silence.hear(is_well=not appended.cancelled() and appended.exception() is None)
         self._conclude(appended.result, batch, answers)
         self._wake_writer()
 
@@ -115,6 +139,8 @@ class Writer(ABC):
             failpoint("after_publish_before_answer")
         except JournalUnavailableError as error:
             self._writer = asyncio.create_task(self._take_back(answers, Unavailable(str(error))))
+        except DeposedError as error:
+            self._step_down(error, answers)
         except BaseException as error:
             self._fail(error, answers)
             if not isinstance(error, Exception):
@@ -136,6 +162,8 @@ class Writer(ABC):
         reading waits for nobody, whoever hears of it is served again when it asks again.
         """
         try:
+            if self._shared is not None:
+                self._silence.ask()
             self._trouble.began(refused.text)
             self._serving = False
             owed = self._take_all_owed(answers)
@@ -148,30 +176,47 @@ class Writer(ABC):
             else:
                 await self._load()
                 answer_all(places_after(self._take_all_owed(()), self.state, refused))
+        except DeposedError as error:
+            self._step_down(error)
         except BaseException as error:
             # Cancelled from outside, or the state cannot be read. Without it nobody could be answered again.
             self._fail(error)
             if not isinstance(error, Exception):
                 raise
+        finally:
+            if self._shared is not None:
+                self._silence.hear(is_well=False)
         self._writer = None
         self._wake_writer()
 
     def _fail(self, error: BaseException, answers: Iterable[OwedAnswer] = ()) -> None:
-        """What is durable cannot be known here, or memory cannot be trusted: answer nothing more, let the process end.
+        """What is durable cannot be known here, or memory cannot be trusted: answer nothing more, let it end.
 
         What was decided on top of an unknown batch is unknown too: it may be the retry of a request in that batch.
         """
         if self.failed is None:
             is_bug = not isinstance(error, JournalError)
             self.failed = f"internal error: {type(error).__name__}: {error}" if is_bug else str(error)
-            log.critical("%s; the server ends: start it again", self.failed, exc_info=error)
+            then = "the server ends: start it again" if self._shared is None else "this node does not lead any more"
+            log.critical("%s; %s", self.failed, then, exc_info=error if is_bug or self._shared is None else None)
+        self._be_over(answers, Unknown(self.failed))
+
+    def _step_down(self, error: DeposedError, answers: Iterable[OwedAnswer] = ()) -> None:
+        """Another has the seat. Nothing of the batch happened, nor of what was decided on top of it (N-12)."""
+        if self.failed is None:
+            self.failed = str(error)
+            log.warning("%s; nothing more is answered by this tenure", self.failed)
+        self._be_over(answers, NotLeader(self.failed))
+
+    def _be_over(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader) -> None:
         self._serving = False
         self.turns.cancel_timer()
         self._archiver.cancel()
-        self._answer_everybody(answers, Unknown(self.failed))
+        self._answer_everybody(answers, outcome)
+        self.feed.close()
         self.ended.set()
 
-    def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unknown) -> None:
+    def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader | Unavailable) -> None:
         """Give the same outcome to a failed batch, to all that was decided on top of it, and to all who wait."""
         answer_all((reply, outcome, now) for reply, _, now in self._take_all_owed(answers))
 
@@ -181,3 +226,18 @@ class Writer(ABC):
         self._batch, self._answers = [], []
         self.turns.drop()
         return owed
+
+    # When a journal that nodes share is silent (N-19).
+
+    def _fall_silent(self) -> None:
+        """Let nobody new in, and end the streams: another node may be heard where we are not."""
+        log.warning("the store has not answered for a second: nobody is let in until it does")
+        self._serving = False
+        self.turns.cancel_timer()
+        self.feed.close()
+
+    def _serve_again(self) -> None:
+        if self.failed is None and not self._stopping:
+            log.warning("the store answers again")
+            self._serving = True
+            self._set_timer()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.core.commands import KeepSession
 from holdfast.core.names import BadNameError, parse_name
-from holdfast.engine.build import JournalError
+from holdfast.engine.build import DeposedError, JournalError
+from holdfast.engine.replies import NotLeader
 from holdfast.server import render
 from holdfast.server.access.auth import OWN_CLAIM_ONLY, WrongTokenError
 from holdfast.server.access.claimsecrets import is_own, was_own
@@ -86,7 +87,7 @@ class Api:
         engine = self.engine
         now = engine.turn()
         if now is None:
-            raise Problem("storage_unavailable", engine.why_not_serving(), retry_after_ms=render.RETRY_LATER_MS)
+            raise render.problem(engine.turned_away())
         request.rests_on_state = True
         caller = self.auth.static_by_header.get(request.authorization)
         if caller is None:
@@ -225,6 +226,8 @@ class Api:
             try:
                 async with self._turns.turn(call.caller.principal):
                     answered = await look()
+            except DeposedError as error:
+                answered = call.refusal(render.problem(NotLeader(str(error))), call.request)
             except JournalError as error:
                 problem = Problem("storage_unavailable", f"{error}. Try again.", retry_after_ms=render.RETRY_LATER_MS)
                 answered = call.refusal(problem, call.request)

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core import refusals
 from holdfast.core.shares import may
 from holdfast.core.state import EMPTY
-from holdfast.engine.replies import Unavailable, Unknown
+from holdfast.engine.replies import NotLeader, Unavailable, Unknown
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _NOT_CURRENT_LIVE = 400
 RETRY_LATER_MS = 1_000
+NEXT_LEADER_MS = 200
+"""How soon it is worth asking again when another node may lead, or soon will."""
 _HELD_BYTES_MAX = 256 * 1024
 """How much is said of those who are in the way of a claim of several names, as JSON: metadata may make it megabytes."""
 HIDDEN = "(hidden)"
@@ -355,6 +357,10 @@ def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool =
         case Unavailable(text=text):
             return Problem(
                 "storage_unavailable", f"Nothing was changed: {text}. Try again.", retry_after_ms=RETRY_LATER_MS
+            )
+        case NotLeader(text=text):
+            return Problem(
+                "not_leader", f"Nothing was changed by this: {text}. Try again.", retry_after_ms=NEXT_LEADER_MS
             )
         case Unknown(text=text):
             return Problem(

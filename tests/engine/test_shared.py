@@ -1,0 +1,452 @@
+"""An engine on a journal that nodes share: proofs for answers without records, a tenure that ends, a silent store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.core.answers import Acquired, Waiting
+from holdfast.core.events import Opened, Restored
+from holdfast.core.values import TOKEN_MAX
+from holdfast.engine.archiving import Archiving
+from holdfast.engine.feed import EVERYTHING
+from holdfast.engine.jump import JUMP, JUMP_PER_MS, UNKNOWN_MS
+from holdfast.engine.replies import NotLeader
+from holdfast.engine.waiters import after_wait
+from holdfast.journal.base import DeposedError, JournalError, JournalUnavailableError, Keeping, OutcomeUnknownError
+from tests.engine.driving import Asked, acquire, picture, run, serving, turns
+from tests.engine.sharing import SharedShelf, journal_on
+
+if TYPE_CHECKING:
+    from holdfast.core.commands import Acquire
+    from holdfast.core.state import State
+    from holdfast.core.values import Moment
+    from holdfast.testing.clock import ManualClock
+
+MINUTE_MS = 60_000
+
+
+def nothing(_state: State, _now: Moment) -> None:
+    """Look at nothing: a heartbeat."""
+
+
+def holders(state: State, _now: Moment) -> list[str]:
+    return list(state.index.held.walk())
+
+
+def wait_for(name: str, owner: str, wait_ms: int = 30_000) -> Acquire:
+    return acquire(name, f"id-of-{owner}", owner=owner, wait_ms=wait_ms, new_ticket=f"ticket-of-{owner}")
+
+
+def test_an_answer_without_a_record_waits_for_a_proof() -> None:
+    """A read is answered once a write has proven the seat, sent after it was decided; one proof is for many (N-15)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        journal = await journal_on(shelf)
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            beat = shelf.seat.beat
+            journal.is_shut = True
+            asked.read("one", holders)
+            asked.read("two", holders)
+            await turns()
+            assert journal.waiting is not None and asked.answers == []
+            journal.is_shut = False
+            journal.let_through()
+            await turns()
+            assert asked.labels == ["one", "two"] and len(journal.confirms) == 1
+            assert shelf.seat.beat == beat + 1
+            await engine.ask(acquire("job"))
+            assert len(journal.confirms) == 1, "an append is a proof itself"
+
+    run(test)
+
+
+def test_a_deposed_leader_answers_no_read() -> None:
+    """A leader that another has deposed shows nobody what was: the proof fails, and its tenure ends (N-15)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        async with serving(await journal_on(shelf, "a"), clock) as old:
+            await old.ask(acquire("job"))
+            async with serving(await journal_on(shelf, "b"), clock) as new:
+                await new.ask(acquire("other"))
+                asked = Asked(old)
+                asked.read("stale", holders)
+                await turns()
+                assert asked.kinds == ["NotLeader"]
+                assert old.ended.is_set() and old.failed is not None
+                assert isinstance((await old.ask(acquire("late")))[0], NotLeader)
+                with pytest.raises(DeposedError):
+                    await old.look(holders)
+                assert await new.look(holders) == ["job", "other"]
+
+    run(test)
+
+
+def test_a_proof_keeps_the_time_of_the_answer() -> None:
+    """The time of an answer without a record is in the store before the answer is given (N-15)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        async with serving(await journal_on(shelf), clock) as engine:
+            await engine.ask(acquire("job"))
+            clock.advance(200)
+            asked = Asked(engine)
+            asked.read("late", nothing)
+            await turns()
+            assert shelf.seat.now_ms == asked.moments["late"].ms == 200
+
+    run(test)
+
+
+def test_who_is_deposed_says_so_to_everybody() -> None:
+    """Deposed by number: the batch, all that was decided on top, and all who wait hear `NotLeader` (N-12, N-18)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        journal = await journal_on(shelf, "a")
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            await engine.ask(acquire("held"))
+            asked.submit("waits", wait_for("held", "ben"))
+            await turns()
+            listener = engine.feed.listen(EVERYTHING)
+            journal.is_shut = True
+            asked.submit("batch", acquire("job"))
+            await turns()
+            asked.submit("on top", acquire("other"))
+            before = picture(engine.state)
+            async with serving(await journal_on(shelf, "b"), clock) as new:
+                journal.let_through()
+                await asyncio.wait_for(engine.ended.wait(), 1)
+                assert sorted(asked.labels) == ["batch", "on top", "waits"]
+                assert {type(after_wait(outcome)[0]) for _, outcome in asked.answers} == {NotLeader}
+                assert listener.is_over
+                assert await new.look(holders) == ["held"], "nothing of it happened"
+            assert picture(engine.state) == before, "and nothing more is decided"
+
+    run(test)
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknownError("append: lost"), JournalError("append: odd")])
+def test_an_unknown_outcome_ends_the_tenure(error: JournalError) -> None:
+    """Whatever else goes wrong with a write, nobody knows: everybody hears that, and the tenure is over (N-12)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = await journal_on(SharedShelf())
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            journal.is_shut = True
+            asked.submit("batch", acquire("job"))
+            await turns()
+            asked.submit("on top", acquire("job", "again"))
+            journal.let_through(error)
+            await asyncio.wait_for(engine.ended.wait(), 1)
+            assert asked.kinds == ["Unknown", "Unknown"]
+            assert isinstance((await engine.ask(acquire("new")))[0], NotLeader), "that was not decided here"
+
+    run(test)
+
+
+def test_a_refused_write_is_taken_back_in_the_same_tenure() -> None:
+    """What surely did not happen is taken back, and the same tenure goes on; a refused proof too (I6)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        journal = await journal_on(shelf)
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            for is_write in (True, False):
+                journal.is_shut = True
+                if is_write:
+                    asked.submit("write", acquire("job"))
+                else:
+                    asked.read("read", holders)
+                await turns()
+                journal.is_shut = False
+                journal.let_through(JournalUnavailableError("append: no"))
+                await turns(10)
+            assert asked.kinds == ["Unavailable", "Unavailable"]
+            assert isinstance((await engine.ask(acquire("job")))[0], Acquired)
+            assert shelf.seat.epoch == engine.state.epoch == 1
+
+    run(test)
+
+
+def test_a_silent_store_lets_nobody_new_in() -> None:
+    """A second without an answer: new requests are refused at once and streams end; the answer ends that (N-19)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = await journal_on(SharedShelf())
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            listener = engine.feed.listen(EVERYTHING)
+            journal.is_shut = True
+            asked.submit("before", acquire("job"))
+            await asyncio.sleep(0.9)
+            asked.read("in time", nothing)
+            assert asked.answers == [] and not listener.is_over
+            await asyncio.sleep(0.2)
+            assert [listener.is_over, engine.turn(), engine.proven_ms_ago()] == [True, None, None]
+            asked.read("refused", nothing)
+            asked.submit("refused too", acquire("job", "again"))
+            assert asked.labels == ["refused", "refused too"] and set(asked.kinds) == {"NotLeader"}
+            journal.is_shut = False
+            journal.let_through()
+            await turns(10)
+            assert asked.labels[2:] == ["before", "in time"] and asked.kinds[2:] == ["Acquired", "NoneType"]
+            assert isinstance((await engine.ask(acquire("new")))[0], Acquired)
+            assert engine.failed is None and engine.proven_ms_ago() == 0
+
+    run(test)
+
+
+def test_time_passes_again_after_a_silence() -> None:
+    """What fell due in a silence of the store ends when it is over, though nobody asks (N-19, T3)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = await journal_on(SharedShelf())
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=2_000))
+            journal.is_shut = True
+            engine.read(nothing, lambda *_: None)
+            await asyncio.sleep(1.5)
+            journal.is_shut = False
+            journal.let_through()
+            await asyncio.sleep(4)
+            assert not holders(engine.state, engine.turns.now)
+
+    run(test)
+
+
+def test_a_silence_that_ends_badly_is_still_over() -> None:
+    """A silence that ends with a refusal is taken back as any other, and the engine serves (N-19, I6)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = await journal_on(SharedShelf())
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            journal.is_shut = True
+            asked.submit("job", acquire("job"))
+            await asyncio.sleep(1.1)
+            journal.is_shut = False
+            journal.let_through(JournalUnavailableError("append: no"))
+            await turns(10)
+            assert asked.kinds == ["Unavailable"]
+            assert isinstance((await engine.ask(acquire("job")))[0], Acquired)
+
+    run(test)
+
+
+def test_how_long_ago_the_seat_was_proven_counts_from_the_question() -> None:
+    """What is proven is that the seat was ours when the store was asked, however late it answers (N-34)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = await journal_on(SharedShelf())
+        async with serving(journal, clock) as engine:
+            assert engine.proven_ms_ago() is None
+            journal.is_shut = True
+            engine.read(nothing, lambda *_: None)
+            await asyncio.sleep(0.7)
+            journal.is_shut = False
+            journal.let_through()
+            await turns()
+            assert engine.proven_ms_ago() == 700
+
+    run(test)
+
+
+def test_time_goes_on_where_the_tenure_before_may_have_answered() -> None:
+    """Authority time resumes at the later of the last record and the last proof; `Opened` has that time (N-17)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        old = await journal_on(shelf, "a")
+        async with serving(old, clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=8_000))
+            await engine.ask(wait_for("job", "ben", wait_ms=1))
+            for _ in range(3):
+                clock.advance(200)
+                await engine.look(nothing)
+            told_ms = shelf.seat.now_ms
+            last_ms = old.appends[-1][-1].at_ms
+            assert told_ms > last_ms, "nothing was written since, but something was answered"
+            clock.advance(10_000)
+            new = await journal_on(shelf, "b")
+            async with serving(new, clock) as successor:
+                assert [(type(r.event), r.at_ms) for r in new.appends[0]] == [(Opened, told_ms)]
+                assert successor.turns.now_ms == told_ms, "the time in between counts for nobody: never fast"
+                assert await successor.look(holders) == ["job"]
+                assert set(successor.state.presence.absent_since.values()) == {told_ms}, "a full minute (W2)"
+
+    run(test)
+
+
+def test_a_store_that_lost_records_makes_tokens_jump() -> None:
+    """After a loss `Restored` comes first, in one append with `Opened`, and no token comes twice (N-22, C6)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        async with serving(await journal_on(shelf, "a"), clock) as engine:
+            await engine.ask(acquire("job"))
+        clock.advance(10 * MINUTE_MS)
+        journal = await journal_on(shelf, "b", must_jump=True)
+        async with serving(journal, clock) as engine:
+            (first,) = journal.appends
+            restored, opened = (record.event for record in first)
+            assert isinstance(restored, Restored) and isinstance(opened, Opened)
+            assert restored.last_token == 1 + JUMP + JUMP_PER_MS * 10 * MINUTE_MS
+            assert restored.backup_seq == first[0].seq - 1
+            answer, _ = await engine.ask(acquire("other"))
+            assert answer.lease.token == restored.last_token + 1
+            assert (engine.state.restores, engine.state.restored_seq) == (1, first[0].seq)
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_loss_after_archiving_jumps_far_enough(*, is_kept: bool) -> None:
+    """With no record to replay, the history tells how old the newest is; without any, a year is taken (C6)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        journal = await journal_on(shelf, "a")
+        if not is_kept:
+            journal._keeping = Keeping(wall_ms=0, records_max=0, bytes_max=0)
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job"))
+            clock.advance(1)
+            await engine.archive()
+            passed_ms = clock.wall_ms()
+        clock.advance(MINUTE_MS)
+        async with serving(await journal_on(shelf, "b", must_jump=True), clock) as engine:
+            passed_ms = clock.wall_ms() - passed_ms + 1 if is_kept else UNKNOWN_MS
+            assert engine.state.last_token == 1 + JUMP + JUMP_PER_MS * passed_ms
+
+    run(test)
+
+
+def test_a_jump_beyond_the_last_token_is_refused() -> None:
+    """Where no room is left to jump, the tenure does not begin: a token that came twice would be worse (C6)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        async with serving(await journal_on(shelf, "a"), clock) as engine:
+            await engine.ask(acquire("job"))
+        clock.step_wall(TOKEN_MAX // JUMP_PER_MS)
+        with pytest.raises(JournalError, match="clock of this machine"):
+            async with serving(await journal_on(shelf, "b", must_jump=True), clock):
+                pass
+
+    run(test)
+
+
+def test_counters_of_losses_are_archived() -> None:
+    """How often the store went back is part of the state: it is there after it was archived (N-32)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        async with serving(await journal_on(shelf, "a", must_jump=True), clock) as engine:
+            await engine.ask(acquire("job"))
+            await engine.archive()
+        async with serving(await journal_on(shelf, "b"), clock) as engine:
+            assert (engine.state.restores, engine.state.restored_seq) == (1, 1)
+
+    run(test)
+
+
+def test_archiving_under_a_lost_seat_is_left_to_the_write_path() -> None:
+    """An archive that is refused because another has the seat ends nothing: the next proof does (N-12)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        journal = await journal_on(shelf, "a")
+        journal.archiving = DeposedError("archive: b has the seat")
+        async with serving(journal, clock, archiving=Archiving(records=2)) as engine:
+            await engine.ask(acquire("job"))
+            await turns(10)
+            assert not engine.ended.is_set()
+            async with serving(await journal_on(shelf, "b"), clock):
+                assert isinstance((await engine.ask(acquire("more")))[0], NotLeader)
+                assert engine.ended.is_set()
+
+    run(test)
+
+
+def test_an_orderly_stop_tells_who_waits_their_places() -> None:
+    """Who stops in order tells all who wait their places, behind a proof, and gives the seat back (N-18)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        journal = await journal_on(shelf)
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            await engine.ask(acquire("held"))
+            asked.submit("waits", wait_for("held", "ben"))
+            await turns()
+            journal.is_shut = True
+            stopping = asyncio.ensure_future(engine.stop())
+            await turns()
+            assert asked.answers == [] and shelf.seat.is_held
+            journal.is_shut = False
+            journal.let_through()
+            await stopping
+            assert after_wait(asked["waits"])[0] == Waiting("ticket-of-ben", 1)
+            assert not shelf.seat.is_held
+
+    run(test)
+
+
+def test_a_stop_under_a_lost_seat_tells_nobody_a_place() -> None:
+    """Who is deposed while it stops tells nobody a place: another may have given it away (N-18)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        async with serving(await journal_on(shelf, "a"), clock) as engine:
+            asked = Asked(engine)
+            await engine.ask(acquire("held"))
+            asked.submit("waits", wait_for("held", "ben"))
+            await turns()
+            async with serving(await journal_on(shelf, "b"), clock):
+                await engine.stop()
+                assert [type(after_wait(outcome)[0]) for _, outcome in asked.answers] == [NotLeader]
+                assert shelf.seat.is_held and shelf.seat.node == "b", "and it takes the seat from nobody"
+
+    run(test)
+
+
+def test_a_stop_in_a_silence_answers_everybody() -> None:
+    """Whoever waits when a node stops that hears nothing from the store is answered, too (N-18, N-19)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = await journal_on(SharedShelf())
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            await engine.ask(acquire("held"))
+            asked.submit("waits", wait_for("held", "ben"))
+            await turns()
+            journal.is_shut = True
+            engine.read(nothing, lambda *_: None)
+            await asyncio.sleep(1.5)
+            stopping = asyncio.ensure_future(engine.stop())
+            await turns()
+            journal.let_through()
+            journal.is_shut = False
+            await stopping
+            assert [type(after_wait(outcome)[0]) for _, outcome in asked.answers] == [NotLeader]
+
+    run(test)
+
+
+def test_the_key_of_the_authority_comes_with_the_seat() -> None:
+    """Every tenure reads the authority's key under its seat (N-6)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(await journal_on(SharedShelf(key=b"x" * 32)), clock) as engine:
+            assert engine.key == b"x" * 32
+
+    run(test)
