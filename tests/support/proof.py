@@ -66,6 +66,8 @@ COUNTS = {
     # The client for threads, interrupted at every step of what it does.
     "interrupts: places of each life, at most": Counts(120, 1_000_000, 1_000_000),
     "interrupts: real ones": Counts(60, 1_500, 10_000),
+    # Several nodes: the model of the seat, which needs nothing.
+    "model: thousand states of each large world": Counts(15, 1_000, 4_000),
     # With nginx and HAProxy in front; 0 leaves these tests out.
     "proxies: ways to cut a request": Counts(0, 2, 10),
     "proxies: seconds of a wait": Counts(0, 3, 50),
