@@ -94,6 +94,9 @@ def test_every_setting_can_be_set_everywhere(row: Setting, tmp_path: Path) -> No
         "header_bytes_max": ("777", "778", "779"),
         "allowed_hosts": ("one", ".two.example", "*"),
         "trusted_proxies": ("10.0.0.1", "fd00::/8", "10.0.0.0/8, ::1"),
+        "store": ("postgresql://one/a", "postgres://ana@two:2/b", "postgresql://three,four/c"),
+        "advertise": ("http://one:1", "http://two:2", "https://three"),
+        "store_schema": ("one", "_two", "three_3"),
     }
     texts = special.get(name, texts)
     first, second, third = (getattr(loaded({name: text}), name) for text in texts)
@@ -122,9 +125,17 @@ def test_file_is_found(tmp_path: Path) -> None:
 def test_found_file_may_not_say_who_gets_in(row: Setting, tmp_path: Path) -> None:
     """A file that only lay in the working directory cannot set an address, a path or a token; a named one can."""
     file = tmp_path / "holdfast.toml"
-    special = {"allowed_hosts": "1.1.1.1", "trusted_proxies": "1.1.1.1", "public_url": "http://1.1.1.1"}
+    special = {
+        "allowed_hosts": "1.1.1.1",
+        "trusted_proxies": "1.1.1.1",
+        "public_url": "http://1.1.1.1",
+        "store": "postgresql://1.1.1.1/1",
+        "advertise": "http://1.1.1.1",
+        "store_schema": "one",
+        "link_insecure": "True",
+    }
     value = special.get(row.name, "1.1.1.1:1")
-    file.write_text(f"{row.name} = '{value}'\n")
+    file.write_text(f"{row.name} = {value.lower() if row.kind == 'switch' else repr(value)}\n")
     error = str(refused())
     assert str(file) in error and row.name in error, "it says which file, and which line of it"
     assert "--config holdfast.toml" in error and row.variable in error, "and what to do"
@@ -233,6 +244,13 @@ def test_unknown_name_names_the_nearest(tmp_path: Path) -> None:
         ("trusted_proxies", "10.0.0.1/8", "IP addresses and networks, separated by commas"),
         ("trusted_proxies", "10.0.0", "IP addresses and networks, separated by commas"),
         ("allowed_hosts", "bücher.example", "names of hosts, separated by commas"),
+        ("store", "mysql://db/holdfast", "postgresql://user@host:port/database"),
+        ("store", "postgresql://db/hold fast", "postgresql://user@host:port/database"),
+        ("advertise", "node1:7420", "https://host:port"),
+        ("node_name", "node\u00fc", "up to 100 letters, digits and . _ : - [ ]"),
+        ("store_schema", "holdfast; drop", "up to 63 of a-z, 0-9 and _, no digit first"),
+        ("store_schema", "", "up to 63 of a-z, 0-9 and _, no digit first"),
+        ("after_loss", "ignore", "stop or continue"),
     ],
 )
 def test_value_that_is_not_allowed_is_refused(name: str, text: str, allowed: str) -> None:
@@ -288,6 +306,18 @@ def test_secret_is_never_shown(tmp_path: Path) -> None:
     assert settings.tokens == secret
     assert "0123456789abcdef" not in f"{settings!r} {settings}"
     assert "0123456789abcdef" not in str(refused(file=toml(tmp_path, f"tokens = ['{secret}']")))
+    assert "hunter2" not in f"{loaded({'store': 'postgresql://ana:hunter2@db/h'})!r}"
+    assert "hunter2" not in str(refused({"store": "mysql://ana:hunter2@db/h"}))
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7420", "[::]:7420", "[0:0::0]:1"])
+def test_a_node_says_where_others_reach_it(listen: str) -> None:
+    """An address for all is none by which other nodes reach this one: then `advertise` must say it."""
+    error = refused({"store": "postgresql://db/h", "listen": listen})
+    assert error.setting == "advertise" and listen in error.problem
+    assert loaded({"store": "postgresql://db/h", "listen": listen, "advertise": "http://a:7420"}).listen == listen
+    assert loaded({"store": "postgresql://db/h", "listen": "10.0.0.1:7420"}).advertise == ""
+    assert loaded({"listen": listen}).listen == listen
 
 
 def test_numbers_may_be_grouped() -> None:

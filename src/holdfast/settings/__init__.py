@@ -4,7 +4,7 @@ A setting is one field of `Settings`: its name, type, default and meaning stand 
 from the first that has one: `--set name=value` (`--listen` and others), `HOLDFAST_<NAME>`, the file, the default.
 """
 
-from holdfast.settings.addresses import parse_address, parse_hosts, parse_networks, parse_url
+from holdfast.settings.addresses import STORE_SCHEMES, parse_address, parse_hosts, parse_networks, parse_url
 from holdfast.settings.loading import Loaded, load, unknown_variables
 from holdfast.settings.page import as_markdown
 from holdfast.settings.setting import Setting
@@ -14,6 +14,7 @@ __all__ = [
     "About",
     "Loaded",
     "NAMES",
+    "STORE_SCHEMES",
     "Setting",
     "Settings",
     "TABLE",

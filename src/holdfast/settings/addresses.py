@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
 
+STORE_SCHEMES = ("postgresql://", "postgres://")
+
 _NAME = re.compile(r"\*|\.?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
+_NODE = re.compile(r"[A-Za-z0-9_.:\[\]-]{1,100}")
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -15,6 +19,14 @@ def parse_address(text: str) -> tuple[str, int]:
     if found is None or int(found[3]) > 65_535:  # noqa: PLR2004 - the largest port there is
         raise ValueError(f"{text!r} is not host:port or [IPv6]:port")
     return found[1] or found[2], int(found[3])
+
+
+def is_for_all(host: str) -> bool:
+    """Tell whether a host to listen on stands for all addresses of a machine: nobody can be sent there."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def parse_hosts(text: str) -> frozenset[str]:
@@ -59,3 +71,26 @@ def _network(text: str) -> IPv4Network | IPv6Network:
     except ValueError:
         address = text.partition("/")[0]
         raise ValueError(f"{text} is an address in a network: write {around}, or {address} for it alone") from None
+
+
+def parse_store(text: str) -> str:
+    """Return the URL of a store. What is wrong with it is said without it: it may have a password in it."""
+    if text and not text.startswith(STORE_SCHEMES):
+        raise ValueError(f"it does not begin with {STORE_SCHEMES[0]}")
+    if not text.isprintable() or " " in text:
+        raise ValueError("it has a blank or a sign in it that cannot be shown")
+    return text
+
+
+def parse_node(text: str) -> str:
+    """Return the name of a node. It stands in a header of every reply, so not any text will do."""
+    if text and not _NODE.fullmatch(text):
+        raise ValueError(f"{text!r:.200} is no name for a node: write up to 100 letters, digits and . _ : - [ ]")
+    return text
+
+
+def parse_schema(text: str) -> str:
+    """Return the name of a schema. It is put into statements, so not any text will do."""
+    if not _SCHEMA.fullmatch(text):
+        raise ValueError(f"{text!r:.200} is no name for a schema: write up to 63 of a-z, 0-9 and _, no digit first")
+    return text

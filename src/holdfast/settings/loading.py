@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.errors import SettingsError
 from holdfast.privatefiles import NotOursError, read_ours
+from holdfast.settings.addresses import is_for_all, parse_address
 from holdfast.settings.setting import PREFIX, Setting
 from holdfast.settings.table import NAMES, TABLE, Settings, default_data, home_of
 
@@ -82,7 +83,11 @@ def load(*, overrides: Mapping[str, str], environment: Mapping[str, str], file: 
         row = _row(name, origin)
         values[row.name] = row.from_text(text, origin, Path(), home)
     values.setdefault("data", default_data(environment))
-    return Loaded(_within_max_ttl(Settings(**values), values), None if read is None else read.path)
+    settings = _within_max_ttl(Settings(**values), values)
+    if settings.store and not settings.advertise and is_for_all(parse_address(settings.listen)[0]):
+        problem = f"other nodes cannot reach this one at {settings.listen}: say where they can"
+        raise SettingsError("advertise", "settings", problem, NAMES["advertise"].allowed)
+    return Loaded(settings, None if read is None else read.path)
 
 
 def _within_max_ttl(settings: Settings, given: Mapping[str, object]) -> Settings:

@@ -32,6 +32,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     minimum: int
     maximum: int
     also: str
+    is_guarded: bool
     read: Callable[[str], object] | None
 
     @property
@@ -44,9 +45,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         """Whether only a file that somebody named may set it, and not one that lay in the working directory.
 
         What names an address, a file, a host or a caller can decide who gets in, or whose words are read. A number, a
-        switch or one of two words cannot.
+        switch or one of two words cannot, unless its row says so.
         """
-        return self.kind in {"path", "text"}
+        return self.is_guarded or self.kind in {"path", "text"}
 
     @property
     def allowed(self) -> str:

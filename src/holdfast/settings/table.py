@@ -11,7 +11,15 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from holdfast.settings.addresses import parse_address, parse_hosts, parse_networks, parse_url
+from holdfast.settings.addresses import (
+    parse_address,
+    parse_hosts,
+    parse_networks,
+    parse_node,
+    parse_schema,
+    parse_store,
+    parse_url,
+)
 from holdfast.settings.setting import Setting
 
 NUMBER_MAX = 1_000_000_000
@@ -27,6 +35,8 @@ class About(msgspec.Struct, frozen=True):
     secret: bool = False
     default: str = ""
     """How the docs write a default that depends on the machine."""
+    named_file_only: bool = False
+    """Whether a file that nobody named may not set it, although it is a number, a switch or one of some words."""
     also: str = ""
     """A second name, which the file and the command line take as well: what another program calls it."""
     read: Callable[[str], object] | None = None
@@ -84,6 +94,83 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             default="`$XDG_DATA_HOME/holdfast`, else `~/.local/share/holdfast`",
         ),
     ] = msgspec.field(default_factory=_default_data)
+    store: Annotated[
+        str,
+        About(
+            "The PostgreSQL database that keeps the journal in place of `data`, for several nodes: one of them leads,"
+            " and another takes over. Several hosts, separated by commas, are tried in turn. Keep the password in"
+            " `PGPASSFILE` or `PGPASSWORD`.",
+            unit="postgresql://user@host:port/database",
+            secret=True,
+            read=parse_store,
+        ),
+    ] = ""
+    advertise: Annotated[
+        str,
+        About(
+            "With `store`: where the other nodes reach this one.",
+            unit="https://host:port",
+            default="the address of `listen`, unless that is one for all, as 0.0.0.0",
+            read=parse_url,
+        ),
+    ] = ""
+    node_name: Annotated[
+        str,
+        About(
+            "With `store`: the name of this node, another one on each. Replies say it as `Holdfast-Node`.",
+            unit="up to 100 letters, digits and . _ : - [ ]",
+            default="the machine's name and the port",
+            read=parse_node,
+        ),
+    ] = ""
+    takeover_seconds: Annotated[
+        int, About("With `store`: how long a leader may be silent before another node takes over.", "seconds", 1, 3_600)
+    ] = 2
+    append_timeout_seconds: Annotated[
+        int,
+        About(
+            "With `store`: how long a write may go unanswered before its outcome is asked anew.", "seconds", 1, 3_600
+        ),
+    ] = 2
+    resolve_seconds: Annotated[
+        int,
+        About(
+            "With `store`: how long the outcome of an unanswered write is asked for before it counts as unknown.",
+            "seconds",
+            1,
+            3_600,
+        ),
+    ] = 10
+    after_loss: Annotated[
+        Literal["stop", "continue"],
+        About(
+            "With `store`: what a node does when the database lost what was answered. `stop` serves nothing until"
+            " `holdfast store restored` was run; `continue` lets fencing tokens jump, and serves on."
+        ),
+    ] = "stop"
+    store_schema: Annotated[
+        str,
+        About(
+            "With `store`: the schema in the database that has our tables.",
+            unit="up to 63 of a-z, 0-9 and _, no digit first",
+            read=parse_schema,
+        ),
+    ] = "holdfast"
+    store_secret_file: Annotated[
+        Path | None,
+        About(
+            "With `store`: a file with a secret, the same on each node, under which the authority's key is sealed in"
+            " the database."
+        ),
+    ] = None
+    link_insecure: Annotated[
+        bool,
+        About(
+            "With `store`: whether nodes may pass requests on to each other without TLS also when they are not on one"
+            " machine. Access tokens go over these links.",
+            named_file_only=True,
+        ),
+    ] = False
     tls_cert: Annotated[
         Path | None,
         About(
@@ -309,6 +396,7 @@ def _rows() -> Iterable[Setting]:
             minimum=about.minimum,
             maximum=about.maximum,
             also=about.also,
+            is_guarded=about.named_file_only,
             read=about.read,
         )
 
