@@ -103,6 +103,8 @@ class Line:
         try:
             rows = task.result()
         except asyncpg.PostgresError as error:
+            # What was prepared may not fit the tables any more.
+            self._prepared.pop(name, None)
             raise RefusedError(f"{name}: {self.where} refused it: {error}", error.sqlstate or "") from error
         except _LOST as error:
             self.drop()

@@ -42,6 +42,11 @@ class Servers:
         """The full name of the seat's table."""
         return f"{self.schema}.seat"
 
+    @property
+    def where(self) -> str:
+        """The server that took writes last, for people."""
+        return self._addresses[0].where
+
     async def connect(self) -> tuple[Line, Server]:
         """Connect to the first server that takes writes and promises enough. Raises `JournalUnavailableError`."""
         errors: list[JournalUnavailableError] = []

@@ -26,8 +26,8 @@ CREATE TABLE {s}.authority (
 );
 CREATE TABLE {s}.seat (
     id boolean NOT NULL DEFAULT true CHECK (id), epoch bigint NOT NULL, PRIMARY KEY (id, epoch),
-    tenure text NOT NULL, last_seq bigint NOT NULL, beat bigint NOT NULL, now_ms bigint NOT NULL,
-    held boolean NOT NULL, node text NOT NULL, process text NOT NULL, url text NOT NULL, version text NOT NULL,
+    authority text NOT NULL, tenure text NOT NULL, last_seq bigint NOT NULL, beat bigint NOT NULL, now_ms bigint NOT NULL,
+    held boolean NOT NULL, was_held boolean NOT NULL, node text NOT NULL, process text NOT NULL, url text NOT NULL, version text NOT NULL,
     since_wall_ms bigint NOT NULL, format integer NOT NULL,
     system_id bigint NOT NULL, timeline bigint NOT NULL, database_oid bigint NOT NULL, table_oid bigint NOT NULL,
     has_standby boolean NOT NULL, wants_jump boolean NOT NULL, jumps bigint NOT NULL
@@ -65,3 +65,116 @@ BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY
 -- name: stay_at_instant
 -- Whoever takes all that there is may be slow. It holds up nobody, so it may take its time.
 SET LOCAL idle_in_transaction_session_timeout = '10min'
+
+-- name: begin
+-- Only whoever makes the tables has a transaction over several messages.
+BEGIN
+
+-- name: commit
+-- Its end.
+COMMIT
+
+-- name: write_authority
+-- The authority: its id and its key are made with the tables, and never changed.
+INSERT INTO {s}.authority (id, key, made_wall_ms, schema_version) VALUES ($1, $2, $3, $4)
+
+-- name: write_seat
+-- The seat, before anybody had it, with the marks of the server that it was made on (N-22).
+INSERT INTO {s}.seat (
+    epoch, authority, tenure, last_seq, beat, now_ms, held, was_held, node, process, url, version, since_wall_ms, format,
+    system_id, timeline, database_oid, table_oid, has_standby, wants_jump, jumps
+) VALUES (
+    0, $1, '', 0, 0, 0, false, false, '', '', '', '', 0, $2,
+    $3, $4, $5, to_regclass($6)::oid::bigint, current_setting('synchronous_standby_names') <> '', false, 0
+)
+
+-- name: read_seat
+-- The seat as any node may see it, and whose it is.
+SELECT s.*, a.id AS made_as, a.schema_version FROM {s}.seat AS s CROSS JOIN {s}.authority AS a
+
+-- name: take
+-- Become the leader (N-2). It names what was seen: epoch ($1), tenure ($2) and, of one who holds it, the beat ($4). So a
+-- late copy of it deposes nobody. It finds no row, too, for a node that is too old for what is stored ($10), for one that
+-- would write what another live node cannot read (N-36), and for one that knows more than the store has ($13) or meets it
+-- on another server than before ($14 to $17) while nobody said that it may go on ($12, N-23).
+UPDATE {s}.seat SET
+    epoch = epoch + 1, tenure = $3, beat = beat + 1, was_held = held, held = true, node = $5, process = $6, url = $7,
+    version = $8, since_wall_ms = $9, format = $10
+WHERE epoch = $1 AND tenure = $2 AND (NOT held OR beat = $4) AND format <= $10 AND authority = $11
+    AND (format = $10 OR NOT EXISTS (
+        SELECT 1 FROM {s}.node AS n WHERE n.format_max < $10 AND n.seen > now() - interval '10 seconds'
+    ))
+    AND (wants_jump OR $12 OR (
+        last_seq >= $13 AND system_id = $14 AND (timeline = $15 OR has_standby)
+        AND database_oid = $16 AND table_oid = $17
+    ))
+RETURNING epoch, last_seq, now_ms, was_held, jumps,
+    wants_jump OR last_seq < $13 OR (system_id, timeline, database_oid, table_oid) <> ($14, $15, $16, $17) AS must_jump
+
+-- name: end_blockers
+-- End whoever keeps a session from going on (N-3): a leader that was stopped with half of a statement sent keeps its lock.
+SELECT pid, pg_terminate_backend(pid) AS is_ended FROM unnest(pg_blocking_pids($1)) AS pid
+
+-- name: append
+-- The write that every answer waits for. It finds the seat as ours, and locks it, in the statement that adds the batch:
+-- whoever takes the seat comes before it or after it. No row: it is not ours, or another copy of this batch came first.
+WITH mine AS (
+    UPDATE {s}.seat SET
+        last_seq = $3, beat = beat + 1, now_ms = greatest(now_ms, $6),
+        has_standby = current_setting('synchronous_standby_names') <> ''
+    WHERE epoch = $1 AND tenure = $5 AND last_seq = $2::bigint - 1 RETURNING 1
+)
+INSERT INTO {s}.batch (first_seq, last_seq, epoch, body) SELECT $2, $3, $1, $4 FROM mine RETURNING last_seq
+
+-- name: append_restored
+-- The same for the first batch after the store may have lost records. With it the marks of the server that it is on now
+-- begin to count, and never before (N-22).
+WITH mine AS (
+    UPDATE {s}.seat SET
+        last_seq = $3, beat = beat + 1, now_ms = greatest(now_ms, $6),
+        has_standby = current_setting('synchronous_standby_names') <> '',
+        system_id = $7, timeline = $8, database_oid = $9, table_oid = $10, wants_jump = false, jumps = jumps + 1
+    WHERE epoch = $1 AND tenure = $5 AND last_seq = $2::bigint - 1 RETURNING 1
+)
+INSERT INTO {s}.batch (first_seq, last_seq, epoch, body) SELECT $2, $3, $1, $4 FROM mine RETURNING last_seq
+
+-- name: confirm
+-- Prove the seat, and ask what is durable, by a write (N-7, N-9, N-15): it waits for replicas, and so for all before it.
+-- No row: the seat is not ours.
+UPDATE {s}.seat SET
+    beat = beat + 1, now_ms = greatest(now_ms, $3), has_standby = current_setting('synchronous_standby_names') <> ''
+WHERE epoch = $1 AND tenure = $2 RETURNING last_seq
+
+-- name: vacate
+-- Give the seat back. A tenure is named by nothing else, so this cannot be another's.
+UPDATE {s}.seat SET held = false, beat = beat + 1 WHERE tenure = $1 AND held RETURNING epoch
+
+-- name: read_key
+-- The authority's key, perhaps sealed.
+SELECT key FROM {s}.authority
+
+-- name: read_tail
+-- Some of the records that are not archived, in order.
+SELECT first_seq, last_seq, body FROM {s}.batch WHERE first_seq > $1 ORDER BY first_seq LIMIT $2
+
+-- name: read_size
+-- How many bytes the store has on the server's disk.
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS size_bytes
+FROM pg_class AS c WHERE c.relnamespace = to_regnamespace($1) AND c.relkind = 'r'
+
+-- name: report
+-- A node tells of itself. Who has not for a day is forgotten.
+WITH old AS (DELETE FROM {s}.node WHERE seen < now() - interval '1 day' AND node <> $1)
+INSERT INTO {s}.node (node, process, url, version, format_max, tokens, seen) VALUES ($1, $2, $3, $4, $5, $6, now())
+ON CONFLICT (node) DO UPDATE SET
+    process = excluded.process, url = excluded.url, version = excluded.version, format_max = excluded.format_max,
+    tokens = excluded.tokens, seen = excluded.seen
+
+-- name: leave
+-- A process that ends is nobody to wait for.
+DELETE FROM {s}.node WHERE node = $1 AND process = $2
+
+-- name: read_peers
+-- The nodes that told of themselves, the newest first.
+SELECT node, process, url, version, format_max, tokens, (extract(epoch FROM now() - seen) * 1000)::bigint AS seen_ms_ago
+FROM {s}.node ORDER BY seen DESC, node LIMIT 1000

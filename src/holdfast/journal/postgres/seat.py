@@ -1,0 +1,308 @@
+"""The writer's seat: every write under it, and what becomes of a write whose answer was lost.
+
+**The fence.** The seat is one row. It has an epoch, which rises with every tenure, and a tenure: 128 random bits. Every
+write names both, in the very statement that locks the row and adds the batch. So of an append and a takeover one comes
+first, and the other waits for it and then looks again: a leader that was deposed, or stopped for an hour, changes
+nothing, whatever of its bytes arrives when. (The tenure is there because a store that goes back in time can repeat an
+epoch. It cannot repeat a tenure.)
+
+**A lost answer.** An append was sent, and then the connection broke, or nothing came for `append_seconds`. It may have
+been done, or not, or it may *yet be done*: its bytes can lie in a socket of a server process that has not read them. So
+a look at the store proves nothing: "not there" can be wrong half a second later, also under a lock. Instead:
+
+    close the socket        never a cancel request: a cancelled commit is committed, and replicas may not have it
+    connect                 to a server with the same marks: else the tenure is over, and the outcome unknown
+    ask by a write          `confirm`: it waits for replicas, so what it shows is as durable as an append
+        last_seq = last     it was done
+        last_seq = first-1  send the *same* batch again. Of all copies one at most can be taken, for each moves
+                            `last_seq`; whichever comes later finds no row. So "no row" means: ask again
+        no row              the seat is another's
+        anything else       the store went back in time
+
+An unanswered batch is either made to be there, or unknown; "it did not happen" is said only of a batch of which no copy
+is unanswered. There are three such cases: nothing was sent; PostgreSQL refused the only copy with an error after which
+nothing can have happened (`NOTHING_HAPPENED`); the only copy found no row, and then the question found that the seat
+is another's.
+
+What is known ends with the tenure: after `DeposedError`, `OutcomeUnknownError` or `JournalLostError` every further call
+gets the same, until the journal is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from holdfast.journal.base import (
+    DeposedError,
+    JournalError,
+    JournalLostError,
+    JournalUnavailableError,
+    OutcomeUnknownError,
+)
+from holdfast.journal.postgres.driver import CannotConnectError, LostError, RefusedError
+from holdfast.journal.postgres.knowledge import went_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.journal.postgres.demands import Server
+    from holdfast.journal.postgres.driver import Line
+    from holdfast.journal.postgres.knowledge import Knowledge
+    from holdfast.journal.postgres.lines import Servers
+
+NOTHING_HAPPENED = frozenset({"22", "25", "42", "53", "54"})
+"""Classes of errors that a statement meets before its commit: bad data, a read-only server, a missing right or table,
+no room on the disk, a limit. After any other the statement counts as lost."""
+AGAIN_SECONDS = 0.05
+"""Between two tries to connect."""
+
+log = logging.getLogger("holdfast.journal")
+
+
+class Batch(NamedTuple):
+    """A batch on its way. Every copy of it is the same."""
+
+    first: int
+    last: int
+    body: bytes
+    at_ms: int
+
+
+class Mine:
+    """One tenure: what every fenced statement names, and how far it is durable."""
+
+    def __init__(self, tenure: str) -> None:
+        self.epoch = 0
+        self.tenure = tenure
+        self.last_seq = 0
+        self.must_jump = False
+        """Whether the next batch begins with `Restored`, and brings the marks of this server."""
+
+    def end(self) -> None:
+        """Let the next tenure, if there is one, have another name: no two have the same."""
+        self.tenure = sha256(self.tenure.encode()).hexdigest()[: len(self.tenure)]
+
+
+class Tenancy:
+    """Writes under the seat, one statement at a time."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        mine: Mine,
+        knowledge: Knowledge,
+        *,
+        append_seconds: float,
+        resolve_seconds: float,
+        moved: Callable[[Server], None],
+    ) -> None:
+        """`moved` hears of every server that writes go to: at first, and after each new connection."""
+        self._servers = servers
+        self._mine = mine
+        self._knowledge = knowledge
+        self._append_seconds = append_seconds
+        self._resolve_seconds = resolve_seconds
+        self._moved = moved
+        self._line: Line | None = None
+        self._server: Server | None = None
+        self._end: JournalError | None = None
+        self._is_unanswered = False
+        """Whether a copy of the batch that is being written was sent, and is not answered."""
+        self._lock = asyncio.Lock()
+
+    def begin(self, line: Line, server: Server) -> None:
+        """Go on with the connection that took the seat."""
+        self._line, self._server, self._end = line, server, None
+        self._moved(server)
+
+    async def append(self, batch: Batch) -> None:
+        """Make a batch durable. Raises as `Journal.append` does."""
+        async with self._lock:
+            self._refuse_if_over()
+            self._is_unanswered = False
+            try:
+                await self._append(batch)
+            except asyncio.CancelledError:
+                # Whether a copy is on its way, nobody asked. The socket is closed.
+                self._drop()
+                self._over(OutcomeUnknownError("append: it was given up before its answer came"))
+                raise
+            mine = self._mine
+            mine.last_seq = self._knowledge.last_seq = batch.last
+            if mine.must_jump:
+                mine.must_jump = False
+                self._knowledge.jumps += 1
+
+    async def confirm(self, now_ms: int) -> None:
+        """Prove the seat by a write, and that what is durable still is. Raises as `SharedJournal.confirm` does."""
+        async with self._lock:
+            self._refuse_if_over()
+            self._is_unanswered = False
+            line, last_seq = self._line, None
+            if line is not None and line.is_open:
+                try:
+                    last_seq = await self._ask(line, now_ms)
+                except JournalUnavailableError as error:
+                    self._refuse_if_nothing_happened(error)
+                    log.warning("%s; it is asked again", error.problem)
+                    self._drop()
+            if last_seq is None:
+                last_seq = await self._ask_again(now_ms)
+            if last_seq != self._mine.last_seq:
+                raise self._over(self._went_back(last_seq))
+
+    async def line(self) -> Line:
+        """Return the connection under the seat, proven by a write: for whoever reads what is there."""
+        await self.confirm(0)
+        if self._line is None:
+            raise CannotConnectError("the connection to the store was lost again")
+        return self._line
+
+    async def _append(self, batch: Batch) -> None:
+        line = self._line
+        if line is not None and line.is_open:
+            try:
+                if await self._send(line, batch):
+                    return
+            except (LostError, RefusedError) as error:
+                self._refuse_if_nothing_happened(error)
+                self._is_unanswered = True
+                log.warning("%s; what became of it is asked", error.problem)
+                self._drop()
+        try:
+            async with asyncio.timeout(self._resolve_seconds):
+                await self._resolve(batch)
+        except TimeoutError as error:
+            self._drop()
+            limit = f"PostgreSQL could not be asked for {self._resolve_seconds:g} s"
+            if self._is_unanswered:
+                raise self._over(OutcomeUnknownError(f"append: its answer was lost, and {limit}")) from error
+            raise JournalUnavailableError(f"append: {limit}; nothing of it was sent") from error
+
+    async def _resolve(self, batch: Batch) -> None:
+        """Find out what became of a batch, and send it again for as long as it is not there."""
+        while True:
+            try:
+                line = await self._connected()
+                last_seq = await self._ask(line, batch.at_ms)
+            except JournalUnavailableError as error:
+                if not self._is_unanswered:
+                    self._refuse_if_nothing_happened(error)
+                await self._pause()
+                continue
+            if last_seq == batch.last and self._is_unanswered:
+                log.warning("append: records %d to %d are there", batch.first, batch.last)
+                return
+            if last_seq != batch.first - 1:
+                raise self._over(self._went_back(last_seq))
+            try:
+                if await self._send(line, batch):
+                    return
+            except (LostError, RefusedError) as error:
+                if not self._is_unanswered:
+                    self._refuse_if_nothing_happened(error)
+                self._is_unanswered = True
+                await self._pause()
+
+    async def _send(self, line: Line, batch: Batch) -> bool:
+        """Send one copy. Return whether it was taken: if not, only the question tells why."""
+        mine = self._mine
+        values = (mine.epoch, batch.first, batch.last, batch.body, mine.tenure, batch.at_ms)
+        if mine.must_jump:
+            marks = msgspec.structs.astuple(self._server.marks) if self._server is not None else ()
+            return bool(await line.ask("append_restored", *values, *marks, seconds=self._append_seconds))
+        return bool(await line.ask("append", *values, seconds=self._append_seconds))
+
+    async def _ask(self, line: Line, now_ms: int) -> int:
+        """Ask by a write for the last number under our seat. Raises what the end of the tenure is, if it is over."""
+        mine = self._mine
+        rows = await line.ask("confirm", mine.epoch, mine.tenure, now_ms, seconds=self._append_seconds)
+        if not rows:
+            raise self._over(self._deposed("another node has the seat now"))
+        return int(rows[0][0])
+
+    async def _ask_again(self, now_ms: int) -> int:
+        """Connect anew, and ask until there is an answer."""
+        try:
+            async with asyncio.timeout(self._resolve_seconds):
+                while True:
+                    try:
+                        return await self._ask(await self._connected(), now_ms)
+                    except JournalUnavailableError as error:
+                        self._refuse_if_nothing_happened(error)
+                        await self._pause()
+        except TimeoutError as error:
+            self._drop()
+            text = f"confirm: PostgreSQL could not be asked for {self._resolve_seconds:g} s"
+            raise JournalUnavailableError(text) from error
+
+    async def _connected(self) -> Line:
+        """Return a connection to the server of this tenure. Raises the end of the tenure, if it is another one."""
+        line = self._line
+        if line is not None and line.is_open:
+            return line
+        self._drop()
+        line, server = await self._servers.connect()
+        if self._server is not None and server.marks != self._server.marks:
+            line.drop()
+            raise self._over(
+                self._deposed(f"{line.where} is another server, or another copy of the store, than before")
+            )
+        self._line, self._server = line, server
+        self._moved(server)
+        return line
+
+    async def _pause(self) -> None:
+        self._drop()
+        await asyncio.sleep(AGAIN_SECONDS)
+
+    # The end of a tenure.
+
+    def _refuse_if_nothing_happened(self, error: JournalError) -> None:
+        """Raise for an error that says so. Every other is one after which the outcome has to be asked."""
+        if isinstance(error, RefusedError) and error.sqlstate[:2] in NOTHING_HAPPENED:
+            raise JournalUnavailableError(error.problem) from error
+
+    def _deposed(self, why: str) -> JournalError:
+        if self._is_unanswered:
+            return OutcomeUnknownError(f"the answer of the store was lost, and then the seat: {why}")
+        return DeposedError(f"epoch {self._mine.epoch} is over: {why}")
+
+    def _went_back(self, last_seq: int) -> JournalLostError:
+        return went_back("the store", f"its last record is {last_seq}, and {self._mine.last_seq} was durable")
+
+    def _over(self, error: JournalError) -> JournalError:
+        """Let the tenure be over, and return why."""
+        self._drop()
+        self._end = error
+        return error
+
+    def _refuse_if_over(self) -> None:
+        if self._end is not None:
+            raise type(self._end)(self._end.problem, *self._end.ways)
+
+    def _drop(self) -> None:
+        if self._line is not None:
+            self._line.drop()
+            self._line = None
+
+    async def vacate(self, seconds: float) -> None:
+        """Give the seat back, as far as that can be done in so many seconds."""
+        async with self._lock:
+            try:
+                async with asyncio.timeout(seconds):
+                    line = self._line
+                    if line is None or not line.is_open:
+                        line, _ = await self._servers.connect()
+                        self._line = line
+                    await line.ask("vacate", self._mine.tenure, seconds=seconds)
+            except (JournalError, TimeoutError) as error:
+                log.warning("the seat could not be given back: %s; others take it when they see no sign of us", error)
+            line, self._line = self._line, None
+            if line is not None:
+                await line.close()

@@ -1,0 +1,281 @@
+"""A real PostgreSQL for tests: started from the binaries of the wheel `pgserver`, stopped, crashed, and followed.
+
+One server for each process that runs tests, started by the first test that asks for one. `HOLDFAST_TEST_POSTGRES` names
+another instead; what has to stop or crash a server starts its own all the same. Each test has a schema of its own.
+
+PostgreSQL refuses to run as root. Then it runs as `nobody`, and if that user cannot reach the binaries, on a copy.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from tests.support.checks import wait_until
+
+GIVEN = "HOLDFAST_TEST_POSTGRES"
+USER = "nobody"
+CONF = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "shared_buffers": "16MB",
+    "max_connections": "60",
+    "max_wal_size": "256MB",
+    "min_wal_size": "32MB",
+    "wal_level": "replica",
+    "max_wal_senders": "5",
+    "hot_standby": "on",
+    "wal_keep_size": "64MB",
+    "autovacuum_naptime": "60",
+    "logging_collector": "off",
+    "log_checkpoints": "off",
+    "listen_addresses": "127.0.0.1",
+}
+_number = count()
+
+
+@functools.cache
+def binaries() -> Path:
+    """The folder of the binaries, which the user that runs them can reach."""
+    found = importlib.util.find_spec("pgserver")
+    assert found is not None and found.origin is not None, "the wheel pgserver is missing: make install"
+    install = Path(found.origin).parent / "pginstall"
+    if os.geteuid() == 0 and not _can_reach(install):
+        copy = Path(tempfile.mkdtemp(prefix="holdfast-pg-bin-"))
+        atexit.register(shutil.rmtree, copy, ignore_errors=True)
+        shutil.copytree(install, copy / "pginstall", symlinks=True)
+        copy.chmod(0o755)
+        install = copy / "pginstall"
+    return install / "bin"
+
+
+def _can_reach(path: Path) -> bool:
+    test = ["test", "-x", str(path / "bin" / "postgres")]
+    return subprocess.run(test, check=False, user=_user(), group=_group()).returncode == 0
+
+
+def _user() -> int | None:
+    """As whom a server runs: as we do, unless we are root."""
+    return pwd.getpwnam(USER).pw_uid if os.geteuid() == 0 else None
+
+
+def _group() -> int | None:
+    return pwd.getpwnam(USER).pw_gid if os.geteuid() == 0 else None
+
+
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+class Postgres:
+    """One server in a folder of its own."""
+
+    def __init__(self, name: str = "pg") -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-"))
+        if os.geteuid() == 0:
+            user = pwd.getpwnam(USER)
+            os.chown(self.folder, user.pw_uid, user.pw_gid)
+        self.data = self.folder / "data"
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """How to reach it over TCP."""
+        return self.url_of("postgres")
+
+    def url_of(self, database: str, port: int | None = None) -> str:
+        """A URL of one of its databases, perhaps through something that listens on another port."""
+        return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}"
+
+    @property
+    def socket_url(self) -> str:
+        """How to reach it over its socket."""
+        return f"postgresql://postgres@/postgres?host={self.folder}&port={self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def make(self) -> Postgres:
+        """Make its files."""
+        # Nothing of a new folder needs to survive a power cut: the server itself syncs what it writes.
+        self.run(
+            "initdb", "-D", str(self.data), "-A", "trust", "-U", "postgres", "-N", "--no-instructions", "-E", "UTF8"
+        )
+        self.configure(port=str(self.port), unix_socket_directories=f"'{self.folder}'", **_quoted(CONF))
+        return self
+
+    def follow(self, primary: Postgres, name: str = "standby") -> Postgres:
+        """Make its files as a standby of another server, which must be running. `name` is its own for that server."""
+        source = f"host=127.0.0.1 port={primary.port} user=postgres application_name={name}"
+        self.run("pg_basebackup", "-D", str(self.data), "-d", source, "-R", "-c", "fast", "-X", "stream", "--no-sync")
+        self.configure(port=str(self.port), unix_socket_directories=f"'{self.folder}'")
+        return self
+
+    def run(self, program: str, *arguments: str) -> str:
+        """Run one of the programs beside the server, and return what it prints."""
+        done = subprocess.run(
+            [str(binaries() / program), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+            env={"LC_ALL": "C", "PATH": os.environ["PATH"], "HOME": str(self.folder)},
+            user=_user(),
+            group=_group(),
+        )
+        assert done.returncode == 0, f"{program} {arguments}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def configure(self, **settings: str) -> None:
+        """Add settings; the last one of a name counts. A running server reads them with `reload`."""
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = {value}\n" for name, value in settings.items())
+
+    def reload(self) -> None:
+        """Let it read its settings again."""
+        before = self.sql("SELECT pg_conf_load_time()")
+        os.kill(self.pid, signal.SIGHUP)
+        wait_until(lambda: self.sql("SELECT pg_conf_load_time()") != before)
+
+    def start(self) -> Postgres:
+        """Start it, and wait until it answers."""
+        log = (self.folder / "log").open("ab")
+        with log:
+            self._process = subprocess.Popen(
+                [str(binaries() / "postgres"), "-D", str(self.data)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env={"LC_ALL": "C", "PATH": os.environ["PATH"]},
+                start_new_session=True,
+                user=_user(),
+                group=_group(),
+            )
+        wait_until(self._is_ready, seconds_max=30, every_seconds=0.02)
+        return self
+
+    def _is_ready(self) -> bool:
+        """Whether it takes connections, as its own file says."""
+        assert self.is_running, f"PostgreSQL ended: {self.log()}"
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return False
+        return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
+
+    def log(self) -> str:
+        """What it wrote."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it: `fast` ends sessions, `immediate` is as a crash of the whole server."""
+        if self.is_running:
+            os.kill(self.pid, {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}[mode])
+            self._wait()
+
+    def crash(self) -> None:
+        """Kill all of its processes at once, as a power cut would, but for what the system still has to write."""
+        if self.is_running:
+            os.kill(self.pid, signal.SIGSTOP)
+            for pid in _children(self.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)
+            self._wait()
+            (self.data / "postmaster.pid").unlink(missing_ok=True)
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        self._process.wait(30)
+
+    def restart(self, mode: str = "fast") -> None:
+        """Stop and start it."""
+        self.stop(mode)
+        self.start()
+
+    def promote(self) -> None:
+        """Let a standby take writes."""
+        self.run("pg_ctl", "promote", "-D", str(self.data), "-w")
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        """Run statements and return what they print, one row a line, columns apart by `|`."""
+        arguments = ["-h", str(self.folder), "-p", str(self.port), "-U", "postgres", "-d", database]
+        return self.run("psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", *arguments, "-c", statement).strip()
+
+    def remove(self) -> None:
+        """Stop it, and drop its files."""
+        self.stop("immediate")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _quoted(settings: dict[str, str]) -> dict[str, str]:
+    return {name: f"'{value}'" for name, value in settings.items()}
+
+
+@contextlib.contextmanager
+def running(name: str = "pg") -> Iterator[Postgres]:
+    """A server of this test's own, which it may stop, crash or promote."""
+    server = Postgres(name)
+    try:
+        yield server.make().start()
+    finally:
+        server.remove()
+
+
+@contextlib.contextmanager
+def standby_of(primary: Postgres, name: str = "standby") -> Iterator[Postgres]:
+    """A second server that follows the first, and has all that it has so far."""
+    server = Postgres(name)
+    try:
+        server.follow(primary, name).start()
+        wait_until(lambda: primary.sql("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'") != "0")
+        yield server
+    finally:
+        server.remove()
+
+
+@functools.cache
+def shared() -> Postgres:
+    """The server of this process: started once, and removed at its end."""
+    server = Postgres()
+    atexit.register(server.remove)
+    return server.make().start()
+
+
+def shared_url() -> str:
+    """The URL of the server that was named, or of that of this process."""
+    return os.environ.get(GIVEN) or shared().url
+
+
+def new_schema() -> str:
+    """The name of a schema that nobody uses."""
+    return f"t{os.getpid()}_{next(_number)}_{time.time_ns() % 10**9}"
