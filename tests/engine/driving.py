@@ -17,7 +17,8 @@ from holdfast.core.values import Limits
 from holdfast.engine import snapshot
 from holdfast.engine.archiving import Archiving
 from holdfast.engine.engine import Engine
-from holdfast.journal.base import AtOnce, HistoryQuery, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.atonce import AtOnce
+from holdfast.journal.base import HistoryQuery, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.memory import MemoryJournal
 from holdfast.testing.clock import ManualClock
 from tests.support import asking, proof

@@ -12,15 +12,14 @@ not the process.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from holdfast.core.events import Record, names_of, owners_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from holdfast.core.values import Lease
@@ -290,43 +289,16 @@ class Whole(Protocol):
         ...
 
 
-class AtOnce:
-    """An append that waits for nobody: `now` does it, and so does whoever awaits it. Before that, nothing is done.
-
-    Whoever can do without a task has the answer sooner by it: a task has to be begun, woken and ended by the loop.
-    """
-
-    __slots__ = ("now",)
-
-    def __init__(self, append: Callable[[], None]) -> None:
-        self.now = append
-
-    def __await__(self) -> Generator[None, None, None]:
-        self.now()
-        yield from ()
-
-
-J = TypeVar("J")
-
-
-def at_once(append: Callable[[J, Sequence[Record]], None]) -> Callable[[J, Sequence[Record]], Awaitable[None]]:
-    """Make the `append` of a journal that waits for nobody: on its own disk, or in memory."""
-
-    @wraps(append)
-    def begin(journal: J, batch: Sequence[Record]) -> Awaitable[None]:
-        return AtOnce(partial(append, journal, batch))
-
-    return begin
-
-
 class Journal(Protocol):
     """A durable, totally ordered list of records with one writer.
 
     One that can hang says so to a `Watch`, around each call of its own: only it knows where one begins and ends.
     """
 
-    is_shared: bool
-    """Whether another node can take the seat. Then it is a `SharedJournal`, and its `append` is never an `AtOnce`."""
+    @property
+    def is_shared(self) -> bool:
+        """Whether another node can take the seat. Then it is a `SharedJournal`, and its `append` is no `AtOnce`."""
+        ...
 
     takes_claims: bool
     """False while new claims of anybody are refused: for them there is only room for what ends or keeps leases.

@@ -24,6 +24,7 @@ import apsw
 from holdfast.journal import mark
 from holdfast.journal.archive import file as archive_file
 from holdfast.journal.archive.archivist import Local, Place, Step
+from holdfast.journal.atonce import at_once
 from holdfast.journal.ballast import Ballast
 from holdfast.journal.base import (
     Health,
@@ -37,7 +38,6 @@ from holdfast.journal.base import (
     Nobody,
     Recovered,
     Watch,
-    at_once,
     watched,
 )
 from holdfast.journal.codec import decode_batch, encode_batch
