@@ -152,13 +152,20 @@ class Line:
 
 async def connect(url: str, where: str, sql: Mapping[str, str], *, application: str, seconds: float) -> Line:
     """Connect to one server that takes writes. Raises `CannotConnectError`, whose text never has what the URL has."""
-    try:
-        db = await asyncpg.connect(
+    connecting = asyncio.ensure_future(
+        asyncpg.connect(
             url,
             timeout=seconds,
             target_session_attrs="read-write",
             server_settings={"application_name": application[:63], **SESSION},
         )
+    )
+    try:
+        db = await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        # asyncpg leaves an error behind that nobody hears if it is cancelled while it connects.
+        connecting.add_done_callback(_hang_up)
+        raise
     except TimeoutError:
         raise CannotConnectError(f"PostgreSQL at {where} did not answer within {seconds:g} s") from None
     except asyncpg.ClientConfigurationError:
@@ -180,6 +187,16 @@ def _keep_alive(db: asyncpg.Connection) -> None:
     for option, value in KEEPALIVE.items():
         if hasattr(socket, option):
             found.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def _hang_up(connecting: asyncio.Future[asyncpg.Connection]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().terminate()
+
+
+def _hang_up(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().terminate()
 
 
 def _look_away(task: asyncio.Future[Any]) -> None:
