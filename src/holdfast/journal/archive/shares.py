@@ -10,18 +10,21 @@ Rows of a release that did not count are entered under no name.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.core.events import names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from holdfast.core.events import Record
     from holdfast.journal.store import Store
 
     Weighed = tuple[int, int]
     """The number of a record, and how much it counts."""
+
+Who = TypeVar("Who", str, bytes)
+"""Somebody's name, as the store has it."""
 
 
 def weight_of(record: Record, body: bytes) -> int:
@@ -32,17 +35,34 @@ def weight_of(record: Record, body: bytes) -> int:
 def eldest_of_the_largest(
     sums: Iterable[tuple[str, int]], eldest: Callable[[str], Iterator[Weighed]], excess: int, most: int
 ) -> list[int]:
-    """Return the numbers of the records to drop: as many as make up for `excess`, and at most `most`.
+    """Return the numbers of the records to drop. `eldest` yields somebody's records."""
+    sums = list(sums)
+    records = {who: eldest(who) for who, _ in sums}
+    choosing = choose(sums, excess, most)
+    try:
+        who = next(choosing)
+        while True:
+            who = choosing.send(next(records[who], None))
+    except StopIteration as end:
+        chosen: list[int] = end.value
+        return chosen
 
-    One after another, each time the eldest of whoever has the largest sum then. `eldest` yields somebody's records.
+
+def choose(
+    sums: Iterable[tuple[Who, int]], excess: int, most: int
+) -> Generator[Who, tuple[int, int] | None, list[int]]:
+    """Choose the records to drop: as many as make up for `excess`, and at most `most`; return their numbers.
+
+    One after another, each time the eldest of whoever has the largest sum then. It yields of whom the next eldest is
+    wanted, and is sent its number and how much it counts, or None if there is none: so a store can be asked too that
+    has to be waited for.
     """
     largest = [(-total, who) for who, total in sums]
     heapq.heapify(largest)
-    records = {who: eldest(who) for _, who in largest}
     chosen: list[int] = []
     while largest and excess > 0 and len(chosen) < most:
         total, who = heapq.heappop(largest)
-        found = next(records[who], None)
+        found = yield who
         if found is not None:
             seq, weight = found
             chosen.append(seq)

@@ -100,7 +100,7 @@ class PostgresJournal:
             self._servers, self._side, self._knowledge, may_lose=may_lose, fresh=fresh, secret=secret
         )
         self._archive = Archive(self._archiving, self._mine, self._room, keeping or Keeping())
-        self._looking = Looking(self._side, self._mine, self._archive)
+        self._looking = Looking(self._side, self._mine)
         self._tenancy = Tenancy(
             self._servers,
             self._mine,
@@ -201,7 +201,7 @@ class PostgresJournal:
     def whole(self) -> AbstractAsyncContextManager[Whole]:
         """Give a look at all that there is at this instant."""
         self._seated("whole")
-        return whole(self._servers, self._mine)
+        return whole(self._side, self._mine)
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Look in the tail first, then in the archive."""
@@ -255,6 +255,7 @@ class PostgresJournal:
             self._mine.end()
         if self._has_reported:
             await self._leave()
+        await self._looking.close()
         await self._archiving.close()
         await self._side.close()
         self._side.must_be = self._archiving.must_be = None

@@ -110,6 +110,12 @@ class Side:
         finally:
             self.drop()
 
+    def another(self) -> Side:
+        """Return one more connection to the server of this one: made when it is needed."""
+        side = Side(self._servers)
+        side.must_be = self.must_be
+        return side
+
     async def alone(self) -> Line:
         """Return the connection itself, connected: for whoever makes the tables, while nobody else asks."""
         async with self._lock:

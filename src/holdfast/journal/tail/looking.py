@@ -17,7 +17,7 @@ from holdfast.journal.codec import decode_batch
 from holdfast.journal.tail.batches import SLICE_BYTES, Spent, texts_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from holdfast.journal.archive.archivist import Archivist
     from holdfast.journal.archive.reader import Hold, Reader
@@ -155,27 +155,32 @@ class Whole:
 def _page_of(reader: Reader, query: HeldQuery, upto: int, tail: TailHolds) -> HeldPage:
     """Return the names that were held, in their order, and where to go on."""
     page: list[Held] = []
-    for held in _all_held(reader, query, upto, tail):
+    for found in all_held(query, reader.holds(query, upto), tail):
         if len(page) == query.limit:
             return HeldPage(page, page[-1].name if page else query.after)
-        page.append(held)
+        page.extend([found] if isinstance(found, Held) else reader.held([found]))
     return HeldPage(page, None)
 
 
-def _all_held(reader: Reader, query: HeldQuery, upto: int, tail: TailHolds) -> Iterator[Held]:
-    """Yield who held what by the archive and by the tail, by name."""
-    names = iter(sorted(name for name in tail.spans if _is_wanted(query, name)))
+def all_held(
+    query: HeldQuery, holds: Iterable[Hold], tail: TailHolds, last: str | None = None
+) -> Iterator[Held | Hold]:
+    """Yield who held what by the archive and by the tail, by name: as holds of the archive, or with their leases.
+
+    `last` is the last name that `holds` can have: what the tail has after it comes the next time.
+    """
+    names = iter(sorted(name for name in tail.spans if _is_wanted(query, name) and (last is None or name <= last)))
     name = next(names, None)
-    for hold in reader.holds(query, upto):
+    for hold in holds:
         while name is not None and name < hold[0]:
             yield from _held_by_tail(query, name, tail)
             name = next(names, None)
         if name == hold[0]:
             is_newer = list(_held_by_tail(query, name, tail))
-            yield from is_newer or reader.held(_still_held(query, hold, tail))
+            yield from is_newer or _still_held(query, hold, tail)
             name = next(names, None)
         else:
-            yield from reader.held([hold])
+            yield hold
     while name is not None:
         yield from _held_by_tail(query, name, tail)
         name = next(names, None)
