@@ -189,11 +189,6 @@ def _keep_alive(db: asyncpg.Connection) -> None:
             found.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def _hang_up(connecting: asyncio.Future[asyncpg.Connection]) -> None:
-    if not connecting.cancelled() and connecting.exception() is None:
-        connecting.result().terminate()
-
-
 def _hang_up(task: asyncio.Future[Any]) -> None:
     if not task.cancelled() and task.exception() is None:
         task.result().terminate()
