@@ -68,6 +68,8 @@ COUNTS = {
     "interrupts: real ones": Counts(60, 1_500, 10_000),
     # Several nodes: the model of the seat, which needs nothing.
     "model: thousand states of each large world": Counts(15, 1_000, 4_000),
+    # Several nodes on a real PostgreSQL.
+    "nodes: appends with lost answers": Counts(150, 3_000, 100_000),
     # With nginx and HAProxy in front; 0 leaves these tests out.
     "proxies: ways to cut a request": Counts(0, 2, 10),
     "proxies: seconds of a wait": Counts(0, 3, 50),
