@@ -9,8 +9,9 @@ import pytest
 
 from holdfast.core.answers import Acquired, Waiting
 from holdfast.core.events import Opened, Restored
-from holdfast.core.values import TOKEN_MAX
+from holdfast.core.values import TOKEN_MAX, Limits
 from holdfast.engine.archiving import Archiving
+from holdfast.engine.engine import Engine
 from holdfast.engine.feed import EVERYTHING
 from holdfast.engine.jump import JUMP, JUMP_PER_MS, UNKNOWN_MS
 from holdfast.engine.replies import NotLeader
@@ -282,6 +283,73 @@ def test_time_goes_on_where_the_tenure_before_may_have_answered() -> None:
                 assert successor.turns.now_ms == told_ms, "the time in between counts for nobody: never fast"
                 assert await successor.look(holders) == ["job"]
                 assert set(successor.state.presence.absent_since.values()) == {told_ms}, "a full minute (W2)"
+
+    run(test)
+
+
+def test_reading_much_is_no_silence() -> None:
+    """Who takes the seat and reads for seconds says meanwhile that it lives, so that nobody takes it away (N-13)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        limits = Limits(leases_per_principal_max=20_000)
+        async with serving(await journal_on(shelf, "a"), clock, limits=limits) as engine:
+            asked = Asked(engine)
+            for number in range(5_000):
+                asked.submit(f"{number}", acquire(f"job/{number}"))
+            await turns()
+            await engine.archive()
+            for number in range(5_000):
+                asked.submit(f"{number} again", acquire(f"more/{number}"))
+            await turns()
+        journal = await journal_on(shelf, "b")
+        epoch = shelf.seat.epoch
+        slow = SlowClock(clock)
+        engine = Engine(journal, limits, clock=slow, version="test")
+        slow.runs = True
+        await engine.start()
+        slow.runs = False
+        assert len(journal.confirms) >= 7 and set(journal.confirms) == {0}
+        assert shelf.seat.epoch == epoch + 1
+        assert len(engine.state.index.held) == 10_000
+        await engine.stop()
+
+    run(test)
+
+
+class SlowClock:
+    """Passes 400 ms whenever it is asked, as if each step of reading took as long."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.runs = False
+        self.monotonic_seconds = clock.monotonic_seconds
+        self.wall_ms = clock.wall_ms
+
+    def monotonic_ms(self) -> int:
+        if self.runs:
+            self._clock.advance(400)
+        return self._clock.monotonic_ms()
+
+
+def test_time_never_goes_back_in_a_tenure() -> None:
+    """A refused write is taken back, and the time that was answered with is not: nothing opens twice (N-15, T1)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = await journal_on(SharedShelf())
+        async with serving(journal, clock) as engine:
+            await engine.ask(acquire("job"))
+            asked = Asked(engine)
+            clock.advance(200)
+            asked.read("late", nothing)
+            await turns()
+            journal.is_shut = True
+            asked.submit("refused", acquire("other"))
+            await turns()
+            journal.is_shut = False
+            journal.let_through(JournalUnavailableError("append: no"))
+            await turns(10)
+            assert engine.turns.now_ms >= asked.moments["late"].ms == 200
 
     run(test)
 

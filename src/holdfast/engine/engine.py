@@ -296,7 +296,10 @@ class Engine(Writer):
 
     async def _load(self) -> None:
         """Read the state from the journal and serve from it."""
-        found = await recover(self.journal, clock=self.clock, version=self._version, append=self._append)
+        reached_ms = 0 if self._shared is None else self.turns.now_ms
+        found = await recover(
+            self.journal, clock=self.clock, version=self._version, append=self._append, reached_ms=reached_ms
+        )
         self.state, self.key = found.state, found.key
         self._archiver.begin_anew(found.state.seq, found.replayed)
         self.turns.resume(found.now_ms)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import gc
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
@@ -30,17 +30,23 @@ from holdfast.core.evolve import evolve
 from holdfast.core.fits import event_fits
 from holdfast.engine import snapshot
 from holdfast.engine.jump import jumped
+from holdfast.engine.snapshot import all_steps
 from holdfast.journal.base import RESTORE, HistoryQuery, JournalDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 
     from holdfast.core.state import State
     from holdfast.engine.clock import Clock
-    from holdfast.journal.base import Journal
+    from holdfast.journal.base import Journal, SharedJournal
 
-REPORT_EVERY = 10_000
+STEP_RECORDS = 1_000
+REPORT_EVERY = 10 * STEP_RECORDS
 """After how many records a long recovery says that it goes on."""
+BEAT_MS = 400
+"""How often whoever reads from a shared store says that it lives, about: others take a silent one's seat."""
+
+T = TypeVar("T")
 
 log = logging.getLogger("holdfast.engine")
 
@@ -82,14 +88,23 @@ class Found(msgspec.Struct, frozen=True):
 
 
 async def recover(
-    journal: Journal, *, clock: Clock, version: str, append: Callable[[list[Record]], Awaitable[None]]
+    journal: Journal,
+    *,
+    clock: Clock,
+    version: str,
+    append: Callable[[list[Record]], Awaitable[None]],
+    reached_ms: int = 0,
 ) -> Found:
-    """Take the seat, or read anew if it is ours already. Return the state, and where it goes on."""
+    """Take the seat, or read anew if it is ours already. Return the state, and where it goes on.
+
+    `reached_ms` is a time that this very tenure may have answered with.
+    """
     with _collector_off():
         recovered = await journal.open()
-        state = snapshot.load(recovered.values)
-    replayed = replay(state, recovered.records)
-    now_ms = max(state.now_ms, recovered.now_ms)
+        reading = _beating(cast("SharedJournal", journal), clock) if journal.is_shared else _at_once
+        state = await reading(snapshot.loading(recovered.values))
+    replayed = await reading(replaying(state, recovered.records))
+    now_ms = max(state.now_ms, recovered.now_ms, reached_ms)
     events: list[Event] = []
     if recovered.must_jump:
         events.append(await _restored(state, replayed, journal, clock, version))
@@ -177,6 +192,11 @@ class Replayed(msgspec.Struct, frozen=True):
 
 def replay(state: State, records: Iterable[Record]) -> Replayed:
     """Let every record take effect, in order, and return how many there were. Raises for one that does not fit."""
+    return all_steps(replaying(state, records))
+
+
+def replaying(state: State, records: Iterable[Record]) -> Generator[None, None, Replayed]:
+    """Do so in steps."""
     count, last_wall_ms = 0, None
     for record in records:
         if record.seq != state.seq + 1 or record.at_ms < state.now_ms or not event_fits(state, record.event):
@@ -184,6 +204,30 @@ def replay(state: State, records: Iterable[Record]) -> Replayed:
         evolve(state, record)
         count += 1
         last_wall_ms = record.wall_ms
-        if count % REPORT_EVERY == 0:
-            log.info("recovering: %d records replayed", count)
+        if count % STEP_RECORDS == 0:
+            yield
+            if count % REPORT_EVERY == 0:
+                log.info("recovering: %d records replayed", count)
     return Replayed(count, last_wall_ms)
+
+
+async def _at_once(steps: Generator[None, None, T]) -> T:
+    return all_steps(steps)
+
+
+def _beating(journal: SharedJournal, clock: Clock) -> Callable[[Generator[None, None, T]], Awaitable[T]]:
+    """Return what takes steps, and says now and then that we live. To the others, one who reads much is silent."""
+    beaten_ms = clock.monotonic_ms()
+
+    async def take(steps: Generator[None, None, T]) -> T:
+        nonlocal beaten_ms
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return cast("T", done.value)
+            if clock.monotonic_ms() - beaten_ms >= BEAT_MS:
+                await journal.confirm(0)
+                beaten_ms = clock.monotonic_ms()
+
+    return take

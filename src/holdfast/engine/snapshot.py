@@ -10,7 +10,7 @@ that a picture with a hole in it is never taken for a whole one.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -20,13 +20,27 @@ from holdfast.journal.base import HEAD, RESTORE, Changes, JournalDamagedError, V
 from holdfast.journal.codec import PAIRS, TicketRow, end_of, part_of, ticket_of, ticket_row, values_of_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from holdfast.core.kept import Notes
     from holdfast.core.state import Taken
     from holdfast.core.values import Ticket
 
-__all__ = ["changes", "decode", "encode", "end_of", "head_bytes", "head_of", "load", "part_of", "values"]
+__all__ = [
+    "all_steps",
+    "changes",
+    "decode",
+    "encode",
+    "end_of",
+    "head_bytes",
+    "head_of",
+    "load",
+    "loading",
+    "part_of",
+    "values",
+]
+
+T = TypeVar("T")
 
 SLICE_ROWS = 512
 """How many rows are encoded at once, at most: about a millisecond."""
@@ -129,14 +143,29 @@ def values(frozen: Frozen) -> Iterator[Values]:
 
 def load(archived: Iterable[Values]) -> State:
     """Make the state from all values of the archive; none make an empty one."""
+    return all_steps(loading(archived))
+
+
+def loading(archived: Iterable[Values]) -> Generator[None, None, State]:
+    """Do so in steps: a large state takes seconds, and somebody may wait for a sign of life."""
     state, head = State(), Head()
     for table, rows in _read(archived):
         if table == HEAD:
             head = rows[HEAD]
         else:
             state.table(table).load(rows)
+        yield
     state.begin_with(head)
     return state
+
+
+def all_steps(steps: Generator[None, None, T]) -> T:
+    """Take all steps at once, and return what they lead to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return cast("T", done.value)
 
 
 def head_of(archived: Values) -> Head:
