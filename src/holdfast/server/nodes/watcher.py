@@ -1,0 +1,123 @@
+"""What a look at the seat means: whom to follow, and when to take it. Nothing here waits, or reads a clock (N-13).
+
+A leader writes at least twice a second, and every write under the seat makes its `beat` rise. A follower looks four
+times a second. If it sees the same epoch and the same beat for `takeover_ms`, the leader is taken to be gone.
+
+    looks      ●────●────●────✗────●────●────●         ✗ the store could not be asked
+    beat       7    7    8         8    8    8
+    silent     0   250   0         0   250  500 …      what lies on both sides of ✗ is not counted
+
+**No clock is compared with another machine's.** Silence is counted on our own monotonic clock, from look to look. At
+most 500 ms count for each: a follower that was stopped, or whose machine slept, saw nothing meanwhile, and deposes
+nobody when it wakes. What could not be seen is not silence either: a store that nobody can reach has no silent leader.
+
+**Safety does not rest on any of this.** Who takes the seat from a living leader costs a second or two, and no answer:
+the store's fence keeps the old one from writing and from proving its seat.
+
+There are three reasons to take it at once: nobody has it; it is this process that has it, in a tenure that is over; or
+this process has just begun, and the seat has the name of its node: whoever that was runs no more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from holdfast.engine.build import Seat
+
+COUNTED_MS_MAX = 500
+"""How much of the time between two looks counts, at most."""
+JITTER_MS = 50
+"""Nobody waits longer before it takes the seat: so that two who see the same do not always write at once."""
+ALONE_MS = 10_000
+"""How long a seat is left alone by whoever gave it back because nobody could reach it (N-37)."""
+LONELY_MS = 5_000
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a look means."""
+
+    leader: Seat | None
+    """Whom to follow. None: nobody leads, or we ourselves have the seat."""
+    why_take: str | None = None
+    """Why the seat is to be taken now; None if it is not."""
+    is_namesake: bool = False
+    """Whether another process that is alive calls itself as we do."""
+
+
+class Watcher:
+    """Follows the looks of one process."""
+
+    def __init__(self, node: str, process: str, *, takeover_ms: int) -> None:
+        self._node = node
+        self._process = process
+        self._takeover_ms = takeover_ms
+        self._last: Seat | None = None
+        """As it was seen last, with the highest epoch."""
+        self._looked_ms: int | None = None
+        """When the last look succeeded; None if one failed since."""
+        self._silent_ms = 0
+        self._not_before_ms = 0
+
+    def leave_alone(self, until_ms: int) -> None:
+        """Take the seat not before then, whatever is seen."""
+        self._not_before_ms = until_ms
+
+    def miss(self) -> None:
+        """Know that a look failed: the time until the next one counts for nothing."""
+        self._looked_ms = None
+
+    def see(self, seat: Seat, now_ms: int, *, is_ours_over: bool) -> Seen:
+        """Tell what a look means. `is_ours_over`: no tenure of this process runs, or is still being ended."""
+        last, looked_ms = self._last, self._looked_ms
+        if last is not None and seat.epoch < last.epoch:
+            # An old copy of the store. What it shows is over.
+            self._looked_ms = None
+            return Seen(self._leader(last))
+        self._last, self._looked_ms = seat, now_ms
+        if last is None or (seat.epoch, seat.tenure, seat.beat) != (last.epoch, last.tenure, last.beat):
+            self._silent_ms = 0
+        elif looked_ms is not None:
+            self._silent_ms += min(now_ms - looked_ms, COUNTED_MS_MAX)
+        why = self._why_take(seat, is_first=last is None, is_ours_over=is_ours_over)
+        if now_ms < self._not_before_ms:
+            why = None
+        is_namesake = seat.is_held and seat.node == self._node and seat.process != self._process and why is None
+        return Seen(self._leader(seat), why, is_namesake)
+
+    def _leader(self, seat: Seat) -> Seat | None:
+        return seat if seat.is_held and seat.process != self._process else None
+
+    def _why_take(self, seat: Seat, *, is_first: bool, is_ours_over: bool) -> str | None:
+        if not seat.is_held:
+            return "nobody has the seat"
+        if seat.process == self._process:
+            return "the seat is still ours, of a tenure that is over" if is_ours_over else None
+        if is_first and seat.node == self._node:
+            return "the seat has the name of this node, and was another process's"
+        if self._silent_ms >= self._takeover_ms:
+            return f"node {seat.node} was silent for {self._silent_ms / 1000:.1f} s"
+        return None
+
+
+class Loneliness:
+    """Finds out that a leader reaches the store and nobody else (N-37): then another may serve, and it cannot.
+
+    That is: other nodes tell the store that they live, none of them has a link to us, and nobody asked for 5 s.
+    """
+
+    def __init__(self) -> None:
+        self._since_ms: int | None = None
+        self._requests = 0
+
+    def is_lonely(self, now_ms: int, *, links: int, requests: int, others: int) -> bool:
+        """Tell it, by how many links are open, how many requests ever came, and how many other nodes live."""
+        if links or requests != self._requests or not others:
+            self._requests = requests
+            self._since_ms = None
+            return False
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        return now_ms - self._since_ms >= LONELY_MS

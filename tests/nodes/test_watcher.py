@@ -1,0 +1,169 @@
+"""What a look at the seat means: silence is counted on our own clock, and only over what was seen (N-13, N-37)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.engine.build import Seat
+from holdfast.server.nodes.watcher import LONELY_MS, Loneliness, Seen, Watcher
+
+LOOK_MS = 250
+SEAT = Seat(
+    authority="x",
+    epoch=7,
+    tenure="t7",
+    beat=100,
+    is_held=True,
+    node="b",
+    process="pb",
+    url="http://b",
+    last_seq=10,
+    now_ms=0,
+    since_wall_ms=0,
+    format=1,
+    version="test",
+)
+
+
+def seat(**changes: object) -> Seat:
+    return msgspec.structs.replace(SEAT, **changes)
+
+
+class Looking:
+    """A watcher of node a, and the clock that its looks are counted on."""
+
+    def __init__(self, takeover_ms: int = 2_000) -> None:
+        self.watcher = Watcher("a", "pa", takeover_ms=takeover_ms)
+        self.now_ms = 50_000
+
+    def look(self, seen: Seat, after_ms: int = LOOK_MS, *, is_ours_over: bool = True) -> Seen:
+        self.now_ms += after_ms
+        return self.watcher.see(seen, self.now_ms, is_ours_over=is_ours_over)
+
+    def looks_until_taken(self, seen: Seat, after_ms: int = LOOK_MS) -> int:
+        """How many more looks at a seat that stands still it takes."""
+        for number in range(1, 1_000):
+            if self.look(seen, after_ms).why_take is not None:
+                return number
+        raise AssertionError("it is never taken")
+
+
+def test_a_silent_leader_is_deposed() -> None:
+    """A seat that stood still for two seconds is taken, and before that its node is followed (N-13)."""
+    looking = Looking()
+    first = looking.look(SEAT)
+    assert first == Seen(SEAT)
+    assert looking.looks_until_taken(SEAT) == 2_000 // LOOK_MS
+
+
+def test_a_leader_that_writes_is_followed() -> None:
+    """Whatever rises under the seat is a sign of life: it is never taken (N-13)."""
+    looking = Looking()
+    for beat in range(1_000):
+        assert looking.look(seat(beat=beat)).why_take is None
+        assert looking.look(seat(beat=beat)).why_take is None
+
+
+@pytest.mark.parametrize("changes", [{"beat": 101}, {"epoch": 8, "tenure": "t8"}, {"tenure": "other"}])
+def test_any_change_is_a_sign_of_life(changes: dict[str, object]) -> None:
+    """Another beat, epoch or tenure begins the count anew (N-13, N-1)."""
+    looking = Looking()
+    for _ in range(7):
+        looking.look(SEAT)
+    assert looking.look(seat(**changes)).why_take is None
+    assert looking.looks_until_taken(seat(**changes)) == 2_000 // LOOK_MS
+
+
+def test_a_paused_follower_deposes_nobody() -> None:
+    """Between two looks at most half a second counts: who was stopped for an hour saw nothing meanwhile (N-13)."""
+    looking = Looking()
+    looking.look(SEAT)
+    for _ in range(3):
+        assert looking.look(SEAT, after_ms=3_600_000).why_take is None
+    assert looking.look(SEAT, after_ms=3_600_000).why_take is not None, "but in the end silence is silence"
+
+
+def test_what_cannot_be_seen_is_not_silent() -> None:
+    """Time around a look that failed does not count: an unreachable store has no silent leader (N-13)."""
+    looking = Looking()
+    looking.look(SEAT)
+    for _ in range(100):
+        looking.watcher.miss()
+        assert looking.look(SEAT, after_ms=LOOK_MS).why_take is None
+    assert looking.looks_until_taken(SEAT) == 2_000 // LOOK_MS
+
+
+def test_a_seat_that_nobody_has_is_taken_at_once() -> None:
+    """Whoever gave the seat back is waited for by nobody (N-13)."""
+    looking = Looking()
+    looking.look(SEAT)
+    seen = looking.look(seat(is_held=False, beat=101))
+    assert seen.why_take is not None and seen.leader is None
+
+
+def test_our_own_lost_tenure_is_no_reason_to_wait() -> None:
+    """A seat in the name of this process is taken at once, but not while a tenure of ours runs or stops (N-13)."""
+    looking = Looking()
+    ours = seat(node="a", process="pa")
+    assert looking.look(ours, is_ours_over=False) == Seen(None)
+    assert looking.look(ours).why_take is not None
+
+
+def test_a_node_that_restarts_takes_its_own_seat() -> None:
+    """At its first look a process takes a seat that has its node's name: whoever that was runs no more (N-13)."""
+    looking = Looking()
+    assert looking.look(seat(node="a", process="old")).why_take is not None
+
+
+def test_a_namesake_is_reported_and_left_alone() -> None:
+    """Later a seat of another process with our name is anybody's: it is reported, and deposed for silence alone."""
+    looking = Looking()
+    looking.look(SEAT)
+    seen = looking.look(seat(node="a", process="other", epoch=8))
+    assert seen.is_namesake and seen.why_take is None and seen.leader is not None
+    assert looking.looks_until_taken(seat(node="a", process="other", epoch=8)) == 2_000 // LOOK_MS
+
+
+def test_a_lower_epoch_is_of_the_past() -> None:
+    """An old copy of the store changes nothing: neither whom to follow nor what was counted (N-2)."""
+    looking = Looking()
+    looking.look(SEAT)
+    for _ in range(100):
+        seen = looking.look(seat(epoch=6, tenure="t6", node="c", is_held=False))
+        assert seen == Seen(SEAT), "the leader is still the one that was seen under the higher epoch"
+    assert looking.look(SEAT).why_take is None
+
+
+def test_a_seat_can_be_left_alone() -> None:
+    """Who gave the seat back for a reason leaves it alone for a while, also if nobody takes it (N-37)."""
+    looking = Looking()
+    looking.watcher.leave_alone(looking.now_ms + 10_000)
+    assert looking.looks_until_taken(seat(is_held=False)) == 10_000 // LOOK_MS
+
+
+def test_how_long_a_silence_may_last_is_a_setting() -> None:
+    """How long a leader may be silent is a setting (N-13)."""
+    looking = Looking(takeover_ms=500)
+    looking.look(SEAT)
+    assert looking.looks_until_taken(SEAT) == 2
+
+
+def test_a_leader_that_nobody_reaches_finds_out() -> None:
+    """Other nodes live, none has a link, nobody asks: after five seconds the leader knows that it is cut off (N-37)."""
+    lonely = Loneliness()
+    assert not lonely.is_lonely(0, links=0, requests=0, others=1)
+    assert not lonely.is_lonely(LONELY_MS - 1, links=0, requests=0, others=1)
+    assert lonely.is_lonely(LONELY_MS, links=0, requests=0, others=1)
+
+
+@pytest.mark.parametrize("company", [{"links": 1}, {"requests": 1}, {"others": 0}])
+def test_a_leader_in_company_stays(company: dict[str, int]) -> None:
+    """A link, a request, or that there is no other node at all: each is a reason to stay (N-37)."""
+    lonely = Loneliness()
+    alone = {"links": 0, "requests": 0, "others": 1}
+    assert not lonely.is_lonely(0, **alone)
+    assert not lonely.is_lonely(LONELY_MS, **(alone | company))
+    alone["requests"] = company.get("requests", 0)
+    assert not lonely.is_lonely(LONELY_MS + 1, **alone), "and the count begins anew"
+    assert lonely.is_lonely(2 * LONELY_MS + 1, **alone)
