@@ -17,6 +17,7 @@ from holdfast.settings import (
     default_data,
     load,
     parse_address,
+    stores,
     unknown_variables,
 )
 
@@ -306,8 +307,8 @@ def test_secret_is_never_shown(tmp_path: Path) -> None:
     assert settings.tokens == secret
     assert "0123456789abcdef" not in f"{settings!r} {settings}"
     assert "0123456789abcdef" not in str(refused(file=toml(tmp_path, f"tokens = ['{secret}']")))
-    assert "hunter2" not in f"{loaded({'store': 'postgresql://ana:hunter2@db/h'})!r}"
-    assert "hunter2" not in str(refused({"store": "mysql://ana:hunter2@db/h"}))
+    assert "hunter2" not in f"{loaded(environment={'HOLDFAST_STORE': 'postgresql://ana:hunter2@db/h'})!r}"
+    assert "hunter2" not in str(refused(environment={"HOLDFAST_STORE": "mysql://ana:hunter2@db/h"}))
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7420", "[::]:7420", "[0:0::0]:1"])
@@ -415,3 +416,30 @@ def test_resource_lock_timeout_stays_within_the_longest(tmp_path: Path) -> None:
     assert loaded().resource_lock_timeout == 1_800
     error = refused({"max_ttl_seconds": "600", "resourceLockTimeout": "601"})
     assert "resource_lock_timeout" in str(error) and "at most max_ttl_seconds, which is 600" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("postgresql://h@db/x", "postgresql://h@db/x"),
+        ("postgresql://h:pw@db/x", "postgresql://h@db/x"),
+        ("postgresql://h:p@ss:w@a,b:5/x", "postgresql://h@a,b:5/x"),
+        ("postgresql://:pw@db/x", "postgresql://db/x"),
+        ("postgresql:///x?host=/tmp/a&password=a%20b&port=5", "postgresql:///x?host=/tmp/a&port=5"),
+        ("postgresql://h@db/x?PASSWORD=pw", "postgresql://h@db/x"),
+        ("postgresql://[bad", "(not a URL)"),
+    ],
+)
+def test_a_store_is_shown_without_its_password(given: str, shown: str) -> None:
+    """No form of address keeps its password when it is shown."""
+    assert stores.shown(given) == shown
+    assert stores.has_password(given) == (given != shown)
+
+
+def test_a_password_on_a_command_line_is_refused() -> None:
+    """Every user of a machine can read command lines: a store's password may stand anywhere else."""
+    url = "postgresql://h:hunter2@db/x"
+    with pytest.raises(SettingsError, match="PGPASSFILE") as caught:
+        loaded({"store": url})
+    assert "hunter2" not in str(caught.value)
+    assert loaded(environment={"HOLDFAST_STORE": url}).store == url

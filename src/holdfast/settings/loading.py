@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.errors import SettingsError
 from holdfast.privatefiles import NotOursError, read_ours
+from holdfast.settings import stores
 from holdfast.settings.addresses import is_for_all, parse_address
 from holdfast.settings.setting import PREFIX, Setting
 from holdfast.settings.table import NAMES, TABLE, Settings, default_data, home_of
@@ -81,6 +82,9 @@ def load(*, overrides: Mapping[str, str], environment: Mapping[str, str], file: 
     for name, text in overrides.items():
         origin = "command line"
         row = _row(name, origin)
+        if row.name == "store" and stores.has_password(text):
+            problem = "there is a password in it, and every user of this machine can read command lines"
+            raise SettingsError(row.name, origin, problem, stores.HOW)
         values[row.name] = row.from_text(text, origin, Path(), home)
     values.setdefault("data", default_data(environment))
     settings = _within_max_ttl(Settings(**values), values)
