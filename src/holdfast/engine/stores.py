@@ -1,0 +1,148 @@
+"""What commands do with a store that nodes share, without a node. Each function asks, and is done when it returns.
+
+A store is named by its address and the schema in it. Other kinds of store would be told apart here, by their scheme.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from holdfast.engine.clock import SystemClock
+from holdfast.engine.ids import new_secret
+from holdfast.errors import SettingsError
+from holdfast.journal.base import JournalError
+from holdfast.journal.postgres.filling import filling
+from holdfast.journal.postgres.operating import Facts, Operating
+from holdfast.journal.postgres.schema import Fresh
+from holdfast.privatefiles import NotOursError, read_ours, reason_of
+from holdfast.settings import load
+from holdfast.settings.stores import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from holdfast.engine.moving import Filling
+    from holdfast.journal.base import Peer, Seat
+
+__all__ = ["Facts", "Place", "facts", "filled", "init", "new_authority", "restored", "roster", "upgrade"]
+
+ROUND_TRIPS = 20
+KEY_BYTES = 32
+SECRET_BYTES_MAX = 4_096
+
+T = TypeVar("T")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A store: where it is, and by what its key is sealed."""
+
+    url: str
+    schema: str
+    secret: bytes | None = None
+    watch_seconds: float = 3.0
+    """For how long a seat is watched before it is said that nobody beats."""
+
+    @property
+    def shown(self) -> str:
+        """Its address without a password."""
+        return shown(self.url)
+
+    def __repr__(self) -> str:
+        """Show no password."""
+        return f"Place({self.shown!r}, {self.schema!r})"
+
+
+def named(url: str | None, environment: Mapping[str, str]) -> Place:
+    """Return the store that is named, on a command line or else in the settings. Raises `SettingsError`."""
+    overrides = {} if url is None else {"store": url}
+    settings = load(overrides=overrides, environment=environment, file=None).settings
+    if not settings.store:
+        raise SettingsError("store", "command line", "no store is named", "postgresql://user@host/database")
+    return Place(
+        settings.store,
+        settings.store_schema,
+        _secret_in(settings.store_secret_file),
+        watch_seconds=settings.takeover_seconds + 1.0,
+    )
+
+
+def _secret_in(file: Path | None) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        return read_ours(file, SECRET_BYTES_MAX).strip()
+    except (OSError, NotOursError) as error:
+        raise SettingsError("store_secret_file", "settings", f"{file} cannot be used: {reason_of(error)}") from error
+
+
+def roster(place: Place) -> tuple[Seat, Sequence[Peer]]:
+    """Return who has the seat, and which nodes told of themselves. Raises `JournalError`."""
+    return _ask(place, lambda store: store.roster())
+
+
+def facts(place: Place) -> tuple[Facts, float]:
+    """Return what can be seen of a store, and how many milliseconds the way there and back takes.
+
+    Raises `JournalError`.
+    """
+
+    async def look(store: Operating) -> tuple[Facts, float]:
+        clock = SystemClock()
+        found = await store.facts(place.watch_seconds)
+        began_ms = clock.monotonic_ms()
+        await store.ask_nothing(ROUND_TRIPS)
+        return found, (clock.monotonic_ms() - began_ms) / ROUND_TRIPS
+
+    return _ask(place, look)
+
+
+def init(place: Place) -> tuple[str, bool]:
+    """Make the authority of a store; return its id, and whether it is new. Raises `JournalError`."""
+    fresh = Fresh(new_authority(), new_secret(KEY_BYTES), SystemClock().wall_ms())
+    found = _ask(place, lambda store: store.init(fresh, place.secret))
+    return (fresh.authority, True) if found is None else (found.authority, False)
+
+
+def upgrade(place: Place) -> tuple[int, int]:
+    """Bring the tables of a store to what this version needs; return their version before and now.
+
+    Raises `JournalError`.
+    """
+    return _ask(place, lambda store: store.upgrade())
+
+
+def restored(place: Place) -> int:
+    """Let the next leader begin with `Restored`; return its epoch. Raises `JournalLockedError` for a live one."""
+    return _ask(place, lambda store: store.restored(new_secret(16).hex(), place.watch_seconds))
+
+
+def filled(place: Place) -> AbstractAsyncContextManager[Filling]:
+    """Give an empty store to fill, for a move. Raises `JournalError`."""
+    return filling(_checked(place), place.schema, place.secret, new_secret(16).hex(), SystemClock().wall_ms())
+
+
+def new_authority() -> str:
+    """Return the id of a new authority."""
+    return new_secret(16).hex()
+
+
+def _ask(place: Place, what: Callable[[Operating], Awaitable[T]]) -> T:
+    async def ask() -> T:
+        store = Operating(_checked(place), place.schema)
+        try:
+            return await what(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(ask())
+
+
+def _checked(place: Place) -> str:
+    if not place.url.startswith(("postgresql://", "postgres://")):
+        raise JournalError(f"{place.shown} is no address of a store", "Write it as postgresql://user@host/database")
+    return place.url

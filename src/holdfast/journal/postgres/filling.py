@@ -1,0 +1,254 @@
+"""Filling an empty store with what a data directory holds: one transaction, from the tables to the last record.
+
+Nobody sees anything of it before its commit. Interrupted, there is nothing; so no store is ever half filled. Whoever
+else would make the tables waits for it, and so does another move: they see what became of it (`lock_creation`).
+
+Values and history go the way of a step of the archive, staged in pieces and applied, but some at a time. The history of
+a directory begins somewhere: a lease that is alive may be older than it. Then a grant is made up for it from the lease
+as it stands, with a number below all others; and a grant whose end is missing has ended by the time that the history
+begins.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.core.events import Granted, Record, grants_of
+from holdfast.core.values import Slot
+from holdfast.journal.base import HEAD, Changes, JournalDamagedError, JournalError, OutcomeUnknownError, Values
+from holdfast.journal.codec import FORMAT, decode_batch, encode_batch
+from holdfast.journal.postgres.archive_pieces import RecordsPiece, checksum_of, values_in_pieces
+from holdfast.journal.postgres.driver import LostError
+from holdfast.journal.postgres.lines import Servers
+from holdfast.journal.postgres.schema import SCHEMA_VERSION
+from holdfast.journal.postgres.sealing import seal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from holdfast.core.values import Lease
+    from holdfast.journal.postgres.demands import Marks
+    from holdfast.journal.postgres.driver import Line
+
+APPLICATION = "holdfast move"
+SLOTS = "slots"
+"""The table of the state that has the leases."""
+PIECES = 64
+"""How many pieces are staged before they are applied."""
+SOME = 1_024
+SOME_BYTES = 1024 * 1024
+COMMIT_SECONDS = 60.0
+
+_slot_of = msgspec.msgpack.Decoder(Slot).decode
+
+
+@asynccontextmanager
+async def filling(
+    url: str, schema: str, secret: bytes | None, tenure: str, wall_ms: int
+) -> AsyncIterator[PostgresFilling]:
+    """Give a store to fill. Without `commit` nothing of it happens. Raises `JournalError`."""
+    servers = Servers(url, schema, APPLICATION)
+    line, server = await servers.connect()
+    try:
+        store = PostgresFilling(line, schema, secret, marks=server.marks, tenure=tenure, wall_ms=wall_ms)
+        await store.look()
+        yield store
+    finally:
+        # Closing the socket ends the transaction.
+        line.drop()
+
+
+class PostgresFilling:
+    """The transaction. It keeps what `engine/moving.py` asks for."""
+
+    def __init__(
+        self, line: Line, schema: str, secret: bytes | None, *, marks: Marks, tenure: str, wall_ms: int
+    ) -> None:
+        self._line = line
+        self._schema = schema
+        self._secret = secret
+        self._tenure = tenure
+        self._wall_ms = wall_ms
+        self._marks = marks
+        self._epoch = 0
+        self._step = self._pieces = self._rows = 0
+        self._head = b""
+        self._leases: dict[str, Lease] = {}
+        self._last_seq = self._upto = 0
+        self.authority: str | None = None
+        """The authority that is there already."""
+
+    async def _ask(self, name: str, *values: object) -> Sequence[Any]:
+        return await self._line.ask(name, *values, seconds=None)
+
+    async def look(self) -> None:
+        """Begin, and find out what is there: after whoever else makes or fills it is done."""
+        await self._ask("begin")
+        await self._ask("fill_in_peace")
+        await self._ask("lock_creation")
+        if (await self._ask("has_seat", f"{self._schema}.seat"))[0][0]:
+            rows = await self._ask("read_seat")
+            self.authority = rows[0]["authority"] if rows else ""
+
+    async def begin(self, authority: str, key: bytes, epoch: int) -> None:
+        """Make the tables, the authority, and a seat that is ours while we fill."""
+        if not (await self._ask("has_schema", self._schema))[0][0]:
+            await self._ask("create_schema")
+        await self._line.script("create")
+        await self._line.script("create_archive")
+        await self._ask("write_authority", authority, seal(key, self._secret), self._wall_ms, SCHEMA_VERSION)
+        marks = (self._marks.system_id, self._marks.timeline, self._marks.database_oid)
+        await self._ask("write_seat", authority, FORMAT, *marks, f"{self._schema}.seat")
+        self._epoch = epoch
+        await self._ask("fill_take", epoch, self._tenure)
+
+    # What is put.
+
+    async def put_values(self, values: Values) -> None:
+        """Stage some of the state."""
+        if values.table == HEAD:
+            self._head = values.rows[0][1]
+            return
+        if values.table == SLOTS:
+            for key, value in values.rows:
+                if (lease := _slot_of(value).lease) is not None:
+                    self._leases[key.decode()] = lease
+        for piece in values_in_pieces((Changes(values.table, new=values.rows),)):
+            if piece is not None:
+                await self._stage("stage_values", piece.staged())
+
+    async def put_history(self, records: Sequence[Record]) -> None:
+        """Stage some of the history."""
+        piece = RecordsPiece()
+        for record in records:
+            piece.add([(encode_batch((record,)), record)])
+            if piece.is_full:
+                await self._stage("stage_records", piece.staged())
+                piece = RecordsPiece()
+        if piece.seqs:
+            await self._stage("stage_records", piece.staged())
+
+    async def put_tail(self, records: Sequence[Record]) -> None:
+        """Put some records that are not archived."""
+        if records:
+            await self._ask("fill_tail", records[0].seq, records[-1].seq, self._epoch, encode_batch(records))
+
+    async def _stage(self, name: str, values: tuple[object, ...]) -> None:
+        await self._ask(name, self._epoch, self._tenure, self._step, self._pieces, *values)
+        self._pieces += 1
+        if self._pieces >= PIECES:
+            await self._apply()
+
+    async def _apply(self) -> None:
+        """Put in place what is staged."""
+        self._rows += (await self._ask("fill_values", self._tenure, self._step))[0]["grown"]
+        await self._ask("fill_records", self._tenure, self._step)
+        await self._ask("fill_drop_staged")
+        self._step, self._pieces = self._step + 1, 0
+
+    async def end(self, *, last_seq: int, now_ms: int, upto: int, pruned: int) -> None:
+        """Let nobody have the seat, and let who held what be right."""
+        await self._apply()
+        if upto:
+            head = (0, upto, self._head, checksum_of(HEAD, HEAD.encode(), self._head))
+            await self._ask("apply_step", self._epoch, self._tenure, self._step, *head)
+        await self._ask("fill_archive", pruned, self._rows)
+        await self._let_go(pruned)
+        await self._hold()
+        await self._ask("fill_seat", self._epoch, self._tenure, last_seq, now_ms)
+        self._last_seq, self._upto = last_seq, upto
+
+    async def _let_go(self, pruned: int) -> None:
+        """Compare who holds what by the history with who does by the state, and let the state be right."""
+        after = b""
+        while rows := await self._ask("fill_read_living", after, SOME):
+            after = rows[-1]["name"]
+            ended: list[tuple[bytes, int, int]] = []
+            for name, seq, body in rows:
+                lease = self._leases.pop(name.decode(), None)
+                if lease is None or lease.lease_id != _granted(name.decode(), body).lease_id:
+                    ended.append((name, seq, max(pruned, seq + 1)))
+                    if lease is not None:
+                        self._leases[name.decode()] = lease
+            if ended:
+                await self._ask("fill_let_go", *map(list, zip(*ended, strict=True)))
+
+    async def _hold(self) -> None:
+        """Make up a grant for each lease that is older than the history."""
+        made_up = [
+            (name.encode(), -number, encode_batch((Record(-number, 0, lease.granted_wall_ms, Granted(name, lease)),)))
+            for number, (name, lease) in enumerate(self._leases.items(), start=1)
+        ]
+        for start in range(0, len(made_up), SOME):
+            await self._ask("fill_hold", *map(list, zip(*made_up[start : start + SOME], strict=True)))
+
+    # What is read back.
+
+    def whole(self) -> Whole:
+        """Show all that was put."""
+        return Whole(self._line, self._last_seq, self._upto)
+
+    async def commit(self) -> None:
+        """Let it count."""
+        try:
+            await self._line.ask("commit", seconds=COMMIT_SECONDS)
+        except LostError as error:
+            raise OutcomeUnknownError(
+                f"whether the store counts is not known: {error.problem}", "Move it again: that finds out"
+            ) from error
+
+
+class Whole:
+    """All that is in the store, as this transaction sees it."""
+
+    def __init__(self, line: Line, last_seq: int, upto: int) -> None:
+        self._line = line
+        self.last_seq = last_seq
+        self._upto = upto
+
+    async def _ask(self, name: str, *values: object) -> Sequence[Any]:
+        return await self._line.ask(name, *values, seconds=None)
+
+    async def tail(self) -> AsyncIterator[Sequence[Record]]:
+        """Yield the records that are not archived."""
+        after = self._upto
+        while rows := await self._ask("fill_read_tail", after, SOME):
+            after = rows[-1]["last_seq"]
+            for row in rows:
+                yield list(decode_batch(row["body"]))
+
+    async def values(self) -> AsyncIterator[Values]:
+        """Yield the archived state, the head first."""
+        for key, value, checksum in await self._ask("read_head"):
+            yield _checked(HEAD, [(key, value, checksum)])
+        table, place = "", 0
+        while rows := await self._ask("read_values", table, place, SOME, SOME_BYTES):
+            table, place = rows[-1]["tbl"], rows[-1]["place"]
+            for name, some in groupby(rows, key=itemgetter("tbl")):
+                yield _checked(name, [(key, value, checksum) for _, _, key, value, checksum in some])
+
+    async def history(self) -> AsyncIterator[Sequence[Record]]:
+        """Yield the archived history, oldest first."""
+        after = 0
+        while rows := await self._ask("read_history_after", after, self._upto, SOME, SOME_BYTES):
+            after = rows[-1]["seq"]
+            yield [record for row in rows for record in decode_batch(row["body"])]
+
+
+def _checked(table: str, rows: list[tuple[bytes, bytes, int]]) -> Values:
+    for key, value, checksum in rows:
+        if checksum_of(table, key, value) != checksum:
+            raise JournalDamagedError(f"a value of the table {table} is not as it was written")
+    return Values(table, [(key, value) for key, value, _ in rows])
+
+
+def _granted(name: str, body: bytes | None) -> Lease:
+    if body is None:
+        raise JournalError(f"the grant of {name} is missing in the history")
+    (record,) = decode_batch(body)
+    return dict(grants_of(record.event))[name]
