@@ -10,7 +10,7 @@ HoldfastError
 ├── StaleToken           a newer owner has been here: what you write to refused the fencing token
 ├── CannotFence          a fence cannot promise what it is there for: its text says what to do
 └── ServerError          the server was asked and there is no good answer
-    ├── Unreachable      no answer came: nobody knows whether the request took effect
+    ├── Unreachable      no answer came: nobody knows whether the request took effect, unless was_sent is False
     └── Refused          it answered no: status, code, details and request id say why
         ├── NotAllowed   the token is missing, unknown or may not do this: it answered 401, 403, or 429 after too many
         │                wrong tokens
@@ -181,18 +181,19 @@ class ServerError(HoldfastError):
 
 
 class Unreachable(ServerError):
-    """No answer came from `url`."""
+    """No answer came from `url`. `was_sent` is False if there was no connection, so that nothing can have happened."""
 
-    def __init__(self, url: str, problem: str, hint: str = "") -> None:
+    def __init__(self, url: str, problem: str, hint: str = "", *, was_sent: bool = True) -> None:
         """Say whom we asked, what happened instead of an answer, and what to do, where the problem tells it."""
         self.url = url
         self.problem = problem
         self.hint = hint
+        self.was_sent = was_sent
         super().__init__(f"no answer from {url}: {problem}" + (f"; {hint}" if hint else ""))
 
-    def __reduce__(self) -> tuple[type[Unreachable], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[Unreachable], tuple[str, str, str], dict[str, Any]]:
         """Let it travel between processes."""
-        return type(self), (self.url, self.problem, self.hint)
+        return type(self), (self.url, self.problem, self.hint), vars(self)
 
 
 class Refused(ServerError):

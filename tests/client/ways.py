@@ -7,10 +7,12 @@ from typing import Any, TypeVar
 
 from holdfast.client.coroutines import driver as coroutines_driver
 from holdfast.client.coroutines.http import AsyncHttpTransport
+from holdfast.client.coroutines.several import AsyncSeveralTransport
 from holdfast.client.flows.effects import Flow, Policy, Send
 from holdfast.client.flows.exchange import ask
 from holdfast.client.threads import driver as threads_driver
 from holdfast.client.threads.http import HttpTransport
+from holdfast.client.threads.several import SeveralTransport
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.config import Target
 
@@ -26,11 +28,13 @@ class Way:
     def __init__(self, kind: str, target: Target, environment: dict[str, str]) -> None:
         self.transport: Any
         self._runner: asyncio.Runner | None = None
+        is_one = len(target.addresses) == 1
         if kind == "http.client":
-            self.transport = HttpTransport(target, environment=environment, connect_seconds=2)
+            one = HttpTransport(target, environment=environment, connect_seconds=2) if is_one else None
+            self.transport = one or SeveralTransport(target, environment=environment)
         else:
             self._runner = asyncio.Runner()
-            self.transport = AsyncHttpTransport(target, environment=environment)
+            self.transport = (AsyncHttpTransport if is_one else AsyncSeveralTransport)(target, environment=environment)
         self.policy = Policy(target.url, ANSWER_SECONDS, retry_seconds=0)
 
     def send(self, method: str, path: str, body: object = None, key: str | None = None) -> Answer:

@@ -14,7 +14,7 @@ from typing import NoReturn, Self
 
 from holdfast.cli.shared.options import Reach
 from holdfast.client.flows.effects import Open, Send
-from holdfast.client.threads.http import HttpTransport
+from holdfast.client.threads.several import way_to
 from holdfast.client.values import answer as answers
 from holdfast.client.values import config
 
@@ -37,7 +37,7 @@ class Probe:
         self.token_origin = target.token_origin
         self.secret = next((what for start, what in _SECRETS.items() if (target.token or "").startswith(start)), None)
         """What it is, if it is shown in place of a token; by its look alone."""
-        self._transport = HttpTransport(target, environment=os.environ)
+        self._transport = way_to(target, environment=os.environ)
 
     def __enter__(self) -> Self:
         return self

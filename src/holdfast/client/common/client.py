@@ -16,6 +16,8 @@ TTL_SECONDS = 60.0
 JOB_TTL_SECONDS = 120.0
 """For those who renew themselves: seldom, if they are agents."""
 HISTORY_LIMIT = 100
+SILENCE_SECONDS = 3.0
+"""How long an address may be silent at least before another is asked, if so much was given for an answer."""
 
 
 class Client(ABC):
@@ -42,6 +44,9 @@ class Client(ABC):
         HTTP. `owner` is the name that claims bear unless they have one of their own; without any, each thread or
         task has one of the form host:pid:random. An answer may take `answer_seconds`; a server that does not answer is
         asked again for `retry_seconds`.
+
+        `url` may be several addresses of the nodes of one server, with commas in between. One that does not answer, or
+        knows no leader, is left for the next, and a silent one is given its share of `answer_seconds` only.
         """
         self._environment = os.environ if environment is None else environment
         self._target = config.find(
@@ -54,11 +59,14 @@ class Client(ABC):
         )
         config.tell_if_insecure(self._target)
         self._owner = owner
+        answer_seconds = patience(answer_seconds, "answer_seconds", allow_zero=False)
+        addresses = len(self._target.addresses)
         self._policy = Policy(
             self._target.url,
-            patience(answer_seconds, "answer_seconds", allow_zero=False),
+            max(answer_seconds / addresses, min(answer_seconds, SILENCE_SECONDS)),
             patience(retry_seconds, "retry_seconds", allow_zero=True),
             token_file=None if self._target.token_file is None else str(self._target.token_file),
+            addresses=addresses,
         )
         self._prepare()
 
@@ -68,7 +76,7 @@ class Client(ABC):
 
     @property
     def url(self) -> str:
-        """The server's address."""
+        """The server's address; several have commas in between."""
         return self._target.url
 
     @property

@@ -58,6 +58,11 @@ class Bearer:
         return self.token != sent
 
 
+def may_repeat(request: Send) -> bool:
+    """Tell whether a request may be sent again though its answer was lost (C5), without asking whoever made it."""
+    return request.method == "GET" or request.key is not None
+
+
 def headers_for(token: str | None, request: Send | Open) -> dict[str, str]:
     """Return the headers of a request; the one place that the token goes into."""
     headers = {"Accept": "application/json", "User-Agent": f"holdfast/{__version__}"}

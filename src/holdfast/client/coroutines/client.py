@@ -38,7 +38,7 @@ from holdfast.client.values.records import (
 from holdfast.wire.replies import StatusReply, TokenMadeReply, TokenReply, WhyReply
 
 if TYPE_CHECKING:
-    from holdfast.client.coroutines.http import AsyncHttpTransport
+    from holdfast.client.coroutines.transport import AsyncTransport
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,7 +61,7 @@ class AsyncHoldfast(
     """
 
     def _prepare(self) -> None:
-        self._transport = _transport()(self._target, environment=self._environment)
+        self._transport = _way_to()(self._target, environment=self._environment)
         self._background = BackgroundLoop()
         self._link = AsyncLink(self._transport, self._policy, self._background)
 
@@ -325,16 +325,16 @@ class AsyncHoldfast(
         return await self._run(flow)
 
 
-def _transport() -> type[AsyncHttpTransport]:
+def _way_to() -> Callable[..., AsyncTransport]:
     """Return what leads to a server. Only that needs aiohttp: `help(holdfast)` works for those who lack it."""
-    from holdfast.client.coroutines.http import AsyncHttpTransport  # noqa: PLC0415 - it needs aiohttp
+    from holdfast.client.coroutines.several import way_to  # noqa: PLC0415 - it needs aiohttp
 
-    return AsyncHttpTransport
+    return way_to
 
 
 def claim_alone(**options: Unpack[ClaimOptions]) -> Callable[[str], AbstractAsyncContextManager[AsyncClaim]]:
     """Return what claims a job with a client of its own, for one who has none."""
-    _transport()  # Who lacks aiohttp hears of it here, and not when the function is called.
+    _way_to()  # Who lacks aiohttp hears of it here, and not when the function is called.
 
     @asynccontextmanager
     async def managed(job_id: str) -> AsyncIterator[AsyncClaim]:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from holdfast.client.common.immediate import perform_immediate
+from holdfast.client.coroutines.transport import AsyncTransport
 from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read, Rest, Send
-
-if TYPE_CHECKING:
-    from holdfast.client.coroutines.http import AsyncHttpTransport
 
 T = TypeVar("T")
 WAITS = (Send, Rest, Open, Read, Close)
 
 
-async def drive(flow: Flow[T], transport: AsyncHttpTransport, step: Callable[[Any], Effect], next_sent: list[Any]) -> T:
+async def drive(flow: Flow[T], transport: AsyncTransport, step: Callable[[Any], Effect], next_sent: list[Any]) -> T:
     """Perform what a flow yields until it returns. What goes wrong is the flow's to clean up.
 
     `next_sent` has what the flow is sent next. It is taken out as it is sent: an error in a variable of this frame
@@ -40,7 +38,7 @@ async def drive(flow: Flow[T], transport: AsyncHttpTransport, step: Callable[[An
         return result
 
 
-async def shielded(work: Coroutine[Any, Any, T], transport: AsyncHttpTransport) -> T:
+async def shielded(work: Coroutine[Any, Any, T], transport: AsyncTransport) -> T:
     """Do something to its end, even if we are cancelled meanwhile; the way to the server stays open for so long."""
     task = asyncio.get_running_loop().create_task(work)
     transport.finishing.add(task)
@@ -61,7 +59,7 @@ def _seen(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-async def _perform(effect: Effect, transport: AsyncHttpTransport) -> Any:  # noqa: ANN401 - each has a result of its own
+async def _perform(effect: Effect, transport: AsyncTransport) -> Any:  # noqa: ANN401 - each has a result of its own
     match effect:
         case Send():
             return await transport.send(effect)

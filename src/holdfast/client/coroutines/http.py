@@ -43,9 +43,20 @@ _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 class AsyncHttpTransport:
     """A way to one server, for one event loop. Made before the loop runs, it opens nothing until it is used."""
 
-    def __init__(self, target: Target, *, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        environment: Mapping[str, str],
+        bearer: Bearer | None = None,
+        connect_share: float = 1.0,
+        begin_seconds: float | None = None,
+    ) -> None:
+        """Prepare. The last three are for one of several addresses, as in the transport for threads."""
         self.target = target
-        self._bearer = Bearer(target)
+        self._bearer = bearer or Bearer(target)
+        self._connect_share = connect_share
+        self._begin_seconds = begin_seconds
         self._proxy = proxy_for(target.url, environment)
         self._session: aiohttp.ClientSession | None = None
         self.finishing: set[asyncio.Task[Any]] = set()
@@ -74,7 +85,8 @@ class AsyncHttpTransport:
     async def _send(self, request: Send, token: str | None) -> Answer:
         payload = payload_of(request)
         timeout = aiohttp.ClientTimeout(
-            total=request.answer_seconds, sock_connect=min(CONNECT_SECONDS, request.answer_seconds)
+            total=request.answer_seconds,
+            sock_connect=min(CONNECT_SECONDS, request.answer_seconds * self._connect_share),
         )
         try:
             async with self._opened().request(
@@ -101,18 +113,21 @@ class AsyncHttpTransport:
         return stream
 
     async def _stream(self, opening: Open, token: str | None) -> AsyncHttpStream:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=opening.read_seconds)
+        begin_seconds = self._begin_seconds or opening.read_seconds
+        connect_seconds = min(CONNECT_SECONDS, begin_seconds * self._connect_share)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=opening.read_seconds)
         try:
-            response = await self._opened().request(
-                opening.method,
-                self._url(opening.path),
-                data=payload_of(opening),
-                headers=headers_for(token, opening),
-                allow_redirects=False,
-                timeout=timeout,
-                proxy=self._proxy_url,
-                proxy_headers=self._proxy_headers,
-            )
+            async with asyncio.timeout(self._begin_seconds):
+                response = await self._opened().request(
+                    opening.method,
+                    self._url(opening.path),
+                    data=payload_of(opening),
+                    headers=headers_for(token, opening),
+                    allow_redirects=False,
+                    timeout=timeout,
+                    proxy=self._proxy_url,
+                    proxy_headers=self._proxy_headers,
+                )
         except _BROKEN as error:
             raise _unreachable(self.target.url, error) from None
         return AsyncHttpStream(self.target.url, response)
@@ -176,12 +191,15 @@ class AsyncHttpStream:
 
 
 def _unreachable(url: str, error: BaseException) -> Unreachable:
+    # No connection, so nothing of the request has left us.
+    was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
-        return Unreachable(url, *tlswords.trouble(error))
+        return Unreachable(url, *tlswords.trouble(error), was_sent=was_sent)
     hung_up = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientResponseError) or (
         isinstance(error, OSError) and error.errno == ECONNRESET
     )
-    return Unreachable(url, reason(error), tlswords.IF_TLS if hung_up and url.startswith("http://") else "")
+    hint = tlswords.IF_TLS if hung_up and url.startswith("http://") else ""
+    return Unreachable(url, reason(error), hint, was_sent=was_sent)
 
 
 def reason(error: BaseException) -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from holdfast.client.common.keeping import Kept
 from holdfast.client.coroutines.background import BackgroundLoop
 from holdfast.client.coroutines.driver import drive
+from holdfast.client.coroutines.transport import AsyncTransport
 from holdfast.client.flows.effects import Flow, Policy
 from holdfast.client.flows.ends import Ends
 from holdfast.client.flows.renewing import Renewal
 from holdfast.client.values.term import Term
-
-if TYPE_CHECKING:
-    from holdfast.client.coroutines.http import AsyncHttpTransport
 
 T = TypeVar("T")
 
@@ -22,7 +20,7 @@ T = TypeVar("T")
 class AsyncLink:
     """The way to one server for whoever holds something there, on one event loop."""
 
-    def __init__(self, transport: AsyncHttpTransport, policy: Policy, background: BackgroundLoop) -> None:
+    def __init__(self, transport: AsyncTransport, policy: Policy, background: BackgroundLoop) -> None:
         self.policy = policy
         self._transport = transport
         self._background = background

@@ -98,8 +98,10 @@ class Policy(msgspec.Struct, frozen=True):
     """How patient a client is: for one answer, and with a server that does not answer."""
 
     url: str
-    """For the text of errors."""
+    """For the text of errors; several addresses have commas in between."""
     answer_seconds: float = ANSWER_SECONDS
     retry_seconds: float = RETRY_SECONDS
     token_file: str | None = None
     """Where the token is, if in a file: one that the server does not know may be another soon."""
+    addresses: int = 1
+    """How many addresses the server has."""

@@ -12,7 +12,7 @@ from msgspec.json import Decoder
 
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.flows.effects import NOW, SHARE, Flow, Policy, Rest, Send
-from holdfast.client.values.answer import Answer, decoded, envelope, refusal
+from holdfast.client.values.answer import NOT_NOW, Answer, decoded, envelope, lacks_leader, refusal, retry_seconds
 from holdfast.errors import Unreachable
 
 T = TypeVar("T")
@@ -23,10 +23,10 @@ AWAY_SECONDS = 1.0
 """A server that has not answered for so long is said to be away. Less than that nobody needs to hear of."""
 LATE_TOKEN_SECONDS = 15.0
 """How long one who waits, or follows, waits at least for a new token in its file."""
+LEADER_SECONDS = 5.0
+"""How long one who would ask again at all waits for a node to lead: longer than it takes another to take over."""
 HASTE_SECONDS = 3.0
 """How long cleaning up may take after an interrupt."""
-AGAIN = frozenset({502, 503, 504})
-"""What may be gone when asked again: the server restarts, or what stands in between does."""
 _TOKEN_NOT_KNOWN = frozenset({"authentication_failed", "too_many_wrong_tokens"})
 
 Passes = Callable[[Answer], bool]
@@ -47,7 +47,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 def restarts(answer: Answer) -> bool:
     """Tell whether it is only that the server restarts."""
-    return answer.status in AGAIN
+    return answer.status in NOT_NOW
 
 
 def lacks_new_token(answer: Answer, policy: Policy) -> bool:
@@ -68,6 +68,7 @@ def exchange(
     """
     pause = RETRY_FIRST_SECONDS
     failing_since: Instant | None = None
+    lost: list[Unreachable] = []
     while True:
         sent: Instant = yield NOW
         asked = request if isinstance(request, Send) else request(sent)
@@ -76,6 +77,7 @@ def exchange(
             answer: Answer = yield asked
         except Unreachable as error:
             found = error.with_traceback(None)  # Else this frame and the error would keep each other.
+            lost[:] = [found] if found.was_sent else lost
         else:
             if not passes(answer):
                 return Heard(answer, sent)
@@ -85,17 +87,29 @@ def exchange(
             failing_since = now
         failing = elapsed_ms(failing_since, now) / 1_000
         left = policy.retry_seconds - failing
+        is_leaderless = isinstance(found, Answer) and lacks_leader(found)
+        if is_leaderless and policy.retry_seconds:
+            left = max(left, LEADER_SECONDS - failing)
         if longer is not None:
             left = max(left, longer(now, failing, found))
         if pause > left:
+            if is_leaderless and lost:
+                found = lost.pop()  # That nothing happened is true of the last copy alone.
             if isinstance(found, Unreachable):
                 try:
                     raise found
                 finally:
                     del found
             return Heard(found, sent)
-        yield Rest(pause * (0.5 + (yield SHARE) / 2))
+        yield Rest(max(pause * (0.5 + (yield SHARE) / 2), _asked_for(found, left)))
         pause = min(pause * 2, RETRY_SECONDS_MAX)
+
+
+def _asked_for(found: Answer | Unreachable, left: float) -> float:
+    """Return the pause that a server without a leader asks for; no longer than it is tried at all."""
+    if isinstance(found, Unreachable) or not lacks_leader(found):
+        return 0.0
+    return min(retry_seconds(found), RETRY_SECONDS_MAX, left)
 
 
 def _broke_off(asked: Send, elapsed: int, policy: Policy) -> bool:

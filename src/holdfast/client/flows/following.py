@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.flows.effects import NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
 from holdfast.client.flows.exchange import AWAY_SECONDS, LATE_TOKEN_SECONDS, lacks_new_token, restarts
 from holdfast.client.values import records
-from holdfast.client.values.answer import Answer, refusal
+from holdfast.client.values.answer import Answer, lacks_leader, refusal
 from holdfast.client.values.paths import with_query
 from holdfast.client.values.records import Happened
 from holdfast.errors import Refused, ServerError, Unreachable
@@ -24,7 +25,7 @@ AGAIN_SECONDS_MAX = 2.0
 LINE_BYTES_MAX = 16 * 1024 * 1024
 PARTS_MAX = 10_000
 """How many parts the record may have that the server tells in parts: about 640 MB."""
-
+_ID = re.compile(r"[0-9.]+")
 
 OnAway = Callable[[str | None], object]
 """Is told why a server that was followed does not answer, once for each time, and None when it does again."""
@@ -64,7 +65,8 @@ class Follower:
         self._is_away = False
         """Whether it was said that the server is away."""
         self._path = with_query("/events", labels, prefix=prefix)
-        self._after = after
+        self._after = None if after is None else str(after)
+        """The id of the last event, in the server's own words: beside its number it may say which restore it is of."""
         self._stream: Any = None
         self._rest = b""
         self._parts: list[Happened] = []
@@ -126,7 +128,7 @@ class Follower:
     def _open(self) -> Flow[None]:
         headers = {"Accept": "text/event-stream"}
         if self._after is not None:
-            headers["Last-Event-ID"] = str(self._after)
+            headers["Last-Event-ID"] = self._after
         self._stream = yield Open(self._path, headers, READ_SECONDS)
         if self._stream.status == 200:  # noqa: PLR2004 - the one good answer
             self._was_connected = True
@@ -138,7 +140,8 @@ class Follower:
         yield from self.close()
         answer = Answer(status, {}, body)
         if restarts(answer):
-            raise Unreachable(self._policy.url, f"it answered {status}")
+            why = "no node leads right now" if lacks_leader(answer) else f"it answered {status}"
+            raise Unreachable(self._policy.url, why)
         refused = refusal(answer, self._policy.url, self._policy.token_file)
         if self._was_connected and lacks_new_token(answer, self._policy):
             raise _TokenLate(refused)
@@ -157,21 +160,21 @@ class Follower:
             name, _, value = line.partition(":")
             fields[name] = value.removeprefix(" ")
         if "data" not in fields:
+            # Where the server begins: one that is cut off before the first event goes on from here.
             words = fields.get("", "").split()
-            if words[:1] == ["from"] and words[-1].isdigit():
-                # Where the server begins: one that is cut off before the first event goes on from here.
-                self._after = int(words[-1])
+            begins = words[-1] if words[:1] == ["from"] else ""
+            self._after = fields.get("id") or (begins if _ID.fullmatch(begins) else self._after)
             return []
         try:
             told = msgspec.json.decode(fields["data"], type=_Frame)
         except msgspec.MsgspecError as error:
             raise ServerError(f"{self._policy.url} sent an event that makes no sense: {error}") from None
         if fields.get("event") == "resync":
-            self._after = told.seq
+            self._after = fields.get("id") or str(told.seq)
             return [Happened(told.seq, None, "resync", "", None, None, None, None)]
-        return self._whole(told)
+        return self._whole(told, fields.get("id"))
 
-    def _whole(self, told: _Frame) -> list[Happened]:
+    def _whole(self, told: _Frame, id_: str | None) -> list[Happened]:
         """Return what a record says once its last part is there."""
         if told.parts > PARTS_MAX:
             raise ServerError(f"{self._policy.url} sends an event in {told.parts} parts; is it a Holdfast server?")
@@ -181,5 +184,5 @@ class Follower:
         if told.part < told.parts:
             return []
         whole, self._parts = self._parts, []
-        self._after = told.seq
+        self._after = id_ or str(told.seq)
         return whole

@@ -32,7 +32,7 @@ from holdfast.client.flows.exchange import (
     restarts,
 )
 from holdfast.client.flows.reading import status
-from holdfast.client.values.answer import Answer, decoded, envelope, refusal
+from holdfast.client.values.answer import Answer, decoded, envelope, in_words, lacks_leader, refusal
 from holdfast.client.values.options import Wanted
 from holdfast.client.values.paths import job_path
 from holdfast.client.values.records import JobOwner, JobStatus, Place
@@ -42,6 +42,8 @@ from holdfast.wire.requests import ReleaseBody
 
 WAIT_SECONDS_MAX = 50
 """What one request may wait; a longer wait is several of them at one place in the line."""
+ROAMING_WAIT_SECONDS_MAX = 15
+"""The same where there are other addresses: one that hangs has to be found out before the place lapses (W2)."""
 WATCHED_WAIT_SECONDS_MAX = 5
 """The same for somebody who watches, and wants to be told more often."""
 GLANCE_SECONDS = 0.1
@@ -104,7 +106,7 @@ class Asking:
     def _waited(self, now: Instant) -> float:
         return 0.0 if self.began is None else elapsed_ms(self.began, now) / 1_000
 
-    def this_wait(self, left: float) -> float:
+    def this_wait(self, left: float, *, roams: bool = False) -> float:
         """Return how long the next request waits, if so much of the wait is left."""
         if not left:
             return 0.0
@@ -112,7 +114,8 @@ class Asking:
         # One without an end looks as well: from its first answer on, a server that goes away does not end it.
         if self.is_away or (self.ticket is None and (is_watched or left == math.inf)):
             return min(left, GLANCE_SECONDS)
-        return min(left, WATCHED_WAIT_SECONDS_MAX if is_watched else WAIT_SECONDS_MAX)
+        longest = ROAMING_WAIT_SECONDS_MAX if roams else WAIT_SECONDS_MAX
+        return min(left, WATCHED_WAIT_SECONDS_MAX if is_watched else longest)
 
     def start_over(self, key: str) -> None:
         """Forget the place and the key: what they led to is gone."""
@@ -121,12 +124,14 @@ class Asking:
     def longer(self, now: Instant, failing: float, found: Answer | Unreachable) -> float:
         """Return for how many seconds more to ask: the rest of the wait, if the server is away. Then say that it is."""
         left = self.wait_left(now)
+        if isinstance(found, Answer) and lacks_leader(found):
+            self.is_met = True  # The address is right.
         if isinstance(found, Answer) and not restarts(found):
             return min(left, LATE_TOKEN_SECONDS - failing)
         if left == 0 or (left == math.inf and not self.is_met):
             return 0.0
         if failing >= AWAY_SECONDS:
-            why = found.problem if isinstance(found, Unreachable) else _words_of(found)
+            why = found.problem if isinstance(found, Unreachable) else in_words(found)
             if self.wanted.on_wait is None and not self.is_away:
                 until = "until it is back" if left == math.inf else f"for {left:.0f} s more"
                 log.warning("the server is away (%s); asking again %s", why, until)
@@ -172,7 +177,8 @@ def stand(
         if asking.began is None:
             asking.began = now
         asking.left_at_last = asking.wait_left(now)
-        asking.asked_wait = asking.this_wait(asking.left_at_last) if can_wait else 0.0
+        roams = policy.addresses > 1
+        asking.asked_wait = asking.this_wait(asking.left_at_last, roams=roams) if can_wait else 0.0
         return request(asking.asked_wait)
 
     def passes(answer: Answer) -> bool:
@@ -200,13 +206,6 @@ def stand(
             if isinstance(interrupt, _WatcherRaised) and interrupt.__cause__ is not None:
                 raise interrupt.__cause__ from None
             raise
-
-
-def _words_of(answer: Answer) -> str:
-    """Say what is answered for a server that cannot serve now: its own words tell of a full disk."""
-    found = envelope(answer)
-    said = "" if found is None else f": {found.details or found.error}"
-    return f"it answers {answer.status}{said}"
 
 
 def _settles(answer: Answer) -> bool:

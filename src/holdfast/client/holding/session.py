@@ -13,7 +13,7 @@ from holdfast.client import clock
 from holdfast.client.flows import sessions
 from holdfast.client.flows.effects import NOW, Flow, Policy
 from holdfast.client.holding.claim import LAST_TRY_SECONDS, H, log, warn_of_fork
-from holdfast.client.values.records import Metadata, unpacked
+from holdfast.client.values.records import Metadata, gateway_environment, unpacked
 from holdfast.client.values.term import Loss, Term, lost_error
 from holdfast.errors import HoldfastError, LeaseReleased, Refused
 from holdfast.wire.replies import SessionOpenedReply
@@ -63,7 +63,7 @@ class HeldSession(Generic[H]):
     @property
     def environment(self) -> dict[str, str]:
         """What a child process needs for `rlock` and its kin."""
-        return {"GATEWAY_URL": self.url, "SHUTDOWN_SECRET": self.secret}
+        return gateway_environment(self.url, self.secret)
 
     @property
     def remaining(self) -> float:

@@ -18,9 +18,9 @@ from holdfast.client.flows.claiming import Got
 from holdfast.client.flows.effects import Flow, Trail
 from holdfast.client.flows.following import Follower, OnAway
 from holdfast.client.threads.claim import Claim, Claims
-from holdfast.client.threads.http import HttpTransport
 from holdfast.client.threads.link import Link
 from holdfast.client.threads.session import Session
+from holdfast.client.threads.several import way_to
 from holdfast.client.threads.transport import Transport
 from holdfast.client.values.arguments import whole_seconds
 from holdfast.client.values.options import Wanted
@@ -49,7 +49,7 @@ class Holdfast(ClaimingClient[Claim, Claims, Claim, Claims, JobClaim, list[JobCl
     """
 
     def _prepare(self) -> None:
-        self._transport: Transport = HttpTransport(self._target, environment=self._environment)
+        self._transport: Transport = way_to(self._target, environment=self._environment)
         self._link = Link(self._transport, self._policy)
 
     def __enter__(self) -> Self:

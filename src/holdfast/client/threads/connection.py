@@ -152,12 +152,14 @@ class Connection:
         """Read the head of an answer of which so much was heard. All of it has to be read by then."""
         return _begun(_Punctual(self.sock, until_ms, heard), method)
 
-    def follow(self, method: str, request: bytes, seconds: float) -> HTTPResponse:
+    def follow(self, method: str, request: bytes, begin_seconds: float, read_seconds: float) -> HTTPResponse:
         """Send a request, and read the head of an answer that goes on and on. Each piece may take so long."""
-        self.sock.settimeout(seconds)
+        self.sock.settimeout(begin_seconds)
         with suppress(BrokenPipeError):
             self.sock.sendall(request)
-        return _begun(self.sock, method)
+        response = _begun(self.sock, method)
+        self.sock.settimeout(read_seconds)
+        return response
 
 
 def _begun(source: socket.socket | NestedTls | _Punctual, method: str) -> HTTPResponse:

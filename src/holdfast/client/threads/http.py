@@ -12,6 +12,7 @@ an idempotency key. (All but this: what was refused for a token that is another 
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import ssl
@@ -37,9 +38,9 @@ from holdfast.client.common.http import (
 )
 from holdfast.client.flows.effects import Open, Send
 from holdfast.client.threads.connection import Connection, ProxyRefused, Route, lines_of, written
-from holdfast.client.threads.plain import plain_answer
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.config import Target
+from holdfast.client.values.plain import plain_answer
 from holdfast.errors import ServerError, Unreachable
 
 CONNECTIONS_MAX = 256
@@ -58,16 +59,25 @@ class HttpTransport:
         *,
         environment: Mapping[str, str],
         connect_seconds: float = CONNECT_SECONDS,
+        bearer: Bearer | None = None,
+        connect_share: float = 1.0,
+        begin_seconds: float = math.inf,
     ) -> None:
-        """Prepare; nothing is sent yet. `environment` may name a proxy, which is never asked for a loopback address."""
+        """Prepare; nothing is sent yet. `environment` may name a proxy, which is never asked for a loopback address.
+
+        The last three are for one of several addresses: they share a token, and one that is dead must not cost all of
+        the time for an answer. To connect may take a share of it, and a stream has to begin in time.
+        """
         self.target = target
-        self._bearer = Bearer(target)
+        self._bearer = bearer or Bearer(target)
         self._route = Route(target, proxy_for(target.url, environment))
         self._kept: deque[Connection] = deque(maxlen=CONNECTIONS_MAX)
         self._lines: list[tuple[str | None, bytes]] = [(None, b"")] * 2
         """What the head of every request says, without a body and with one, and the token that is in it."""
         self._pid = os.getpid()
         self._connect_seconds = connect_seconds
+        self._connect_share = connect_share
+        self._begin_seconds = begin_seconds
 
     def __repr__(self) -> str:
         """Show where it leads, never the token."""
@@ -133,9 +143,10 @@ class HttpTransport:
     def _stream(self, opening: Open, token: str | None) -> HttpStream:
         lines = lines_of(self._route, headers_for(token, opening))
         data = written(opening.method, self._route, opening.path, lines, payload_of(opening))
-        connection = self._connect(opening.read_seconds)
+        begin_seconds = min(opening.read_seconds, self._begin_seconds)
+        connection = self._connect(begin_seconds)
         try:
-            response = connection.follow(opening.method, data, opening.read_seconds)
+            response = connection.follow(opening.method, data, begin_seconds, opening.read_seconds)
             return HttpStream(self.target.url, connection, response)
         except _BROKEN as error:
             connection.close()
@@ -167,7 +178,7 @@ class HttpTransport:
 
     def _connect(self, answer_seconds: float) -> Connection:
         try:
-            return self._route.connect(min(self._connect_seconds, answer_seconds))
+            return self._route.connect(min(self._connect_seconds, answer_seconds * self._connect_share))
         except _BROKEN as error:
             raise _unreachable(self.target.url, error, is_connecting=True, by_proxy=self._route.has_proxy) from None
 
@@ -216,12 +227,13 @@ def _whole(response: HTTPResponse, url: str) -> bytes:
 
 def _unreachable(url: str, error: BaseException, *, is_connecting: bool = False, by_proxy: bool = False) -> Unreachable:
     if isinstance(error, ssl.SSLError):
-        return Unreachable(url, *tlswords.trouble(error))
+        return Unreachable(url, *tlswords.trouble(error), was_sent=not is_connecting)
     reason = _reason(error, is_connecting=is_connecting)
     if by_proxy:
         reason = f"the proxy did not let us through ({reason})"
     hung_up = isinstance(error, BadStatusLine | ConnectionResetError)
-    return Unreachable(url, reason, tlswords.IF_TLS if hung_up and url.startswith("http://") else "")
+    hint = tlswords.IF_TLS if hung_up and url.startswith("http://") else ""
+    return Unreachable(url, reason, hint, was_sent=not is_connecting)
 
 
 def _reason(error: BaseException, *, is_connecting: bool) -> str:

@@ -12,6 +12,9 @@ from holdfast.errors import Deadlock, NotAllowed, Refused, ServerError
 
 T = TypeVar("T")
 
+NOT_NOW = frozenset({502, 503, 504})
+"""What may be gone when asked again: the server restarts, or what stands in between does."""
+
 
 class Answer(msgspec.Struct, frozen=True):
     """What came back, whatever its status."""
@@ -19,6 +22,8 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     body: bytes
+    url: str = ""
+    """Who answered, where several may have been asked."""
 
     def json(self) -> Any:  # noqa: ANN401 - JSON is whatever the server sent
         """Decode the body; None where it is not JSON."""
@@ -51,20 +56,43 @@ def envelope(answer: Answer) -> Envelope | None:
         return None
 
 
+def lacks_leader(answer: Answer) -> bool:
+    """Tell whether no node leads right now: nothing has happened, and one will lead in a few seconds."""
+    if answer.status != 503:  # noqa: PLR2004 - unavailable
+        return False
+    found = envelope(answer)
+    return found is not None and found.code == "not_leader"
+
+
+def in_words(answer: Answer) -> str:
+    """Say what is answered for a server that cannot serve now: its own words tell of a full disk."""
+    if lacks_leader(answer):
+        return "no node leads right now"
+    found = envelope(answer)
+    said = "" if found is None else f": {found.details or found.error}"
+    return f"it answers {answer.status}{said}"
+
+
+def retry_seconds(answer: Answer) -> float:
+    """Return for how long the server wants to be left alone; 0 if it does not say."""
+    found = envelope(answer)
+    return 0.0 if found is None or found.retry_after_ms is None else found.retry_after_ms / 1_000
+
+
 def decoded(answer: Answer, decoder: Decoder[T], asked: str, url: str) -> T:
     """Return the reply that was promised. Raises `ServerError` for anything else."""
     try:
         return decoder.decode(answer.body or b"null")
     except msgspec.MsgspecError as error:
         raise ServerError(
-            f"{url} does not answer {asked} as a Holdfast server would ({error});"
+            f"{answer.url or url} does not answer {asked} as a Holdfast server would ({error});"
             " check the address, and that server and client have the same version"
         ) from None
 
 
 def refusal(answer: Answer, url: str, token_file: str | None = None) -> Refused:
     """Make an exception of an answer that is not a success. What is about the token names the file that it is from."""
-    refused = _refusal(answer, url)
+    refused = _refusal(answer, answer.url or url)
     if isinstance(refused, NotAllowed):
         refused.token_file = token_file
     return refused
@@ -90,7 +118,7 @@ def _refusal(answer: Answer, url: str) -> Refused:
 
 def _instead(answer: Answer) -> str:
     """Say who may have answered in the place of a Holdfast server."""
-    if answer.status in {502, 503, 504}:
+    if answer.status in NOT_NOW:
         return "a proxy answers, and the server behind it does not: look whether that runs"
     program = answer.headers.get("Server", "").strip()
     named = f" ({program:.60})" if program else ""

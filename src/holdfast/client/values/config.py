@@ -2,6 +2,9 @@
 
 What stands in `client.toml` belongs to the server named there, or to the default one if none is: its token is never
 sent to another one, and neither its CA nor its plain HTTP counts for another one.
+
+An address may be several, with commas in between: those of the nodes of one authority. Each of them is checked as one
+alone is, and the token goes to all of them. So what stands in `client.toml` counts only if it names them all.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from holdfast.errors import SettingsError
 DEFAULT_URL = "http://127.0.0.1:7420"
 CA_VARIABLE = "HOLDFAST_CA_FILE"
 INSECURE_VARIABLE = "HOLDFAST_ALLOW_INSECURE_HTTP"
+ADDRESSES_MAX = 16
+"""How many nodes may be named. Each may cost a try, so a list without an end would be a wait without an end."""
 
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _told: set[str] = set()
@@ -33,6 +38,7 @@ class Target(msgspec.Struct, frozen=True):
     """A server and what to show it. `…_origin` says where each came from."""
 
     url: str
+    """Its address, or those of its nodes with commas in between."""
     url_origin: str
     token: str | None
     token_origin: str
@@ -42,6 +48,20 @@ class Target(msgspec.Struct, frozen=True):
     """The certificates to trust in place of the system's, over https."""
     is_insecure: bool = False
     """Whether the token travels unencrypted to another machine, and somebody allowed it."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where to ask: one address, or several that lead to the same authority."""
+        return tuple(self.url.split(","))
+
+    @property
+    def unencrypted(self) -> tuple[str, ...]:
+        """The addresses on other machines that are asked over plain HTTP."""
+        return tuple(each for each in self.addresses if each.startswith("http://") and not is_loopback(each))
+
+    def at(self, address: str) -> Target:
+        """Return the same for one of its addresses."""
+        return msgspec.structs.replace(self, url=address)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -72,19 +92,21 @@ def find(
     place = str(clientconfig.client_config_dir(environment) / clientconfig.CONFIG_NAME)
     for text, origin in ((url, "the given url"), (environment.get("HOLDFAST_URL"), "HOLDFAST_URL"), (kept.url, place)):
         if text:
-            found, url_origin = _checked_url(text, origin), origin
+            found, url_origin = _checked_urls(text, origin), origin
             break
     else:
-        found, url_origin = DEFAULT_URL, "the default"
-    if not _same_server(_checked_url(kept.url or DEFAULT_URL, place), found):
+        found, url_origin = [DEFAULT_URL], "the default"
+    known = {_origin(urlsplit(each)) for each in _checked_urls(kept.url or DEFAULT_URL, place)}
+    if not known.issuperset(_origin(urlsplit(each)) for each in found):
         kept = ClientConfig()
     token, token_origin, file = _find_token(token, token_file, environment)
     if token is None and file is None and kept.token_file is not None:
         token_origin, file = place, kept.token_file
     if file is not None:
         token = clientconfig.read_token(file)
-    trusted = _find_ca(ca_file, environment, kept, place) if found.startswith("https://") else None
-    target = Target(found, url_origin, token, token_origin, file, trusted)
+    is_tls = any(each.startswith("https://") for each in found)
+    trusted = _find_ca(ca_file, environment, kept, place) if is_tls else None
+    target = Target(",".join(found), url_origin, token, token_origin, file, trusted)
     if allow_insecure_http is None:
         allow_insecure_http = _is_allowed(environment, kept)
     return _guarded(target, allowed=allow_insecure_http)
@@ -92,10 +114,11 @@ def find(
 
 def tell_if_insecure(target: Target) -> None:
     """Say aloud, once in a process, that a token travels unencrypted. Unless logging is set up, it is on stderr."""
-    if target.is_insecure and target.url not in _told:
-        _told.add(target.url)
+    new = [each for each in target.unencrypted if each not in _told] if target.is_insecure else []
+    if new:
+        _told.update(new)
         text = "holdfast: the access token travels to %s unencrypted, as was allowed: whoever is on the way can use it"
-        log.warning(text, target.url)
+        log.warning(text, ", ".join(new))
 
 
 def is_loopback(url: str) -> bool:
@@ -155,8 +178,16 @@ def _checked_token(text: str, origin: str) -> str:
     return text
 
 
+def _checked_urls(text: str, origin: str) -> list[str]:
+    """Take an address, or several with commas in between, each once."""
+    found = list(dict.fromkeys(_checked_url(each.strip() if "," in text else each, origin) for each in text.split(",")))
+    if len(found) > ADDRESSES_MAX:
+        raise SettingsError("url", origin, f"these are {len(found)} addresses", f"at most {ADDRESSES_MAX}")
+    return found
+
+
 def _checked_url(text: str, origin: str) -> str:
-    allowed = "http://host:port or https://host:port"
+    allowed = "http://host:port or https://host:port, or several of them with commas in between"
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -174,22 +205,18 @@ def _checked_url(text: str, origin: str) -> str:
     return parts.scheme + text[len(parts.scheme) :].rstrip("/")
 
 
-def _same_server(one: str, other: str) -> bool:
-    return _origin(urlsplit(one)) == _origin(urlsplit(other))
-
-
 def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _guarded(target: Target, *, allowed: bool) -> Target:
     """Refuse to send a token where everyone on the way can read it, unless somebody says that this is meant."""
-    if target.token is None or not target.url.startswith("http://") or is_loopback(target.url):
+    if target.token is None or not target.unencrypted:
         return target
     if allowed:
         return msgspec.structs.replace(target, is_insecure=True)
     problem = (
-        f"the access token would travel to {target.url} unencrypted; use https://, or a tunnel to a loopback address;"
-        f" if that is meant, set {INSECURE_VARIABLE}=1"
+        f"the access token would travel to {', '.join(target.unencrypted)} unencrypted; use https://, or a tunnel to a"
+        f" loopback address; if that is meant, set {INSECURE_VARIABLE}=1"
     )
     raise SettingsError("url", target.url_origin, problem)

@@ -151,6 +151,14 @@ class SessionInfo(msgspec.Struct, frozen=True):
     metadata: Metadata
 
 
+def gateway_environment(url: str, secret: str) -> dict[str, str]:
+    """Return what `rlock` and its kin need. One address, for programs of others read it too.
+
+    Ours go on to the other addresses if HOLDFAST_URL names them beside it.
+    """
+    return {"GATEWAY_URL": url.partition(",")[0], "SHUTDOWN_SECRET": secret}
+
+
 class OpenedSession(msgspec.Struct, frozen=True):
     """A session that nobody keeps alive: it ends by itself, unless a call with its secret comes before."""
 
@@ -168,7 +176,7 @@ class OpenedSession(msgspec.Struct, frozen=True):
     @property
     def environment(self) -> dict[str, str]:
         """What a child process needs for `rlock` and its kin."""
-        return {"GATEWAY_URL": self.url, "SHUTDOWN_SECRET": self.secret}
+        return gateway_environment(self.url, self.secret)
 
     def __repr__(self) -> str:
         """Show everything but the secret."""

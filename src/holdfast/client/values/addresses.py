@@ -1,0 +1,129 @@
+"""Several addresses of one authority: whom to ask first, when to ask the next, and what it all comes to. Sends nothing.
+
+The nodes of an authority share one store, and each of them passes on what it is asked to the one that leads. So it does
+not matter which of them is asked, only that it answers:
+
+    first ──► a   no connection                        nothing was sent: ask the next, whatever it is
+              b   503 not_leader, overloaded           nothing happened: ask the next, whatever it is
+              c   the answer was lost                  it may have happened: ask the next if it may be sent twice,
+              │                                        else say so, as with one address
+              └─► all were asked: whoever asks rests for a while, and goes round again (`flows/exchange.py`)
+
+A request may be sent twice if it is a GET or has an idempotency key (C5), which stays the same. What flows send twice
+all the same, renewals and the like, they send again themselves, and it goes to the next address.
+
+One that failed is not asked first any more, by no connection of this client; and nobody goes back to it before another
+fails. That is one number, changed in one step: no lock that an interrupt could leave locked. If two find out about the
+same address at once, the second changes nothing.
+
+A dead address must cost little, for a lease may have to be renewed meanwhile. So to connect may take so small a share
+of the time for an answer that all of them together leave half of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.client.values.answer import NOT_NOW, Answer, envelope
+from holdfast.errors import Unreachable
+
+BEGIN_SECONDS = 10.0
+"""How long a stream may take to begin, where another address could be asked instead. It may be silent for longer."""
+_NOTHING_HAPPENED = frozenset({"not_leader", "overloaded"})
+_REFUSED = 300
+"""From here on the text of an error says who answered."""
+
+
+class Addresses:
+    """The addresses of one client, and which of them is asked first."""
+
+    def __init__(self, urls: tuple[str, ...]) -> None:
+        self.urls = urls
+        self._first = 0
+
+    @property
+    def connect_share(self) -> float:
+        """How much of the time for an answer it may take to connect."""
+        return 1 / (2 * len(self.urls))
+
+    def failed(self, at: int) -> None:
+        """Ask the next one first, unless somebody else has found that out already."""
+        if self._first == at:
+            self._first = (at + 1) % len(self.urls)
+
+    def tries(self, *, may_repeat: bool) -> Tries:
+        """Return the tries of a request: one at each address. `may_repeat` says whether it may be sent twice."""
+        return Tries(self, self._first, may_repeat=may_repeat)
+
+
+class Tries:
+    """One try at each address, the first one first. Iterate over it; it ends where there is no other to be asked."""
+
+    def __init__(self, addresses: Addresses, first: int, *, may_repeat: bool) -> None:
+        self._addresses = addresses
+        self._first = first
+        self._may_repeat = may_repeat
+        self._errors: list[Unreachable] = []
+        self._refused: Answer | None = None
+        """A refusal after which nothing has happened."""
+        self._doubtful: Answer | None = None
+        """The answer of somebody in between, who does not know what has happened."""
+        self.left = len(addresses.urls)
+        """How many are still to be asked after the one that is asked now."""
+
+    def __iter__(self) -> Iterator[int]:
+        count = len(self._addresses.urls)
+        for number in range(count):
+            self.left = count - 1 - number
+            yield (self._first + number) % count
+
+    def go_on_after(self, at: int, error: Unreachable) -> bool:
+        """Take note that no answer came. Tells whether another may be asked; else the error is to be raised."""
+        self._addresses.failed(at)
+        if error.was_sent and not self._may_repeat:
+            return False
+        self._errors.append(error.with_traceback(None))  # Else the frames and the error would keep each other.
+        return True
+
+    def settles(self, at: int, answer: Answer) -> bool:
+        """Tell whether this answer is the last word. If not, the next one is to be asked."""
+        if answer.status not in NOT_NOW:
+            return True
+        found = envelope(answer)
+        if found is not None and found.code not in _NOTHING_HAPPENED:
+            return True  # Who leads has said so, and would say the same through another.
+        self._addresses.failed(at)
+        if found is not None:
+            self._refused = answer
+            return False
+        self._doubtful = answer
+        return not self._may_repeat
+
+    def result(self) -> Answer:
+        """Return what all of it comes to. Raises `Unreachable`.
+
+        Only if no copy of the request can have taken effect, the answer is the one that says so.
+        """
+        if any(error.was_sent for error in self._errors):
+            raise self.error()
+        found = self._doubtful or self._refused
+        if found is None:
+            raise self.error()
+        return found
+
+    def named(self, at: int, answer: Answer) -> Answer:
+        """Let a refusal say whose it is: of several addresses, one may be that of another program."""
+        return answer if answer.status < _REFUSED else msgspec.structs.replace(answer, url=self._addresses.urls[at])
+
+    def error(self) -> Unreachable:
+        """Return what went wrong, of all of them."""
+        errors = self._errors
+        problems = dict.fromkeys(error.problem for error in errors)
+        text = ", ".join(problems)
+        if len(problems) > 1:
+            text = ", ".join(f"{error.problem} ({error.url})" for error in errors)
+        hint = next((error.hint for error in errors if error.hint), "")
+        urls = ",".join(self._addresses.urls)
+        return Unreachable(urls, text, hint, was_sent=any(error.was_sent for error in errors))

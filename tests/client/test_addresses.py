@@ -1,0 +1,412 @@
+"""Several addresses of one server: the next one is asked where one does not answer, and nothing is done twice.
+
+Two ways through a proxy to one real server stand for two nodes: what is known at one is known at the other. A node that
+knows no leader is a server of the tests, with the answer that such a node gives.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.client.flows.effects import Policy
+from holdfast.client.values.addresses import Addresses
+from holdfast.client.values.config import Target
+from holdfast.errors import Refused, Unreachable
+from tests.client.driving import acquired
+from tests.client.peer import Peer
+from tests.client.ways import WAYS, Way
+from tests.nodes.proxy import TcpProxy
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.checks import unique, wait_until
+from tests.support.server import ServerProcess
+
+SECONDS_MAX = 30.0
+RENEWALS = 4
+"""So many requests take longer than the term in which they are counted."""
+NOT_LEADER = msgspec.json.encode(
+    {"error": "No leader", "code": "not_leader", "details": "Try again.", "request_id": "r", "retry_after_ms": 200}
+)
+LEADERLESS = (503, {"Content-Type": "application/json", "Retry-After": "1"}, NOT_LEADER)
+PROXY_SAYS = (502, {"Content-Type": "text/html"}, b"<html>bad gateway</html>")
+
+
+@contextmanager
+def peering(answer: tuple[int, dict[str, str], bytes]) -> Iterator[Peer]:
+    with Peer() as server:
+        server.answer = answer
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def peers() -> Iterator[Callable[..., list[Peer]]]:
+    """Makes servers that give one answer each."""
+    with ExitStack() as stack:
+        yield lambda *answers: [stack.enter_context(peering(each)) for each in answers]
+
+
+@pytest.fixture
+def nodes(server: ServerProcess) -> Iterator[tuple[TcpProxy, TcpProxy]]:
+    """Two ways to the server of this file."""
+    with TcpProxy(server.host, server.port) as one, TcpProxy(server.host, server.port) as other:
+        yield one, other
+
+
+@pytest.fixture(params=WAYS)
+def open_way(request: pytest.FixtureRequest, nowhere: dict[str, str]) -> Iterator[Callable[..., Way]]:
+    """Makes transports of either kind, to several addresses."""
+    made: list[Way] = []
+
+    def make(*addresses: str) -> Way:
+        target = Target(",".join(addresses), "a test", "secret-token", "a test")
+        made.append(Way(request.param, target, nowhere))
+        return made[-1]
+
+    yield make
+    for way in made:
+        way.close()
+
+
+@contextmanager
+def nobody() -> Iterator[str]:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """An address that takes connections and never answers, as a process that was stopped does."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def url_of(*proxies: TcpProxy) -> str:
+    return ",".join(f"http://{each.host}:{each.port}" for each in proxies)
+
+
+def keys(peer: Peer) -> list[str | None]:
+    return [headers.get("idempotency-key") for _, _, headers, _ in peer.asked]
+
+
+# Which address is asked, and when the next.
+
+
+def test_one_that_is_not_there_is_left(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+    """N-35: where nobody listens nothing was sent, so the next is asked, whatever it is; and it stays with that one."""
+    (peer,) = peers((200, {}, b'{"value": 1}'))
+    with nobody() as dead:
+        way = open_way(dead, peer.url)
+        assert way.send("POST", "/x", {}).status == 200
+        for _ in range(5):
+            assert way.send("GET", "/y").status == 200
+    assert len(peer.asked) == 6
+
+
+def test_without_a_leader_the_next_is_asked_with_the_same_key(
+    open_way: Callable[..., Way], peers: Callable[..., list[Peer]]
+) -> None:
+    """N-35: `not_leader` says that nothing happened: the same request goes to the next, with the same key."""
+    lost, leads = peers(LEADERLESS, (200, {}, b'{"value": 1}'))
+    way = open_way(lost.url, leads.url)
+    assert way.send("POST", "/x", {"a": 1}, "k-1").status == 200
+    assert way.send("POST", "/x", {"a": 2}, "k-2").status == 200
+    assert (keys(lost), keys(leads)) == (["k-1"], ["k-1", "k-2"])
+    assert lost.asked[0][3] == leads.asked[0][3]
+    assert {headers["authorization"] for _, _, headers, _ in lost.asked + leads.asked} == {"Bearer secret-token"}
+
+
+def test_without_a_key_too(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+    """What has no key is sent to the next as well, after an answer by which nothing happened."""
+    lost, leads = peers(LEADERLESS, (200, {}, b"{}"))
+    assert open_way(lost.url, leads.url).send("POST", "/x", {}).status == 200
+    assert (len(lost.asked), len(leads.asked)) == (1, 1)
+
+
+def test_all_without_a_leader(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+    """If none of them knows a leader, each was asked once, and that is the answer. Dead ones do not change it."""
+    one, other = peers(LEADERLESS, LEADERLESS)
+    with nobody() as dead:
+        answer = open_way(one.url, dead, other.url).send("POST", "/x", {}, "k")
+    assert (answer.status, answer.body) == (503, NOT_LEADER)
+    assert (len(one.asked), len(other.asked)) == (1, 1)
+
+
+@pytest.mark.parametrize("code", ["storage_unavailable", "outcome_unknown"])
+def test_what_the_leader_says_is_its_word(
+    open_way: Callable[..., Way], peers: Callable[..., list[Peer]], code: str
+) -> None:
+    """A refusal of the one that leads is not asked of another: all of them would pass it on to the same one."""
+    body = msgspec.json.encode({"error": "No", "code": code, "details": "Because.", "request_id": "r"})
+    one, other = peers((503, {}, body), (200, {}, b"{}"))
+    assert open_way(one.url, other.url).send("POST", "/x", {}, "k").body == body
+    assert other.asked == []
+
+
+def test_a_lost_answer_is_not_asked_for_blindly(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+    """C5: what has no key may have happened when its answer is lost, so it is not sent again; the next request is."""
+    (peer,) = peers((200, {}, b"{}"))
+    with silent() as hangs:
+        way = open_way(hangs, peer.url)
+        with pytest.raises(Unreachable) as caught:
+            way.send("POST", "/x", {})
+        assert caught.value.was_sent
+        assert peer.asked == []
+        assert way.send("POST", "/y", {}).status == 200, "the one that hangs is not asked first any more"
+
+
+@pytest.mark.parametrize(("method", "key"), [("GET", None), ("POST", "k")])
+def test_a_silent_one_is_left(
+    open_way: Callable[..., Way], peers: Callable[..., list[Peer]], method: str, key: str | None
+) -> None:
+    """What may be sent twice goes to the next when one is silent; and no other request waits for the silent one."""
+    (peer,) = peers((200, {}, b"{}"))
+    with silent() as hangs:
+        way = open_way(hangs, peer.url)
+        began = time.monotonic()
+        assert way.send(method, "/x", {} if key else None, key).status == 200
+        first = time.monotonic() - began
+        for _ in range(20):
+            way.send("GET", "/y")
+        assert time.monotonic() - began - first < 10 * first, "none of the twenty others waited for it"
+
+
+def test_lost_and_without_a_leader_is_unknown(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+    """N-12: if one copy may have happened, it is not said that nothing did, though the others say so of theirs."""
+    (peer,) = peers(LEADERLESS)
+    with silent() as hangs, pytest.raises(Unreachable) as caught:
+        open_way(hangs, peer.url).send("POST", "/x", {}, "k")
+    assert caught.value.was_sent
+    assert len(peer.asked) == 1
+
+
+def test_a_proxy_without_a_server(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+    """A 502 of a proxy leaves open what happened: with a key the next is asked, without one it is the answer."""
+    proxy, server = peers(PROXY_SAYS, (200, {}, b"{}"))
+    assert open_way(proxy.url, server.url).send("POST", "/x", {}, "k").status == 200
+    way = open_way(proxy.url, server.url)
+    assert way.send("POST", "/x", {}).status == 502
+    assert way.send("POST", "/x", {}).status == 200
+
+
+def test_the_error_names_all_of_them(open_way: Callable[..., Way]) -> None:
+    """If none answers, the error says what was wrong with each, and that nothing was sent."""
+    with nobody() as one, nobody() as other, pytest.raises(Unreachable) as caught:
+        open_way(one, other, "http://host.invalid").send("GET", "/x")
+    assert not caught.value.was_sent
+    assert caught.value.url == f"{one},{other},http://host.invalid"
+    assert one in caught.value.problem and other in caught.value.problem and "host.invalid" in caught.value.problem
+
+
+def test_two_that_find_out_at_once_move_on_once() -> None:
+    """Those who fail at the same address at the same time do not pass over the one behind it."""
+    addresses = Addresses(("a", "b", "c"))
+    for _ in range(2):
+        addresses.failed(0)
+    assert list(addresses.tries(may_repeat=True)) == [1, 2, 0]
+    addresses.failed(2)
+    assert list(addresses.tries(may_repeat=True)) == [1, 2, 0], "only the one that is asked first is left by that"
+    for at in (1, 2, 0):
+        addresses.failed(at)
+    assert list(addresses.tries(may_repeat=True)) == [1, 2, 0]
+
+
+@pytest.mark.parametrize("count", [2, 3, 16])
+def test_to_connect_leaves_half_of_the_time(count: int) -> None:
+    """Addresses where no connection comes about cost less than half of what there is for an answer, all together."""
+    addresses = Addresses(tuple(map(str, range(count))))
+    assert addresses.connect_share * (count - 1) < 0.5
+
+
+# Clients of both kinds.
+
+
+def test_claims_through_the_one_that_answers(
+    open_client: Callable[..., Any], server: ServerProcess, peers: Callable[..., list[Peer]], job: str
+) -> None:
+    """N-35: a dead address and one without a leader before the right one: a claim is held, renewed and given back."""
+    (lost,) = peers(LEADERLESS)
+    with nobody() as dead:
+        client = open_client(url=f"{dead},{lost.url},{server.url}")
+        with client.claim(job, ttl=60) as claim:
+            claim.renew()
+            assert client.get_job_owner(job) is not None
+        assert client.get_job_owner(job) is None
+    assert len(lost.asked) == 1
+
+
+def test_a_stopped_server_is_left(
+    open_client: Callable[..., Any], server: ServerProcess, tmp_path: Path, job: str
+) -> None:
+    """A server that was stopped (SIGSTOP) takes connections and is silent: it costs its share of the time, once."""
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as stopped:
+        client = open_client(url=f"{stopped.url},{server.url}", answer_seconds=1)
+        stopped.pause()
+        began = time.monotonic()
+        with client.claim(job, ttl=60):
+            pass
+        assert 0.9 < time.monotonic() - began < SECONDS_MAX
+        began = time.monotonic()
+        assert client.get_job_owner(job) is None
+        assert time.monotonic() - began < 0.9
+        stopped.resume()
+
+
+def test_a_lease_outlives_its_first_address(
+    open_client: Callable[..., Any], nodes: tuple[TcpProxy, TcpProxy], job: str
+) -> None:
+    """N-35: renewals go to the other address when the first is silent, soon enough for a term of two seconds."""
+    one, other = nodes
+    client = open_client(url=url_of(one, other))
+    with client.claim(job, ttl=2) as claim:
+        one.hold()
+        wait_until(lambda: other.fates.total() >= RENEWALS or claim.remaining == 0, seconds_max=SECONDS_MAX)
+        assert claim.remaining > 0
+    one.mend()
+
+
+def test_a_lease_outlives_one_that_is_cut(
+    open_client: Callable[..., Any], nodes: tuple[TcpProxy, TcpProxy], job: str
+) -> None:
+    """The same where connections are reset, and there and back again."""
+    one, other = nodes
+    client = open_client(url=url_of(one, other))
+    with client.claim(job, ttl=2) as claim:
+        for broken, mended in ((one, other), (other, one), (one, other)):
+            mended.mend()
+            broken.cut()
+            until = mended.fates.total() + RENEWALS
+            wait_until(
+                lambda way=mended, until=until: way.fates.total() >= until or claim.remaining == 0,  # type: ignore[misc]
+                seconds_max=SECONDS_MAX,
+            )
+            assert claim.remaining > 0
+
+
+def test_a_wait_comes_back_to_its_place(
+    open_client: Callable[..., Any],
+    nodes: tuple[TcpProxy, TcpProxy],
+    server: ServerProcess,
+    operator: Api,
+    job: str,
+) -> None:
+    """W2, decision 0046: whoever waits through a node that goes away stands at the same place, at another node."""
+    one, other = nodes
+    held = operator.acquired(job, owner="ben", ttl_seconds=600)
+    client = open_client(url=url_of(one, other))
+    places: list[Any] = []
+    got: list[str] = []
+
+    def wait() -> None:
+        with client.claim(job, ttl=60, wait=60, on_wait=places.append, owner="first") as claim:
+            got.append(claim.owner)
+
+    first = threading.Thread(target=wait)
+    first.start()
+    wait_until(lambda: any(place.position == 1 for place in places), seconds_max=SECONDS_MAX)
+    behind = open_client(url=server.url)
+
+    def wait_behind() -> None:
+        with behind.claim(job, ttl=60, wait=60, owner="second") as claim:
+            got.append(claim.owner)
+
+    second = threading.Thread(target=wait_behind)
+    second.start()
+    wait_until(lambda: operator.get(f"/locks/{job}").json()["waiting"] == 2, seconds_max=SECONDS_MAX)
+    one.cut()
+    seen = len(places)
+    wait_until(lambda: len(places) > seen and places[-1].away is None, seconds_max=SECONDS_MAX)
+    assert places[-1].position == 1 and places[-1].rejoined == 0
+    operator.release(job, held["lease_id"])
+    for each in (first, second):
+        each.join(SECONDS_MAX)
+    assert got == ["first", "second"]
+    assert other.fates.total() > 0
+
+
+def test_events_go_on_at_another_address(
+    open_client: Callable[..., Any], nodes: tuple[TcpProxy, TcpProxy], operator: Api
+) -> None:
+    """Who follows events through a node that goes away misses nothing and hears nothing twice."""
+    one, other = nodes
+    prefix = unique("followed")
+    events = open_client(url=url_of(one, other)).events(prefix)
+    seen: list[str] = []
+
+    def follow() -> None:
+        for event in events:
+            seen.append(event.job_id)
+            if event.job_id.endswith("/last"):
+                return
+
+    reader = threading.Thread(target=follow)
+    reader.start()
+    wait_until(lambda: one.connections > 0, seconds_max=SECONDS_MAX)
+    names = [f"{prefix}/{number}" for number in range(6)] + [f"{prefix}/last"]
+    operator.acquired(names[0])
+    wait_until(lambda: seen == names[:1], seconds_max=SECONDS_MAX)
+    one.cut()
+    for name in names[1:]:
+        operator.acquired(name)
+    reader.join(SECONDS_MAX)
+    assert seen == names
+    assert other.fates.total() > 0
+
+
+def test_without_a_leader_is_said_plainly(
+    open_client: Callable[..., Any], peers: Callable[..., list[Peer]], job: str
+) -> None:
+    """N-31: if no node leads for as long as it is asked, the refusal says so, and when to try again."""
+    one, other = peers(LEADERLESS, LEADERLESS)
+    client = open_client(url=f"{one.url},{other.url}", retry_seconds=0)
+    with pytest.raises(Refused) as caught:
+        client.claim_job(job)
+    assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "not_leader", 0.2)
+
+
+def test_it_waits_for_a_leader(open_client: Callable[..., Any], peers: Callable[..., list[Peer]], job: str) -> None:
+    """N-35: they are asked again and again while no node leads, with one key, until one does."""
+    one, other = peers(LEADERLESS, LEADERLESS)
+    client = open_client(url=f"{one.url},{other.url}", retry_seconds=0.5)
+    grants = acquired().body
+
+    def elect() -> None:
+        wait_until(lambda: len(one.asked) + len(other.asked) >= 6, seconds_max=SECONDS_MAX)
+        other.answer = (200, {}, grants)
+
+    electing = threading.Thread(target=elect)
+    electing.start()
+    assert client.claim_job(job).lease_id
+    electing.join(SECONDS_MAX)
+    assert len({*keys(one), *keys(other)}) == 1
+
+
+def test_a_wait_looks_around_sooner(open_client: Callable[..., Any]) -> None:
+    """What one request may wait, and what its answer may take, is less where others could be asked."""
+
+    def policy_of(url: str, **options: Any) -> Policy:  # noqa: ANN401 - passed on as it is
+        client = open_client(url=url, **options)
+        policy: Policy = getattr(client, "_inner", client)._policy
+        return policy
+
+    one, two, four = (",".join(f"http://127.0.0.1:{port}" for port in range(1, count + 1)) for count in (1, 2, 4))
+    assert [(policy_of(url).addresses, policy_of(url).answer_seconds) for url in (one, two, four)] == [
+        (1, 10.0),
+        (2, 5.0),
+        (4, 3.0),
+    ]
+    assert policy_of(four, answer_seconds=1).answer_seconds == 1.0
