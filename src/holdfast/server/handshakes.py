@@ -19,6 +19,7 @@ from holdfast.server.doors.lane import CONNECTIONS_TOLD_MAX, Lane
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
     from holdfast.server.doors.lanes import Lanes
 
@@ -32,8 +33,16 @@ log = logging.getLogger("holdfast.server")
 class SecureListener:
     """Takes the connections of one socket, and begins their handshakes."""
 
-    def __init__(self, lanes: Lanes, listener: socket.socket, context: ssl.SSLContext) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        secured: Callable[[Lanes, Handshake], asyncio.BaseProtocol] | None = None,
+    ) -> None:
+        """`secured` makes what takes the place of a handshake that succeeded; a lane, if nobody says otherwise."""
         self._lanes = lanes
+        self._secured = secured or _Secured
         self._listener = listener
         self._context = context
         self._loop = asyncio.get_running_loop()
@@ -61,18 +70,24 @@ class SecureListener:
                 self._again = self._loop.call_later(AGAIN_SECONDS, self._listen)
                 return
             connection.setblocking(False)
-            Handshake(self._lanes, connection).begin(self._context)
+            Handshake(self._lanes, connection, self._secured).begin(self._context)
 
 
 class Handshake:
     """One connection until it can be asked on. Nobody is known there."""
 
-    __slots__ = ("_connection", "_lanes", "_task", "is_known", "known_as", "loop")
+    __slots__ = ("_connection", "_lanes", "_secured", "_task", "is_known", "known_as", "loop")
 
     known_as: str | None
 
-    def __init__(self, lanes: Lanes, connection: socket.socket) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        connection: socket.socket,
+        secured: Callable[[Lanes, Handshake], asyncio.BaseProtocol],
+    ) -> None:
         self._lanes = lanes
+        self._secured = secured
         self._connection = connection
         self._task: asyncio.Task[None] | None = None
         self.loop = asyncio.get_running_loop()
@@ -90,7 +105,7 @@ class Handshake:
         seconds = self._lanes.settings.header_timeout_seconds
         try:
             await self.loop.connect_accepted_socket(
-                lambda: _Secured(self._lanes, self),
+                lambda: self._secured(self._lanes, self),
                 self._connection,
                 ssl=context,
                 ssl_handshake_timeout=seconds,

@@ -32,6 +32,7 @@ OPERATING: tuple[Operation, ...] = (
         health.alive,
         "Whether the process answers",
         any_host=True,
+        is_local=True,
         replies={200: replies.ReadyReply},
     ),
     Operation(

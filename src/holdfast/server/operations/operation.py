@@ -53,6 +53,8 @@ class Operation(msgspec.Struct, frozen=True):
 
     any_host: bool = False
     """Whether it answers to any name in `Host`: those who look after the server's health may not know its own."""
+    is_local: bool = False
+    """Whether every node answers it by itself: its handler looks at nothing but the call, not even at the `Api`."""
 
     # What is done on the way to the handler. `reading.by_token` has the order.
 

@@ -37,8 +37,8 @@ _CLAIM = (
 _DOCUMENTS = Documents(lambda: OPERATIONS)
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("GET", "/", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}),
-    Operation("GET", "/docs", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}),
+    Operation("GET", "/", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}, is_local=True),
+    Operation("GET", "/docs", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}, is_local=True),
     *OPERATING,
     Operation(
         "POST",
@@ -268,8 +268,22 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: "text/event-stream"},
         problems=(*_NAME, "forbidden", "quota_exceeded", "capacity_exceeded"),
     ),
-    Operation("GET", "/openapi.json", _DOCUMENTS.openapi_json, "This document", replies={200: "application/json"}),
-    Operation("GET", "/openapi.yaml", _DOCUMENTS.openapi_yaml, "This document", replies={200: "application/yaml"}),
+    Operation(
+        "GET",
+        "/openapi.json",
+        _DOCUMENTS.openapi_json,
+        "This document",
+        replies={200: "application/json"},
+        is_local=True,
+    ),
+    Operation(
+        "GET",
+        "/openapi.yaml",
+        _DOCUMENTS.openapi_yaml,
+        "This document",
+        replies={200: "application/yaml"},
+        is_local=True,
+    ),
     Operation(
         "GET",
         "/sessions",

@@ -1,0 +1,89 @@
+"""Whom a follower knows, and how many large bodies it takes from those whom it does not know.
+
+A follower has no state, so it cannot tell a right token from a wrong one. The leader tells with each answer who asked,
+and the follower remembers the bearer tokens that were let in last. It gives nobody a right: the leader looks at each
+request anew.
+
+A body over 16 KiB is read for a bearer that is known. Of all others a follower takes `BODIES_MAX` at a time and
+`PER_PLACE_MAX` from one address, `BODIES_BYTES_MAX` bytes of them together; beyond that they are refused before they
+are read (decision 0032 says why: at the leader nobody unknown may send one at all). A place is free again when the body
+is complete, and at the latest when the time for a body is over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.server.doors.request import Request
+
+BEARERS_MAX, BEARER_BYTES_MAX = 4_096, 512
+BODIES_MAX = 64
+PER_PLACE_MAX = 4
+BODIES_BYTES_MAX = 32 * 2**20
+RETRY_MS = 1_000
+
+
+class Bearers:
+    """The bearer tokens that were let in last."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, str] = {}
+        """By header: whose it is. The one that was added first is forgotten first."""
+
+    def note(self, bearer: bytes | None, principal: str | None) -> None:
+        """Know who asked with a token; None: it was not let in."""
+        if bearer is None:
+            return
+        if principal is None:
+            self._known.pop(bearer, None)
+        elif self._known.get(bearer) != principal and len(bearer) <= BEARER_BYTES_MAX:
+            while len(self._known) >= BEARERS_MAX:
+                del self._known[next(iter(self._known))]
+            self._known[bearer] = principal
+
+    def knows(self, request: Request) -> bool:
+        """Tell whether whoever asks is known: by the token, or because the connection is a user's already."""
+        # A door sets `on_known` as long as nobody is known there.
+        return request.on_known is None or request.authorization in self._known
+
+
+class LargeBodies:
+    """The large bodies of strangers that are being read."""
+
+    def __init__(self, seconds_max: int) -> None:
+        """`seconds_max` is how long a body may take to arrive."""
+        self._ms_max = seconds_max * 1000
+        self._places: dict[str, tuple[int, str, int]] = {}
+        """By request id: since when, from where, and how large it may become. The eldest first."""
+        self._from: Counter[str] = Counter()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def take(self, request_id: str, place: str, size: int, now_ms: int) -> None:
+        """Let a body be read, or raise that too many are."""
+        while self._places and now_ms - next(iter(self._places.values()))[0] > self._ms_max:
+            self.free(next(iter(self._places)))
+        is_full = len(self._places) >= BODIES_MAX or self.bytes + size > BODIES_BYTES_MAX
+        if is_full or self._from[place] >= PER_PLACE_MAX:
+            text = "This node follows, and does not know your access token yet. Too many large bodies of others whom it"
+            text += " does not know are being read: send a small request first, or try again."
+            raise Problem("overloaded", text, retry_after_ms=RETRY_MS)
+        self._places[request_id] = now_ms, place, size
+        self._from[place] += 1
+        self.bytes += size
+
+    def free(self, request_id: str) -> None:
+        """Know that a body is complete, or will never be."""
+        found = self._places.pop(request_id, None)
+        if found is not None:
+            _, place, size = found
+            self.bytes -= size
+            self._from[place] -= 1
+            if not self._from[place]:
+                del self._from[place]

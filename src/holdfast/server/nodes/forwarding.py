@@ -1,0 +1,377 @@
+"""What a follower does with a request: it passes it on to the leader over a link, and holds it while there is none.
+
+    lane ──► Forwarding ──► Link ══════════════► leader
+               │   ▲          │ lost, or `not_leader`
+               ▼   │          ▼
+              Held ◄──────────┘          5 s in all, then 503
+
+It has the same few methods as the routes and the ASGI door, so lanes do not know the difference (`Lanes.answer_from`).
+The follower checks sizes, times, connections, paths and names in `Host`; who may do what is the leader's to know. If
+this node itself begins to lead, what is held goes to its own routes. `pending` says what may be sent again, and when
+`not_leader` and when `outcome_unknown` is said.
+
+Every request is held by one queue and in one order, and handed over a few at a time: a new leader that got thousands at
+once would stand still for all others.
+
+**Who waits in line.** A client that leaves is told to the leader if its request may be waiting there: that is one whose
+body says so, in plain letters or in escapes that nobody here reads. Until then a client that closes only its sending
+side gets its answer, as at the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from holdfast.server.access.wrongtokens import place_of
+from holdfast.server.doors.lanes import Front, NothingDue
+from holdfast.server.nodes.bearers import Bearers, LargeBodies
+from holdfast.server.nodes.link.streams import Here
+from holdfast.server.nodes.pending import Held, Pending
+from holdfast.server.nodes.relaying import read_body, relay, respond, until_disconnected
+from holdfast.server.operations.call import NOBODY, Call
+from holdfast.server.operations.finding import Finder
+from holdfast.server.operations.operation import Key
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
+from holdfast.server.render import envelope
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.engine.clock import Clock
+    from holdfast.server.access.proxies import Proxies
+    from holdfast.server.doors.exchange import Receive, Scope, Send
+    from holdfast.server.doors.request import Request
+    from holdfast.server.nodes.link.follower import Link
+    from holdfast.server.nodes.link.frames import Answered, Begun
+    from holdfast.server.nodes.node import Node
+    from holdfast.server.nodes.tenure import Tenure
+    from holdfast.server.operations.call import Envelope, Reply
+    from holdfast.server.operations.operation import Operation
+    from holdfast.settings import Settings
+
+HANDED_OVER_PER_TURN = 64
+LOOK_SECONDS = 0.1
+"""How often those that are held are looked at."""
+RETRY_MS = 200
+NOT_LEADER = "This node follows, and there is no leader at the moment: ask again."
+UNKNOWN = (
+    "The leader went away before it answered, so nobody here knows whether this was done. Ask again with the same"
+    " Idempotency-Key, or look first."
+)
+_UNAVAILABLE, _UNAUTHORISED = 503, 401
+_SAFE = frozenset({b"GET", b"HEAD"})
+_BACKSLASH = ord("\\")
+
+log = logging.getLogger("holdfast.server.nodes")
+
+
+class Row:
+    """What a follower must know of an operation."""
+
+    __slots__ = ("body_bytes_max", "has_body", "honours_key", "is_local", "is_stream", "operation")
+
+    def __init__(self, settings: Settings, operation: Operation) -> None:
+        self.operation = operation
+        self.is_stream = operation.is_stream
+        self.is_local = operation.is_local
+        self.has_body = operation.body is not None
+        self.honours_key = operation.key is not Key.IGNORED
+        self.body_bytes_max = size_of(operation, settings).bytes_max
+
+
+class Forwarding(Finder[Row]):
+    """Passes requests on, in the place of routes and door."""
+
+    whole_methods = frozenset({b"POST"})
+    """As the door has them: the one stream that is asked for with POST never comes by a repeated head."""
+
+    def __init__(
+        self,
+        node: Node,
+        settings: Settings,
+        operations: tuple[Operation, ...],
+        clock: Clock,
+        proxies: Proxies,
+        *,
+        local: Mapping[bytes, Callable[[Request, Reply], None]] | None = None,
+    ) -> None:
+        """`local` answers paths that are about this node, whoever leads."""
+        super().__init__(settings, operations, partial(Row, settings))
+        self._node = node
+        self._read_ms = clock.monotonic_ms
+        self._proxies = proxies
+        self._local = dict(local or {})
+        self._scheme = "http" if settings.tls_cert is None else "https"
+        self._link: Link | None = None
+        self._epoch: int | None = None
+        self._held = Held(self._read_ms)
+        self._handing_over = self._is_ticking = False
+        self._bearers = Bearers()
+        self._bodies = LargeBodies(settings.body_timeout_seconds)
+        self._answering: tuple[Request, str | None] | None = None
+        """What is being answered right now, and who asked for it."""
+
+    # What lanes ask: as the routes and the door.
+
+    def front(self) -> Front:
+        """Return what lanes answer from while this node follows."""
+        says = [(b"holdfast-node", self._node.me.node.encode("ascii", "replace"))]
+        if self._epoch is not None:
+            says.append((b"holdfast-epoch", b"%d" % self._epoch))
+        return Front(self, self, self._principal_of, NothingDue(), tuple(says))
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        """Answer a request; `reply` is called once, now or later, never twice."""
+        try:
+            if request.host not in self._passed_hosts:
+                self.check_host(request)
+            local = self._local.get(request.path)
+            if local is not None and request.method in _SAFE:
+                local(request, reply)
+                return
+            row, _ = self.find(request.method, request.path)
+            if row.is_stream:
+                raise self.no_route(request.path)
+        except Problem as problem:
+            self.refuse(problem, request, reply)
+            return
+        if row.is_local:
+            self._answer_by_itself(row.operation, request, reply)
+            return
+        if self._bodies:
+            self._bodies.free(request.request_id)
+        may_repeat = request.method in _SAFE or (request.key is not None and row.honours_key)
+        self._pass_on(Pending(request, reply, self._read_ms(), may_repeat=may_repeat))
+
+    def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
+        """Refuse a request in the words of its route. It rests on no state, so it is said at once."""
+        words: Envelope = envelope
+        with contextlib.suppress(Problem):
+            words = self.find(request.method, request.path)[0].operation.refusal
+        reply(request, *words(problem, request))
+
+    def is_in_pieces(self, request: Request) -> bool:
+        """Tell whether a request is for a stream."""
+        with contextlib.suppress(Problem):
+            return self.find(request.method, request.path)[0].is_stream
+        return False
+
+    def body_limit(self, request: Request) -> int:
+        """Return how many bytes of body a request may send, or raise why no more than a small one."""
+        self.check_host(request)
+        row, _ = self.find(request.method, request.path)
+        if row.body_bytes_max > SMALL_BODY_BYTES and not self._bearers.knows(request):
+            announced = request.headers.get(b"content-length", b"")
+            size = int(announced[-16:]) if announced.isdigit() else row.body_bytes_max
+            place = place_of(self._proxies.client_of(request))
+            self._bodies.take(request.request_id, place, min(size, row.body_bytes_max), self._read_ms())
+        return row.body_bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request for a stream."""
+        request: Request = scope["extensions"]["holdfast.request"]
+        try:
+            self.check_host(request)
+            row, _ = self.find(request.method, request.path)
+            if row.has_body:
+                request.body = await read_body(receive)
+                self._bodies.free(request.request_id)
+        except Problem as problem:
+            await respond(send, request, *envelope(problem, request))
+            return
+        pending = Pending(request, None, self._read_ms(), may_repeat=True)
+        disconnected = asyncio.create_task(until_disconnected(receive))
+        self._pass_on(pending)
+        try:
+            here = await relay(pending, disconnected, send, self._took)
+        finally:
+            disconnected.cancel()
+            self._left(pending)
+        if here is not None:
+            await here(scope, _again(request, receive), send)
+
+    def _principal_of(self, request: Request) -> str | None:
+        """Return who asked. It is asked for while that is answered, and never later."""
+        answering = self._answering
+        return answering[1] if answering is not None and answering[0] is request else None
+
+    def _answer_by_itself(self, operation: Operation, request: Request, reply: Reply) -> None:
+        """Answer what looks at nothing: documents."""
+        nothing: Any = None
+        operation.handler(nothing, Call(operation.refusal, request, reply, "", None, None, NOBODY, nothing))
+
+    # On its way.
+
+    def _pass_on(self, pending: Pending) -> None:
+        link = self._link
+        if link is not None and not len(self._held) and link.has_room():
+            self._ask(link, pending)
+        else:
+            self._hold(pending)
+
+    def _ask(self, link: Link, pending: Pending) -> None:
+        request = pending.request
+        headers = request.headers
+        client, scheme = request.peer, self._scheme
+        if b"x-forwarded-for" in headers:
+            client = str(self._proxies.client_of(request) or client)
+        if b"x-forwarded-proto" in headers:
+            scheme = self._proxies.scheme_of(request, scheme)
+        pending.scheme = scheme
+        body = request.body
+        may_wait = b"wait" in body or _BACKSLASH in body
+        request.on_disconnect = partial(self._left, pending) if may_wait and pending.reply is not None else None
+        link.ask(pending, client, self._read_ms())
+
+    def _hold(self, pending: Pending) -> None:
+        """Hold a request until somebody can answer it, or give it up."""
+        if pending.is_answered:
+            return
+        pending.is_stranger = not self._bearers.knows(pending.request)
+        if not self._held.put(pending):
+            self._give_up(pending)
+            return
+        pending.request.on_disconnect = partial(self._left, pending)
+        self._tick_soon()
+        self.hand_over_soon()
+
+    def _left(self, pending: Pending) -> None:
+        """Know that nobody waits for it any more."""
+        pending.is_answered = True
+        self._held.drop(pending)
+        if self._link is not None:
+            self._link.drop(pending)
+
+    def _took(self, pending: Pending, size: int) -> None:
+        if self._link is not None:
+            self._link.took(pending, size)
+
+    def _give_up(self, pending: Pending) -> None:
+        code, text = ("outcome_unknown", UNKNOWN) if pending.is_uncertain else ("not_leader", NOT_LEADER)
+        request = pending.request
+        words: Envelope = envelope
+        with contextlib.suppress(Problem):
+            words = self.find(request.method, request.path)[0].operation.refusal
+        pending.answer(*words(Problem(code, text, retry_after_ms=RETRY_MS), request))
+
+    def hand_over_soon(self) -> None:
+        """Look whether somebody can answer what is held."""
+        if not self._handing_over:
+            self._handing_over = True
+            asyncio.get_running_loop().call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        """Hand over some of what is held, if there is somebody to take it."""
+        self._handing_over = False
+        for _ in range(HANDED_OVER_PER_TURN):
+            tenure, link = self._node.tenure(), self._link
+            if not len(self._held):
+                return
+            if tenure is not None:
+                self._answer_here(self._held.first(), tenure)
+            elif link is not None and link.has_room():
+                self._ask(link, self._held.first())
+            else:
+                return
+        self.hand_over_soon()
+
+    def _answer_here(self, pending: Pending, tenure: Tenure) -> None:
+        """Let our own routes answer: this node leads now."""
+        request = pending.request
+        request.on_disconnect = None
+        request.held_ms = self._read_ms() - pending.received_ms
+        pending.is_answered = True
+        if pending.inbox is not None:
+            pending.inbox.put(Here(tenure.door))
+        elif pending.reply is not None:
+            tenure.routes.handle(request, pending.reply)
+
+    def _tick_soon(self) -> None:
+        if not self._is_ticking:
+            self._is_ticking = True
+            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        """Give up what was held for too long, and try again with the rest."""
+        self._is_ticking = False
+        for pending in self._held.overdue():
+            self._give_up(pending)
+        if len(self._held):
+            self._tick_soon()
+            self.hand_over_soon()
+
+    # What the link says.
+
+    def answered(self, link: Link, pending: Pending, answer: Answered) -> None:
+        """Take the whole answer to a request."""
+        if answer.status == _UNAVAILABLE and b'"not_leader"' in answer.body:
+            # This copy was not decided: the request waits as if it had not been sent.
+            link.rest()
+            self._hold(pending)
+            return
+        if answer.principal is not None or answer.status == _UNAUTHORISED:
+            self._recognise(pending.request, answer.principal)
+        self._answering = pending.request, answer.principal
+        pending.answer(answer.status, answer.body, answer.headers)
+        self._answering = None
+
+    def begun(self, pending: Pending, begun: Begun) -> None:
+        """Know that an answer in pieces has begun: it is never asked for again."""
+        pending.is_answered = True
+        self._recognise(pending.request, begun.principal)
+
+    def _recognise(self, request: Request, principal: str | None) -> None:
+        """Know who asked, or that nobody was let in."""
+        self._bearers.note(request.authorization, principal)
+        if principal is not None and request.on_known is not None:
+            # One with too many connections stays a stranger here: the answer is decided, but it gives way first.
+            with contextlib.suppress(Problem):
+                request.on_known(principal)
+
+    def link_opened(self, link: Link, epoch: int) -> None:
+        """Know that requests can be passed on."""
+        self._link, self._epoch = link, epoch
+        self._node.is_linked = True
+        if link.lanes.routes is self:
+            link.lanes.answer_from(self.front())
+        self.hand_over_soon()
+
+    def link_has_room(self, link: Link) -> None:
+        """Know that more may be asked again."""
+        if link is self._link and len(self._held):
+            self.hand_over_soon()
+
+    def link_lost(self, link: Link, unanswered: Sequence[Pending]) -> None:
+        """Know that a link is over. What it did not answer may or may not have been done."""
+        if link is self._link:
+            self._link = None
+            self._node.is_linked = False
+        for pending in unanswered:
+            if pending.is_answered:
+                if pending.inbox is not None:
+                    pending.inbox.put_cut()
+                continue
+            pending.is_uncertain = True
+            if pending.may_repeat:
+                self._hold(pending)
+            else:
+                self._give_up(pending)
+
+
+def _again(request: Request, receive: Receive) -> Receive:
+    """Return a `receive` that gives a body once more that was read already."""
+    given = False
+
+    async def again() -> dict[str, Any]:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": request.body, "more_body": False}
+
+    return again

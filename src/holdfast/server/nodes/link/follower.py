@@ -1,0 +1,265 @@
+"""The follower's end of a link to the leader: requests go out with a number, answers come back with it.
+
+A link is for one tenure. A number is used once, and an answer is for the request that has its number on this link: so
+nothing that comes late can answer another request. When the link is over, for whatever reason, all that it did not
+answer is handed back to its owner, which knows what may be sent again (`pending`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from holdfast.server.nodes.link.framed import Framed
+from holdfast.server.nodes.link.frames import (
+    ANSWER_BYTES_MAX,
+    PREFIX,
+    Answered,
+    Asked,
+    BadFrameError,
+    Begun,
+    Decoder,
+    Gone,
+    Greeting,
+    More,
+    Over,
+    Piece,
+    Ping,
+    ToFollower,
+    Welcome,
+    framed,
+)
+from holdfast.server.nodes.link.handshake import FollowersHandshake, HandshakeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from holdfast.server.doors.lanes import Lanes
+    from holdfast.server.nodes.link.frames import ToLeader
+    from holdfast.server.nodes.pending import Pending
+
+UNANSWERED_MAX = 8_192
+UNANSWERED_BYTES_MAX = 64 * 2**20
+"""How much may wait for answers of one link. Beyond it requests are held."""
+REST_MS = 100
+"""For how long nothing is asked of a leader that refused."""
+TICK_SECONDS = 1
+CONNECT_SECONDS = 2
+KEPT = (
+    b"authorization",
+    b"content-type",
+    b"idempotency-key",
+    b"host",
+    b"origin",
+    b"cookie",
+    b"accept",
+    b"last-event-id",
+)
+"""The fields of a head that go over the link: all that anybody looks at, there or in time to come."""
+
+log = logging.getLogger("holdfast.server.nodes")
+
+
+class Owner(Protocol):
+    """Whose link it is."""
+
+    def answered(self, link: Link, pending: Pending, answer: Answered) -> None:
+        """Take the whole answer to a request."""
+
+    def begun(self, pending: Pending, begun: Begun) -> None:
+        """Know that an answer in pieces has begun."""
+
+    def link_lost(self, link: Link, unanswered: Sequence[Pending]) -> None:
+        """Know that the link is over, and what it did not answer."""
+
+    def link_has_room(self, link: Link) -> None:
+        """Know that more may be asked again."""
+
+
+class Link(Framed):
+    """The follower's end of one link."""
+
+    def __init__(self, lanes: Lanes, handshake: FollowersHandshake, owner: Owner) -> None:
+        super().__init__(lanes, Decoder(ToFollower, ANSWER_BYTES_MAX))
+        self._handshake: FollowersHandshake | None = handshake
+        self._owner = owner
+        self.opened: asyncio.Future[None] = self.loop.create_future()
+        """Done when the leader takes requests; fails if that never comes."""
+        self.closed: asyncio.Future[None] = self.loop.create_future()
+        self._number = 0
+        self._unanswered: dict[int, Pending] = {}
+        self._unanswered_bytes = 0
+        self._rests_until_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
+        super().connection_made(transport)
+        if self._handshake is not None:
+            self.transport.write(PREFIX + framed(self._handshake.hello()))
+        self._timer = self.loop.call_later(TICK_SECONDS, self._ring)
+
+    def _ring(self) -> None:
+        self.tick()
+        if not self.is_over:
+            self._timer = self.loop.call_later(TICK_SECONDS, self._ring)
+
+    def lost(self) -> None:
+        """Hand back what was not answered."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.opened.done():
+            self.opened.set_exception(ConnectionError("the leader ended the connection before the link was open"))
+            # Nobody may be waiting for it any more.
+            self.opened.exception()
+        unanswered, self._unanswered = list(self._unanswered.values()), {}
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._owner.link_lost(self, unanswered)
+
+    def resume_writing(self) -> None:
+        """Know that what is written is taken again."""
+        super().resume_writing()
+        self._owner.link_has_room(self)
+
+    # What goes out.
+
+    def has_room(self) -> bool:
+        """Tell whether a request may be handed over now."""
+        return (
+            not self.writing_pauses
+            and not self.is_over
+            and self._unanswered_bytes < UNANSWERED_BYTES_MAX
+            and len(self._unanswered) < UNANSWERED_MAX
+            and (self._rests_until_ms == 0 or self.lanes.now_ms() >= self._rests_until_ms)
+        )
+
+    def rest(self) -> None:
+        """Ask nothing for a moment: the leader refuses."""
+        self._rests_until_ms = self.lanes.now_ms() + REST_MS
+
+    def ask(self, pending: Pending, client: str, now_ms: int) -> None:
+        """Hand over a request."""
+        request = pending.request
+        headers = request.headers
+        self._number = number = pending.number = self._number + 1
+        self._unanswered[number] = pending
+        self._unanswered_bytes += pending.size_bytes
+        self.send(
+            Asked(
+                number,
+                request.method,
+                request.path,
+                request.query,
+                {name: headers[name] for name in KEPT if name in headers},
+                request.body,
+                client,
+                pending.scheme,
+                now_ms - pending.received_ms,
+                request.request_id,
+                pending.inbox is not None,
+            )
+        )
+
+    def drop(self, pending: Pending) -> None:
+        """Tell the leader that nobody waits for this one any more."""
+        if self._unanswered.get(pending.number) is pending:
+            self._forget(pending)
+            self.send(Gone(pending.number))
+
+    def took(self, pending: Pending, size: int) -> None:
+        """Tell the leader that so much of a stream was taken."""
+        if size and self._unanswered.get(pending.number) is pending:
+            self.send(More(pending.number, size))
+
+    def _forget(self, pending: Pending) -> None:
+        del self._unanswered[pending.number]
+        self._unanswered_bytes -= pending.size_bytes
+
+    # What comes in.
+
+    def take(self, frame: ToLeader | ToFollower) -> None:
+        """Take a frame."""
+        if isinstance(frame, Answered):
+            pending = self._unanswered.get(frame.number)
+            if pending is not None:
+                was_full = not self.has_room()
+                self._forget(pending)
+                self._owner.answered(self, pending, frame)
+                if was_full:
+                    self._owner.link_has_room(self)
+        elif isinstance(frame, Begun | Piece | Over):
+            self._take_in_pieces(frame)
+        elif isinstance(frame, Greeting) and self._handshake is not None:
+            self.send(self._handshake.answer(frame))
+            self._handshake = None
+        elif isinstance(frame, Welcome) and self._handshake is None and not self.opened.done():
+            self.opened.set_result(None)
+        elif not isinstance(frame, Ping):
+            raise BadFrameError(f"{type(frame).__name__} is not said now")
+
+    def _take_in_pieces(self, frame: Begun | Piece | Over) -> None:
+        pending = self._unanswered.get(frame.number)
+        if pending is None or pending.inbox is None:
+            return
+        if isinstance(frame, Over):
+            self._forget(pending)
+        elif isinstance(frame, Begun):
+            self._owner.begun(pending, frame)
+        pending.inbox.put(frame)
+
+
+class Security:
+    """How a follower makes sure that nobody listens on the way to the leader, and who it is at the other end."""
+
+    def __init__(self, ca_file: Path | None = None, *, insecure: bool = False) -> None:
+        """`ca_file` has the authorities whose certificates are believed; None: those of the system.
+
+        `insecure` lets a link go to another machine without TLS.
+        """
+        self._ca_file = ca_file
+        self._insecure = insecure
+        self._context: ssl.SSLContext | None = None
+
+    def of(self, scheme: str, host: str) -> ssl.SSLContext | None:
+        """Return what the link is secured with; None if it may go without. Raises `HandshakeError` if it may not."""
+        if scheme == "https":
+            if self._context is None:
+                self._context = ssl.create_default_context(cafile=self._ca_file)
+            return self._context
+        if not (self._insecure or is_loopback(host)):
+            raise HandshakeError(
+                f"http://{host} is another machine, and access tokens would go there in the clear: let the nodes"
+                " advertise https, or set link_insecure if the network is yours alone"
+            )
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host is this machine itself."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def connect(url: str, link: Link, security: Security) -> None:
+    """Open a link to a leader, or raise why not: an `OSError` or a `HandshakeError`."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    context = security.of(parts.scheme, host)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await link.loop.create_connection(
+                lambda: link, host, port, ssl=context, server_hostname=None if context is None else host
+            )
+            await link.opened
+    except BaseException:
+        link.end(at_once=True)
+        raise

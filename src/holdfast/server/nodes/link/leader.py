@@ -1,0 +1,373 @@
+"""The leader's end of links: requests that other nodes pass on are answered here as if their clients had asked here.
+
+A link is for one tenure and ends with it. One that comes in is a stranger's connection like any other until it has
+proved itself (`handshake`): it gives way when connections run out, may say little, and has a few seconds. Only
+`UNPROVED_MAX` are in that state at once; then the eldest gives way.
+
+**One hop.** A request is handed to the routes of this tenure and never passed on again. If the tenure is over, the
+answer is 503 `not_leader`: it was not decided here (N-30).
+
+**Who asks.** `peer` of a request is the client's address, so wrong tokens count by that. Names in `Host` were checked
+by the node that the client called, which knows what it is called.
+
+**Who asks much stands behind**, over a link as anywhere else (decision 0042): what takes long is charged to the
+principal, and while it is in debt its requests wait in the lanes' backlog. One who is not known is charged by address.
+
+**Each read is stamped anew (T1a).** A decision has the time of its own turn, and a turn ends with its millisecond. So a
+request that lay in a link is never decided with a time before it was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from holdfast.server.doors.exchange import LARGE_BYTES
+from holdfast.server.doors.lanes import LONG_SECONDS
+from holdfast.server.doors.request import Request
+from holdfast.server.nodes.link.framed import Framed
+from holdfast.server.nodes.link.frames import (
+    ANSWER_BYTES_MAX,
+    ASKED_SPARE_BYTES,
+    HELLO_BYTES_MAX,
+    NONCE_BYTES,
+    Answered,
+    Asked,
+    BadFrameError,
+    Decoder,
+    Gone,
+    Hello,
+    More,
+    Ping,
+    Proof,
+    ToLeader,
+    Welcome,
+)
+from holdfast.server.nodes.link.handshake import Bond, HandshakeError, LeadersHandshake
+from holdfast.server.nodes.link.streams import LeadersStream
+from holdfast.server.render import envelope
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from holdfast.server.doors.lanes import Lanes
+    from holdfast.server.nodes.link.frames import Fields, ToFollower
+    from holdfast.server.nodes.node import Node
+    from holdfast.server.nodes.tenure import Tenure
+    from holdfast.settings import Settings
+
+UNPROVED_MAX = 32
+HANDSHAKE_TICKS_MAX = 3
+ASKED_MAX = 16_384
+"""How many requests of one link may be unanswered."""
+LARGE_ANSWER_BYTES = 65_536
+ANSWERS_BYTES_MAX = 32 * 2**20
+"""How much may wait in one link before large answers are refused. Only looks have such, so they can be asked again."""
+BEARERS_MAX, BEARER_BYTES_MAX = 4_096, 512
+RETRY_MS = 200
+
+log = logging.getLogger("holdfast.server.nodes")
+
+
+class Linked(Request):
+    """A request that came over a link."""
+
+    number: int = 0
+    principal: str | None = None
+    """Who asks, once that is known."""
+
+
+class LinkServer:
+    """All links to this node."""
+
+    def __init__(
+        self, node: Node, settings: Settings, new_secret: Callable[[int], bytes], *, insecure: bool = False
+    ) -> None:
+        """`insecure` lets links come from other machines without TLS. `new_secret` makes random bytes."""
+        self.node = node
+        self.asked_bytes_max = settings.body_bytes_max + 2 * settings.header_bytes_max + ASKED_SPARE_BYTES
+        self.new_secret = new_secret
+        self._insecure = insecure
+        self._unproved: dict[LinkEnd, None] = {}
+        """The eldest first."""
+        self._open: set[LinkEnd] = set()
+
+    def begin(self, lanes: Lanes, transport: asyncio.Transport, early: bytes) -> None:
+        """Take a connection that said that it is a link, and what it said behind that."""
+        end = LinkEnd(self, lanes)
+        transport.set_protocol(end)
+        end.connection_made(transport)
+        if self._is_in_clear(transport):
+            log.warning("a link from %s is refused: it comes from another machine without TLS", end.peer)
+            end.abort()
+            return
+        self._unproved[end] = None
+        if len(self._unproved) > UNPROVED_MAX:
+            next(iter(self._unproved)).abort()
+        if early:
+            end.data_received(early)
+
+    def _is_in_clear(self, transport: asyncio.Transport) -> bool:
+        if self._insecure or transport.get_extra_info("sslcontext") is not None:
+            return False
+        peer = transport.get_extra_info("peername")
+        return not isinstance(peer, tuple) or not ip_address(peer[0].partition("%")[0]).is_loopback
+
+    def proved(self, end: LinkEnd) -> None:
+        """Know that one is a node of ours."""
+        self._unproved.pop(end, None)
+        self._open.add(end)
+        self.node.links = len(self._open)
+
+    def remove(self, end: LinkEnd) -> None:
+        """Know that one is over."""
+        self._unproved.pop(end, None)
+        self._open.discard(end)
+        self.node.links = len(self._open)
+
+    def end_all(self) -> None:
+        """End all links: the tenure is over, and what was owed was answered."""
+        for end in [*self._unproved, *self._open]:
+            end.end()
+
+
+class LinkEnd(Framed):
+    """The leader's end of one link."""
+
+    known_as: str | None = None
+
+    def __init__(self, server: LinkServer, lanes: Lanes) -> None:
+        super().__init__(lanes, Decoder(ToLeader, HELLO_BYTES_MAX))
+        self._server = server
+        self.is_known = False
+        """Whether it has proved itself."""
+        self._tenure: Tenure | None = None
+        self._handshake: LeadersHandshake | None = None
+        self._ticks = 0
+        self._last_number = 0
+        self._asked: dict[int, Linked] = {}
+        """By number: what is not answered yet."""
+        self._streams: dict[int, LeadersStream] = {}
+        self._handling: Linked | None = None
+        self._principals: dict[bytes | None, str] = {}
+        """Whose each bearer token is, as it was last time. Only for whom to charge."""
+
+    # What the lanes ask of a connection.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, in the place of the one that it was."""
+        super().connection_made(transport)
+        self.lanes.add(self)
+
+    def abort(self) -> None:
+        """Break it off."""
+        self.end(at_once=True)
+
+    def shutdown(self) -> None:
+        """End it, for the server stops. Its tenure ends before, so that all are answered."""
+        self.end()
+
+    def check_time(self) -> None:
+        """Called every second."""
+        self._ticks += 1
+        if not self.is_known:
+            if self._ticks > HANDSHAKE_TICKS_MAX:
+                self.abort()
+        elif not self._is_current():
+            self.end()
+        else:
+            self.tick()
+
+    @property
+    def must_not_read(self) -> bool:
+        """While answers are not taken, nothing more is asked."""
+        return self.writing_pauses
+
+    def resume_writing(self) -> None:
+        """Know that what is written is taken again."""
+        super().resume_writing()
+        for stream in list(self._streams.values()):
+            stream.go_on()
+
+    def lost(self) -> None:
+        """Know that it is over: all who wait over it are gone."""
+        self.lanes.remove(self)
+        self._server.remove(self)
+        asked, self._asked = self._asked, {}
+        streams, self._streams = self._streams, {}
+        for request in asked.values():
+            _tell_gone(request)
+        for stream in streams.values():
+            stream.leave()
+
+    def _is_current(self) -> bool:
+        return self._tenure is not None and self._server.node.tenure() is self._tenure
+
+    # What comes in.
+
+    def take(self, frame: ToLeader | ToFollower) -> None:
+        """Take a frame."""
+        kind = type(frame)
+        if not self.is_known:
+            self._take_unproved(frame)
+        elif isinstance(frame, Asked):
+            self._ask(frame)
+        elif isinstance(frame, More):
+            stream = self._streams.get(frame.number)
+            if stream is not None:
+                stream.more(frame.size)
+        elif isinstance(frame, Gone):
+            self._drop(frame.number)
+        elif kind is not Ping:
+            raise BadFrameError(f"{kind.__name__} is not said now")
+
+    def _take_unproved(self, frame: ToLeader | ToFollower) -> None:
+        server = self._server
+        if isinstance(frame, Hello) and self._handshake is None:
+            self._tenure = server.node.tenure()
+            if self._tenure is None:
+                raise HandshakeError("this node does not lead")
+            seat = self._tenure.seat
+            bond = Bond(seat.authority, seat.epoch, seat.tenure, server.node.key)
+            self._handshake = LeadersHandshake(bond, server.new_secret(NONCE_BYTES))
+            self.send(self._handshake.greet(frame))
+        elif isinstance(frame, Proof) and self._handshake is not None:
+            self._handshake.check(frame)
+            self.is_known = True
+            self.decoder.bytes_max = server.asked_bytes_max
+            server.proved(self)
+            self.send(Welcome())
+        else:
+            raise BadFrameError(f"{type(frame).__name__} is not said before the proof")
+
+    def _ask(self, frame: Asked) -> None:
+        if frame.number <= self._last_number:
+            raise BadFrameError(f"the number {frame.number} was used before")
+        self._last_number = frame.number
+        if len(self._asked) >= ASKED_MAX:
+            raise BadFrameError(f"more than {ASKED_MAX} requests are unanswered")
+        said = frame.headers.get
+        request = Linked(
+            frame.method,
+            frame.path,
+            frame.query,
+            frame.headers,
+            frame.body,
+            frame.client,
+            None,
+            said(b"authorization"),
+            said(b"content-type"),
+            said(b"idempotency-key"),
+            frame.request_id,
+            held_ms=frame.held_ms,
+            number=frame.number,
+        )
+        self._asked[frame.number] = request
+        if frame.in_pieces:
+            self._streams[frame.number] = LeadersStream(self, frame.number, request, frame.scheme)
+        lanes = self.lanes
+        who = self._principals.get(request.authorization)
+        if (lanes.debtors and lanes.is_in_debt(who or (frame.client,))) or (
+            frame.in_pieces and len(frame.body) > LARGE_BYTES
+        ):
+            lanes.put_behind(_Later(self, request), debtor=who or "")
+        else:
+            self.begin(request)
+
+    def begin(self, request: Linked) -> None:
+        """Let a request be answered."""
+        if request.number not in self._asked:
+            return
+        tenure = self._tenure
+        if tenure is None or not self._is_current():
+            self._refuse(request, "not_leader", "This node does not lead any more: ask again.")
+        elif request.number in self._streams:
+            self._run(self._streams[request.number], request, tenure)
+        else:
+            self._handle(request, tenure)
+
+    def _handle(self, request: Linked, tenure: Tenure) -> None:
+        lanes = self.lanes
+        self._handling, request.on_known = request, self._knows
+        began = lanes.read_seconds()
+        tenure.routes.handle(request, self._reply)
+        if (took_seconds := lanes.read_seconds() - began) >= LONG_SECONDS:
+            lanes.charge(request.principal or (request.peer,), took_seconds)
+
+    def _knows(self, principal: str) -> None:
+        """Know who asks what is handled now: nothing else is, until that returns."""
+        if self._handling is not None:
+            self._recognise(self._handling, principal)
+
+    def _recognise(self, request: Linked, principal: str) -> None:
+        request.principal = principal
+        if request.number in self._streams:
+            self._streams[request.number].principal = principal
+        bearer = request.authorization
+        if bearer is not None and len(bearer) <= BEARER_BYTES_MAX:
+            if len(self._principals) >= BEARERS_MAX:
+                self._principals.clear()
+            self._principals[bearer] = principal
+
+    def _run(self, stream: LeadersStream, request: Linked, tenure: Tenure) -> None:
+        request.on_known = partial(self._recognise, request)
+        task = self.loop.create_task(stream.run(tenure.door))
+        self.lanes.tasks.add(task)
+        task.add_done_callback(partial(self._ran, request.number))
+
+    def _ran(self, number: int, task: asyncio.Task[None]) -> None:
+        self.lanes.tasks.discard(task)
+        self._asked.pop(number, None)
+        self._streams.pop(number, None)
+
+    def _drop(self, number: int) -> None:
+        """Know that nobody waits for this one."""
+        request = self._asked.pop(number, None)
+        stream = self._streams.pop(number, None)
+        if stream is not None:
+            stream.leave()
+        elif request is not None:
+            _tell_gone(request)
+
+    # What goes out.
+
+    def _reply(self, request: Request, status: int, body: bytes, headers: Fields) -> None:
+        """Answer, unless nobody waits for it any more."""
+        if not isinstance(request, Linked) or self._asked.pop(request.number, None) is None:
+            return
+        if len(body) > LARGE_ANSWER_BYTES and (
+            self.unsent_bytes > ANSWERS_BYTES_MAX or len(body) > ANSWER_BYTES_MAX - ASKED_SPARE_BYTES
+        ):
+            text = "Too many large answers are on their way to the node that you asked: ask again."
+            status, body, headers = envelope(Problem("overloaded", text, retry_after_ms=RETRY_MS), request)
+        self.send(Answered(request.number, status, body, headers, request.principal))
+
+    def _refuse(self, request: Linked, code: str, text: str) -> None:
+        stream = self._streams.pop(request.number, None)
+        if stream is not None:
+            stream.leave()
+        self._reply(request, *envelope(Problem(code, text, retry_after_ms=RETRY_MS), request))
+
+
+class _Later:
+    """A request of a link in the lanes' backlog."""
+
+    __slots__ = ("_end", "_request", "loop")
+
+    def __init__(self, end: LinkEnd, request: Linked) -> None:
+        self._end = end
+        self._request = request
+        self.loop = end.loop
+
+    def work_on(self) -> None:
+        """Begin it: all others have had their turn."""
+        self._end.begin(self._request)
+
+
+def _tell_gone(request: Linked) -> None:
+    if request.on_disconnect is not None:
+        request.on_disconnect()

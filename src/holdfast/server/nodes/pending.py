@@ -1,0 +1,156 @@
+"""A request on its way through a follower: held until there is a leader, handed to a link, answered.
+
+                  hold                      ask
+    received ──────────────► held ──────────────────► on a link ──────► answered
+                               ▲   │ 5 s in all           │
+                               │   ▼                      │ the link is lost, or it says `not_leader`
+                               │  given up                │
+                               └──────────────────────────┘ if it may be sent again
+
+**What is not known** (`is_uncertain`): a copy was handed to a link, and the link was lost before its answer came. From
+then on `not_leader` is never said of this request. It is sent again only if that cannot do it twice: a look, or one
+with an idempotency key on a route that honours keys. Else, and if no copy is answered, it is `outcome_unknown` (N-31).
+
+A copy that a leader answered with `not_leader` was not decided: it changes nothing, and the request waits again.
+
+**Bounds** of what is held: in number and in bytes. Those whom nobody knows may have half of both, so they cannot take
+the places of users. The 5 s are what a request is held in all, however many leaders come and go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.server.nodes.link.streams import Inbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.server.doors.request import Request
+    from holdfast.server.nodes.link.frames import Fields
+    from holdfast.server.operations.call import Reply
+
+HELD_MS_MAX = 5_000
+HELD_MAX = 4_096
+HELD_BYTES_MAX = 32 * 2**20
+ITSELF_BYTES = 1_024
+"""What a request takes beside its head and body."""
+
+
+class Pending:
+    """One request that is not answered yet."""
+
+    __slots__ = (
+        "held_ms",
+        "held_since_ms",
+        "inbox",
+        "is_answered",
+        "is_stranger",
+        "is_uncertain",
+        "may_repeat",
+        "number",
+        "received_ms",
+        "reply",
+        "request",
+        "scheme",
+        "size_bytes",
+    )
+
+    def __init__(self, request: Request, reply: Reply | None, received_ms: int, *, may_repeat: bool) -> None:
+        """`reply` answers it. None: it is a stream, and `inbox` has what comes."""
+        self.request = request
+        self.reply = reply
+        self.inbox = Inbox() if reply is None else None
+        self.received_ms = received_ms
+        self.may_repeat = may_repeat
+        self.is_uncertain = False
+        self.is_answered = False
+        """Whether it was answered, or a stream begun; or nobody waits for it any more."""
+        self.is_stranger = False
+        self.held_ms = 0
+        """For how long it was held before it was held last."""
+        self.held_since_ms = 0
+        self.number = 0
+        """Its number on the link that it was handed to last."""
+        self.scheme = ""
+        self.size_bytes = len(request.body) + ITSELF_BYTES
+
+    def answer(self, status: int, body: bytes, headers: Fields) -> None:
+        """Answer it, once."""
+        if self.is_answered:
+            return
+        self.is_answered = True
+        if self.inbox is not None:
+            self.inbox.put_whole(status, body, self._fields(body, headers))
+        elif self.reply is not None:
+            self.request.on_disconnect = None
+            self.reply(self.request, status, body, headers)
+
+    def _fields(self, body: bytes, headers: Fields) -> Fields:
+        """Return the fields of a whole answer where a stream was asked for: there nobody adds them later."""
+        kind = () if any(name == b"content-type" for name, _ in headers) else ((b"content-type", b"application/json"),)
+        length = (b"content-length", str(len(body)).encode())
+        return (*headers, *kind, length, (b"x-request-id", self.request.request_id.encode()))
+
+
+class Held:
+    """The requests that wait for a leader, in the order in which they came."""
+
+    def __init__(self, read_ms: Callable[[], int]) -> None:
+        self._read_ms = read_ms
+        self._waiting: dict[Pending, None] = {}
+        self.bytes = 0
+        self._strangers, self._strangers_bytes = 0, 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, pending: Pending) -> bool:
+        """Hold a request, if there is room and it was not held for too long already. Tell whether."""
+        if pending.held_ms >= HELD_MS_MAX:
+            return False
+        size = _size_of(pending)
+        if len(self._waiting) >= HELD_MAX or self.bytes + size > HELD_BYTES_MAX:
+            return False
+        if pending.is_stranger:
+            if self._strangers >= HELD_MAX // 2 or self._strangers_bytes + size > HELD_BYTES_MAX // 2:
+                return False
+            self._strangers += 1
+            self._strangers_bytes += size
+        pending.held_since_ms = self._read_ms()
+        self._waiting[pending] = None
+        self.bytes += size
+        return True
+
+    def drop(self, pending: Pending) -> None:
+        """Hold a request no more."""
+        if pending not in self._waiting:
+            return
+        del self._waiting[pending]
+        size = _size_of(pending)
+        self.bytes -= size
+        if pending.is_stranger:
+            self._strangers -= 1
+            self._strangers_bytes -= size
+        pending.held_ms += self._read_ms() - pending.held_since_ms
+
+    def first(self) -> Pending:
+        """Take the one that has waited longest."""
+        pending = next(iter(self._waiting))
+        self.drop(pending)
+        return pending
+
+    def overdue(self) -> Iterable[Pending]:
+        """Take those that were held for long enough. Looks at all of them: called a few times a second."""
+        now_ms = self._read_ms()
+        late = [each for each in self._waiting if each.held_ms + now_ms - each.held_since_ms >= HELD_MS_MAX]
+        for pending in late:
+            self.drop(pending)
+        return late
+
+
+def _size_of(pending: Pending) -> int:
+    """Return how much a request makes us keep. It is looked at for one that is held alone."""
+    request = pending.request
+    head = sum(len(name) + len(value) for name, value in request.headers.items())
+    return pending.size_bytes + head + len(request.path) + len(request.query)
