@@ -1,0 +1,97 @@
+"""What a node says of itself in the log: who leads, since when, and what is in the way. Each is said once.
+
+A node looks four times a second, so nearly every look finds what the last one found. A line is written for a change:
+another leader, another trouble, or the end of one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.engine.build import JournalError
+from holdfast.server.times import rfc3339
+
+if TYPE_CHECKING:
+    from holdfast.engine.build import Seat
+    from holdfast.engine.clock import Clock
+    from holdfast.server.nodes.watcher import Seen
+
+log = logging.getLogger("holdfast.node")
+
+
+class NodeLog:
+    """Says what changed."""
+
+    def __init__(self, node: str, clock: Clock) -> None:
+        self._node = node
+        self._clock = clock
+        self._followed: tuple[int, str] | None = None
+        """The epoch and the tenure of the one we follow; None if we follow nobody."""
+        self._namesake: str | None = None
+        self._why: str | None = None
+        self.trouble: str | None = None
+        """Why nobody can be known to lead, and since when; None if the last look went well."""
+
+    def saw(self, seat: Seat, seen: Seen) -> None:
+        """A look went well."""
+        if self.trouble is not None:
+            log.warning("the store can be reached again (it was not: %s)", self._why)
+            self.trouble = self._why = None
+        leader = seen.leader
+        if leader is None:
+            if self._followed is not None and seen.why_take is None:
+                log.warning("nobody leads now")
+            self._followed = None
+        elif (leader.epoch, leader.tenure) != self._followed:
+            self._followed = leader.epoch, leader.tenure
+            log.warning(
+                "node %s leads since %s, epoch %d; we follow", leader.node, rfc3339(leader.since_wall_ms), leader.epoch
+            )
+        if seen.is_namesake and self._namesake != seat.process:
+            self._namesake = seat.process
+            log.error(
+                "another process at %s calls itself %s too: give each node a name of its own (setting node_name)",
+                seat.url,
+                self._node,
+            )
+
+    def missed(self, error: Exception) -> None:
+        """A look failed. What is said again and again is said once."""
+        is_ours = isinstance(error, JournalError | TimeoutError | OSError)
+        why = _words_of(error) if is_ours else f"internal error: {type(error).__name__}: {error}"
+        if why == self._why:
+            return
+        self._why, self._followed = why, None
+        self.trouble = f"the store cannot be used since {rfc3339(self._clock.wall_ms())}: {why}"
+        log.error("%s; this node goes on looking", self.trouble, exc_info=None if is_ours else error)
+
+    def takes(self, seen: Seen) -> None:
+        """The seat is about to be taken."""
+        log.warning("this node takes the seat: %s", seen.why_take)
+
+    def lost_race(self, error: Exception) -> None:
+        """Another was quicker."""
+        log.warning("this node does not lead: %s", _words_of(error))
+
+    def could_not_lead(self, error: Exception) -> None:
+        """The seat was taken, or nearly, and nothing could be served from it."""
+        is_ours = isinstance(error, JournalError | OSError)
+        log.error("this node could not begin to lead: %s", _words_of(error), exc_info=None if is_ours else error)
+
+    def leads(self, seat: Seat) -> None:
+        """A tenure began."""
+        self._followed = None
+        log.warning("this node leads since %s, epoch %d", rfc3339(seat.since_wall_ms), seat.epoch)
+
+    def follows(self, seat: Seat, why: str) -> None:
+        """A tenure is over."""
+        log.warning("this node does not lead any more, its epoch %d is over: %s", seat.epoch, why)
+
+    def could_not_end(self, error: Exception) -> None:
+        """What was left of a tenure could not be ended in order."""
+        log.error("what was left of a tenure could not be ended in order: %s", _words_of(error), exc_info=error)
+
+
+def _words_of(error: Exception) -> str:
+    return str(error) or ("it did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
