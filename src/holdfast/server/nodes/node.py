@@ -1,86 +1,24 @@
-"""A node: a follower until the seat is free or silent, the leader for one tenure, then a follower again.
+"""Who leads, as one node knows it. Whoever passes requests on asks this, and `node_life` finds it out.
 
-    ┌─► look ── another leads: follow ──┐
-    │     └──── take the seat           │ four times a second, whatever a look met
-    │             │                     │
-    │          tenure: beats twice a second, until it is deposed, fails, is alone, or is told to stop
-    └─────────────┴─────────────────────┘
-
-Whoever forwards asks `leader()` and `tenure()`, and waits for `wait_for_change()` when neither is there:
-
-    tenure() is not None    we lead and serve: its routes and its door answer
-    leader() is not None    another leads: its `url`, `epoch`, `tenure` and `authority` are in it
-    neither                 nobody leads, or we do not know who: `why_nobody()` says what is known
-
-**It goes on watching, whatever happens.** A node that stopped looking would never lead again, and if that happens to
-each there is no leader. So a look, a tenure that cannot begin, and one that ends in whatever way all lead back to the
-next look. Only `stop` ends that.
-
-**One journal has one tenure**, and is closed with it; another one, which never has a seat, is for the looks. A tenure
-that is over is ended beside the next looks: what it still waits for (the answer to its last write) must not keep this
-node from following.
-
-**The heartbeat** is a read of nothing, by the one write path (N-14): it becomes a proof of the seat, or rides on an
-append. If the loop, the engine or the store hangs, it stops, and others see that.
+tenure() is not None    we lead and serve: its routes and its door answer
+leader() is not None    another leads: its `url`, `epoch`, `tenure` and `authority` are in it
+neither                 nobody leads, or we do not know who: `why_nobody()` says what is known
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from holdfast.engine.build import (
-    DeposedError,
-    JournalLockedError,
-    JournalUnavailableError,
-    OutcomeUnknownError,
-)
-from holdfast.engine.ids import new_secret
-from holdfast.server.nodes.node_log import NodeLog
-from holdfast.server.nodes.watcher import ALONE_MS, Loneliness, Watcher
-
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from holdfast.core.state import State
-    from holdfast.core.values import Moment
-    from holdfast.engine.build import Peer, Seat, SharedJournal
-    from holdfast.engine.clock import Clock
+    from holdfast.engine.build import Peer, Seat
     from holdfast.server.nodes.tenure import Tenure
-    from holdfast.server.nodes.watcher import Seen
-
-LOOK_SECONDS = 0.25
-LOOK_SECONDS_MAX = 5.0
-"""A look that takes longer is given up."""
-BEAT_SECONDS = 0.5
-REPORT_SECONDS = 3.0
-SEEN_MS_MAX = 10_000
-"""Another node that told of itself within this time counts as alive."""
-AGAIN_MS = 1_000
-"""How long the seat is left alone after a tenure could not begin because the store could not be reached."""
 
 
 class Node:
-    """Who leads, as this node knows it; and its turn to lead."""
+    """Who leads, as this node knows it."""
 
-    def __init__(
-        self,
-        me: Peer,
-        *,
-        journals: Callable[[str], SharedJournal],
-        tenures: Callable[[SharedJournal, Seat], Awaitable[Tenure]],
-        clock: Clock,
-        takeover_ms: int,
-        jitter_ms: Callable[[], int],
-    ) -> None:
-        """`journals` makes a journal for the tenure that is named so, and `tenures` begins that tenure.
-
-        The seat that it is given is as it will be, but for the epoch: only whoever takes it knows that.
-        `jitter_ms` draws how long to wait before the seat is taken.
-        """
+    def __init__(self, me: Peer) -> None:
         self.me = me
         self.key = b""
         """The authority's key, by which nodes prove themselves to each other. Known whenever there is a leader."""
@@ -88,27 +26,11 @@ class Node:
         """How many links of followers are open here. Whoever accepts them counts."""
         self.is_linked = False
         """Whether this node has an open link to the leader. Whoever opens it says so."""
-        self.has_looked = asyncio.Event()
-        """Set when a look at the store has succeeded."""
-        self._journals = journals
-        self._tenures = tenures
-        self._clock = clock
-        self._jitter_ms = jitter_ms
-        self._watcher = Watcher(me.node, me.process, takeover_ms=takeover_ms)
-        self._log = NodeLog(me.node, clock)
-        self._journal = journals(_new_tenure())
-        """What this node looks with, and tells of itself. It never has the seat."""
+        self.trouble: str | None = None
+        """Why it cannot be found out who leads; None if it can."""
         self._leader: Seat | None = None
         self._tenure: Tenure | None = None
         self._changed = asyncio.Event()
-        self._told_to_stop = asyncio.Event()
-        self._ending: set[asyncio.Task[None]] = set()
-        """Tenures that are over, and are still being ended."""
-        self._others = 0
-        """How many other nodes told the store of themselves of late."""
-        self._reported_ms: int | None = None
-
-    # Who leads.
 
     def leader(self) -> Seat | None:
         """Return the seat of another node that leads: whom to pass requests on to. None: nobody, or it is us."""
@@ -124,175 +46,18 @@ class Node:
 
     def why_nobody(self) -> str:
         """Say why no node is known to lead."""
-        return self._log.trouble or "no node leads now"
+        return self.trouble or "no node leads now"
 
-    def _tell(self, leader: Seat | None, tenure: Tenure | None) -> None:
-        """Know who leads from now on, and tell all who wait for it. Its beat may be another."""
+    def tell(self, leader: Seat | None, tenure: Tenure | None) -> None:
+        """Know who leads from now on, and wake all who wait for it. Another beat is no change."""
         if tenure is self._tenure and _is_same(leader, self._leader):
             return
         self._leader, self._tenure = leader, tenure
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    # Start and stop.
-
-    async def run(self) -> None:
-        """Watch, and lead when it is our turn, until told to stop."""
-        while not self._told_to_stop.is_set():
-            try:
-                await self._watch()
-            except Exception as error:  # noqa: BLE001 - Whatever it is: who stops looking never leads again.
-                self._watcher.miss()
-                self._log.missed(error)
-                if not isinstance(error, _AWAY):
-                    # What is there is not what was there. One that only cannot be reached may have a leader all the
-                    # same, and that one answers over our link or does not.
-                    self._tell(None, None)
-            await self._rest(LOOK_SECONDS)
-        self._tell(None, None)
-        while self._ending:
-            await asyncio.wait(self._ending)
-        await self._ended(self._journal.close())
-
-    def stop(self) -> None:
-        """Give the seat back if it is ours, and look no more. `run` returns when that is done."""
-        self._told_to_stop.set()
-
-    async def _rest(self, seconds: float) -> None:
-        """Wait, unless told to stop meanwhile."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._told_to_stop.wait(), seconds)
-
-    # Following.
-
-    async def _watch(self) -> None:
-        """Look once, and follow or lead."""
-        async with asyncio.timeout(LOOK_SECONDS_MAX):
-            seat = await self._journal.look()
-            if not self.key:
-                self.key = await self._journal.key()
-            await self._report()
-        seen = self._watcher.see(seat, self._clock.monotonic_ms(), is_ours_over=not self._ending)
-        self._log.saw(seat, seen)
-        self._tell(seen.leader, None)
-        self.has_looked.set()
-        if seen.why_take is not None:
-            await self._take(seat, seen)
-
-    async def _report(self) -> None:
-        """Tell the store of this node now and then, and ask who else did."""
-        now_ms = self._clock.monotonic_ms()
-        if self._reported_ms is not None and now_ms - self._reported_ms < REPORT_SECONDS * 1000:
-            return
-        self._reported_ms = now_ms
-        await self._journal.report(self.me)
-        peers = await self._journal.peers()
-        self._others = sum(peer.process != self.me.process and peer.seen_ms_ago < SEEN_MS_MAX for peer in peers)
-
-    # Leading.
-
-    async def _take(self, seat: Seat, seen: Seen) -> None:
-        """Take the seat as it was seen, and lead for as long as it is ours."""
-        await self._rest(self._jitter_ms() / 1000)
-        if self._told_to_stop.is_set():
-            return
-        self._log.takes(seen)
-        me, ours = self.me, _new_tenure()
-        journal = self._journals(ours)
-        if seat.is_held:
-            journal.depose(seat)
-        taken = msgspec.structs.replace(
-            seat,
-            tenure=ours,
-            is_held=True,
-            node=me.node,
-            process=me.process,
-            url=me.url,
-            version=me.version,
-            since_wall_ms=self._clock.wall_ms(),
-        )
-        try:
-            tenure = await self._tenures(journal, taken)
-        except (JournalLockedError, DeposedError) as error:
-            self._log.lost_race(error)
-            return
-        except Exception as error:  # noqa: BLE001 - Whatever it is, another node may do better, or this one later.
-            pause_ms = AGAIN_MS if isinstance(error, (*_AWAY, OutcomeUnknownError)) else ALONE_MS
-            self._watcher.leave_alone(self._clock.monotonic_ms() + pause_ms)
-            self._log.could_not_lead(error)
-            return
-        self._log.leads(tenure.seat)
-        self._tell(None, tenure)
-        try:
-            why = await self._lead(tenure)
-        except Exception as error:  # noqa: BLE001 - A tenure that nobody looks after is over.
-            why = f"internal error: {type(error).__name__}: {error}"
-        finally:
-            self._tell(None, None)
-            self._let_end(tenure.end())
-        self._log.follows(tenure.seat, why)
-
-    async def _lead(self, tenure: Tenure) -> str:
-        """Let the heart beat until the tenure is over; return why it is."""
-        engine, lonely = tenure.engine, Loneliness()
-        ended = asyncio.ensure_future(engine.ended.wait())
-        told = asyncio.ensure_future(self._told_to_stop.wait())
-        reporting: asyncio.Task[None] | None = None
-        try:
-            while True:
-                engine.read(_nothing, _ignore)
-                await asyncio.wait({ended, told}, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                if ended.done():
-                    return engine.failed or "it ended"
-                if told.done():
-                    return "it was told to stop"
-                if reporting is None or reporting.done():
-                    reporting = asyncio.create_task(self._report_quietly())
-                requests, now_ms = tenure.requests(), self._clock.monotonic_ms()
-                if lonely.is_lonely(now_ms, links=self.links, requests=requests, others=self._others):
-                    self._watcher.leave_alone(now_ms + ALONE_MS)
-                    return "no other node and no client reached it for 5 s, although others are there"
-        finally:
-            for waiting in (ended, told, reporting):
-                if waiting is not None:
-                    waiting.cancel()
-
-    async def _report_quietly(self) -> None:
-        """Report while leading. If that fails, the heartbeat is in trouble too, and tells it."""
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(LOOK_SECONDS_MAX):
-                await self._report()
-
-    def _let_end(self, ending: Awaitable[None]) -> None:
-        """End a tenure beside what comes next."""
-        task = asyncio.ensure_future(self._ended(ending))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-
-    async def _ended(self, ending: Awaitable[None]) -> None:
-        try:
-            await ending
-        except Exception as error:  # noqa: BLE001 - It is over in any case.
-            self._log.could_not_end(error)
-
-
-_AWAY = (JournalUnavailableError, TimeoutError, OSError)
-"""What a store is met with that cannot be reached."""
-
-
-def _new_tenure() -> str:
-    return new_secret(16).hex()
-
 
 def _is_same(one: Seat | None, other: Seat | None) -> bool:
     if one is None or other is None:
         return one is other
     return (one.epoch, one.tenure, one.url) == (other.epoch, other.tenure, other.url)
-
-
-def _nothing(_state: State, _now: Moment) -> None:
-    """Look at nothing."""
-
-
-def _ignore(_outcome: object, _now: Moment) -> None:
-    """A heartbeat is answered to nobody."""

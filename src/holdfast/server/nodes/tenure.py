@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from holdfast.server.access.auth import Auth
+from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.api import Api
+from holdfast.server.doors.asgi import Door
 from holdfast.server.operations.routes import Routes
 
 if TYPE_CHECKING:
-    from holdfast.engine.build import Seat
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.engine.build import Seat, SharedJournal
     from holdfast.engine.engine import Engine
-    from holdfast.server.api import Api
-    from holdfast.server.doors.asgi import Door
+    from holdfast.server.access.auth import StaticTokens
     from holdfast.server.doors.request import Request
     from holdfast.server.operations.call import Reply
+    from holdfast.server.operations.operation import Operation
+    from holdfast.settings import Settings
 
 
 class CountedRoutes(Routes):
@@ -43,7 +53,48 @@ class Tenure:
 
     async def end(self) -> None:
         """Answer what is owed, tell all who wait their places, and give the seat back; then nothing of it runs."""
-        self.engine.feed.close()
-        self.engine.end_waits()
-        self.api.end()
-        await self.engine.stop()
+        try:
+            self.engine.feed.close()
+            self.engine.end_waits()
+            self.api.end()
+        finally:
+            await self.engine.stop()
+            gc.unfreeze()
+
+
+class Tenures:
+    """Begins tenures: all of one process are made the same way."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        static: StaticTokens,
+        operations: tuple[Operation, ...],
+        *,
+        engines: Callable[[SharedJournal], Engine],
+        prepare: Callable[[Api], Awaitable[None]],
+    ) -> None:
+        """`engines` makes the engine of a journal. `prepare` is done before anybody is served."""
+        self._settings = settings
+        self._static = static
+        self._operations = operations
+        self._engines = engines
+        self._prepare = prepare
+
+    async def begin(self, journal: SharedJournal, seat: Seat) -> Tenure:
+        """Take the seat and make ready to serve. Raises as `Journal.open` does; then nothing of it is left."""
+        engine = self._engines(journal)
+        await engine.start()
+        try:
+            if engine.key is None:
+                raise RuntimeError("the store gave no key of its authority")
+            api = Api(engine, Auth(self._static, AuthorityKey(engine.key)), self._settings)
+            await self._prepare(api)
+            routes = CountedRoutes(api, self._operations)
+            door = Door(routes, chunks_only=not self._settings.fast_lane)
+        except BaseException:
+            await engine.stop()
+            raise
+        # What was loaded stays for as long as the tenure: the garbage collector need not look at it.
+        gc.freeze()
+        return Tenure(msgspec.structs.replace(seat, epoch=engine.state.epoch), engine, api, routes, door)
