@@ -70,7 +70,10 @@ COUNTS = {
     "model: thousand states of each large world": Counts(15, 1_000, 4_000),
     # Several nodes on a real PostgreSQL.
     "nodes: appends with lost answers": Counts(150, 3_000, 100_000),
+    "nodes: takeovers during a step of the archive": Counts(12, 100, 1_000),
+    "nodes: steps of the archive with lost answers": Counts(25, 300, 5_000),
     "nodes: writers stopped at the fence": Counts(6, 60, 500),
+    "nodes: failovers of each kind": Counts(1, 9, 72),
     # With nginx and HAProxy in front; 0 leaves these tests out.
     "proxies: ways to cut a request": Counts(0, 2, 10),
     "proxies: seconds of a wait": Counts(0, 3, 50),
