@@ -71,8 +71,10 @@ COUNTS = {
     # Several nodes on a real PostgreSQL.
     "nodes: appends with lost answers": Counts(150, 3_000, 100_000),
     "nodes: takeovers during a step of the archive": Counts(12, 100, 1_000),
+    "nodes: steps of the archive that prune": Counts(25, 300, 2_000),
     "nodes: steps of the archive with lost answers": Counts(25, 300, 5_000),
     "nodes: writers stopped at the fence": Counts(6, 60, 500),
+    "nodes: looks in a row of the watcher": Counts(5, 6, 7),
     "nodes: failovers of each kind": Counts(1, 9, 72),
     # With nginx and HAProxy in front; 0 leaves these tests out.
     "proxies: ways to cut a request": Counts(0, 2, 10),
