@@ -1,0 +1,384 @@
+"""A node from start to stop: it follows, leads and follows again, and goes on watching whatever it meets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.core.answers import Acquired, Waiting
+from holdfast.engine.replies import NotLeader
+from holdfast.engine.waiters import after_wait
+from holdfast.journal.base import (
+    JournalDamagedError,
+    JournalError,
+    JournalLostError,
+    JournalTooNewError,
+    JournalUnavailableError,
+)
+from tests.engine.driving import Asked, acquire, run
+from tests.nodes.living import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.testing.clock import ManualClock
+
+
+def cluster(test: Callable[[Cluster], Awaitable[None]]) -> None:
+    """Run a test with a cluster, and stop all of it at the end."""
+
+    async def with_clock(clock: ManualClock) -> None:
+        nodes = Cluster(clock)
+        try:
+            await test(nodes)
+        finally:
+            await nodes.end()
+
+    run(with_clock)
+
+
+def test_one_leads_and_the_others_follow() -> None:
+    """The first to look at a free seat leads; the others follow it, and know where it is (N-13)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b, c = nodes.start("b"), nodes.start("c")
+        await nodes.until(lambda: b.follows == c.follows == "a")
+        leader = b.node.leader()
+        assert leader is not None
+        assert (leader.url, leader.epoch, leader.authority) == ("http://a:7420", 1, "memory")
+        tenure = a.node.tenure()
+        assert tenure is not None
+        assert (tenure.seat.epoch, tenure.seat.tenure) == (leader.epoch, leader.tenure)
+        assert a.node.leader() is None and b.node.tenure() is None
+        assert b.node.key == a.node.key == nodes.shelf.key
+        assert a.prepared == [1] and b.prepared == c.prepared == []
+
+    cluster(test)
+
+
+def test_of_many_that_start_at_once_one_leads() -> None:
+    """Nodes that all see a free seat at once take it one after another's write: one of them leads (N-2)."""
+
+    async def test(nodes: Cluster) -> None:
+        several = [nodes.start(name) for name in "abcde"]
+        await nodes.until(lambda: any(node.leads for node in several))
+        await asyncio.sleep(5)
+        assert sum(node.leads for node in several) == 1 and nodes.shelf.seat.epoch == 1
+
+    cluster(test)
+
+
+def test_a_killed_leader_is_replaced() -> None:
+    """Nothing is heard of the leader for two seconds: another takes the seat, under the next epoch (N-13)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        await nodes.until(lambda: b.follows == "a")
+        await a.engine.ask(acquire("job"))
+        a.freeze()
+        took = await nodes.until(lambda: b.leads)
+        assert 1.5 <= took <= 2.6
+        assert nodes.shelf.seat.epoch == 2
+        assert await b.engine.look(lambda state, _: list(state.index.held.walk())) == ["job"]
+
+    cluster(test)
+
+
+def test_a_leader_that_wakes_follows() -> None:
+    """A leader that was stopped finds out that it is deposed at its next write, says so, and follows (N-12, N-18)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        await nodes.until(lambda: b.follows == "a")
+        old = a.engine
+        a.freeze()
+        asked = Asked(old)
+        asked.submit("too late", acquire("job"))
+        await nodes.until(lambda: b.leads)
+        a.thaw()
+        took = await nodes.until(lambda: a.follows == "b")
+        assert took < 1 and not a.leads
+        assert asked.kinds == ["NotLeader"]
+        assert isinstance((await old.ask(acquire("job")))[0], NotLeader)
+        assert nodes.shelf.seat.is_held and nodes.shelf.seat.node == "b", (
+            "what was left of a's tenure gave nothing back"
+        )
+
+    cluster(test)
+
+
+def test_who_is_told_to_stop_gives_the_seat_back() -> None:
+    """Told to stop, a leader answers who waits and gives the seat back: another has it at its next look (N-18)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        await nodes.until(lambda: b.follows == "a")
+        asked = Asked(a.engine)
+        asked.submit("holds", acquire("job"))
+        asked.submit("waits", acquire("job", "other", owner="ben", wait_ms=30_000, new_ticket="ticket-of-ben"))
+        await nodes.until(lambda: asked.labels == ["holds"])
+        stopping = asyncio.ensure_future(a.stop())
+        took = await nodes.until(lambda: b.leads)
+        await stopping
+        assert took <= 0.35
+        assert after_wait(asked["waits"])[0] == Waiting("ticket-of-ben", 1)
+
+    cluster(test)
+
+
+def test_a_follower_stops_at_once() -> None:
+    """A follower that is told to stop leaves the seat as it is."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        await nodes.until(lambda: b.follows == "a")
+        began_ms = nodes.clock.monotonic_ms()
+        await b.stop()
+        assert nodes.clock.monotonic_ms() - began_ms < 300
+        assert b.node.leader() is None and nodes.shelf.seat.is_held
+
+    cluster(test)
+
+
+def test_the_heart_beats_though_nobody_asks() -> None:
+    """A leader that nobody asks writes twice a second, so nobody takes its seat (N-14)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        nodes.start("b")
+        beat, now_ms = nodes.shelf.seat.beat, nodes.shelf.seat.now_ms
+        await asyncio.sleep(60)
+        assert a.leads and nodes.shelf.seat.epoch == 1
+        assert 115 <= nodes.shelf.seat.beat - beat <= 125
+        assert nodes.shelf.seat.now_ms > now_ms, "and the time is carried along (N-15)"
+
+    cluster(test)
+
+
+def test_a_paused_follower_deposes_nobody() -> None:
+    """A follower that slept for four seconds finds the leader where it was, four times over (N-13)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        await nodes.until(lambda: b.follows == "a")
+        for _ in range(4):
+            b.freeze()
+            await asyncio.sleep(4)
+            b.thaw()
+            await asyncio.sleep(1)
+        assert a.leads and nodes.shelf.seat.epoch == 1
+
+    cluster(test)
+
+
+def test_a_node_that_restarts_leads_again_at_once() -> None:
+    """A new process of the node that has the seat takes it at its first look, without waiting (N-13)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        a.freeze()
+        again = nodes.start("a", "another process")
+        assert await nodes.until(lambda: again.leads) < 0.3
+        assert nodes.shelf.seat.epoch == 2
+
+    cluster(test)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [JournalUnavailableError("look: no way there"), TimeoutError(), OSError("no route"), RuntimeError("a bug")],
+)
+def test_whatever_a_look_meets_it_looks_again(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """No error ends the watching: when it is over, the node leads, and the log has said it once (N-6)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        a.wires.look_error = error
+        await asyncio.sleep(60)
+        assert not a.leads and "since" in a.node.why_nobody()
+        a.wires.look_error = None
+        assert await nodes.until(lambda: a.leads) < 0.5
+        assert a.node.trouble is None
+
+    cluster(test)
+    said = [record.message for record in caplog.records if "goes on looking" in record.message]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [JournalLostError("it went back in time"), JournalTooNewError("format 9"), JournalDamagedError("holes")]
+)
+def test_another_store_than_before_is_followed_by_nobody(error: JournalError) -> None:
+    """A store that went back, or is another, serves nothing: nobody is followed, and the node says why (N-21)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        await nodes.until(lambda: b.follows == "a")
+        b.wires.look_error = error
+        await nodes.until(lambda: b.follows is None)
+        assert error.problem in b.node.why_nobody()
+        b.wires.look_error = None
+        await nodes.until(lambda: b.follows == "a")
+
+    cluster(test)
+
+
+def test_who_cannot_look_follows_as_before() -> None:
+    """A follower that cannot reach the store keeps its leader: whether that answers, the link finds out (N-31)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        await nodes.until(lambda: b.follows == "a")
+        b.wires.look_error = JournalUnavailableError("look: no way there")
+        await asyncio.sleep(60)
+        assert b.follows == "a" and nodes.shelf.seat.epoch == 1
+
+    cluster(test)
+
+
+def test_a_store_that_comes_back_has_a_leader_soon() -> None:
+    """After a store was away for whom it may concern, one leads again within a second, and nothing is lost (N-13)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        await nodes.until(lambda: b.follows == "a")
+        await a.engine.ask(acquire("job"))
+        nodes.shelf.is_away = True
+        await asyncio.sleep(10)
+        assert not a.leads and not b.leads
+        nodes.shelf.is_away = False
+        assert await nodes.until(lambda: a.leads or b.leads) <= 1.5
+        leader = next(node for node in nodes.nodes if node.leads)
+        assert isinstance((await leader.engine.ask(acquire("other")))[0], Acquired)
+
+    cluster(test)
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"), [(JournalUnavailableError("open: no"), 1), (JournalDamagedError("holes"), 10)]
+)
+def test_a_tenure_that_cannot_begin_is_tried_again(error: JournalError, seconds: int) -> None:
+    """Who took the seat and cannot serve leaves it to others for a while, and tries again (N-6, N-37)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        a.wires.open_error = error
+        await asyncio.sleep(3)
+        assert not a.leads
+        a.wires.open_error = None
+        assert await nodes.until(lambda: a.leads) <= seconds + 0.5
+
+    cluster(test)
+
+
+def test_one_that_cannot_serve_leaves_it_to_another() -> None:
+    """A node that cannot begin a tenure does not keep others from theirs (N-37)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        a.wires.open_error = JournalDamagedError("holes")
+        await asyncio.sleep(1)
+        b = nodes.start("b")
+        assert await nodes.until(lambda: b.leads) < 0.5
+        await nodes.until(lambda: a.follows == "b")
+
+    cluster(test)
+
+
+def test_a_leader_that_nobody_reaches_gives_the_seat_back() -> None:
+    """With others alive, and neither a link nor a request for five seconds, the seat goes to another (N-37)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        a.node.links = 0
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        took = await nodes.until(lambda: b.leads)
+        assert 5 <= took <= 10
+        await nodes.until(lambda: a.follows == "b")
+        await asyncio.sleep(20)
+        assert b.leads, "whom somebody reaches stays"
+
+    cluster(test)
+
+
+def test_a_leader_alone_in_the_world_stays() -> None:
+    """Where no other node is, nobody could do better: it stays, however little is asked (N-37)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        a.node.links = 0
+        await nodes.until(lambda: a.leads)
+        await asyncio.sleep(60)
+        assert a.leads and nodes.shelf.seat.epoch == 1
+
+    cluster(test)
+
+
+def test_whoever_waits_for_a_change_hears_of_it() -> None:
+    """Who waits for another leader is woken by each change, and by nothing else."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        await nodes.until(lambda: b.follows == "a")
+        waiting = asyncio.ensure_future(b.node.wait_for_change())
+        await asyncio.sleep(30)
+        assert not waiting.done(), "beats are no change"
+        await a.stop()
+        await asyncio.wait_for(waiting, 1)
+
+    cluster(test)
+
+
+def test_the_log_says_who_leads(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has a line for each change that a tired operator understands, and no more."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        await nodes.until(lambda: b.follows == "a")
+        await asyncio.sleep(30)
+        a.freeze()
+        await nodes.until(lambda: b.leads)
+        a.thaw()
+        await nodes.until(lambda: a.follows == "b")
+
+    cluster(test)
+    said = [record.message for record in caplog.records if record.name == "holdfast.node"]
+    expected = [
+        "this node takes the seat: nobody has the seat",
+        "this node leads since",
+        "node a leads since",
+        "this node takes the seat: node a was silent for 2.",
+        "this node leads since",
+        "this node does not lead any more, its epoch 1 is over:",
+        "node b leads since",
+    ]
+    assert len(said) >= len(expected)
+    for line, begins in zip(said, expected, strict=False):
+        assert line.startswith(begins)
