@@ -76,10 +76,13 @@ class SharedMemoryJournal(MemoryJournal):
         self._seen: Seat | None = None
         self._epoch: int | None = None
         """Of the tenure that this journal began; None before, and after it gave the seat back."""
+        self._known_seq = 0
+        """A record that was durable: a shelf that has less went back in time."""
 
     async def look(self) -> Seat:
         """Show the seat."""
         self._reach("look")
+        self._know("look")
         return msgspec.structs.replace(self._shared.seat, last_seq=self._shared.last_seq)
 
     def depose(self, seat: Seat) -> None:
@@ -110,6 +113,7 @@ class SharedMemoryJournal(MemoryJournal):
         else:
             was_closed = True
             self._seated("open")
+        self._know("open")
         self._weigh_tail()
         records = shelf.tail()
         return Recovered(
@@ -119,13 +123,16 @@ class SharedMemoryJournal(MemoryJournal):
     async def append(self, batch: Sequence[Record]) -> None:
         """Keep a batch, if the seat is still ours."""
         self._seated("append")
+        self._know("append")
         await super().append(batch)
         if batch:
+            self._known_seq = batch[-1].seq
             self._shared.change_seat(now_ms=max(self._shared.seat.now_ms, batch[-1].at_ms))
 
     async def confirm(self, now_ms: int) -> None:
         """Write nothing but that the seat is ours."""
         self._seated("confirm")
+        self._know("confirm")
         self._shared.change_seat(now_ms=max(self._shared.seat.now_ms, now_ms))
 
     async def key(self) -> bytes:
@@ -152,6 +159,12 @@ class SharedMemoryJournal(MemoryJournal):
     def _is_ours(self) -> bool:
         seat = self._shared.seat
         return self._epoch is not None and (seat.epoch, seat.tenure) == (self._epoch, self._tenure)
+
+    def _know(self, operation: str) -> None:
+        found = self._shared.last_seq
+        if found < self._known_seq:
+            raise JournalLostError(f"{operation}: the shelf ends with {found}, and {self._known_seq} was durable")
+        self._known_seq = found
 
     def _reach(self, operation: str) -> None:
         if self._shared.is_away:

@@ -277,6 +277,7 @@ class PostgresJournal:
             taken = await self._watching.take(self._seen, self._peer, mine.tenure, self._wall_ms, self._resolve_seconds)
         except JournalLockedError:
             self._may_have_seat = False
+            await self._side.close()
             raise
         mine.epoch, mine.last_seq, mine.must_jump = taken.epoch, taken.last_seq, taken.must_jump
         self._tenancy.begin(taken.line, taken.server)

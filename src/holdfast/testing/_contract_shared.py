@@ -1,0 +1,363 @@
+"""What a journal promises that several nodes share: who has the seat, who is deposed, and what a lost answer means.
+
+The same checks run on every such journal. What has to be done to a store from outside is done by its place: an answer
+that is lost on the way, and records that are lost by the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+
+from holdfast.core.events import names_of
+from holdfast.journal.base import (
+    DeposedError,
+    JournalError,
+    JournalLockedError,
+    JournalLostError,
+    JournalUnavailableError,
+    Keeping,
+    OutcomeUnknownError,
+    Peer,
+    Recovered,
+    Seat,
+    SharedJournal,
+)
+from holdfast.testing._contract_tools import (
+    BrokenPromiseError,
+    archived,
+    expect,
+    expect_refusal,
+    grant,
+    read,
+    tables_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.core.events import Record
+
+Fate = Literal["before", "after", "late"]
+"""What becomes of a write whose answer is lost: the store never has it, it has done it, or it has it a little later."""
+FATES: tuple[Fate, ...] = ("before", "after", "late")
+MIB = 2**20
+KEY_BYTES_MIN = 32
+
+
+class SharedPlace(Protocol):
+    """A store, and several nodes that see it."""
+
+    def __call__(self, *, keeping: Keeping) -> SharedJournal:
+        """Return the journal of one more node: another name, another process, another tenure."""
+        ...
+
+    def lose_answer(self, fate: Fate) -> None:
+        """Let the answer of the next write be lost. A store that answers in the call itself has none to lose."""
+        ...
+
+    async def settle(self) -> None:
+        """Return once nothing of what the journals sent is still on its way. All of them are closed."""
+        ...
+
+    async def lose_records(self, after_seq: int) -> None:
+        """Let the store lose the records after a number, as a standby that lagged behind and was promoted."""
+        ...
+
+
+class SharedCheck(msgspec.Struct, frozen=True):
+    """One promise and how it is checked."""
+
+    name: str
+    promise: str
+    run: Callable[[SharedPlace], Awaitable[None]]
+
+
+SHARED_CHECKS: list[SharedCheck] = []
+
+
+def _check(run: Callable[[SharedPlace], Awaitable[None]]) -> Callable[[SharedPlace], Awaitable[None]]:
+    SHARED_CHECKS.append(SharedCheck(run.__name__.removeprefix("_"), str(run.__doc__), run))
+    return run
+
+
+async def _leader(place: SharedPlace, *batches: Sequence[Record]) -> SharedJournal:
+    """Return a journal that has the seat, and these records."""
+    journal = place(keeping=Keeping())
+    list((await journal.open()).records)
+    for batch in batches:
+        await journal.append(batch)
+    return journal
+
+
+async def _successor(place: SharedPlace, seat: Seat | None = None) -> tuple[SharedJournal, Recovered]:
+    """Return another journal that took the seat from whoever has it, as it was seen."""
+    journal = place(keeping=Keeping())
+    journal.depose(seat or await journal.look())
+    return journal, await journal.open()
+
+
+async def _close(*journals: SharedJournal) -> None:
+    for journal in journals:
+        await journal.close()
+
+
+@_check
+async def _looking_needs_no_seat(place: SharedPlace) -> None:
+    """Any node sees who has the seat, how far it is, and that it beats: with every append and every confirm (N-1)."""
+    watching = place(keeping=Keeping())
+    empty = await watching.look()
+    expect((empty.is_held, empty.last_seq), (False, 0), "the seat that nobody had")
+    leader = await _leader(place)
+    seats = [await watching.look()]
+    await leader.append([grant(1), grant(2)])
+    seats.append(await watching.look())
+    await leader.confirm(7)
+    seats.append(await watching.look())
+    await leader.close()
+    seats.append(await watching.look())
+    beats = [seat.beat for seat in seats]
+    expect(beats, sorted(set(beats)), "the beats, each higher than the one before")
+    expect([seat.is_held for seat in seats], [True, True, True, False], "whether it is held")
+    expect([seat.last_seq for seat in seats], [0, 2, 2, 2], "the last numbers")
+    expect({(seat.epoch, seat.tenure) for seat in seats}, {(1, seats[0].tenure)}, "one tenure")
+    expect({seat.authority for seat in [empty, *seats]}, {empty.authority}, "one authority")
+    await watching.close()
+
+
+@_check
+async def _seat_that_is_held_is_not_taken(place: SharedPlace) -> None:
+    """A node that was killed keeps the seat until somebody deposes it by what was seen; then that is known (N-2)."""
+    killed = await _leader(place, [grant(1)])
+    other = place(keeping=Keeping())
+    await expect_refusal(other.open(), JournalLockedError, "the seat of one who did not give it back")
+    successor, recovered = await _successor(place)
+    expect((recovered.epoch, recovered.was_closed), (2, False), "the epoch, and whether the seat was given back")
+    expect(list(recovered.records), [grant(1)], "the records")
+    await successor.close()
+    expect((await other.open()).was_closed, True, "whether the next one found it given back")
+    await _close(other, killed)
+
+
+@_check
+async def _deposed_node_changes_nothing(place: SharedPlace) -> None:
+    """Whoever lost the seat can neither append nor confirm nor archive, and is told so; nothing of it is there (I9)."""
+    first = await _leader(place, [grant(1)], [grant(2)])
+    second, recovered = await _successor(place)
+    expect([record.seq for record in recovered.records], [1, 2], "what the second finds")
+    await expect_refusal(first.append([grant(3, "stale")]), DeposedError, "an append after the seat was lost")
+    await expect_refusal(first.confirm(99_000), DeposedError, "a confirm after the seat was lost")
+    await expect_refusal(archived(first, 2), DeposedError, "an archive after the seat was lost")
+    await second.append([grant(3)])
+    await expect_refusal(first.append([grant(3, "stale")]), DeposedError, "the same append again")
+    expect(await read(second), ({}, [grant(1), grant(2), grant(3)]), "the records")
+    await first.close()
+    expect((await second.look()).is_held, True, "whether the seat is held after the first was closed")
+    await second.append([grant(4)])
+    await second.close()
+
+
+@_check
+async def _archive_of_a_deposed_node_does_not_count(place: SharedPlace) -> None:
+    """What whoever takes the seat finds is what there is: an archive that still runs under another's changes it not."""
+    for steps in (0, 1, 2, 5, 20, 80):
+        first = place(keeping=Keeping())
+        first.depose(await first.look())
+        before = len(list((await first.open()).records))
+        seq = (await first.look()).last_seq
+        await first.append([grant(seq + 1)])
+        await first.append([grant(seq + 2)])
+        archiving = asyncio.create_task(archived(first, seq + 2, count=30))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        second, recovered = await _successor(place)
+        found = tables_of(recovered.values), list(recovered.records)
+        await asyncio.wait([archiving])
+        error = archiving.exception()
+        expect(error is None or isinstance(error, JournalUnavailableError | DeposedError), True, f"{error!r} is said")
+        expect(await read(second), found, f"what is there later, taken after {steps} steps")
+        expect(len(found[1]) in {0, before + 2}, True, f"a tail of {len(found[1])} records, all or none")
+        await archived(second, seq + 2)
+        expect((await read(second))[1], [], "the tail once the second archived it")
+        await _close(second, first)
+
+
+@_check
+async def _leader_that_beats_is_not_deposed(place: SharedPlace) -> None:
+    """A seat is taken only as it was seen: if its leader wrote since, or another took it, it is not (N-2)."""
+    leader = await _leader(place, [grant(1)])
+    seen = await leader.look()
+    await leader.confirm(5)
+    late = place(keeping=Keeping())
+    late.depose(seen)
+    await expect_refusal(late.open(), JournalLockedError, "a seat whose leader confirmed since it was seen")
+    await leader.append([grant(2)])
+    seen = await leader.look()
+    quick, _ = await _successor(place, seen)
+    later = place(keeping=Keeping())
+    later.depose(seen)
+    await expect_refusal(later.open(), JournalLockedError, "a seat that another took since it was seen")
+    await quick.append([grant(3)])
+    await _close(quick, late, later, leader)
+
+
+@_check
+async def _answer_that_is_lost_is_found(place: SharedPlace) -> None:
+    """A write whose answer is lost is there once, whatever became of it on its way, and the tenure goes on (N-7)."""
+    leader = await _leader(place, [grant(1)])
+    seq = 1
+    for fate in FATES * 2:
+        place.lose_answer(fate)
+        await leader.append([grant(seq + 1, fate), grant(seq + 2, fate)])
+        await leader.append([grant(seq + 3)])
+        seq += 3
+    seat = await leader.look()
+    expect((seat.epoch, seat.last_seq), (1, seq), "the tenure and its last number")
+    expect([record.seq for record in (await read(leader))[1]], list(range(1, seq + 1)), "the numbers")
+    for fate in FATES:
+        place.lose_answer(fate)
+        await leader.confirm(seq)
+    await leader.close()
+    await place.settle()
+    _, records = await read(again := place(keeping=Keeping()))
+    expect([record.seq for record in records], list(range(1, seq + 1)), "the numbers after a restart")
+    await again.close()
+
+
+@_check
+async def _what_is_said_of_a_lost_answer_is_true(place: SharedPlace) -> None:
+    """If the answer is lost, and perhaps the seat too, then what is said is so, and no late copy follows (N-12)."""
+    expected: list[str] = []
+    for number, fate in enumerate(FATES * 3):
+        leader, recovered = await _successor(place)
+        list(recovered.records)
+        place.lose_answer(fate)
+        successor = place(keeping=Keeping())
+        successor.depose(await successor.look())
+        name = f"{number}/{fate}"
+        outcome, taken = await asyncio.gather(
+            leader.append([grant(len(expected) + 1, name)]), successor.open(), return_exceptions=True
+        )
+        if isinstance(taken, JournalLockedError):
+            # The append came first, and the seat was not as it was seen.
+            successor.depose(await successor.look())
+            taken = await successor.open()
+        if isinstance(taken, BaseException):
+            raise taken
+        records = list(taken.records)
+        is_there = len(records) > len(expected)
+        match outcome:
+            case None:
+                expect(is_there, True, f"whether {name} is there, which was taken")
+            case DeposedError() | JournalUnavailableError():
+                expect(is_there, False, f"whether {name} is there, of which {outcome!r} was said")
+            case OutcomeUnknownError():
+                pass
+            case _:
+                raise BrokenPromiseError(f"{outcome!r} was said of {name}")
+        expected += [name, "next"] if is_there else ["next"]
+        await successor.append([grant(len(expected), "next")])
+        await expect_refusal(leader.append([grant(len(expected))]), JournalError, "an append of the first")
+        await _close(successor, leader)
+    await place.settle()
+    _, records = await read(again := place(keeping=Keeping()))
+    expect([names_of(record.event) for record in records], [(name,) for name in expected], "the names, in order")
+    await again.close()
+
+
+@_check
+async def _store_that_went_back_is_noticed(place: SharedPlace) -> None:
+    """A store that lost what was durable is found out by the next write, and by whoever looks (N-21)."""
+    leader = await _leader(place, [grant(1)], [grant(2)], [grant(3)])
+    watching = place(keeping=Keeping())
+    await watching.look()
+    await place.lose_records(1)
+    await expect_refusal(leader.confirm(1), JournalLostError, "a confirm after records were lost")
+    await expect_refusal(leader.append([grant(4)]), JournalLostError, "an append after records were lost")
+    await expect_refusal(watching.look(), JournalLostError, "a look by one who knew more")
+    await _close(leader, watching)
+
+
+@_check
+async def _append_onto_a_store_that_went_back(place: SharedPlace) -> None:
+    """A batch that would follow records which the store lost is not taken: there would be a gap (N-21)."""
+    leader = await _leader(place, [grant(1)], [grant(2)], [grant(3)])
+    await place.lose_records(2)
+    await expect_refusal(leader.append([grant(4)]), JournalLostError, "an append after records were lost")
+    stranger = place(keeping=Keeping())
+    expect((await stranger.look()).last_seq, 2, "what one who knew nothing sees")
+    await _close(leader, stranger)
+
+
+@_check
+async def _batch_of_four_mebibytes(place: SharedPlace) -> None:
+    """A batch of 4 MiB is taken as one, and is read back by the next tenure."""
+    batch = [grant(seq, metadata="é" * (MIB // 4)) for seq in range(1, 9)]
+    leader = await _leader(place, batch, [grant(9)])
+    expect(leader.tail_bytes > 4 * MIB, True, f"{leader.tail_bytes} bytes in the tail")
+    successor, recovered = await _successor(place)
+    expect(list(recovered.records) == [*batch, grant(9)], True, "the records come back equal")
+    await _close(successor, leader)
+
+
+@_check
+async def _time_goes_on_after_every_answer(place: SharedPlace) -> None:
+    """The next tenure goes on at the latest time that was confirmed, or that a record has, and never before (N-15)."""
+    leader = await _leader(place, [grant(1)])
+    await leader.confirm(40_000)
+    await leader.confirm(20_000)
+    second, recovered = await _successor(place)
+    expect(recovered.now_ms, 40_000, "the time that was confirmed")
+    late = msgspec.structs.replace(grant(2), at_ms=50_000)
+    await second.append([late])
+    third, recovered = await _successor(place)
+    expect(recovered.now_ms, 50_000, "the time of the last record")
+    await third.close()
+    fourth = place(keeping=Keeping())
+    expect((await fourth.open()).now_ms, 50_000, "the time after the seat was given back")
+    await _close(fourth, second, leader)
+
+
+@_check
+async def _without_a_seat_nothing_is_confirmed(place: SharedPlace) -> None:
+    """Before `open` and after `close` nothing is confirmed: no answer may rest on it."""
+    journal = place(keeping=Keeping())
+    await expect_refusal(journal.confirm(1), JournalUnavailableError, "a confirm before open")
+    await journal.open()
+    await journal.confirm(1)
+    await journal.close()
+    await expect_refusal(journal.confirm(2), JournalUnavailableError, "a confirm after close")
+
+
+@_check
+async def _all_nodes_have_one_key(place: SharedPlace) -> None:
+    """Every node reads the same key, with and without the seat: sessions must be good at all of them."""
+    follower = place(keeping=Keeping())
+    key = await follower.key()
+    expect(len(key) >= KEY_BYTES_MIN, True, f"a key of {len(key)} bytes")
+    leader = place(keeping=Keeping())
+    recovered = await leader.open()
+    expect((recovered.key, await leader.key()), (key, key), "the keys of the leader")
+    await _close(leader, follower)
+
+
+@_check
+async def _nodes_know_of_each_other(place: SharedPlace) -> None:
+    """A node that reports is seen by all, once, with what it said last; no seat is needed."""
+    one, two = place(keeping=Keeping()), place(keeping=Keeping())
+    await one.look()
+    expect(list(await one.peers()), [], "the nodes before any told of itself")
+    told = [_peer("a", "1"), _peer("b", "1"), _peer("a", "2")]
+    for peer in told:
+        await one.report(peer)
+    found = [msgspec.structs.replace(peer, seen_ms_ago=0) for peer in await two.peers()]
+    expect(sorted(found, key=lambda peer: peer.node), [told[2], told[1]], "the nodes")
+    expect(found[0], told[2], "the newest")
+    await _close(one, two)
+
+
+def _peer(node: str, version: str) -> Peer:
+    return Peer(node=node, process=f"{node}-1", url=f"https://{node}:7420", version=version, format_max=4, tokens="t")

@@ -1,0 +1,22 @@
+"""The journal in PostgreSQL keeps the promise of all journals, and that of those which several nodes share."""
+
+import asyncio
+
+import pytest
+
+from holdfast.testing.contract import CHECKS, SHARED_CHECKS, Check, SharedCheck, run_check, run_shared_check
+from tests.journal.sharing import in_postgres
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_postgres_keeps_its_promise(check: Check) -> None:
+    """The journal in PostgreSQL keeps every promise that the others keep (I5, I6, I9)."""
+    with in_postgres() as place:
+        asyncio.run(run_check(check, place))
+
+
+@pytest.mark.parametrize("check", SHARED_CHECKS, ids=lambda check: check.name)
+def test_postgres_keeps_what_several_nodes_rest_on(check: SharedCheck) -> None:
+    """The journal in PostgreSQL keeps every promise of a journal that several nodes share (N-1 to N-12, N-21)."""
+    with in_postgres() as place:
+        asyncio.run(run_shared_check(check, place))

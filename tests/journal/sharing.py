@@ -1,0 +1,127 @@
+"""Places of journals that several nodes share: one in memory, one in PostgreSQL with a way to it that can be broken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+
+from holdfast.journal.base import Keeping, Peer
+from holdfast.journal.codec import FORMAT
+from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.postgres.knowledge import Knowledge
+from holdfast.journal.postgres.schema import Fresh
+from holdfast.journal.sharedmemory import SharedMemoryJournal, SharedShelf
+from holdfast.testing import contract
+from tests.nodes.proxy import Fate, TcpProxy, pass_all
+from tests.support import postgres
+from tests.support.checks import wait_until
+
+FATES = {"before": Fate.BEFORE, "after": Fate.AFTER, "late": Fate.LATE}
+KEY = b"k" * 32
+
+
+def a_peer(node: str, *, format_max: int = FORMAT) -> Peer:
+    """A node, in a process of its own."""
+    url = f"http://{node}:7420"
+    return Peer(node=node, process=uuid.uuid4().hex, url=url, version="0", format_max=format_max, tokens="")
+
+
+class InMemory:
+    """A shelf, and nodes on it."""
+
+    def __init__(self, kind: Callable[..., SharedMemoryJournal] = SharedMemoryJournal) -> None:
+        self.shelf = SharedShelf()
+        self._kind = kind
+        self._numbers = count(1)
+
+    def __call__(self, *, keeping: Keeping) -> SharedMemoryJournal:
+        peer = a_peer(f"node{next(self._numbers)}")
+        return self._kind(self.shelf, peer, tenure=uuid.uuid4().hex, keeping=keeping)
+
+    def lose_answer(self, fate: contract.Fate) -> None:
+        """A shelf answers in the call itself."""
+
+    async def settle(self) -> None:
+        """So nothing is on its way."""
+
+    async def lose_records(self, after_seq: int) -> None:
+        self.shelf.batches = [batch for batch in self.shelf.batches if batch[0] <= after_seq]
+
+
+class InPostgres:
+    """A schema of a real PostgreSQL, and nodes that reach it through a proxy."""
+
+    def __init__(self, server: postgres.Postgres | None = None, **options: object) -> None:
+        self.server = server or postgres.shared()
+        self.schema = postgres.new_schema()
+        self.proxy = TcpProxy("127.0.0.1", self.server.port)
+        self.options = options
+        self._numbers = count(1)
+        self._due: list[Fate] = []
+        self._tenures: list[bytes] = []
+        self._processes: list[bytes] = []
+
+    @property
+    def url(self) -> str:
+        return self.server.url_of("postgres", self.proxy.port)
+
+    def __call__(self, *, keeping: Keeping | None = None, **options: object) -> PostgresJournal:
+        peer = a_peer(f"node{next(self._numbers)}")
+        return self.node(peer, keeping=keeping or Keeping(), **options)
+
+    def node(self, peer: Peer, **options: object) -> PostgresJournal:
+        """The journal of one node."""
+        tenure = uuid.uuid4().hex
+        self._tenures.append(tenure.encode())
+        self._processes.append(peer.process.encode())
+        given = {
+            "tenure": tenure,
+            "schema": self.schema,
+            "knowledge": Knowledge(),
+            "fresh": Fresh(uuid.uuid4().hex, KEY, 0),
+            **self.options,
+            **options,
+        }
+        return PostgresJournal(self.url, peer, **given)  # type: ignore[arg-type] # Each option has its own type.
+
+    def sql(self, statement: str) -> str:
+        """Run a statement as the owner, not through the proxy; `{s}` stands for the schema."""
+        return self.server.sql(statement.replace("{s}", self.schema))
+
+    def lose_answer(self, fate: contract.Fate) -> None:
+        self._due.append(FATES[fate])
+        self.proxy.draw = self._draw
+
+    def _draw(self, piece: bytes) -> Fate:
+        """Break the way under the next write of a leader: one that names a tenure, and no process."""
+        is_write = any(tenure in piece for tenure in self._tenures)
+        if self._due and is_write and not any(process in piece for process in self._processes):
+            return self._due.pop(0)
+        return Fate.PASS
+
+    async def settle(self) -> None:
+        assert not self._due, f"nothing met the fates {self._due}"
+        await asyncio.to_thread(wait_until, lambda: self.proxy.connections == 0)
+
+    async def lose_records(self, after_seq: int) -> None:
+        await asyncio.to_thread(
+            self.sql,
+            f"DELETE FROM {{s}}.batch WHERE last_seq > {after_seq}; UPDATE {{s}}.seat SET last_seq = {after_seq}",
+        )
+
+
+@contextmanager
+def in_postgres(server: postgres.Postgres | None = None, **options: object) -> Iterator[InPostgres]:
+    """A store of its own for one test."""
+    logging.getLogger("holdfast.journal").setLevel(logging.ERROR)
+    place = InPostgres(server, **options)
+    try:
+        with place.proxy:
+            yield place
+    finally:
+        place.proxy.draw = pass_all
+        place.sql("DROP SCHEMA IF EXISTS {s} CASCADE")
