@@ -43,7 +43,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli/operators/doctor.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "cli/operators/backup.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "cli/operators/restore.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
-    "cli/operators/nodes.py": {"client", PUBLIC, "server", "engine", *LEAVES},
+    "cli/operators/nodes.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
+    "cli/operators/doctor_store.py": {"client", PUBLIC, "engine", "journal", *LEAVES},
+    "cli/stores/store.py": {"client", PUBLIC, "engine", "journal", *LEAVES},
+    "cli/stores/move.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "mcp": {"client", PUBLIC, *LEAVES},
     "testing": {"engine", "journal", "core", *LEAVES},
     # What a user's tests get: the public client, and the server only as a command. None needs the extra `server`.
@@ -68,6 +71,9 @@ EXTRA: dict[str, str] = {
     "cli/operators/backup.py": "server",
     "cli/operators/restore.py": "server",
     "cli/operators/nodes.py": "server",
+    "cli/operators/doctor_store.py": "server",
+    "cli/stores/store.py": "server",
+    "cli/stores/move.py": "server",
     "client": "async",
 }
 

@@ -24,6 +24,8 @@ from holdfast.cli.shared import output
 from holdfast.cli.shared.completion import VARIABLE, completion, register
 from holdfast.cli.shared.options import JSON, takes_text
 from holdfast.cli.shared.refusals import as_object, exit_code, sentence
+from holdfast.cli.stores.move import move
+from holdfast.cli.stores.store import store
 from holdfast.cli.workers.claim import claim
 from holdfast.cli.workers.heartbeat import heartbeat, note
 from holdfast.cli.workers.owner import jobs, owner
@@ -35,7 +37,7 @@ from holdfast.extras import how_to_install
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Own a job": (run_command, claim, heartbeat, note, release, transfer, session),
     "Look around": (owner, jobs, why, history, watch, check),
-    "Operate": (serve, doctor, nodes, backup, restore, token, revoke, reopen),
+    "Operate": (serve, doctor, nodes, backup, restore, store, move, token, revoke, reopen),
     "Shell": (completion,),
 }
 """Every command, in the order in which the help shows them."""
@@ -161,7 +163,10 @@ def _too_early(error: click.ClickException, arguments: list[str]) -> str | None:
 def _missing_extra(error: ModuleNotFoundError) -> int:
     if error.name is None or error.name.startswith("holdfast"):
         return _bug(error)
-    output.complain(f"the server's parts are not installed ({error.name}); {how_to_install('server')}")
+    what, extra = "server's parts", "server"
+    if error.name == "asyncpg":
+        what, extra = "parts for PostgreSQL", "server,postgres"
+    output.complain(f"the {what} are not installed ({error.name}); {how_to_install(extra)}")
     return output.UNREACHABLE
 
 

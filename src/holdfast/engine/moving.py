@@ -28,6 +28,7 @@ from holdfast.engine.recovery import replay
 from holdfast.journal import mark
 from holdfast.journal.base import JournalError
 from holdfast.journal.codec import encode_batch
+from holdfast.journal.failpoints import failpoint
 from holdfast.journal.sqlite import SqliteJournal
 
 if TYPE_CHECKING:
@@ -121,10 +122,13 @@ async def move(
         source = SqliteJournal(directory, ballast_bytes=0, witnesses=witnesses)
         try:
             moved = await _copy(source, store, key=key, authority=authority, tell=tell)
+            failpoint("move_before_mark")
             left = mark.Moved(to=to, authority=authority, is_done=False, wall_ms=wall_ms)
             mark.leave_moved(directory, left)
             tell("letting it count")
+            failpoint("move_before_commit")
             await store.commit()
+            failpoint("move_after_commit")
             mark.leave_moved(directory, msgspec.structs.replace(left, is_done=True))
         finally:
             await source.close()
@@ -182,6 +186,7 @@ async def _put(whole: Whole, store: Filling, sums: _Sums, told: _Told) -> int:
     async for values in whole.values():
         sums.take_values(values)
         await store.put_values(values)
+        failpoint("move_mid")
         told.more(len(values.rows))
     async for records in whole.history():
         sums.take_history(records)

@@ -33,6 +33,10 @@ NAMES = frozenset(
         "archive_after_commit",
         "before_drop",
         "mid_drop",
+        "move_mid",
+        "move_before_mark",
+        "move_before_commit",
+        "move_after_commit",
         "takeover_mid",
         "takeover_before_switch",
     }

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from holdfast.cli.operators.doctor_store import Finding, store_checks
 from holdfast.cli.shared import output, times
 from holdfast.cli.shared.harmless import in_json
 from holdfast.cli.shared.options import as_json, asks_server, reach
@@ -33,15 +34,6 @@ DISK_FREE_BYTES_MIN = 64 * 1024**2
 COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """How one thing is."""
-
-    name: str
-    status: Literal["ok", "warn", "FAIL"]
-    text: str
-    next: str | None = None
-
-
 @click.command(short_help="Look for trouble: server, store, access token, clocks.")
 @click.option(
     "--data",
@@ -49,20 +41,30 @@ class Finding(msgspec.Struct, frozen=True):
     type=click.Path(path_type=Path),
     help="Look at this data directory, or this backup, instead of a server.",
 )
+@click.option("--store", metavar="URL", help="Look at this store that nodes share instead.")
 @click.option("--dump", is_flag=True, help="Print the journal in --data as JSON lines, and nothing else.")
 @as_json
 @asks_server
-def doctor(*, data: Path | None, dump: bool, json: bool, url: str | None, token_file: Path | None) -> int:
+def doctor(
+    *, data: Path | None, store: str | None, dump: bool, json: bool, url: str | None, token_file: Path | None
+) -> int:
     """Say whether the server, its store, your access token and the clocks are well.
 
-    With --data it looks at a data directory of a stopped server, or at a backup, instead. It ends with 0 when nothing
-    has failed, with 1 when something has, and with 69 when the server cannot be reached.
+    With --data it looks at a data directory of a stopped server, or at a backup, instead; with --store at a store that
+    nodes share, and at its nodes. It ends with 0 when nothing has failed, with 1 when something has, and with 69 when
+    the server cannot be reached.
     """
     if dump:
         if data is None:
             raise click.UsageError("--dump needs the directory; write it as --dump --data DIR")
         return _dump(data)
-    if data is not None:
+    if data is not None and store is not None:
+        raise click.UsageError("--data and --store exclude each other; look at one after the other")
+    if store is not None:
+        from holdfast.engine import stores
+
+        checks = store_checks(stores.named(store, os.environ))
+    elif data is not None:
         checks = _directory_checks(data)
     else:
         from holdfast.cli.operators.probe import Probe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,11 @@ def nodes(*, store: str | None, json: bool, url: str | None, token_file: Path | 
     """Say which node leads and since when, in which epoch, and which other nodes the store has heard of.
 
     Any node answers. Your token needs the scope read. With --store the store itself is asked, also when no node runs.
-    It ends with 0 if somebody leads, and with 1 if nobody does.
+    It ends with 0 if somebody leads, with 1 if nobody does, and with 69 if neither can be asked.
     """
     told = _from_server(url, token_file) if store is None else _from_store(store)
+    if told is None:
+        return output.UNREACHABLE
     if json:
         output.say_json(told)
     else:
@@ -54,11 +57,16 @@ def _from_server(url: str | None, token_file: Path | None) -> dict[str, Any]:
     return told
 
 
-def _from_store(store: str) -> dict[str, Any]:
+def _from_store(store: str) -> dict[str, Any] | None:
     from holdfast.engine import stores
+    from holdfast.journal.base import JournalError
     from holdfast.server.handlers.nodes import reply_of
 
-    seat, peers = stores.roster(stores.named(store))
+    try:
+        seat, peers = stores.roster(stores.named(store, os.environ))
+    except JournalError as error:
+        output.complain(str(error))
+        return None
     told: dict[str, Any] = msgspec.to_builtins(reply_of(seat, peers))
     return told
 

@@ -29,6 +29,10 @@ class _Serve(click.Command):
 @click.command(cls=_Serve)
 @click.option("--listen", metavar="HOST:PORT", help="Short for --set listen=HOST:PORT.")
 @click.option("--data", metavar="DIR", help="Short for --set data=DIR.")
+@click.option(
+    "--store", metavar="URL", help="Short for --set store=URL: keep all in this PostgreSQL, as one of several nodes."
+)
+@click.option("--advertise", metavar="URL", help="Short for --set advertise=URL: where the other nodes reach this one.")
 @click.option("--tls-cert", metavar="FILE", help="Short for --set tls_cert=FILE: speak HTTPS with this certificate.")
 @click.option("--tls-key", metavar="FILE", help="Short for --set tls_key=FILE: the key of the certificate.")
 @click.option("--public-url", metavar="URL", help="Short for --set public_url=URL: the address for clients elsewhere.")

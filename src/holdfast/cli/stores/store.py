@@ -1,0 +1,124 @@
+"""`holdfast store`: make a store that nodes share, bring it up to date, say that it was restored from a backup."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from holdfast.cli.shared import output
+from holdfast.cli.shared.options import InOrder, as_json
+
+EXAMPLES = """\
+\b
+holdfast store init --store postgresql://holdfast@db/holdfast
+holdfast store restored --store postgresql://holdfast@db/holdfast
+"""
+
+STORE = click.option(
+    "--store", metavar="URL", help="The store, without its password; else HOLDFAST_STORE, else holdfast.toml."
+)
+
+
+@click.group(cls=InOrder, short_help="Make, upgrade or mend a store that nodes share.", epilog=EXAMPLES)
+def store() -> None:
+    """Make a store that nodes share, bring it up to date, or say that it was restored from a backup.
+
+    A password goes into the file of PGPASSFILE (~/.pgpass) or into PGPASSWORD, never on a command line.
+    """
+
+
+@store.command(short_help="Make the tables and the authority.")
+@STORE
+@as_json
+def init(*, store: str | None, json: bool) -> int:
+    """Make the tables, the authority and its key.
+
+    The first node that starts on an empty store does that too. This is for who wants to see it done, or whose nodes
+    may not make tables. What is there already is left as it is.
+    """
+    from holdfast.engine import stores
+    from holdfast.journal.base import JournalError
+
+    place = stores.named(store, os.environ)
+    try:
+        authority, is_new = stores.init(place)
+    except JournalError as error:
+        return failed(error)
+    if json:
+        output.say_json({"status": "made" if is_new else "there", "authority": authority, "store": place.shown})
+    elif is_new:
+        output.say(output.plain(f"{place.shown} is ready: authority {authority} in the schema {place.schema}"))
+        output.hint(output.plain(f"Now start the nodes: holdfast serve --store '{place.shown}'"))
+    else:
+        output.say(output.plain(f"{place.shown} has an authority already: {authority}; nothing was changed"))
+    return output.OK
+
+
+@store.command(short_help="Bring the tables up to date.")
+@STORE
+@as_json
+def upgrade(*, store: str | None, json: bool) -> int:
+    """Bring the tables to what this version needs.
+
+    A node says so if that is necessary. It locks the tables for a moment; answers wait meanwhile.
+    """
+    from holdfast.engine import stores
+    from holdfast.journal.base import JournalError
+
+    place = stores.named(store, os.environ)
+    try:
+        before, now = stores.upgrade(place)
+    except JournalError as error:
+        return failed(error)
+    if json:
+        output.say_json({"status": "upgraded" if now > before else "current", "before": before, "now": now})
+    elif now > before:
+        output.say(output.plain(f"{place.shown}: the tables are of version {now} now; they were of version {before}"))
+    else:
+        output.say(output.plain(f"{place.shown}: the tables are of version {now}, which this version needs"))
+    return output.OK
+
+
+@store.command(short_help="Say that it was restored from a backup.")
+@STORE
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json
+def restored(*, store: str | None, yes: bool, json: bool) -> int:
+    """Say that the store was restored from a backup: the next leader lets fencing tokens jump.
+
+    Nobody knows what was given out since the backup was made. So fencing tokens go on far beyond those that the store
+    knows, and readers of /events are told to look anew. Stop all nodes before: while one leads, this is refused.
+    """
+    from holdfast.engine import stores
+    from holdfast.journal.base import JournalError
+
+    place = stores.named(store, os.environ)
+    if not yes and not _agrees(place.shown):
+        return output.FAILED
+    try:
+        epoch = stores.restored(place)
+    except JournalError as error:
+        return failed(error)
+    if json:
+        output.say_json({"status": "restored", "store": place.shown, "epoch": epoch})
+        return output.OK
+    output.say(output.plain(f"{place.shown}: fencing tokens jump when the next leader (epoch {epoch}) begins"))
+    output.hint(output.plain(f"Now start the nodes: holdfast serve --store '{place.shown}'"))
+    return output.OK
+
+
+def _agrees(shown: str) -> bool:
+    """Ask whether it is meant. Where nobody can be asked, it is not."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here; say --yes if the store was restored from a backup")
+    text = f"{shown} was restored from a backup, and no node runs? Fencing tokens jump, which cannot be taken back"
+    return click.confirm(output.plain(text), err=True)
+
+
+def failed(error: Exception) -> int:
+    """Say why not."""
+    output.progress("")
+    output.complain(str(error).replace("\n  - ", " "))
+    return output.FAILED

@@ -1,0 +1,184 @@
+"""`holdfast doctor --store`: who leads, what the server promises, and what would be lost; a verdict on each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from typing import Any
+
+import msgspec
+
+from holdfast.cli.operators import doctor_store
+from holdfast.engine.stores import Facts, Place
+from holdfast.journal.base import Peer, Seat
+from holdfast.journal.postgres.demands import Marks, Server
+from holdfast.journal.postgres.operating import Replica
+from tests.cli.stores.conftest import Ask, Leader, leading
+from tests.support import postgres
+
+PLACE = Place("postgresql://db/x", "holdfast")
+MARKS = Marks(1, 2, 3, 4)
+SERVER = Server(
+    marks=MARKS,
+    started="1",
+    has_standby=True,
+    is_pooled=False,
+    version=160002,
+    settings={"synchronous_commit": "on", "fsync": "on", "full_page_writes": "on"},
+)
+SEAT = Seat(
+    authority="a1",
+    epoch=7,
+    tenure="t",
+    beat=12,
+    is_held=True,
+    node="node1",
+    process="p1",
+    url="https://node1:7420",
+    last_seq=9,
+    now_ms=5_000,
+    since_wall_ms=1_700_000_000_000,
+    format=4,
+    version="1.0",
+)
+PEERS = [
+    Peer(node=f"node{number}", process="p", url="", version="1.0", format_max=4, tokens="same", seen_ms_ago=500)
+    for number in (1, 2)
+]
+WELL = Facts(
+    where="db:5432",
+    server=SERVER,
+    seat=SEAT,
+    marks=MARKS,
+    has_standby=True,
+    wants_jump=False,
+    jumps=0,
+    schema_version=1,
+    is_beating=True,
+    peers=PEERS,
+    replicas=[Replica("standby", "streaming", "sync")],
+    size_bytes=1_000_000,
+    tail_records=10,
+    tail_bytes=1_000,
+)
+
+
+def verdicts(facts: Facts = WELL, round_trip_ms: float = 0.5, **changes: Any) -> dict[str, str]:  # noqa: ANN401 - any field
+    """What is said of each thing, with what was changed of a store that is well."""
+    found = doctor_store._checks(msgspec.structs.replace(facts, **changes), round_trip_ms, PLACE)
+    return {each.name: f"{each.status} {each.text} -> {each.next}" for each in found}
+
+
+def checks_of(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    return {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+
+def test_a_store_with_a_leader_is_well(ask: Ask, schema: str) -> None:
+    """Of a real store with a leader: who leads, the way there, what the server promises, and what is missing."""
+    with leading(Leader(schema)):
+        done = ask("doctor", "--store", postgres.shared_url(), "--json")
+    assert done.returncode == 0, done.stdout
+    checks = checks_of(done)
+    assert list(checks) == [
+        *("store", "round trip", "leader", "nodes", "tokens", "settings", "pooler", "replicas", "timeline", "space"),
+        "format",
+    ]
+    assert checks["leader"]["status"] == "ok" and "node1 at http://node1:7420 since" in checks["leader"]["text"]
+    assert checks["settings"]["text"] == "synchronous_commit on, fsync on, full_page_writes on"
+    assert checks["pooler"]["status"] == checks["timeline"]["status"] == "ok"
+    assert checks["nodes"]["status"] == "warn" and "nobody could take over" in checks["nodes"]["next"]
+    assert checks["replicas"]["status"] == "warn" and "synchronous_standby_names" in checks["replicas"]["next"]
+    assert "postgresql://" in checks["store"]["text"] and f"schema {schema}" in checks["store"]["text"]
+
+
+def test_a_leader_that_is_silent_fails(ask: Ask, schema: str) -> None:
+    """A seat that somebody has and that does not beat is no leader, and the exit code says so."""
+    asyncio.run(Leader(schema).once(gives_back=False))
+    done = ask("doctor", "--store", postgres.shared_url(), HOLDFAST_TAKEOVER_SECONDS="1")
+    assert done.returncode == 1
+    assert "FAIL  leader" in done.stdout and "it is silent, and nobody took over" in done.stdout
+
+
+def test_a_store_that_is_not_there_fails(ask: Ask) -> None:
+    """No authority is one finding with what to do."""
+    done = ask("doctor", "--store", postgres.shared_url())
+    assert done.returncode == 1 and "has no authority" in done.stdout and "holdfast store init" in done.stdout
+
+
+def test_a_server_that_promises_too_little_fails(ask: Ask, schema: str) -> None:
+    """What a server forgets after a crash is no store: the setting is named."""
+    with postgres.running("weak") as weak:
+        weak.configure(fsync="off")
+        weak.reload()
+        done = ask("doctor", "--store", weak.url)
+    assert done.returncode == 1 and "fsync = 'off'" in done.stdout
+
+
+def test_a_synchronous_standby_is_seen(ask: Ask, schema: str) -> None:
+    """Replicas are shown with whether commits wait for them (N-23)."""
+    with postgres.running("primary") as primary, postgres.standby_of(primary):
+        asyncio.run(Leader(schema, url=primary.url).once())
+        told = checks_of(ask("doctor", "--store", primary.url, "--json"))
+        assert told["replicas"]["status"] == "warn" and "standby (streaming, async)" in told["replicas"]["text"]
+        primary.configure(synchronous_standby_names="'standby'")
+        primary.reload()
+        told = checks_of(ask("doctor", "--store", primary.url, "--json"))
+        assert (told["replicas"]["status"], told["replicas"]["next"]) == ("ok", None)
+        assert "standby (streaming, sync); commits wait" in told["replicas"]["text"]
+
+
+def test_a_store_that_is_well_has_no_warning() -> None:
+    """Nothing is found where nothing is wrong."""
+    assert {text.split()[0] for text in verdicts().values()} == {"ok"}
+
+
+def test_static_tokens_that_differ_fail() -> None:
+    """A node with other static tokens lets others in: it is said (N-34)."""
+    others = [PEERS[0], msgspec.structs.replace(PEERS[1], tokens="other")]
+    assert verdicts(peers=others)["tokens"].startswith("FAIL the nodes have different static access tokens")
+    silent = [PEERS[0], msgspec.structs.replace(PEERS[1], tokens="other", seen_ms_ago=3_600_000)]
+    assert verdicts(peers=silent)["tokens"].startswith("ok")
+    assert verdicts(peers=silent)["nodes"].startswith("warn heard of: node1; silent: node2 (1 h)")
+
+
+def test_versions_that_differ_are_a_warning() -> None:
+    """During an upgrade two versions are there, and it is said which comes last (N-36)."""
+    others = [PEERS[0], msgspec.structs.replace(PEERS[1], version="1.1")]
+    assert verdicts(peers=others)["version"] == "warn the nodes have 1.0 and 1.1 -> upgrade all: the leader last"
+
+
+def test_nobody_who_leads_fails() -> None:
+    """A store that was served and is not is said; one that is new is not wrong."""
+    empty = msgspec.structs.replace(SEAT, is_held=False)
+    assert verdicts(seat=empty, is_beating=False)["leader"].startswith("FAIL nobody leads; the last epoch was 7")
+    new = msgspec.structs.replace(empty, epoch=0)
+    assert verdicts(seat=new, is_beating=False)["leader"].startswith("warn nobody has ever led")
+
+
+def test_another_server_than_before_is_a_warning() -> None:
+    """After a failover or a restore of the database the marks differ, until a leader let tokens jump (N-22)."""
+    moved = msgspec.structs.replace(MARKS, timeline=1)
+    text = verdicts(marks=moved, is_beating=False)["timeline"]
+    assert text.startswith("warn timeline 2: this is another server") and "holdfast store restored" in text
+    assert verdicts(marks=moved, wants_jump=True)["timeline"].startswith("ok timeline 2; the next leader lets")
+    assert verdicts(jumps=2)["timeline"].startswith("ok timeline 2, 2 losses so far")
+
+
+def test_a_pooler_and_a_long_way_are_warnings() -> None:
+    """A pooler drops what sessions set (N-24), and every answer waits for the way there and back."""
+    pooled = msgspec.structs.replace(SERVER, is_pooled=True)
+    assert verdicts(server=pooled)["pooler"].startswith("warn")
+    assert verdicts(round_trip_ms=55.0)["round trip"].startswith("warn 55.0 ms")
+
+
+def test_a_synchronous_standby_that_is_away_fails() -> None:
+    """Commits wait for a standby that is not there, so nothing is answered."""
+    assert verdicts(replicas=[])["replicas"].startswith("FAIL none; none is synchronous, so commits hang")
+    hidden = [Replica("standby", "", "")]
+    assert verdicts(replicas=hidden)["replicas"].startswith("ok 1 that this role may not see")
+
+
+def test_a_tail_that_grows_is_a_warning() -> None:
+    """What could not be archived takes space, and is replayed at every takeover."""
+    assert verdicts(tail_bytes=2**31)["space"].startswith("warn")

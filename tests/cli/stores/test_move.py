@@ -1,0 +1,214 @@
+"""`holdfast move`: all that a directory holds, in a store. Interrupted anywhere, one of the two counts, never both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.engine import snapshot
+from holdfast.engine.recovery import replay
+from holdfast.journal import mark
+from holdfast.journal.base import HeldQuery, HistoryQuery, Journal
+from holdfast.journal.inspect import inspect
+from holdfast.journal.postgres.filling import PostgresFilling
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.testing import RunningServer, server
+from tests.cli.stores.conftest import Ask, Leader
+from tests.support import postgres
+from tests.support.api import Api
+from tests.support.archivist import archived_by_now
+from tests.support.checks import wait_until
+
+LONG = 3_600
+
+
+@pytest.fixture
+def stopped() -> Iterator[RunningServer]:
+    """A server that was used and killed: leases, ends, a line, a session, tokens, done work, an archive and a tail."""
+    with server(snapshot_records=40) as running:
+        api = api_of(running)
+        leases = {f"job-{number}": api.acquired(f"job-{number}", ttl_seconds=LONG) for number in range(30)}
+        for number in range(0, 30, 2):
+            name = f"job-{number}"
+            assert api.release(name, leases[name]["lease_id"], outcome="done", remember_seconds=LONG).status == 200
+        session = api.new_session(ttl_seconds=LONG)
+        assert api.post("/tokens", {"name": "ci", "scopes": ["read"]}).status == 201
+        wait_until(lambda: archived_by_now(running.data) >= 40)
+        for number in range(5):
+            api.acquired(f"late-{number}", ttl_seconds=LONG, metadata="who knows", session_id=session["session_id"])
+        assert api.acquire("job-1", wait_seconds=0.1, ttl_seconds=LONG).json()["status"] == "waiting"
+        api.close()
+        running.kill()
+        yield running
+
+
+def api_of(running: RunningServer) -> Api:
+    return Api("127.0.0.1", int(running.url.rpartition(":")[2]), running.token)
+
+
+def all_of(journal: Journal) -> tuple[Any, ...]:
+    """What a start reads, and what looks back show."""
+
+    async def look() -> tuple[Any, ...]:
+        recovered = await journal.open()
+        state = snapshot.load(recovered.values)
+        replay(state, recovered.records)
+        try:
+            history = await journal.history(HistoryQuery(limit=10_000))
+            held = await journal.held(HeldQuery(seq=state.seq, limit=10_000))
+            shown = [(each.name, each.lease, each.ended_seq) for each in held.held]
+            return state.freeze(), history.records, shown, journal.history_begins_after
+        finally:
+            await journal.close()
+
+    return asyncio.run(look())
+
+
+def moving(directory: Path, schema: str, failpoint: str = "") -> subprocess.CompletedProcess[str]:
+    """Move in a process of its own, which may be killed at a point."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")},
+        "HOLDFAST_STORE": postgres.shared_url(),
+        "HOLDFAST_STORE_SCHEMA": schema,
+    }
+    if failpoint:
+        environment |= {"HOLDFAST_TESTING": "1", "HOLDFAST_FAILPOINTS": failpoint}
+    command = [sys.executable, "-m", "holdfast", "move", "--from", str(directory)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def is_filled(schema: str) -> bool:
+    return postgres.shared().sql(f"SELECT to_regclass('{schema}.seat') IS NOT NULL") == "t"
+
+
+def test_everything_is_moved(ask: Ask, stopped: RunningServer, schema: str) -> None:
+    """The store has the state, the tail, the history, who held what, and the key, as the directory had them."""
+    before = all_of(SqliteJournal(stopped.data, ballast_bytes=0))
+    done = ask("move", "--from", stopped.data, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["status"], told["leases"], told["tokens"], told["was_done"]) == ("moved", 20, 2, False)
+    node = Leader(schema)
+    assert all_of(node._journal) == before
+    key = asyncio.run(key_of(Leader(schema)))
+    assert key == (stopped.data / "authority.key").read_bytes()
+
+
+async def key_of(node: Leader) -> bytes:
+    try:
+        return await node._journal.key()
+    finally:
+        await node._journal.close()
+
+
+def test_the_next_tenure_is_a_later_one(ask: Ask, stopped: RunningServer, schema: str) -> None:
+    """A move takes the directory's seat: the epoch in the store is one more than that of the last server."""
+    epoch = inspect(stopped.data).epoch
+    assert json.loads(ask("move", "--from", stopped.data, "--json").stdout)["epoch"] == epoch + 1
+    assert json.loads(ask("nodes", "--store", postgres.shared_url(), "--json").stdout)["epoch"] == epoch + 1
+
+
+def test_no_server_starts_on_what_was_moved(ask: Ask, stopped: RunningServer) -> None:
+    """Both would give out the same fencing tokens: the directory is refused, and says where its content is."""
+    assert ask("move", "--from", stopped.data).returncode == 0
+    done = ask("serve", "--data", stopped.data, "--listen", "127.0.0.1:0", HOLDFAST_STORE="")
+    assert done.returncode == 74 and "was moved to postgresql://" in done.stderr, done.stderr
+    assert "holdfast serve --store" in done.stderr
+    done = ask("doctor", "--data", stopped.data)
+    assert done.returncode == 1 and "was moved to postgresql://" in done.stdout
+    again = ask("move", "--from", stopped.data, HOLDFAST_STORE_SCHEMA=postgres.new_schema())
+    assert again.returncode == 1 and "already, and counts no more" in again.stderr
+
+
+def test_a_store_that_is_not_empty_is_refused(ask: Ask, stopped: RunningServer, schema: str) -> None:
+    """Nothing is written over an authority, and the directory still counts."""
+    asyncio.run(Leader(schema).once())
+    done = ask("move", "--from", stopped.data)
+    assert done.returncode == 1 and "is not empty" in done.stderr and "HOLDFAST_STORE_SCHEMA" in done.stderr
+    stopped.restart()
+
+
+def test_a_directory_that_is_in_use_is_refused(ask: Ask, stopped: RunningServer, schema: str) -> None:
+    """The directory's seat is taken first: while a server has it, nothing is moved."""
+    stopped.restart()
+    done = ask("move", "--from", stopped.data)
+    assert done.returncode == 1 and "another server has" in done.stderr, done.stderr
+    assert not is_filled(schema)
+
+
+def test_a_directory_without_a_journal_is_refused(ask: Ask, tmp_path: Path, schema: str) -> None:
+    """An empty folder is no directory to move, and none is made of it."""
+    done = ask("move", "--from", tmp_path)
+    assert done.returncode == 1 and "authority.key is missing" in done.stderr
+    (tmp_path / "authority.key").write_bytes(b"k" * 32)
+    (tmp_path / "authority.key").chmod(0o600)
+    done = ask("move", "--from", tmp_path)
+    assert done.returncode == 1 and "journal.sqlite3 is missing" in done.stderr
+    assert not is_filled(schema)
+
+
+@pytest.mark.parametrize("point", ["move_mid", "move_before_mark"])
+def test_killed_while_it_copies_nothing_is_there(stopped: RunningServer, schema: str, point: str) -> None:
+    """Killed before the last step, the directory is as good as before, and the store is empty."""
+    assert moving(stopped.data, schema, f"{point}=kill").returncode == -signal.SIGKILL
+    assert not is_filled(schema)
+    stopped.restart()
+    assert api_of(stopped).status("job-1").json()["status"] == "held"
+
+
+@pytest.mark.parametrize(("point", "is_there"), [("move_before_commit", False), ("move_after_commit", True)])
+def test_killed_at_its_last_step_a_second_move_finds_out(
+    ask: Ask, stopped: RunningServer, schema: str, point: str, is_there: bool
+) -> None:
+    """Killed around the commit, neither is served until a second move knows which of the two counts."""
+    before = all_of(SqliteJournal(stopped.data, ballast_bytes=0))
+    assert moving(stopped.data, schema, f"{point}=kill").returncode == -signal.SIGKILL
+    assert is_filled(schema) == is_there
+    done = ask("serve", "--data", stopped.data, "--listen", "127.0.0.1:0", HOLDFAST_STORE="")
+    assert done.returncode == 74 and "interrupted at its last step" in done.stderr
+    told = json.loads(ask("move", "--from", stopped.data, "--json").stdout)
+    assert told["was_done"] == is_there
+    assert all_of(Leader(schema)._journal) == before
+    moved = mark.moved_to(stopped.data)
+    assert moved is not None and moved.is_done
+
+
+def test_what_does_not_come_back_as_it_was_is_refused(
+    ask: Ask, stopped: RunningServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is read back before it counts: one value that is another is found out."""
+    put = PostgresFilling.end
+
+    async def spoil(store: PostgresFilling, **numbers: int) -> None:
+        await put(store, **numbers)
+        await store._line._db.execute(f"DELETE FROM {schema}.history WHERE seq = 3")
+
+    monkeypatch.setattr(PostgresFilling, "end", spoil)
+    done = ask("move", "--from", stopped.data)
+    assert done.returncode == 1 and "is not what was put there" in done.stderr
+    assert not is_filled(schema)
+    stopped.restart()
+
+
+def test_a_lease_older_than_the_history_is_held_in_the_store(ask: Ask, schema: str) -> None:
+    """A lease whose grant is in no history any more is moved with who holds it."""
+    with server(snapshot_records=1, history_days=0) as running:
+        api = api_of(running)
+        for name in ("old", "new"):
+            api.acquired(name, ttl_seconds=LONG)
+            last = archived_by_now(running.data)
+            wait_until(lambda last=last: archived_by_now(running.data) > last)
+        api.close()
+        running.kill()
+        assert ask("move", "--from", running.data).returncode == 0
+    _, _, held, _ = all_of(Leader(schema)._journal)
+    assert [name for name, _, _ in held] == ["new", "old"]

@@ -1,0 +1,113 @@
+"""`holdfast store` and `holdfast nodes --store`: a store that nodes share, made and mended without a node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from holdfast.journal.base import SharedJournal
+from tests.cli.stores.conftest import Ask, Leader, leading
+from tests.support import postgres
+
+
+def test_a_store_is_made_once(ask: Ask) -> None:
+    """`store init` makes an authority where there is none, and leaves the one that is there (N-6)."""
+    done = ask("store", "init", "--json")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert made["status"] == "made" and len(made["authority"]) == 32
+    again = json.loads(ask("store", "init", "--json").stdout)
+    assert again == {**made, "status": "there"}
+    assert f"has an authority already: {made['authority']}" in ask("store", "init").stdout
+
+
+def test_a_node_leads_in_a_store_that_was_made(ask: Ask, schema: str) -> None:
+    """What `store init` made is what a node takes its seat in."""
+    made = json.loads(ask("store", "init", "--json").stdout)
+    assert ask("nodes", "--store", postgres.shared_url()).returncode == 1
+    with leading(Leader(schema)):
+        told = json.loads(ask("nodes", "--store", postgres.shared_url(), "--json").stdout)
+    assert (told["authority"], told["leader"], told["epoch"]) == (made["authority"], "node1", 1)
+    assert told["nodes"][0]["url"] == "http://node1:7420"
+
+
+def test_tables_of_this_version_need_no_upgrade(ask: Ask) -> None:
+    """`store upgrade` says that there is nothing to do."""
+    ask("store", "init")
+    assert json.loads(ask("store", "upgrade", "--json").stdout) == {"status": "current", "before": 1, "now": 1}
+
+
+def test_tables_of_another_version_are_refused(ask: Ask, schema: str) -> None:
+    """Tables that this version does not know are left alone, and it is said what to do (N-36)."""
+    ask("store", "init")
+    postgres.shared().sql(f"UPDATE {schema}.authority SET schema_version = 2")
+    done = ask("store", "upgrade")
+    assert done.returncode == 1 and "has tables of version 2" in done.stderr and "Start that version" in done.stderr
+
+
+def test_a_store_that_is_not_there_is_said(ask: Ask) -> None:
+    """Nothing is made by a look: who asks for a store that is not there is told how to make it."""
+    for command in (["store", "upgrade"], ["store", "restored", "--yes"]):
+        done = ask(*command)
+        assert done.returncode == 1 and "holdfast store init" in done.stderr, done.stderr
+    done = ask("nodes", "--store", postgres.shared_url())
+    assert done.returncode == 69 and "has no authority" in done.stderr
+
+
+def test_a_server_that_is_not_there_is_said(ask: Ask) -> None:
+    """A database that cannot be reached is one line, and no traceback."""
+    url = f"postgresql://nobody@127.0.0.1:{postgres.free_port()}/x"
+    done = ask("store", "init", HOLDFAST_STORE=url)
+    assert done.returncode == 1 and "cannot be asked" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_restored_lets_the_next_tenure_jump(ask: Ask, schema: str) -> None:
+    """After a restore from a backup the next leader begins with `Restored` (N-22)."""
+    asyncio.run(Leader(schema).once())
+    done = ask("store", "restored", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["epoch"] == 3
+    journal = Leader(schema, "node2")._journal
+
+    async def must_jump(journal: SharedJournal) -> tuple[int, bool]:
+        found = await journal.open()
+        await journal.close()
+        return found.epoch, found.must_jump
+
+    assert asyncio.run(must_jump(journal)) == (3, True)
+
+
+def test_restored_is_refused_while_a_node_leads(ask: Ask, schema: str) -> None:
+    """A leader that lives is not deposed: it is said which one has to be stopped."""
+    with leading(Leader(schema)):
+        done = ask("store", "restored", "--yes", HOLDFAST_TAKEOVER_SECONDS="1")
+    assert done.returncode == 1
+    assert "node1 at http://node1:7420 leads (epoch 1)" in done.stderr and "Stop all nodes" in done.stderr
+
+
+def test_restored_deposes_a_leader_that_was_killed(ask: Ask, schema: str) -> None:
+    """A seat that nobody gave back, and that does not beat, is taken as a follower would take it (N-13)."""
+    asyncio.run(Leader(schema).once(gives_back=False))
+    done = ask("store", "restored", "--yes", HOLDFAST_TAKEOVER_SECONDS="1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_restored_asks_first(ask: Ask, schema: str) -> None:
+    """What cannot be taken back is not done without a word, and where nobody can be asked not at all."""
+    asyncio.run(Leader(schema).once())
+    done = ask("store", "restored")
+    assert done.returncode == 64 and "--yes" in done.stderr
+    assert postgres.shared().sql(f"SELECT wants_jump FROM {schema}.seat") == "f"
+
+
+def test_a_password_is_taken_from_no_command_line(ask: Ask) -> None:
+    """Who types a password is told where it belongs, and the line does not repeat it."""
+    for command in (["store", "init", "--store"], ["nodes", "--store"], ["doctor", "--store"], ["serve", "--store"]):
+        done = ask(*command, "postgresql://h:hunter2@db/x")
+        assert done.returncode == 64 and "PGPASSFILE" in done.stderr and "hunter2" not in done.stderr, command
+
+
+def test_no_store_is_said(ask: Ask) -> None:
+    """Without an address there is nothing to do."""
+    done = ask("store", "init", HOLDFAST_STORE="")
+    assert done.returncode == 64 and "no store is named" in done.stderr
