@@ -58,7 +58,7 @@ class InPostgres:
     def __init__(self, server: postgres.Postgres | None = None, **options: object) -> None:
         self.server = server or postgres.shared()
         self.schema = postgres.new_schema()
-        self.proxy = TcpProxy("127.0.0.1", self.server.port)
+        self.proxy = TcpProxy(self.server.host, self.server.port)
         self.options = options
         self._numbers = count(1)
         self._due: list[Fate] = []

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 from tests.support.checks import wait_until
 
@@ -95,6 +96,8 @@ class Postgres:
         self.data = self.folder / "data"
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+
+    host = "127.0.0.1"
 
     @property
     def url(self) -> str:
@@ -263,17 +266,40 @@ def standby_of(primary: Postgres, name: str = "standby") -> Iterator[Postgres]:
         server.remove()
 
 
+class Named(Postgres):
+    """A server that somebody else runs: it can be asked, and nothing else."""
+
+    def __init__(self, url: str) -> None:
+        self.folder = Path(tempfile.gettempdir())
+        self._parts = urlsplit(url)
+        self.host = self._parts.hostname or "127.0.0.1"
+        self.port = self._parts.port or 5432
+
+    def url_of(self, database: str, port: int | None = None) -> str:
+        """The same URL, perhaps on another port of this machine. Its database stays."""
+        user, at, _ = self._parts.netloc.rpartition("@")
+        where = f"127.0.0.1:{port}" if port else self._parts.netloc.rpartition("@")[2]
+        return urlunsplit(self._parts._replace(netloc=f"{user}{at}{where}"))
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        """Run statements there."""
+        url = self.url_of(database)
+        return self.run("psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", statement).strip()
+
+
 @functools.cache
 def shared() -> Postgres:
-    """The server of this process: started once, and removed at its end."""
+    """The server of this process: started once, and removed at its end. Or the one that was named."""
+    if given := os.environ.get(GIVEN):
+        return Named(given)
     server = Postgres()
     atexit.register(server.remove)
     return server.make().start()
 
 
 def shared_url() -> str:
-    """The URL of the server that was named, or of that of this process."""
-    return os.environ.get(GIVEN) or shared().url
+    """Its URL."""
+    return shared().url
 
 
 def new_schema() -> str:
