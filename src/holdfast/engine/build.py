@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.archiving import Archiving
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_identity
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.core.values import Limits
+    from holdfast.engine.archiving import Archiving
 
 __all__ = [
     "DeposedError",
@@ -60,8 +60,7 @@ def build(
     version: str,
     keeping: Keeping,
     witnesses: Sequence[str],
-    snapshot_records: int,
-    snapshot_bytes: int,
+    archiving: Archiving,
     ballast_bytes: int,
     tail_bytes_max: int,
     disk_hang_ms: int,
@@ -86,6 +85,6 @@ def build(
         limits,
         clock=clock,
         version=version,
-        archiving=Archiving(records=snapshot_records, size_bytes=snapshot_bytes),
+        archiving=archiving,
         watchdog=watchdog,
     )

@@ -359,9 +359,7 @@ def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool =
                 "storage_unavailable", f"Nothing was changed: {text}. Try again.", retry_after_ms=RETRY_LATER_MS
             )
         case NotLeader(text=text):
-            return Problem(
-                "not_leader", f"Nothing was changed by this: {text}. Try again.", retry_after_ms=NEXT_LEADER_MS
-            )
+            return Problem("not_leader", f"Nothing was changed: {text}. Try again.", retry_after_ms=NEXT_LEADER_MS)
         case Unknown(text=text):
             return Problem(
                 "outcome_unknown",

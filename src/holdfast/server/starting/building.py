@@ -1,0 +1,97 @@
+"""What a server is made of, read from its settings: limits, history, tokens, an engine on a directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast import __version__
+from holdfast.core.values import Limits
+from holdfast.engine.archiving import Archiving
+from holdfast.engine.build import Keeping, build
+from holdfast.privatefiles import NotOursError, read_ours, reason_of
+from holdfast.server.access.auth import StaticTokens, entries_of
+from holdfast.server.access.secrets import KEY_FILE
+from holdfast.server.starting.exits import EX_USAGE, StartError
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+    from holdfast.settings import Settings
+
+TOKENS_BYTES_MAX = 4_194_304
+
+
+def limits_of(settings: Settings) -> Limits:
+    """Return the limits of the core."""
+    return Limits(
+        ttl_ms_max=settings.max_ttl_seconds * 1000,
+        session_ttl_ms_max=settings.max_session_ttl_seconds * 1000,
+        metadata_chars_max=settings.metadata_chars_max,
+        leases_per_principal_max=settings.leases_per_principal_max,
+        sessions_per_principal_max=settings.sessions_per_principal_max,
+        retry_memory_ms=settings.retry_memory_seconds * 1000,
+        retry_keys_max=settings.retry_keys_max,
+        retry_bytes_max=settings.retry_bytes_max,
+        ended_names_max=settings.ended_names_max,
+        ended_bytes_max=settings.ended_bytes_max,
+        done_names_per_principal_max=settings.done_names_per_principal_max,
+        done_bytes_per_principal_max=settings.done_bytes_per_principal_max,
+        tokens_max=settings.tokens_max,
+        tickets_per_principal_max=settings.tickets_per_principal_max,
+        waiting_names_per_principal_max=settings.waiting_names_per_principal_max,
+        line_max=settings.line_max,
+        names_per_call_max=settings.names_per_call_max,
+        reentrant=settings.reentrant,
+    )
+
+
+def keeping_of(settings: Settings) -> Keeping:
+    """Return how much history is kept."""
+    return Keeping(
+        wall_ms=settings.history_days * 86_400_000,
+        records_max=settings.history_records_max,
+        bytes_max=settings.history_bytes_max,
+    )
+
+
+def archiving_of(settings: Settings) -> Archiving:
+    """Return when the archive is due."""
+    # It begins before anybody has more than their part of what may wait for it.
+    size_bytes = min(settings.snapshot_mib * 2**20, settings.tail_mib_max * 2**19)
+    return Archiving(records=settings.snapshot_records, size_bytes=size_bytes)
+
+
+def engine_for(settings: Settings) -> Engine:
+    """Return an engine on the data directory."""
+    return build(
+        settings.data,
+        limits_of(settings),
+        version=__version__,
+        keeping=keeping_of(settings),
+        witnesses=(KEY_FILE,),
+        archiving=archiving_of(settings),
+        ballast_bytes=settings.disk_reserve_mib * 2**20,
+        tail_bytes_max=settings.tail_mib_max * 2**20,
+        disk_hang_ms=settings.disk_hang_seconds * 1000,
+    )
+
+
+def static_tokens(settings: Settings) -> StaticTokens:
+    """Read the static tokens, those of the file too. Raises `StartError` and `BadTokenError`."""
+    text = settings.tokens
+    if settings.tokens_file is not None:
+        try:
+            content = read_ours(settings.tokens_file, TOKENS_BYTES_MAX, root_shares=True)
+            in_file = content.decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartError(
+                f"tokens_file {settings.tokens_file} cannot be read: {reason_of(error)}", EX_USAGE
+            ) from error
+        except NotOursError as error:
+            raise StartError(f"tokens_file {error}", EX_USAGE) from error
+        if len(content) > TOKENS_BYTES_MAX:
+            raise StartError(f"tokens_file {settings.tokens_file} has more than {TOKENS_BYTES_MAX} bytes", EX_USAGE)
+        if not entries_of(in_file):
+            problem = f"tokens_file {settings.tokens_file} holds no access token"
+            raise StartError(f"{problem}: write name:token into it, one a line, or leave the setting out", EX_USAGE)
+        text += f"\n{in_file}"
+    return StaticTokens.parse(text)

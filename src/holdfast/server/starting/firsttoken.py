@@ -1,0 +1,88 @@
+"""The first access token: made where there is none, for the user of this machine alone, and found again later."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from holdfast import clientconfig
+from holdfast.core.answers import TokenMade
+from holdfast.core.commands import CreateToken
+from holdfast.errors import SettingsError
+from holdfast.privatefiles import replace
+from holdfast.server import render
+from holdfast.server.access.auth import SCOPES
+from holdfast.server.access.secrets import digest, new_token
+from holdfast.server.starting.exits import EX_IOERR, EX_USAGE, StartError
+from holdfast.settings import parse_address
+
+if TYPE_CHECKING:
+    from holdfast.server.api import Api
+    from holdfast.settings import Settings
+
+FIRST_TOKEN = "local"  # noqa: S105 - the name of the token
+TOKEN_FILE = "local-token"  # noqa: S105 - the name of the file
+HIDDEN_TOLD_MAX = 10
+
+log = logging.getLogger("holdfast.server")
+
+
+async def first_token(api: Api, url: str, settings: Settings) -> str | None:
+    """Make the first token on a machine that has none, for its own user alone. Return where it is kept."""
+    if api.auth.static.callers or api.engine.state.tokens:
+        return None
+    if not is_loopback(parse_address(settings.listen)[0]):
+        text = (
+            "there is no access token, and this address is open to others: set HOLDFAST_TOKENS or HOLDFAST_TOKENS_FILE"
+        )
+        raise StartError(text, EX_USAGE)
+    token = new_token()
+    path = None
+    with contextlib.suppress(OSError):
+        path = clientconfig.remember(url, token, os.environ)
+    if path is None:
+        # The user's configuration is for another server, or cannot be written: it is left alone.
+        path = settings.data / TOKEN_FILE
+        replace(path, f"{token}\n".encode())
+    command = CreateToken(principal=FIRST_TOKEN, name=FIRST_TOKEN, digest=digest(token), scopes=SCOPES)
+    outcome, _ = await api.engine.ask(command)
+    if not isinstance(outcome, TokenMade):
+        raise StartError(f"the first access token could not be made: {render.problem(outcome).details}", EX_IOERR)
+    return str(path)
+
+
+def is_loopback(host: str) -> bool:
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
+def token_at_hand(api: Api) -> str | None:
+    """Return where an access token for this server is kept, if it is there and good here.
+
+    That is in the user's own configuration, or beside the data, where the first start put it.
+    """
+    files = [api.settings.data / TOKEN_FILE]
+    with contextlib.suppress(OSError, SettingsError):
+        config = clientconfig.read(os.environ)
+        if config.token_file is not None:
+            # Its address may be another one of this server. Whether the access token is good here is looked at below.
+            files.insert(0, config.token_file)
+    for file in files:
+        with contextlib.suppress(OSError, SettingsError):
+            kept = digest(clientconfig.read_token(file))
+            if api.auth.by_digest(kept, api.engine.state, api.engine.clock.wall_ms()) is not None:
+                return str(file)
+    return None
+
+
+def warn_of_hidden(api: Api) -> None:
+    """Say which made tokens are out of use, because the settings gave their names to others."""
+    hidden = api.auth.hidden(api.engine.state)
+    if hidden:
+        log.warning(
+            "%d made tokens have the name of a static one and are not let in: %s. Revoke them with `holdfast token"
+            " revoke NAME`, which leaves the static one, or take the static one out of the settings.",
+            len(hidden),
+            ", ".join(hidden[:HIDDEN_TOLD_MAX]),
+        )
