@@ -11,7 +11,7 @@ PYTEST := .venv/bin/python -m pytest
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test coverage prove prove-release check format bench bench-check install install-run wheel lock clean
+.PHONY: help run cluster test coverage prove prove-release check format bench bench-check install install-run wheel lock clean
 
 help: ## Print this list
 	@echo 'Usage: make TARGET [ARGS="…"]'
@@ -25,6 +25,10 @@ help: ## Print this list
 
 run: .venv/run.stamp ## Start the server on its embedded store (DATA=DIR, ARGS="--listen …")
 	@exec .venv/bin/holdfast serve --data "$(DATA)" $(ARGS)
+
+# `make run` keeps its data in DATA anyway; a cluster does only if somebody says so.
+cluster: .venv/dev.stamp ## Start three nodes on a PostgreSQL of their own, until Ctrl-C (DATA=DIR keeps it)
+	@exec .venv/bin/python examples/cluster.py $(if $(filter file,$(origin DATA)),,--data "$(DATA)") $(ARGS)
 
 test: .venv/dev.stamp ## Run every test (ARGS="tests/core -k renew")
 	@exec $(PYTEST) -n "$(WORKERS)" --dist worksteal $(ARGS)

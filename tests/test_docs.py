@@ -153,6 +153,8 @@ def test_every_name_named_is_there() -> None:
     known = set(re.findall(r"\w+", (ROOT / "pyproject.toml").read_text(encoding="utf-8")))
     for path in [*SOURCES, *(ROOT / "tests").rglob("*.py")]:
         known |= said_and_named(path)[1]
+    for path in (ROOT / "src").rglob("*.sql"):
+        known.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
     missing = [
         f"{page}: {name}"
         for page, text in prose_about_the_code().items()

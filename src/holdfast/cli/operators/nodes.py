@@ -15,6 +15,8 @@ from holdfast.cli.shared.options import as_json, asks_server, reach
 from holdfast.errors import ServerError
 
 SUCCESS = 200
+NOW_MS = 5_000
+"""Nodes tell of themselves every three seconds."""
 
 EXAMPLES = """\
 \b
@@ -87,4 +89,4 @@ def _say(told: dict[str, Any]) -> None:
 
 
 def _seen(ms: int) -> str:
-    return "now" if ms < 2_000 else f"{times.span(ms / 1_000)} ago"  # noqa: PLR2004 - nodes tell of themselves seldom
+    return "now" if ms < NOW_MS else f"{times.span(ms / 1_000)} ago"
