@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import msgspec
+
+NOT_LEADER = msgspec.json.encode(
+    {"error": "No leader", "code": "not_leader", "details": "Try again.", "request_id": "r", "retry_after_ms": 200}
+)
+"""How a node refuses that knows of no leader."""
+LEADERLESS = (503, {"Content-Type": "application/json", "Retry-After": "1"}, NOT_LEADER)
 
 
 class Peer(ThreadingHTTPServer):
@@ -47,3 +58,30 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name upstream
         """Keep the tests quiet."""
+
+
+@contextmanager
+def peering(answer: tuple[int, dict[str, str], bytes]) -> Iterator[Peer]:
+    """A server that gives this answer to all that it is asked."""
+    with Peer() as server:
+        server.answer = answer
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@contextmanager
+def nobody() -> Iterator[str]:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """An address that takes connections and never answers, as a process that was stopped does."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -31,23 +31,8 @@ EXIT = {200: OK, 409: 1, 404: 2, 403: NOT_ALLOWED, 400: BAD_REQUEST, 503: 5, 502
 EXIT |= {413: BAD_REQUEST, 421: BAD_REQUEST, 429: NOT_ALLOWED}
 """The exit code of each HTTP status; any other is `OTHER`."""
 
-_HELP = """\
-{usage}
-
-  URI             what to lock, as in github://acme/app/issues/42{ttl}
-  --ca-file FILE  trust the certificates in FILE and no others; else HOLDFAST_CA_FILE
-  --allow-insecure-http  ask the server of HOLDFAST_URL over plain HTTP, as HOLDFAST_ALLOW_INSECURE_HTTP=1 does
-
-Environment: GATEWAY_URL, SHUTDOWN_SECRET, HOLDFAST_CA_FILE. Without GATEWAY_URL the server of HOLDFAST_URL or of your
-client.toml is asked; HOLDFAST_RLOCK_STANDALONE=1 then means that there is no server and no need of one.
-Prints one line of JSON. Exit codes: 0 ok, 1 held by another, 2 not found, 3 not allowed, 4 bad request, 5 unavailable,
-6 unreachable, 7 other, 9 usage, 10-12 gateway errors.
-"""
 _TOO_LATE = "no answer in time: it may or may not have been done"
 _ANOTHER = "another program answers there; look at the address in GATEWAY_URL"
-_TTL_HELP = (
-    "\n  --ttl TIME      for how long, as 120 (seconds), 90s, 15m, 1h30m; the server's resourceLockTimeout if absent"
-)
 
 Said = tuple[int, dict[str, object]]
 """An exit code and what to print."""
@@ -81,15 +66,15 @@ class Address:
         if not usable or not url.isascii() or not url.isprintable() or not port.isdecimal() or len(port) > 5:  # noqa: PLR2004 - as long as the largest port
             raise UnreachableError(f"{origin} is not an address: write http://host:port or https://host:port")
         self.authority = authority
-        self.host = host.strip("[]")
-        self.port = int(port)
+        self.host, self.port = host.strip("[]"), int(port)
         self.path = (slash + path).rstrip("/")
+        self.place = (self.scheme, self.host, self.port)
 
     @property
-    def stays_here(self) -> bool:
-        """Does what is sent there never leave the machine?"""
+    def is_private(self) -> bool:
+        """Is what is sent there encrypted, or does it never leave the machine?"""
         # A name may resolve to anything, so of names only this one counts.
-        if self.host in {"localhost", "::1"}:
+        if self.scheme == "https" or self.host in {"localhost", "::1"}:
             return True
         parts = self.host.split(".")
         return len(parts) == 4 and parts[0] == "127" and all(part.isdecimal() for part in parts)  # noqa: PLR2004 - IPv4
@@ -117,7 +102,9 @@ def main(command: str, verb: str, *, timed: bool) -> int:
     arguments = sys.argv[1:]
     try:
         if arguments[:1] in (["-h"], ["--help"]):
-            _write(2, _HELP.format(usage=usage, ttl=_TTL_HELP if timed else ""))
+            from holdfast.cli.agents import rlock_help
+
+            _write(2, rlock_help.text(usage, timed=timed))
             # Not 0: a script whose key happens to be "-h" must not believe that it has a lock.
             raise UsageError
         code, said = run(arguments, verb, os.environ, timed=timed)
@@ -153,23 +140,19 @@ def _write(descriptor: int, text: str) -> None:
 
 
 def run(
-    arguments: list[str],
-    verb: str,
-    environment: Mapping[str, str],
-    *,
-    timed: bool,
-    seconds: float = SECONDS_MAX,
+    arguments: list[str], verb: str, environment: Mapping[str, str], *, timed: bool, seconds: float = SECONDS_MAX
 ) -> Said:
     """Ask the gateway; return the exit code and what to print. Raises `UsageError` and `UnreachableError`."""
-    arguments, environment = _with_options(arguments, environment)
+    if any(each.startswith(("--ca-file", "--allow-insecure-http")) for each in arguments):
+        arguments, environment = _with_options(arguments, environment)
     if not environment.get("GATEWAY_URL") and environment.get("HOLDFAST_RLOCK_STANDALONE") == "1":
         return OK, {"ok": True}
-    address = _find(environment)
+    addresses = _find(environment)
     body = _read_arguments(arguments, timed=timed)
     secret = environment.get("SHUTDOWN_SECRET")
     if not secret:
         return BAD_REQUEST, _failed("missing secret")
-    return ask(address, verb, {"secret": secret, **body}, seconds)
+    return ask(addresses, verb, {"secret": secret, **body}, seconds)
 
 
 def _failed(text: str) -> dict[str, object]:
@@ -178,20 +161,12 @@ def _failed(text: str) -> dict[str, object]:
 
 def _with_options(arguments: list[str], environment: Mapping[str, str]) -> tuple[list[str], Mapping[str, str]]:
     """Take the options out that are variables as well, and put them there."""
-    left: list[str] = []
-    given: dict[str, str] = {}
-    rest = iter(arguments)
-    for argument in rest:
-        name, equals, value = argument.partition("=")
-        if name == "--ca-file":
-            given["HOLDFAST_CA_FILE"] = value if equals else next(rest, "")
-            if not given["HOLDFAST_CA_FILE"]:
-                raise UsageError("--ca-file needs a file")
-        elif argument == "--allow-insecure-http":
-            given["HOLDFAST_ALLOW_INSECURE_HTTP"] = "1"
-        else:
-            left.append(argument)
-    return left, {**environment, **given} if given else environment
+    from holdfast.cli.agents.rlock_options import taken_out
+
+    left, given = taken_out(arguments)
+    if given.get("HOLDFAST_CA_FILE", "given"):
+        return left, {**environment, **given}
+    raise UsageError("--ca-file needs a file")
 
 
 def _read_arguments(arguments: list[str], *, timed: bool) -> dict[str, object]:
@@ -221,14 +196,21 @@ def _read_seconds(text: str) -> float:
 # Where to ask.
 
 
-def _find(environment: Mapping[str, str]) -> Address:
+def _find(environment: Mapping[str, str]) -> list[Address]:
     ca_file = environment.get("HOLDFAST_CA_FILE", "")
     allowed = environment.get("HOLDFAST_ALLOW_INSECURE_HTTP", "").lower() in {"1", "true", "yes", "on"}
+    named = environment.get("HOLDFAST_URL", "")
     if url := environment.get("GATEWAY_URL"):
         # Whoever started this run chose the network between the two; inside one host it is often plain HTTP.
-        return Address(url, "GATEWAY_URL", ca_file)
-    if url := environment.get("HOLDFAST_URL"):
-        return _guarded(Address(url, "HOLDFAST_URL", ca_file), allowed=allowed)
+        gateways = _addresses(url, "GATEWAY_URL", ca_file)
+        if "," in named:
+            from holdfast.cli.agents.rlock_several import others
+
+            beside = others(gateways, _addresses(named, "HOLDFAST_URL", ca_file))
+            gateways += _guarded([each for each in beside if allowed or each.is_private], allowed=True)
+        return gateways
+    if named:
+        return _guarded(_addresses(named, "HOLDFAST_URL", ca_file), allowed=allowed)
     from holdfast.cli.agents.rlock_config import Kept
 
     try:
@@ -236,24 +218,28 @@ def _find(environment: Mapping[str, str]) -> Address:
     except ValueError as error:
         raise UnreachableError(str(error)) from None
     if kept.url:
-        address = Address(kept.url, kept.file, ca_file or kept.ca_file)
-        return _guarded(address, allowed=allowed or kept.allow_insecure_http)
+        addresses = _addresses(kept.url, kept.file, ca_file or kept.ca_file)
+        return _guarded(addresses, allowed=allowed or kept.allow_insecure_http)
     raise UnreachableError("no gateway: set GATEWAY_URL, or HOLDFAST_RLOCK_STANDALONE=1 if nothing else runs")
 
 
-def _guarded(address: Address, *, allowed: bool) -> Address:
-    if address.scheme == "http" and not address.stays_here:
+def _addresses(urls: str, origin: str, ca_file: str) -> list[Address]:
+    return [Address(url.strip() if "," in urls else url, origin, ca_file) for url in urls.split(",")]
+
+
+def _guarded(addresses: list[Address], *, allowed: bool) -> list[Address]:
+    for address in [each for each in addresses if not each.is_private]:
         if not allowed:
             meant = "set HOLDFAST_ALLOW_INSECURE_HTTP=1 or GATEWAY_URL if that is meant"
             raise UnreachableError(f"the secret would travel unencrypted: use https://, or {meant}")
         _write(2, f"the secret travels to {address.authority} unencrypted, as was allowed\n")
-    return address
+    return addresses
 
 
 # How to ask.
 
 
-def ask(address: Address, verb: str, body: dict[str, object], seconds: float = SECONDS_MAX) -> Said:
+def ask(addresses: list[Address], verb: str, body: dict[str, object], seconds: float = SECONDS_MAX) -> Said:
     """Send one request, and once more if the connection broke; return the exit code and what to print.
 
     Asking again is safe: the same run gets the lock it has, keeps it twice, and a release carries a key by which
@@ -266,17 +252,29 @@ def ask(address: Address, verb: str, body: dict[str, object], seconds: float = S
         machine = os.fsencode(os.uname().nodename).hex()
         key = f"Idempotency-Key: {machine}-{os.getpid()}-{time.monotonic_ns()}\r\n"
     content = json.dumps(body).encode()
-    request = (
-        f"POST {address.path}/locks/{verb} HTTP/1.1\r\nHost: {address.authority}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(content)}\r\n{key}Connection: close\r\n\r\n"
-    ).encode() + content
-    try:
-        return _judge(*_send(address, request, deadline))
-    except LostError as lost:
+
+    def ask_one(address: Address, answer_seconds: float, connect_seconds: float) -> Said:
+        head = (
+            f"POST {address.path}/locks/{verb} HTTP/1.1\r\nHost: {address.authority}\r\n{key}Connection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        return _judge(*_send(address, head.encode() + content, answer_seconds, connect_seconds))
+
+    if len(addresses) > 1:
+        from holdfast.cli.agents.rlock_several import ask_each
+
+        kinds = (UnreachableError, LostError)
+        code, said, was_lost = ask_each(addresses, ask_one, lambda: deadline - time.monotonic(), time.sleep, kinds)
+        if not was_lost:
+            return code, said
+    else:
         try:
-            code, said = _judge(*_send(address, request, deadline))
-        except UnreachableError:
-            raise lost from None
+            return ask_one(addresses[0], seconds, CONNECT_SECONDS_MAX)
+        except LostError as lost:
+            try:
+                code, said = ask_one(addresses[0], deadline - time.monotonic(), CONNECT_SECONDS_MAX)
+            except UnreachableError:
+                raise lost from None
     if verb == "release" and code in {1, 2}:
         # A gateway that knows no keys cannot tell what became of the first try, and neither can we.
         said["lost"] = "the answer to a first try was lost: it may be that one which gave the lock back"
@@ -297,14 +295,16 @@ def _judge(status: int, content: bytes) -> Said:
     return code, said if "ok" in said else {"ok": False, **said}
 
 
-def _send(address: Address, request: bytes, deadline: float) -> tuple[int, bytes]:
-    connection = _connect(address, min(deadline, time.monotonic() + CONNECT_SECONDS_MAX))
+def _send(address: Address, request: bytes, answer_seconds: float, connect_seconds: float) -> tuple[int, bytes]:
+    now = time.monotonic()
+    deadline = now + answer_seconds
+    connection = _connect(address, min(deadline, now + connect_seconds))
     try:
         connection.settimeout(_left(deadline))
         connection.sendall(request)
         return _AnswerReader(connection, deadline).read()
-    except TimeoutError:
-        raise UnreachableError(_TOO_LATE) from None
+    except (TimeoutError, UnreachableError):
+        raise LostError(_TOO_LATE) from None
     except (OSError, ValueError) as error:
         hint = "; if it speaks https, write https:// in its address" if address.scheme == "http" else ""
         raise LostError(f"the connection broke, it may or may not have been done: {_words(error)}{hint}") from None
@@ -320,19 +320,15 @@ def _connect(address: Address, deadline: float) -> _socket.socket:
             connection.settimeout(_left(deadline))
             connection.connect(place)
             if address.scheme == "https":
-                connection = _secured(connection, address)
+                from holdfast.cli.agents.rlock_tls import secured
+
+                connection = secured(connection, address.host, address.ca_file)
         except OSError as error:
             connection.close()
             failure = _why_not(error) if address.scheme == "https" else _words(error)
         else:
             return connection
     raise UnreachableError(f"cannot reach {address.scheme}://{address.authority}: {failure}")
-
-
-def _secured(connection: _socket.socket, address: Address) -> _socket.socket:
-    from holdfast.cli.agents.rlock_tls import secured
-
-    return secured(connection, address.host, address.ca_file)
 
 
 def _words(error: Exception) -> str:
