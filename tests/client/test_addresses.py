@@ -6,23 +6,29 @@ knows no leader is a server of the tests, with the answer that such a node gives
 
 from __future__ import annotations
 
-import socket
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from holdfast.client.flows.claiming import claim
 from holdfast.client.flows.effects import Policy
+from holdfast.client.flows.renewing import keep_renewed, renew_once, renewal_of_session
 from holdfast.client.values.addresses import Addresses
+from holdfast.client.values.answer import Answer
 from holdfast.client.values.config import Target
+from holdfast.client.values.options import Wanted
+from holdfast.client.values.records import Place
+from holdfast.client.values.term import Term
 from holdfast.errors import Refused, Unreachable
-from tests.client.driving import acquired
-from tests.client.peer import Peer
+from tests.client.driving import POLICY, URL, World, acquired, bodies, problem, renewed, scripted, silence
+from tests.client.peer import LEADERLESS, NOT_LEADER, Peer, nobody, peering, silent
 from tests.client.ways import WAYS, Way
 from tests.nodes.proxy import TcpProxy
 from tests.support import callers
@@ -33,22 +39,8 @@ from tests.support.server import ServerProcess
 SECONDS_MAX = 30.0
 RENEWALS = 4
 """So many requests take longer than the term in which they are counted."""
-NOT_LEADER = msgspec.json.encode(
-    {"error": "No leader", "code": "not_leader", "details": "Try again.", "request_id": "r", "retry_after_ms": 200}
-)
-LEADERLESS = (503, {"Content-Type": "application/json", "Retry-After": "1"}, NOT_LEADER)
+STOP = problem(404, "lease_not_current", ended="released")
 PROXY_SAYS = (502, {"Content-Type": "text/html"}, b"<html>bad gateway</html>")
-
-
-@contextmanager
-def peering(answer: tuple[int, dict[str, str], bytes]) -> Iterator[Peer]:
-    with Peer() as server:
-        server.answer = answer
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -78,21 +70,6 @@ def open_way(request: pytest.FixtureRequest, nowhere: dict[str, str]) -> Iterato
     yield make
     for way in made:
         way.close()
-
-
-@contextmanager
-def nobody() -> Iterator[str]:
-    """An address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-
-
-@contextmanager
-def silent() -> Iterator[str]:
-    """An address that takes connections and never answers, as a process that was stopped does."""
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def url_of(*proxies: TcpProxy) -> str:
@@ -201,6 +178,24 @@ def test_a_proxy_without_a_server(open_way: Callable[..., Way], peers: Callable[
     way = open_way(proxy.url, server.url)
     assert way.send("POST", "/x", {}).status == 502
     assert way.send("POST", "/x", {}).status == 200
+
+
+def test_no_redirect_is_followed(open_client: Callable[..., Any], peers: Callable[..., list[Peer]]) -> None:
+    """N-35: a token goes to no address that was not configured: a redirect is an answer, and the error names whose."""
+    elsewhere, one, other = peers((200, {}, b"{}"), (200, {}, b"{}"), (200, {}, b"{}"))
+    one.answer = (307, {"Location": f"{elsewhere.url}/x"}, b"")
+    with pytest.raises(Refused, match=f"{one.url} answered with a redirect"):
+        open_client(url=f"{one.url},{other.url}").server_status()
+    assert elsewhere.asked == other.asked == []
+
+
+def test_a_session_hands_out_one_address(open_client: Callable[..., Any], server: ServerProcess) -> None:
+    """GATEWAY_URL of a session is one address, which programs of others can use; its `url` has all of them."""
+    urls = f"{server.url},http://127.0.0.1:1"
+    opened = open_client(url=urls).open_session("several")
+    assert (opened.url, opened.environment["GATEWAY_URL"]) == (urls, server.url)
+    with open_client(url=urls).session("kept") as session:
+        assert (session.url, session.environment["GATEWAY_URL"]) == (urls, server.url)
 
 
 def test_the_error_names_all_of_them(open_way: Callable[..., Way]) -> None:
@@ -344,7 +339,7 @@ def test_events_go_on_at_another_address(
     """Who follows events through a node that goes away misses nothing and hears nothing twice."""
     one, other = nodes
     prefix = unique("followed")
-    events = open_client(url=url_of(one, other)).events(prefix)
+    events = open_client(url=url_of(one, other)).events(prefix, after=0)
     seen: list[str] = []
 
     def follow() -> None:
@@ -355,7 +350,6 @@ def test_events_go_on_at_another_address(
 
     reader = threading.Thread(target=follow)
     reader.start()
-    wait_until(lambda: one.connections > 0, seconds_max=SECONDS_MAX)
     names = [f"{prefix}/{number}" for number in range(6)] + [f"{prefix}/last"]
     operator.acquired(names[0])
     wait_until(lambda: seen == names[:1], seconds_max=SECONDS_MAX)
@@ -410,3 +404,80 @@ def test_a_wait_looks_around_sooner(open_client: Callable[..., Any]) -> None:
         (4, 3.0),
     ]
     assert policy_of(four, answer_seconds=1).answer_seconds == 1.0
+
+
+# Flows, with a clock of their own: what is made of a server without a leader.
+
+
+def leaderless(retry_after_ms: int = 200) -> Answer:
+    return problem(503, "not_leader", retry_after_ms=retry_after_ms)
+
+
+def test_the_pause_is_what_was_asked_for() -> None:
+    """N-31: between two rounds it rests at least as long as the server said, and not much longer than it must."""
+    world = World(scripted(leaderless(), leaderless(5_000), acquired()), share=0.0)
+    world.run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+    assert world.rests == [0.2, 1.0]
+    assert len(set(world.keys)) == 1
+
+
+def test_patience_reaches_to_the_next_leader() -> None:
+    """Who would ask again for a second waits longer for a leader; who would not ask again at all does not."""
+    hasty, patient = (msgspec.structs.replace(POLICY, retry_seconds=seconds) for seconds in (0.0, 1.0))
+    for policy, at_least, at_most in ((hasty, 0.0, 0.0), (patient, 4.0, 5.0)):
+        world = World(scripted(leaderless()))
+        with pytest.raises(Refused, match="No: Because") as caught:
+            world.run(claim("j", Wanted(ttl=60, owner="o"), policy))
+        assert caught.value.code == "not_leader"
+        assert at_least <= sum(world.rests) <= at_most
+
+
+def test_nothing_happened_is_said_of_all_copies_or_not_at_all() -> None:
+    """N-12: a first copy whose answer was lost may have happened, so the end of it is not that nothing did."""
+    world = World(scripted(Unreachable(URL, "the connection broke"), leaderless()))
+    with pytest.raises(Unreachable, match="the connection broke"):
+        world.run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+    unsent = Unreachable(URL, "connection refused", was_sent=False)
+    with pytest.raises(Refused):
+        World(scripted(unsent, leaderless())).run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+
+
+def test_a_renewal_waits_for_a_leader() -> None:
+    """T4: a server without a leader is asked again within the term; if none leads till its end, it is out of reach."""
+    world = World(scripted(leaderless(), leaderless(), renewed(), STOP))
+    term = Term("j", 7, world.now(), 60_000)
+    world.run(keep_renewed(term, renewal_of_session("s").request, POLICY))
+    assert term.loss is not None and term.loss.reason == "released", "it was renewed, and given back by another"
+    world = World(scripted(leaderless()))
+    term = Term("j", 7, world.now(), 60_000)
+    world.run(keep_renewed(term, renewal_of_session("s").request, POLICY))
+    assert term.loss is not None and term.loss.reason == "unreachable"
+
+
+@pytest.mark.parametrize(("addresses", "share"), [(1, 0.5), (2, 0.25), (5, 0.1)])
+def test_a_renewal_leaves_time_for_the_other_addresses(addresses: int, share: float) -> None:
+    """One try takes a part of the time left, and all addresses together no more than one did alone."""
+    world = World(scripted(silence))
+    term = Term("j", 7, world.now(), 6_000)
+    left = term.left_ms(world.now()) / 1_000
+    policy = msgspec.structs.replace(POLICY, addresses=addresses)
+    assert world.run(renew_once(term, renewal_of_session("s").request, policy)) is False
+    assert world.sent[0].answer_seconds == pytest.approx(left * share)
+
+
+def test_a_wait_without_an_end_waits_for_a_leader() -> None:
+    """A node without a leader is a server that was met: a wait without an end goes on, and says why."""
+    places: list[Place] = []
+    steps = [leaderless()] * 30 + [acquired()]
+    wanted = Wanted(ttl=60, owner="o", wait=math.inf, on_wait=places.append)
+    World(scripted(*steps)).run(claim("j", wanted, POLICY))
+    assert {place.away for place in places} == {"no node leads right now"}
+
+
+@pytest.mark.parametrize(("addresses", "seconds"), [(1, 50), (2, 15)])
+def test_a_wait_is_cut_where_others_can_be_asked(addresses: int, seconds: int) -> None:
+    """W2: one request waits less if there are other addresses: a silent one is found out before the place lapses."""
+    policy = msgspec.structs.replace(POLICY, addresses=addresses)
+    world = World(scripted(acquired()))
+    world.run(claim("j", Wanted(ttl=60, owner="o", wait=600), policy))
+    assert bodies(world.sent)[0]["wait_seconds"] == seconds

@@ -72,6 +72,51 @@ def test_kept_token_stays_with_its_server(environment: dict[str, str]) -> None:
     assert find(url=LOCAL + "/", token_file=None, environment=environment).token == "token-of-kept"
 
 
+ONE, OTHER = "https://one.example:7420", "https://other.example:7420"
+
+
+def test_several_addresses(environment: dict[str, str]) -> None:
+    """N-35: an address may be several, with commas in between; each counts once, and all are handed to a child."""
+    environment["HOLDFAST_URL"] = f"{ONE}/, {OTHER} ,{ONE}"
+    target = find(url=None, token_file=None, environment=environment, token="t")
+    assert target.addresses == (ONE, OTHER)
+    assert target.environment["HOLDFAST_URL"] == f"{ONE},{OTHER}"
+    assert (target.at(OTHER).addresses, target.at(OTHER).token) == ((OTHER,), "t")
+
+
+@pytest.mark.parametrize("url", [f"{ONE},", f",{ONE}", f"{ONE},,{OTHER}", f"{ONE},other", f"{ONE};{OTHER}", ","])
+def test_each_address_has_to_be_one(environment: dict[str, str], url: str) -> None:
+    """What is no address is refused among others too."""
+    assert refused(environment, url=url).setting == "url"
+
+
+def test_addresses_have_an_end(environment: dict[str, str]) -> None:
+    """More than sixteen are refused: each may cost a try."""
+    many = [f"https://node-{number}.example" for number in range(17)]
+    assert len(find(url=",".join(many[:16]), token_file=None, environment=environment).addresses) == 16
+    assert "at most 16" in str(refused(environment, url=",".join(many)))
+
+
+def test_no_address_of_several_is_asked_unencrypted(environment: dict[str, str]) -> None:
+    """One plain address on another machine is enough to refuse all of them, and is named; unless it is allowed."""
+    plain = "http://plain.example:7420"
+    urls = f"{ONE},{plain},http://127.0.0.1:7420"
+    error = refused(environment, url=urls, token="t")
+    assert plain in error.problem and ONE not in error.problem
+    allowed = find(url=urls, token_file=None, environment=environment, token="t", allow_insecure_http=True)
+    assert (allowed.is_insecure, allowed.unencrypted) == (True, (plain,))
+
+
+def test_kept_token_stays_with_all_its_addresses(environment: dict[str, str]) -> None:
+    """N-35: the token of client.toml goes to the addresses named there, and to no list with another in it."""
+    kept(environment, f"{ONE},{OTHER}")
+    for url in (None, ONE, OTHER, f"{OTHER},{ONE}"):
+        assert find(url=url, token_file=None, environment=environment).token == "token-of-kept"
+    assert find(url=f"{ONE},https://third.example", token_file=None, environment=environment).token is None
+    kept(environment, ONE)
+    assert find(url=f"{ONE},{OTHER}", token_file=None, environment=environment).token is None
+
+
 def test_without_an_url_client_toml_is_for_the_default_server(environment: dict[str, str], tmp_path: Path) -> None:
     """A `client.toml` that names no server is for the local one: nothing in it counts for any HOLDFAST_URL."""
     folder = Path(environment["XDG_CONFIG_HOME"]) / "holdfast"

@@ -17,7 +17,7 @@ EXAMPLES = [
     errors.HoldfastError("a"),
     errors.SettingsError("listen", "--config", "'x' cannot be used", "host:port"),
     errors.ServerError("a"),
-    errors.Unreachable("http://host", "connection refused"),
+    errors.Unreachable("http://host", "connection refused", was_sent=False),
     errors.Unreachable("https://host", "its certificate is not trusted", "name it"),
     errors.Refused(404, "not_found", "Resource not found", "Look elsewhere.", "r-1"),
     errors.NotAllowed(401, "authentication_failed", "Authentication failed"),

@@ -104,6 +104,18 @@ def test_a_ca_file_that_cannot_be_used_is_said_by_name(
         ask(url=secured.url, ca_file=file, environment=environment)
 
 
+@ASKING
+def test_one_ca_for_all_addresses(
+    ask: Asking, secured: ServerProcess, server: ServerProcess, pem: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """N-35: of several addresses each is checked with the same CA, and one that cannot be trusted is left."""
+    dead = "https://127.0.0.1:1"
+    ask(url=f"{dead},{secured.url}", ca_file=pem, environment=environment)
+    with pytest.raises(Unreachable, match="not trusted"):
+        ask(url=f"{dead},{secured.url}", ca_file=make_certificate(tmp_path), environment=environment)
+    ask(url=f"{secured.url},{server.url}", ca_file=make_certificate(tmp_path), environment=environment)
+
+
 # Plain HTTP to another machine.
 
 

@@ -313,6 +313,15 @@ def test_followed_through_broken_connections() -> None:
     assert [headers.get("Last-Event-ID") for headers in line.headers] == [None, "6", "6", "6", "6"]
 
 
+def test_the_place_is_told_in_the_words_of_the_server() -> None:
+    """N-32: the id of an event is sent back as it came: it may say after which restore it was made."""
+    told = [frame(seq, "a").replace(b"id: ", b"id: 2.") for seq in (7, 8)]
+    line = Line(Stream(200, b"id: 2.6\n\n"), Stream(200, told[0]), Stream(200, b": from 2.7\n\n"), Stream(200, told[1]))
+    follower = Follower(POLICY, None, None)
+    assert [event.seq for _ in range(2) for event in line.run(follower.more())] == [7, 8]
+    assert [headers.get("Last-Event-ID") for headers in line.headers] == [None, "2.6", "2.7", "2.7"]
+
+
 def part(seq: int, name: str, number: int, parts: int) -> bytes:
     """One part of a record; only the last has an id."""
     whole = frame(seq, name).replace(b'"changes"', b'"part":%d,"parts":%d,"changes"' % (number, parts))

@@ -33,6 +33,19 @@ def test_kept_and_forgotten(leases: Leases) -> None:
     assert leases.find(URL, "job") is None
 
 
+def test_found_by_every_address(leases: Leases) -> None:
+    """What was claimed at several addresses is found by any of them, and forgotten at all of them."""
+    one, other, third = (f"http://127.0.0.1:{port}" for port in (7421, 7422, 7423))
+    both = kept(url=f"{one},{other}")
+    leases.keep(both, 0)
+    for url in (one, other, f"{other},{one}", f"{third},{one}"):
+        assert leases.find(url, "job") == both
+    assert leases.find(third, "job") is None
+    assert leases.jobs() == ["job"]
+    leases.forget(other, "job")
+    assert leases.find(one, "job") is None and leases.jobs() == []
+
+
 def test_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where neither the environment nor the system knows a home, the error says what to set."""
 

@@ -184,6 +184,7 @@ HELD = "github-issue-1842 is held by agent-2 since 02:10:05 (4 min), last heartb
         (LeaseLost("it is lost", job_id="j j"), 20, "lost", "holdfast owner 'j j'"),
         (Refused(503, "outcome_unknown", "Outcome unknown"), 20, "uncertain", "Outcome unknown"),
         (Refused(410, "session_expired", "Session expired"), 20, "lost", "Session expired"),
+        (Refused(503, "not_leader", "No leader", "y", "req_1"), 69, "refused", "no node leads right now"),
         (Refused(400, "invalid_ttl", "x", "y", "req_1"), 64, "refused", "(request req_1)"),
         (Refused(400, "invalid_ttl", "x", "ttl_seconds is 1 to 9.", "req_1"), 64, "refused", "--ttl is 1 to 9."),
         (NotAllowed(403, "lock_limit_exceeded", "x", "Full."), 75, "refused", "x: Full."),

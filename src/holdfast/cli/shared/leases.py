@@ -1,6 +1,7 @@
 """Where a user's lease ids are kept between two commands: a file for each job, readable by that user alone.
 
-`$XDG_STATE_HOME/holdfast/leases`, keyed by server and job. Written as a whole, removed when the job is given back, and
+`$XDG_STATE_HOME/holdfast/leases`, keyed by server and job. A server that has several addresses has a file for each, so
+that a command finds it by any of them. Written as a whole, removed when the job is given back, and
 removed some time after the lease must have ended. Nothing here says that a lease lives: only the server knows.
 """
 
@@ -45,28 +46,31 @@ class Leases:
         from holdfast import privatefiles
 
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        privatefiles.replace(self._file(kept.url, kept.job), msgspec.json.encode(kept) + b"\n")
+        for file in self._files(kept.url, kept.job):
+            privatefiles.replace(file, msgspec.json.encode(kept) + b"\n")
         for file, other in self._all():
             if other.until_ms + KEPT_AFTER_END_MS < now_ms:
                 _remove(file)
 
     def find(self, url: str, job: str) -> KeptLease | None:
         """Return what is kept for a job; None if nothing is, or what is there cannot be read."""
-        return _read(self._file(url, job))
+        return next((kept for file in self._files(url, job) if (kept := _read(file)) is not None), None)
 
     def forget(self, url: str, job: str) -> None:
         """Remove what is kept for a job, if anything is."""
-        _remove(self._file(url, job))
+        kept = self.find(url, job)
+        for file in self._files(url if kept is None else f"{kept.url},{url}", job):
+            _remove(file)
 
     def jobs(self, prefix: str = "") -> list[str]:
         """Return the names of all jobs that something is kept for."""
         return sorted({kept.job for _, kept in self._all() if kept.job.startswith(prefix)})
 
-    def _file(self, url: str, job: str) -> Path:
+    def _files(self, url: str, job: str) -> list[Path]:
         import hashlib
 
-        digest = hashlib.sha256(f"{url}\0{job}".encode("utf-8", "surrogateescape")).hexdigest()
-        return self._directory / f"{digest[:32]}.json"
+        keys = (f"{address}\0{job}".encode("utf-8", "surrogateescape") for address in url.split(","))
+        return [self._directory / f"{hashlib.sha256(key).hexdigest()[:32]}.json" for key in keys]
 
     def _all(self) -> Iterator[tuple[Path, KeptLease]]:
         try:

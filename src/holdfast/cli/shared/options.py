@@ -30,6 +30,8 @@ OWNER_CHARS_MAX = 128
 JSON = "holdfast.json"
 """Where the context says that `--json` was given."""
 
+URL_HELP = "The server, or its nodes with commas in between; else HOLDFAST_URL, else your client.toml."
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -176,7 +178,7 @@ def asks_server(command: F) -> F:
 
     The last two go by the context: whoever makes a client asks `reach()`.
     """
-    url = click.option("--url", metavar="URL", help="The server; else HOLDFAST_URL, else your client.toml.")
+    url = click.option("--url", metavar="URL", help=URL_HELP)
     token_file = click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),

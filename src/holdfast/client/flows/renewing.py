@@ -32,7 +32,8 @@ AGAIN_SECONDS_MIN = 0.02
 TRIES_PER_TERM = 16
 """A renewal that failed is tried again after a sixteenth of what is left, so there are always several tries more."""
 ANSWER_SHARE = 0.5
-"""How much of the time left one try may take: a hanging one must leave time for another."""
+"""How much of the time left one try may take: a hanging one must leave time for another. Of several addresses each has
+its part of that: whoever stops a command in time, before its claim is lost, does so while much of the term is left."""
 FAIR_SECONDS = 0.5
 """A try that had less time before the deadline says nothing of the server: what was wrong before is the reason."""
 
@@ -100,7 +101,8 @@ def renew_once(term: Term, renew: Renew, policy: Policy) -> Flow[bool]:
     sent: Instant = yield NOW
     if term.ended or term.is_lost(sent):
         return True
-    answer_seconds = min(policy.answer_seconds, max(term.left_ms(sent) / 1_000 * ANSWER_SHARE, AGAIN_SECONDS_MIN))
+    share = ANSWER_SHARE / policy.addresses
+    answer_seconds = min(policy.answer_seconds, max(term.left_ms(sent) / 1_000 * share, AGAIN_SECONDS_MIN))
     try:
         answer: Answer = yield renew(answer_seconds)
     except Unreachable as error:
