@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from typing import Any
 
 from holdfast.journal.base import Keeping, Peer
 from holdfast.journal.codec import FORMAT
@@ -55,11 +56,13 @@ class InMemory:
 class InPostgres:
     """A schema of a real PostgreSQL, and nodes that reach it through a proxy."""
 
-    def __init__(self, server: postgres.Postgres | None = None, **options: object) -> None:
+    def __init__(self, server: postgres.Postgres | None = None, *, user: str | None = None, **options: object) -> None:
+        """With `user`, nodes are that role, which owns nothing else and may do nothing else."""
         self.server = server or postgres.shared()
         self.schema = postgres.new_schema()
         self.proxy = TcpProxy(self.server.host, self.server.port)
         self.options = options
+        self._user = user
         self._numbers = count(1)
         self._due: list[Fate] = []
         self._tenures: list[bytes] = []
@@ -67,7 +70,17 @@ class InPostgres:
 
     @property
     def url(self) -> str:
-        return self.server.url_of("postgres", self.proxy.port)
+        url = self.server.url_of("postgres", self.proxy.port)
+        return url.replace("postgres@", f"{self._user}@") if self._user else url
+
+    def make_role(self) -> None:
+        """Make the role and its schema, if the nodes have one of their own."""
+        if self._user:
+            self.sql(f"CREATE ROLE {self._user} LOGIN; CREATE SCHEMA {{s}} AUTHORIZATION {self._user}")
+
+    def drop_role(self) -> None:
+        if self._user:
+            self.sql(f"DROP ROLE {self._user}")
 
     def __call__(self, *, keeping: Keeping | None = None, **options: object) -> PostgresJournal:
         peer = a_peer(f"node{next(self._numbers)}")
@@ -78,7 +91,7 @@ class InPostgres:
         tenure = uuid.uuid4().hex
         self._tenures.append(tenure.encode())
         self._processes.append(peer.process.encode())
-        given = {
+        given: dict[str, Any] = {
             "tenure": tenure,
             "schema": self.schema,
             "knowledge": Knowledge(),
@@ -86,7 +99,8 @@ class InPostgres:
             **self.options,
             **options,
         }
-        return PostgresJournal(self.url, peer, **given)  # type: ignore[arg-type] # Each option has its own type.
+        kind: type[PostgresJournal] = given.pop("kind", PostgresJournal)
+        return kind(self.url, peer, **given)
 
     def sql(self, statement: str) -> str:
         """Run a statement as the owner, not through the proxy; `{s}` stands for the schema."""
@@ -115,13 +129,17 @@ class InPostgres:
 
 
 @contextmanager
-def in_postgres(server: postgres.Postgres | None = None, **options: object) -> Iterator[InPostgres]:
+def in_postgres(
+    server: postgres.Postgres | None = None, *, user: str | None = None, **options: object
+) -> Iterator[InPostgres]:
     """A store of its own for one test."""
     logging.getLogger("holdfast.journal").setLevel(logging.ERROR)
-    place = InPostgres(server, **options)
+    place = InPostgres(server, user=user, **options)
+    place.make_role()
     try:
         with place.proxy:
             yield place
     finally:
         place.proxy.draw = pass_all
         place.sql("DROP SCHEMA IF EXISTS {s} CASCADE")
+        place.drop_role()

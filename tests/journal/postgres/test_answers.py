@@ -1,0 +1,300 @@
+"""Answers of PostgreSQL that are lost: what is asked then, what is said, and that nothing is ever cancelled."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.journal.base import (
+    DeposedError,
+    JournalError,
+    JournalUnavailableError,
+    OutcomeUnknownError,
+    Recovered,
+)
+from holdfast.journal.postgres.journal import PostgresJournal
+from tests.journal.records import grants
+from tests.journal.sharing import InPostgres, in_postgres
+from tests.nodes.proxy import Fate
+from tests.support.checks import wait_until
+from tests.support.postgres import Postgres, running
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Postgres]:
+    """A server whose processes may be stopped, and whose settings may be changed."""
+    with running() as server:
+        yield server
+
+
+async def last_of(leader: PostgresJournal) -> int:
+    return (await leader.look()).last_seq
+
+
+def numbers_in(place: InPostgres) -> list[int]:
+    return [int(line) for line in place.sql("SELECT first_seq FROM {s}.batch ORDER BY 1").split()]
+
+
+def pid_of(leader: PostgresJournal) -> int:
+    """The server's process at the other end of the connection that writes."""
+    line = leader._tenancy._line
+    assert line is not None
+    return line.pid
+
+
+def test_backend_that_was_stopped_adds_nothing_twice(own: Postgres) -> None:
+    """A process of the server that has the append in its socket, and runs it after the verdict, adds nothing (N-7)."""
+
+    async def scene(place: InPostgres) -> None:
+        leader = place(append_ms=200)
+        await leader.open()
+        for seq in range(1, 6):
+            pid = pid_of(leader)
+            os.kill(pid, signal.SIGSTOP)
+            await leader.append(grants(seq, seq))
+            os.kill(pid, signal.SIGCONT)
+            await asyncio.to_thread(wait_until, lambda pid=pid: not is_there(pid))
+            assert numbers_in(place) == list(range(1, seq + 1))
+        await leader.close()
+
+    with in_postgres(own) as place:
+        asyncio.run(scene(place))
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_store_that_is_away_makes_it_unknown() -> None:
+    """An append that was sent, and cannot be asked about, is unknown, and so is all that comes after it (N-8)."""
+
+    async def scene(place: InPostgres) -> None:
+        leader = place(append_ms=200, resolve_ms=500)
+        await leader.open()
+        await leader.append(grants(1, 1))
+        place.proxy.hold()
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknownError):
+                await leader.append(grants(2, 2))
+        with pytest.raises(OutcomeUnknownError):
+            await leader.confirm(1)
+        place.proxy.mend()
+        await leader.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+def test_what_was_never_sent_did_not_happen() -> None:
+    """An append while there is no connection, and none can be made, did not happen: the same tenure goes on (N-8)."""
+
+    async def scene(place: InPostgres) -> None:
+        leader = place(resolve_ms=300)
+        await leader.open()
+        await leader.append(grants(1, 1))
+        place.proxy.cut()
+        await asyncio.to_thread(wait_until, lambda: place.proxy.connections == 0)
+        with pytest.raises(JournalUnavailableError):
+            await leader.confirm(1)
+        with pytest.raises(JournalUnavailableError, match="nothing of it was sent"):
+            await leader.append(grants(2, 2))
+        place.proxy.mend()
+        recovered = await leader.open()
+        assert (recovered.epoch, len(list(recovered.records))) == (1, 1)
+        await leader.append(grants(2, 2))
+        assert numbers_in(place) == [1, 2]
+        await leader.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+@pytest.mark.parametrize(
+    ("deny", "allow"),
+    [
+        ("REVOKE INSERT ON {s}.batch FROM {r}", "GRANT INSERT ON {s}.batch TO {r}"),
+        (
+            "ALTER TABLE {s}.batch ADD CHECK (last_seq < 2 OR 1 / (last_seq - 2) > 0)",
+            "ALTER TABLE {s}.batch DROP CONSTRAINT batch_last_seq_check",
+        ),
+    ],
+    ids=["42501", "22012"],
+)
+def test_refused_append_did_not_happen(deny: str, allow: str) -> None:
+    """An error that comes before the commit, to the only copy, says that nothing happened; the tenure goes on (N-8)."""
+    role = "writer_of_tests"
+
+    async def scene(place: InPostgres) -> None:
+        leader = place()
+        await leader.open()
+        await leader.append(grants(1, 1))
+        place.sql(deny.replace("{r}", role))
+        with pytest.raises(JournalUnavailableError):
+            await leader.append(grants(2, 2))
+        place.sql(allow.replace("{r}", role))
+        assert (await leader.open()).epoch == 1
+        await leader.append(grants(2, 2))
+        assert numbers_in(place) == [1, 2]
+        await leader.close()
+
+    with in_postgres(user=role) as place:
+        asyncio.run(scene(place))
+
+
+def test_lost_answer_and_lost_seat_are_unknown() -> None:
+    """An answer that is lost, and then the seat: nobody may say that nothing happened (N-12)."""
+
+    async def scene(place: InPostgres, fate: Fate) -> type[JournalError] | None:
+        leader = place(append_ms=300)
+        leader.depose(await leader.look())
+        await leader.open()
+        seq = await last_of(leader) + 1
+        others = place()
+        seat = await others.look()
+        others.depose(seat)
+        place.proxy.draw = lambda piece: fate if b"lease-" in piece else Fate.PASS
+        place.proxy.delay_seconds = 0.02
+        appending = asyncio.ensure_future(leader.append(grants(seq, seq)))
+        wait_for = {Fate.BEFORE: seq - 1, Fate.LATE: seq - 1, Fate.AFTER: seq}[fate]
+        await asyncio.to_thread(wait_until, lambda: place.proxy.fates[fate] > 0, every_seconds=0.001)
+        # The seat goes to another before the leader can ask: past the proxy, by the write that a takeover is.
+        place.sql(f"UPDATE {{s}}.seat SET epoch = epoch + 1, tenure = 'x', held = false WHERE last_seq = {wait_for}")
+        place.proxy.draw = lambda _: Fate.PASS
+        outcome = (await asyncio.gather(appending, return_exceptions=True))[0]
+        await others.close()
+        await leader.close()
+        place.proxy.delay_seconds = 0
+        return None if outcome is None else type(outcome)  # type: ignore[return-value] # It is one of ours.
+
+    for fate in (Fate.BEFORE, Fate.LATE):
+        with in_postgres() as place:
+            assert asyncio.run(scene(place, fate)) is OutcomeUnknownError
+
+
+def test_no_row_to_the_only_copy_is_deposed() -> None:
+    """If no answer was lost, a batch that found the seat gone did not happen, and that is said (N-12)."""
+
+    async def scene(place: InPostgres) -> None:
+        leader, other = place(), place()
+        await leader.open()
+        other.depose(await other.look())
+        await other.open()
+        for _ in range(2):
+            with pytest.raises(DeposedError):
+                await leader.append(grants(1, 1))
+        with pytest.raises(DeposedError):
+            await leader.open()
+        await leader.close()
+        await other.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+def test_append_that_is_given_up_is_unknown() -> None:
+    """If the task of an append is cancelled, the statement is not: what became of it is unknown (N-10)."""
+
+    async def scene(place: InPostgres) -> None:
+        leader = place()
+        await leader.open()
+        place.proxy.delay_seconds = 0.1
+        appending = asyncio.ensure_future(leader.append(grants(1, 1)))
+        await asyncio.to_thread(wait_until, lambda: place.proxy.fates[Fate.PASS] > 12, every_seconds=0.001)
+        appending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await appending
+        place.proxy.delay_seconds = 0
+        with pytest.raises(OutcomeUnknownError):
+            await leader.append(grants(1, 1))
+        await leader.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+def waiting_for_replica(own: Postgres) -> str:
+    return own.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+
+
+@pytest.mark.parametrize("how", ["nothing", "pg_cancel_backend", "pg_terminate_backend"])
+def test_commit_that_no_replica_has_is_never_an_answer(own: Postgres, how: str) -> None:
+    """While a synchronous standby is away nothing is answered, whoever cancels or ends the wait for it (N-10)."""
+
+    async def scene(place: InPostgres) -> None:
+        leader = place(append_ms=400, resolve_ms=1200)
+        await leader.open()
+        await leader.append(grants(1, 1))
+        own.configure(synchronous_standby_names="'nobody'")
+        own.reload()
+        appending = asyncio.ensure_future(leader.append(grants(2, 2)))
+        await asyncio.to_thread(wait_until, lambda: waiting_for_replica(own) != "0", every_seconds=0.01)
+        if how != "nothing":
+            end = f"SELECT {how}(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            await asyncio.to_thread(own.sql, end)
+        with pytest.raises(OutcomeUnknownError):
+            await appending
+        if how == "nothing":
+            assert own.sql(f"SELECT last_seq FROM {place.schema}.seat") == "1", "a wait was cancelled"
+        own.configure(synchronous_standby_names="''")
+        own.reload()
+        await asyncio.to_thread(wait_until, lambda: waiting_for_replica(own) == "0")
+        assert numbers_in(place) == [1, 2]
+        await leader.close()
+
+    with in_postgres(own) as place:
+        asyncio.run(scene(place))
+
+
+def test_server_that_crashed_is_asked_again(own: Postgres) -> None:
+    """After a crash and restart of the server the same tenure goes on, and nothing is lost or twice (N-7, N-9)."""
+
+    async def scene(place: InPostgres) -> None:
+        leader = place()
+        await leader.open()
+        for seq in range(1, 40):
+            appending = asyncio.ensure_future(leader.append(grants(seq, seq)))
+            if seq % 20 == 10:
+                own.crash()
+                own.start()
+            await appending
+        seat = await leader.look()
+        assert (seat.epoch, seat.last_seq, numbers_in(place)) == (1, 39, list(range(1, 40)))
+        await leader.close()
+
+    with in_postgres(own) as place:
+        asyncio.run(scene(place))
+
+
+@pytest.mark.parametrize(("is_deposed", "expected"), [(False, "JournalDamagedError"), (True, "DeposedError")])
+def test_damage_counts_only_under_the_seat(is_deposed: bool, expected: str) -> None:
+    """What a deposed node finds missing is no damage: it is told that the seat is another's (N-2)."""
+
+    class Slow(PostgresJournal):
+        async def _recover(self, *args: object, **named: object) -> Recovered:
+            place.sql("DELETE FROM {s}.batch")
+            if is_deposed:
+                place.sql("UPDATE {s}.seat SET epoch = epoch + 1, tenure = 'x'")
+            return await super()._recover(*args, **named)  # type: ignore[arg-type] # As they came.
+
+    async def scene() -> str:
+        leader = place()
+        await leader.open()
+        await leader.append(grants(1, 3))
+        await leader.close()
+        slow = place(kind=Slow)
+        try:
+            await slow.open()
+        except JournalError as error:
+            return type(error).__name__
+        finally:
+            await slow.close()
+        return "nothing"
+
+    with in_postgres() as place:
+        assert asyncio.run(scene()) == expected
