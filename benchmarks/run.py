@@ -17,8 +17,10 @@ from benchmarks.options import Options, parse_options
 from benchmarks.parts import (
     calls,
     clients,
+    failover,
     growth,
     million,
+    nodes,
     one,
     operations,
     peers,
@@ -52,6 +54,8 @@ PARTS: dict[str, Callable[[Work], Row]] = {
     "growth": growth.measure,
     "million": million.measure,
     "steady": steady.measure,
+    "nodes": nodes.measure,
+    "failover": failover.measure,
 }
 _INTERRUPTED = 130
 

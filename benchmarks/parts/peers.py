@@ -34,7 +34,7 @@ def measure(work: Work) -> Row:
     return {
         "titles": {system.key: system.title for system in wanted},
         "syncs": _prove_syncs(systems, work),
-        "rows": _press_all(systems, work),
+        "rows": press_all(systems, work, work.options.connections or PEER_CONNECTIONS),
     }
 
 
@@ -51,7 +51,7 @@ def _prove_syncs(systems: Sequence[System], work: Work) -> Row:
     return found
 
 
-def _press_all(systems: Sequence[System], work: Work) -> list[Row]:
+def press_all(systems: Sequence[System], work: Work, connections: Sequence[int]) -> list[Row]:
     """Round by round, each starting with another system, so that slow noise meets all of them."""
     rows: list[Row] = []
     rounds = work.options.rounds
@@ -60,17 +60,17 @@ def _press_all(systems: Sequence[System], work: Work) -> list[Row]:
         for system in [*systems[shift:], *systems[:shift]]:
             label = f"round {number + 1}/{rounds}, {system.title}"
             try:
-                rows += _press(system, work, work.folder / f"{system.key}-{number}", label)
+                rows += _press(system, work, work.folder / f"{system.key}-{number}", label, connections)
             except (StartError, LoadError, OSError) as error:
                 work.trouble(f"{label}: {error}")
     return rows
 
 
-def _press(system: System, work: Work, folder: Path, label: str) -> list[Row]:
+def _press(system: System, work: Work, folder: Path, label: str, counts: Sequence[int]) -> list[Row]:
     rows = []
     with system.running(folder) as child:
         system.press(connections=_WARM_CONNECTIONS, seconds=_WARM_SECONDS)
-        for connections in work.options.connections or PEER_CONNECTIONS:
+        for connections in counts:
             before = usage_of(child.pid).seconds
             seen = system.press(connections=connections, seconds=work.options.seconds)
             cpu_us = 1_000_000 * (usage_of(child.pid).seconds - before) / max(1, seen.answers + seen.probed)

@@ -9,6 +9,7 @@ from benchmarks.load.generator import STALL_MS
 from benchmarks.load.scripts import ANY_HELD, CALL_NAMES
 from benchmarks.load.tools import BUILTIN
 from benchmarks.parts.clients import ratio
+from benchmarks.parts.failover import TITLES as FAULT_TITLES
 from benchmarks.report.tables import Row, Table, grouped, matrix, mib, middle, ms
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ def tables_of(documents: dict[str, Row]) -> list[Table]:
 
 
 def _peers(document: Row) -> list[Table]:
-    data = document["data"]
     columns = [
         "system",
         "connections",
@@ -35,7 +35,25 @@ def _peers(document: Row) -> list[Table]:
         "processor µs",
         "Holdfast is",
     ]
-    table = Table("Durable acquires, each system in turns", columns)
+    return _beside_ours(document, Table("Durable acquires, each system in turns", columns))
+
+
+def _nodes(document: Row) -> list[Table]:
+    columns = [
+        "system",
+        "connections",
+        "acquires/s",
+        "lowest–highest",
+        "p50 ms",
+        "p99 ms",
+        "processor µs",
+        "one node is",
+    ]
+    return _beside_ours(document, Table("Durable acquires of several nodes on PostgreSQL, in turns", columns))
+
+
+def _beside_ours(document: Row, table: Table) -> list[Table]:
+    data = document["data"]
     found = grouped(data["rows"], "connections", "system")
     for connections in sorted({connections for connections, _ in found}):
         ours = found.get((connections, OURS))
@@ -235,6 +253,16 @@ def bytes_per_record(data: Row) -> float:
     return float(data["disk_bytes"] / max(1, data["kept_records"]))
 
 
+def _failover(document: Row) -> list[Table]:
+    columns = ["what happens", "times", "p50 s", "p99 s", "longest s", "operations judged", "complaints"]
+    table = Table("Three nodes on PostgreSQL: how long nobody at all is answered", columns)
+    for row in document["data"]["rows"]:
+        seconds = [f"{row[name]:.2f}" for name in ("p50_seconds", "p99_seconds", "max_seconds")]
+        counts = [f"{row['answers']:,}", f"{row['wrong']:,}"]
+        table.rows.append([FAULT_TITLES[row["fault"]], f"{row['rounds']:,}", *seconds, *counts])
+    return [table] if table.rows else []
+
+
 _MAKERS: dict[str, Callable[[Row], list[Table]]] = {
     "peers": _peers,
     "operations": _operations,
@@ -246,4 +274,6 @@ _MAKERS: dict[str, Callable[[Row], list[Table]]] = {
     "growth": _growth,
     "million": _million,
     "steady": _steady,
+    "nodes": _nodes,
+    "failover": _failover,
 }

@@ -22,6 +22,8 @@ CLIENT_OVER_BARE, CLIENT_OF_REDIS = 1.15, 0.6
 CLIENT_OVER_AIOHTTP, RLOCK_OVER_PYTHON = 1.3, 2.5
 RESTART_SECONDS, GROWTH = 5.0, 1.1
 WAKE_MS, WAITER_BYTES, LEASE_BYTES = 20, 40_000, 1_500
+FAILOVER_SECONDS = {"kill": 3.0, "stop": 3.0, "term": 0.7, "cut from the store": 4.0, "store restart": 3.0}
+OF_ONE_NODE, OF_THE_LEADER = 0.7, 0.6
 _CONNECTIONS = 64
 _MANY_CONNECTIONS = 256
 _NOISE = 0.03
@@ -55,8 +57,8 @@ def _try(promise: str, look: Callable[[dict[str, Row]], tuple[str, bool]], data:
     return Goal(promise, measured, is_met)
 
 
-def _rate(data: dict[str, Row], system: str, connections: int) -> float:
-    return middle(grouped(data["peers"]["rows"], "system", "connections")[system, connections], "per_second")
+def _rate(data: dict[str, Row], system: str, connections: int, part: str = "peers") -> float:
+    return middle(grouped(data[part]["rows"], "system", "connections")[system, connections], "per_second")
 
 
 def _beside(peer: str, least: float) -> Callable[[dict[str, Row]], tuple[str, bool]]:
@@ -156,6 +158,22 @@ def _lost(data: dict[str, Row]) -> tuple[str, bool]:
     return f"{lost:,} of {data['renewals']['leases']:,}", lost == 0
 
 
+def _node(system: str, other: str, least: float) -> Callable[[dict[str, Row]], tuple[str, bool]]:
+    def look(data: dict[str, Row]) -> tuple[str, bool]:
+        found = _rate(data, system, _CONNECTIONS, "nodes") / _rate(data, other, _CONNECTIONS, "nodes")
+        return f"{found:.2f} ×", found >= least
+
+    return look
+
+
+def _gap(fault: str) -> Callable[[dict[str, Row]], tuple[str, bool]]:
+    def look(data: dict[str, Row]) -> tuple[str, bool]:
+        row = next(row for row in data["failover"]["rows"] if row["fault"] == fault)
+        return f"{row['p99_seconds']:.2f} s of {row['rounds']} times", row["p99_seconds"] <= FAILOVER_SECONDS[fault]
+
+    return look
+
+
 _GOALS: dict[str, Callable[[dict[str, Row]], tuple[str, bool]]] = {
     "at least 0.62 × Redis at 64 connections": _beside("redis", PEER_RATIOS["redis"]),
     "at least 4.5 × etcd at 64 connections": _beside("etcd", PEER_RATIOS["etcd"]),
@@ -175,6 +193,13 @@ _GOALS: dict[str, Callable[[dict[str, Row]], tuple[str, bool]]] = {
     "at most 40,000 bytes of memory per waiter": _waiter,
     "at most 1,500 bytes of memory per live lease": _lease,
     "no lease of 100,000 lost that is renewed in time": _lost,
+    "on PostgreSQL at least 0.7 × one node at 64 connections": _node("store", "holdfast", OF_ONE_NODE),
+    "through a follower at least 0.6 × its leader": _node("follower", "store", OF_THE_LEADER),
+    "leader killed: an answer within 3 s (p99)": _gap("kill"),
+    "leader stopped: an answer within 3 s (p99)": _gap("stop"),
+    "leader told to stop: an answer within 0.7 s (p99)": _gap("term"),
+    "leader cut off from the store: an answer within 4 s (p99)": _gap("cut from the store"),
+    "store restarted: an answer within 3 s (p99)": _gap("store restart"),
 }
 
 

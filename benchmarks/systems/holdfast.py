@@ -45,10 +45,10 @@ class Holdfast(HttpSystem):
     health_path = "/readyz"
 
     def __init__(
-        self, tools: Tools | None = None, settings: Mapping[str, int] | None = None, tree: Path | None = None
+        self, tools: Tools | None = None, settings: Mapping[str, object] | None = None, tree: Path | None = None
     ) -> None:
         super().__init__(tools or Tools.find())
-        self._settings = {"leases_per_principal_max": 100_000_000, **(settings or {})}
+        self._settings: Mapping[str, object] = {"leases_per_principal_max": 100_000_000, **(settings or {})}
         self._tree = tree or ROOT
         self._python = sys.executable if tree is None else str(tree / ".venv" / "bin" / "python")
 

@@ -62,6 +62,11 @@ class Postgres(System):
         """Return what a client connects to."""
         return f"host=127.0.0.1 port={self.port} user={_USER} dbname=postgres"
 
+    @property
+    def url(self) -> str:
+        """Return the same as a URL."""
+        return f"postgresql://{_USER}@127.0.0.1:{self.port}/postgres"
+
     def _launch(self, folder: Path) -> Child:
         data = folder / "data"
         if not data.exists():

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import run
+from benchmarks.parts.failover import percentile
 from benchmarks.report import page, text
 from benchmarks.report.contents import tables_of
 from benchmarks.report.goals import goals_of
@@ -95,6 +96,30 @@ def test_steady_load_is_judged_beside_its_bursts() -> None:
     )
     stall = "no stall over 20 ms but the disk's and the host's own"
     assert (good[stall], bad[stall]) == (True, False)
+
+
+def failover(p99_seconds: float, wrong: int = 0) -> dict[str, Any]:
+    row = {"fault": "kill", "rounds": 60, "p50_seconds": 2.3, "p99_seconds": p99_seconds, "max_seconds": 2.9}
+    return document("failover", {"rows": [{**row, "gaps": [2.3], "answers": 9, "wrong": wrong, "sample": ""}]})
+
+
+def test_failover_is_judged_by_its_slowest() -> None:
+    """The p99 of each fault counts, a fault that was not tried is not met, and what was lost is a wrong answer."""
+    promise = "leader killed: an answer within 3 s (p99)"
+    assert [verdicts(failover(seconds))[promise] for seconds in (2.5, 3.5)] == [True, False]
+    assert verdicts(failover(2.5))["leader stopped: an answer within 3 s (p99)"] is None
+    assert verdicts(failover(2.5, wrong=1))["every answer right, every grant synced"] is False
+    assert any("2.50" in cell for table in tables_of({"failover": failover(2.5)}) for row in table.rows for cell in row)
+    assert [percentile([float(n) for n in range(1, 61)], share) for share in (50, 99)] == [30.0, 60.0]
+
+
+def test_nodes_are_judged_beside_one_node() -> None:
+    """A leader on PostgreSQL is held against one node, and a follower against that leader, in one run."""
+    rates = {"holdfast": 100.0, "store": 75.0, "follower": 40.0}
+    rows = [peer_row(system, 64, rate) for system, rate in rates.items()]
+    found = verdicts(document("nodes", {"titles": dict.fromkeys(rates, "x"), "rows": rows}))
+    assert found["on PostgreSQL at least 0.7 × one node at 64 connections"] is True
+    assert found["through a follower at least 0.6 × its leader"] is False
 
 
 def test_one_wrong_answer_or_one_trouble_is_seen() -> None:
