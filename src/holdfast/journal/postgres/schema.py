@@ -59,7 +59,7 @@ async def _create(line: Line, schema: str, fresh: Fresh, secret: bytes | None, m
 
     await ask("begin")
     await ask("lock_creation")
-    if not (await ask("has_seat", f"{schema}.seat"))[0][0]:
+    if not (await ask("has_seat", schema))[0][0]:
         if not (await ask("has_schema", schema))[0][0]:
             await ask("create_schema")
         await line.script("create")

@@ -7,11 +7,11 @@ SELECT pg_advisory_xact_lock(7201901)
 
 -- name: has_schema
 -- Whether the schema is there: somebody may have made it for us, with rights that we do not have.
-SELECT to_regnamespace($1) IS NOT NULL
+SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)
 
 -- name: has_seat
--- Whether an authority is there.
-SELECT to_regclass($1) IS NOT NULL
+-- Whether an authority is there. Asked of the catalogue itself: `to_regclass` may remember that there was none.
+SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'seat')
 
 -- name: create_schema
 -- Room for our tables.

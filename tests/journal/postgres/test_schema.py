@@ -1,0 +1,225 @@
+"""The tables in PostgreSQL: made once, by one, whole; refused where they are not ours, gone, or too new."""
+
+import asyncio
+import uuid
+
+import msgspec
+import pytest
+
+from holdfast.journal.base import (
+    JournalDamagedError,
+    JournalError,
+    JournalLockedError,
+    JournalLostError,
+    JournalTooNewError,
+    JournalUnavailableError,
+)
+from holdfast.journal.codec import FORMAT
+from holdfast.journal.postgres.knowledge import Knowledge
+from holdfast.journal.postgres.statements import statements
+from tests.journal.records import grants
+from tests.journal.sharing import InPostgres, a_peer, in_postgres
+
+ROLE = "owner_of_tests"
+
+
+def test_many_who_find_nothing_make_one_authority() -> None:
+    """Of several nodes that start at once on an empty store one makes the authority, and all find the same (N-6)."""
+
+    async def scene(place: InPostgres) -> None:
+        nodes = [place() for _ in range(8)]
+        seats = await asyncio.gather(*(node.look() for node in nodes))
+        keys = await asyncio.gather(*(node.key() for node in nodes))
+        assert len({seat.authority for seat in seats}) == 1 and len(set(keys)) == 1
+        assert place.sql("SELECT count(*) FROM {s}.authority") == "1"
+        opened = await asyncio.gather(*(node.open() for node in nodes), return_exceptions=True)
+        assert sum(not isinstance(each, JournalLockedError) for each in opened) == 1
+        for node in nodes:
+            await node.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+def test_who_has_nothing_to_make_makes_nothing() -> None:
+    """Whoever only looks finds no store, says what to do, and leaves no table behind (N-6)."""
+
+    async def scene(place: InPostgres) -> None:
+        journal = place(fresh=None)
+        with pytest.raises(JournalUnavailableError, match="holdfast store init"):
+            await journal.look()
+        await journal.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+        assert place.sql("SELECT to_regnamespace('{s}') IS NULL") == "t"
+
+
+def test_authority_that_is_gone_is_not_made_anew() -> None:
+    """A process that knew an authority, and finds none or another, serves nothing and makes nothing (N-6, N-21)."""
+
+    async def scene(place: InPostgres) -> None:
+        knowledge = Knowledge()
+        leader = place(knowledge=knowledge)
+        await leader.open()
+        await leader.append(grants(1, 1))
+        await leader.close()
+        place.sql("DROP SCHEMA {s} CASCADE")
+        again = place(knowledge=knowledge)
+        for _ in range(2):
+            with pytest.raises(JournalLostError, match="has no authority"):
+                await again.look()
+        with pytest.raises(JournalLostError, match="has no authority"):
+            await again.open()
+        assert place.sql("SELECT to_regnamespace('{s}') IS NULL") == "t"
+        stranger = place()
+        await stranger.look()
+        with pytest.raises(JournalLostError, match="has the authority"):
+            await again.look()
+        await again.close()
+        await stranger.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+def test_role_needs_no_rights_but_its_schema() -> None:
+    """A role that owns an empty schema, and may create none, can do all that a node does (N-6, N-24)."""
+
+    async def scene(place: InPostgres) -> None:
+        journal, other = place(), place()
+        await journal.open()
+        await journal.append(grants(1, 3))
+        await journal.archive(3, b"head", [], 0)
+        await journal.report(a_peer("a"))
+        assert [peer.node for peer in await other.peers()] == ["a"]
+        other.depose(await other.look())
+        assert (await other.open()).epoch == 2
+        await other.close()
+        await journal.close()
+
+    with in_postgres(user=ROLE) as place:
+        asyncio.run(scene(place))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ("UPDATE {s}.authority SET schema_version = 99", JournalTooNewError),
+        ("UPDATE {s}.authority SET schema_version = 0", JournalError),
+        (f"UPDATE {{s}}.seat SET format = {FORMAT + 1}", JournalTooNewError),
+        ("DELETE FROM {s}.seat", JournalDamagedError),
+        ("DELETE FROM {s}.authority", JournalDamagedError),
+        ("UPDATE {s}.authority SET id = 'other'", JournalDamagedError),
+    ],
+)
+def test_what_cannot_be_read_is_left_alone(change: str, error: type[JournalError]) -> None:
+    """A node that is too old or too new for what is stored, or finds half of it, takes no seat (N-36)."""
+
+    async def scene(place: InPostgres) -> None:
+        journal = place()
+        await journal.look()
+        place.sql(change)
+        for asked in (journal.look, journal.open):
+            with pytest.raises(error) as caught:
+                await asked()
+            assert type(caught.value) is error
+        await journal.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+        assert place.sql("SELECT count(*) FROM {s}.seat WHERE epoch > 0") == "0"
+
+
+def test_newer_format_waits_for_older_nodes() -> None:
+    """A node that would write what another live node cannot read takes the seat only once that one is gone (N-36)."""
+
+    async def scene(place: InPostgres) -> None:
+        old, new = place.node(a_peer("old")), place.node(a_peer("new"))
+        await old.look()
+        place.sql(f"UPDATE {{s}}.seat SET format = {FORMAT - 1}")
+        await old.report(msgspec.structs.replace(old._peer, format_max=FORMAT - 1))
+        await new.report(new._peer)
+        with pytest.raises(JournalLockedError, match="Upgrade every node first"):
+            await new.open()
+        await old.close()
+        assert (await new.open()).epoch == 1
+        assert (await new.look()).format == FORMAT
+        await new.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+def test_nodes_that_are_gone_are_forgotten() -> None:
+    """A node that has told nothing for a day is forgotten, and one that ends leaves at once: the table has a bound."""
+
+    async def scene(place: InPostgres) -> None:
+        one, two = place.node(a_peer("one")), place.node(a_peer("two"))
+        await one.look()
+        await one.report(one._peer)
+        await two.report(two._peer)
+        place.sql("INSERT INTO {s}.node SELECT 'gone', 'p', '', '', 4, '', now() - interval '25 hours'")
+        assert {peer.node for peer in await one.peers()} == {"one", "two", "gone"}
+        await one.report(one._peer)
+        assert [peer.node for peer in await one.peers()] == ["one", "two"]
+        assert all(0 <= peer.seen_ms_ago < 60_000 for peer in await one.peers())
+        await two.close()
+        assert [peer.node for peer in await one.peers()] == ["one"]
+        await one.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+@pytest.mark.parametrize("name", ["", "1a", "A", "a-b", 'a"; DROP TABLE x; --', "a" * 64, "a.b", "ä"])
+def test_name_of_a_schema_is_nothing_else(name: str) -> None:
+    """What is put into the statements can only be the name of a schema."""
+    with pytest.raises(ValueError, match="no name for a schema"):
+        statements(name)
+    with in_postgres() as place, pytest.raises(JournalError, match="no name for a schema"):
+        place(schema=name)
+
+
+def test_every_statement_is_for_its_schema() -> None:
+    """No statement is left with the place of its schema open, and none names a table without one."""
+    found = statements("other")
+    assert len(found) > 20 and not any("{s}" in sql for sql in found.values())
+    assert "other.seat" in found["append"] and "other.batch" in found["append"]
+
+
+@pytest.mark.parametrize("secret", [None, b"a secret of the operator's"])
+def test_key_is_made_once_and_sealed_by_a_secret(secret: bytes | None) -> None:
+    """The authority's key stands in the store: as it is, or so that nobody reads it who has no secret (N-6)."""
+
+    async def scene(place: InPostgres) -> None:
+        one, two = place(secret=secret), place(secret=secret)
+        key = await one.key()
+        assert (await two.open()).key == key
+        stored = bytes.fromhex(place.sql("SELECT encode(key, 'hex') FROM {s}.authority"))
+        assert (key in stored) == (secret is None)
+        stranger = place(secret=None if secret else b"another")
+        with pytest.raises(JournalError, match="store_secret_file"):
+            await stranger.key()
+        with pytest.raises(JournalError):
+            await stranger.open()
+        for journal in (two, one, stranger):
+            await journal.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+def test_authority_never_changes() -> None:
+    """What a second node would make of the authority is not taken: the first one counts (N-6)."""
+
+    async def scene(place: InPostgres) -> None:
+        one, two = place(), place()
+        first = await one.look()
+        assert uuid.UUID(first.authority).hex == first.authority
+        assert (await two.look()).authority == first.authority
+        await one.close()
+        await two.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
