@@ -75,7 +75,11 @@ COUNTS = {
     "nodes: steps of the archive with lost answers": Counts(25, 300, 5_000),
     "nodes: writers stopped at the fence": Counts(6, 60, 500),
     "nodes: looks in a row of the watcher": Counts(5, 6, 7),
+    "nodes: statements beside the model": Counts(400, 5_000, 50_000),
     "nodes: failovers of each kind": Counts(1, 9, 72),
+    "nodes: promotions of each kind": Counts(1, 5, 50),
+    "nodes: failovers with leases on the way": Counts(1, 20, 500),
+    "nodes: leaders woken with requests in their sockets": Counts(3, 60, 500),
     # With nginx and HAProxy in front; 0 leaves these tests out.
     "proxies: ways to cut a request": Counts(0, 2, 10),
     "proxies: seconds of a wait": Counts(0, 3, 50),
