@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from holdfast import __version__
-from holdfast.journal.base import Peer, Record
+from holdfast.core.events import Record
+from holdfast.journal.base import Peer
 from holdfast.journal.codec import FORMAT
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.schema import Fresh

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from holdfast.engine import snapshot
 from holdfast.engine.recovery import replay
 from holdfast.journal import mark
-from holdfast.journal.base import HeldQuery, HistoryQuery, Journal
+from holdfast.journal.base import HeldQuery, HistoryQuery, Journal, JournalError
 from holdfast.journal.inspect import inspect
 from holdfast.journal.postgres.filling import PostgresFilling
 from holdfast.journal.sqlite import SqliteJournal
@@ -84,6 +85,10 @@ def moving(directory: Path, schema: str, failpoint: str = "") -> subprocess.Comp
         environment |= {"HOLDFAST_TESTING": "1", "HOLDFAST_FAILPOINTS": failpoint}
     command = [sys.executable, "-m", "holdfast", "move", "--from", str(directory)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def is_beyond(data: Path, last: int) -> bool:
+    return archived_by_now(data) > last
 
 
 def is_filled(schema: str) -> bool:
@@ -204,11 +209,23 @@ def test_a_lease_older_than_the_history_is_held_in_the_store(ask: Ask, schema: s
     with server(snapshot_records=1, history_days=0) as running:
         api = api_of(running)
         for name in ("old", "new"):
-            api.acquired(name, ttl_seconds=LONG)
             last = archived_by_now(running.data)
-            wait_until(lambda last=last: archived_by_now(running.data) > last)
+            api.acquired(name, ttl_seconds=LONG)
+            wait_until(partial(is_beyond, running.data, last))
         api.close()
         running.kill()
         assert ask("move", "--from", running.data).returncode == 0
     _, _, held, _ = all_of(Leader(schema)._journal)
     assert [name for name, _, _ in held] == ["new", "old"]
+
+
+def test_the_key_is_sealed_if_there_is_a_secret(ask: Ask, stopped: RunningServer, schema: str, tmp_path: Path) -> None:
+    """With `store_secret_file` the authority's key does not stand in the store as it is."""
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text("a secret of all nodes\n")
+    assert ask("move", "--from", stopped.data, HOLDFAST_STORE_SECRET_FILE=str(secret)).returncode == 0
+    kept = postgres.shared().sql(f"SELECT encode(key, 'hex') FROM {schema}.authority")
+    assert (stopped.data / "authority.key").read_bytes().hex() not in kept
+    with pytest.raises(JournalError, match="is sealed"):
+        asyncio.run(key_of(Leader(schema)))
