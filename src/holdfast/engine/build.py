@@ -1,4 +1,8 @@
-"""Puts an authority together: a journal in a directory, its archivist, the clock, the limits, the watchdog."""
+"""Puts an authority together: a journal, its archivist, the clock, the limits, the watchdog.
+
+A journal is in a directory, and then one server has it; or in a store that several nodes share. The second needs an
+extra of ours, so it is imported when it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
-from holdfast.engine.ids import new_identity
+from holdfast.engine.ids import new_identity, new_secret
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.archive.archivist import Child
 from holdfast.journal.base import (
@@ -23,18 +27,21 @@ from holdfast.journal.base import (
     Seat,
     SharedJournal,
 )
+from holdfast.journal.codec import FORMAT
 from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite import SqliteJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from holdfast.core.values import Limits
     from holdfast.engine.archiving import Archiving
+    from holdfast.engine.clock import Clock
 
 __all__ = [
     "DeposedError",
+    "FORMAT",
     "HistoryPage",
     "HistoryQuery",
     "JournalDamagedError",
@@ -48,7 +55,11 @@ __all__ = [
     "SharedJournal",
     "arm_failpoints",
     "build",
+    "build_shared",
+    "shared_journals",
 ]
+
+_AUTHORITY_BYTES, _KEY_BYTES = 16, 32
 
 arm_failpoints = arm
 
@@ -88,3 +99,53 @@ def build(
         archiving=archiving,
         watchdog=watchdog,
     )
+
+
+def build_shared(journal: SharedJournal, limits: Limits, *, clock: Clock, version: str, archiving: Archiving) -> Engine:
+    """Return an engine for one tenure. Nothing ends the process if the store hangs: others take over then."""
+    return Engine(journal, limits, clock=clock, version=version, archiving=archiving)
+
+
+def shared_journals(
+    store: str,
+    me: Peer,
+    *,
+    clock: Clock,
+    schema: str,
+    secret: bytes | None,
+    keeping: Keeping,
+    may_lose: bool,
+    append_ms: int,
+    resolve_ms: int,
+    tail_bytes_max: int,
+) -> Callable[[str], SharedJournal]:
+    """Return what makes a journal in a store, for the tenure that is named so. Nothing is asked before it is used.
+
+    All of one process know the same of the store. Where it has no authority yet, the first that looks makes one.
+    Raises `ModuleNotFoundError` without the extra that the store needs.
+    """
+    from holdfast.journal.postgres.journal import PostgresJournal  # noqa: PLC0415 - an extra
+    from holdfast.journal.postgres.knowledge import Knowledge  # noqa: PLC0415 - an extra
+    from holdfast.journal.postgres.schema import Fresh  # noqa: PLC0415 - an extra
+
+    knowledge = Knowledge()
+    fresh = Fresh(new_secret(_AUTHORITY_BYTES).hex(), new_secret(_KEY_BYTES), clock.wall_ms())
+
+    def make(tenure: str) -> SharedJournal:
+        return PostgresJournal(
+            store,
+            me,
+            tenure=tenure,
+            wall_ms=clock.wall_ms(),
+            schema=schema,
+            keeping=keeping,
+            knowledge=knowledge,
+            fresh=fresh,
+            secret=secret,
+            may_lose=may_lose,
+            append_ms=append_ms,
+            resolve_ms=resolve_ms,
+            tail_bytes_max=tail_bytes_max,
+        )
+
+    return make

@@ -69,3 +69,8 @@ def new_secret(size: int) -> bytes:
 def new_identity() -> int:
     """Return the number of a new journal, by which it is told from all others."""
     return 1 + int.from_bytes(new_secret(_IDENTITY_BYTES))
+
+
+def drawn(below: int) -> int:
+    """Return a number from 0 on, below this one: for a wait that should not be the same everywhere."""
+    return int.from_bytes(os.urandom(4)) % below

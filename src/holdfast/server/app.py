@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast import __version__
@@ -25,6 +26,7 @@ from holdfast.server.doors.lanes import front_of
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.server.starting.building import engine_for, static_tokens
+from holdfast.server.starting.clustered import Clustered
 from holdfast.server.starting.exits import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, token_at_hand, warn_of_hidden
 from holdfast.server.starting.listening import Server, allow_files, listen, url_of
@@ -54,7 +56,7 @@ def serve(settings: Settings, file: Path | None, warnings: Sequence[str] = ()) -
             log.warning("%s", warning)
         allow_files(settings.connections_max + SPARE_FILES)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
-            return runner.run(_serve(settings, file))
+            return runner.run(_serve_node(settings, file) if settings.store else _serve(settings, file))
     except (ValueError, BadTokenError, BadCertificateError) as error:
         return _complain(str(error), EX_USAGE)
     except StartError as error:
@@ -91,6 +93,21 @@ async def _serve(settings: Settings, file: Path | None) -> int:
     return EX_OK if engine.failed is None else EX_IOERR
 
 
+async def _serve_node(settings: Settings, file: Path | None) -> int:
+    static = static_tokens(settings)
+    tls = certificate_of(settings)
+    listener = listen(settings)
+    try:
+        node = Clustered(settings, static, tls, listener, say=partial(print, flush=True))
+        _tune_collector()
+        await node.run(listener, lambda: _greet_node(node, url_of(listener, tls), file))
+    except JournalError as error:
+        raise StartError(str(error), EX_USAGE) from error
+    finally:
+        listener.close()
+    return EX_OK
+
+
 def _tune_collector() -> None:
     """Keep the garbage collector off what was loaded, and let it look seldom: our values are not in its care.
 
@@ -117,6 +134,15 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     except ModuleNotFoundError:
         return None
     return uvloop.Loop
+
+
+def _greet_node(node: Clustered, url: str, file: Path | None) -> None:
+    """Say where things are. Who leads is not known yet: the log tells."""
+    me = node.node.me
+    print(f"Holdfast {__version__} is listening on {url}")
+    if file is not None:
+        print(f"Settings are from {file}")
+    print(f"This is node {me.node}, and the others reach it at {me.url}", flush=True)
 
 
 def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> None:

@@ -163,6 +163,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             " the database."
         ),
     ] = None
+    link_ca_file: Annotated[
+        Path | None,
+        About(
+            "With `store`: the certificate authorities that a node believes when it connects to another, in PEM; else"
+            " those of the system."
+        ),
+    ] = None
     link_insecure: Annotated[
         bool,
         About(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
 
+PROVEN_MS_MAX = 1_000
 _OK, _NOT_READY = 200, 503
 
 
@@ -42,6 +43,22 @@ def ready(api: Api, call: Call) -> None:
         call.answer((_NOT_READY, encode(ReadyReply("not_ready", store.text)), ()))
     else:
         call.answer((_OK, encode(ReadyReply("ok", "the journal takes writes")), ()))
+
+
+def leads(api: Api, call: Call) -> None:
+    """GET /health/leader: this node leads, and knows it: of a shared store that is a second old at most (N-34)."""
+    engine = api.engine
+    if engine.turn() is None:
+        call.answer(not_leader(engine.why_not_serving()))
+    elif engine.journal.is_shared and ((ago_ms := engine.proven_ms_ago()) is None or ago_ms > PROVEN_MS_MAX):
+        call.answer(not_leader("the store has not confirmed that for a second"))
+    else:
+        call.answer((_OK, encode(ReadyReply("ok", f"this node leads, epoch {engine.state.epoch}")), ()))
+
+
+def not_leader(why: str) -> Answered:
+    """Return the answer of a node that does not lead."""
+    return _NOT_READY, encode(ReadyReply("not_leader", why)), ()
 
 
 def status(api: Api, call: Call) -> None:

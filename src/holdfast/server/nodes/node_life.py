@@ -70,11 +70,12 @@ class Life:
         clock: Clock,
         takeover_ms: int,
         jitter_ms: Callable[[], int],
+        known: Callable[[bytes], None] | None = None,
     ) -> None:
         """`node` is told who leads. `journals` makes a journal for the tenure that is named so, `tenures` begins it.
 
         The seat that it is given is as it will be, but for the epoch: only whoever takes it knows that.
-        `jitter_ms` draws how long to wait before the seat is taken.
+        `jitter_ms` draws how long to wait before the seat is taken. `known` hears of the authority's key.
         """
         self._node = node
         self.has_looked = asyncio.Event()
@@ -83,6 +84,7 @@ class Life:
         self._tenures = tenures
         self._clock = clock
         self._jitter_ms = jitter_ms
+        self._known = known or _ignore_key
         self._watcher = Watcher(node.me.node, node.me.process, takeover_ms=takeover_ms)
         self._log = NodeLog(node.me.node, clock)
         self._journal = journals(_new_tenure())
@@ -132,6 +134,7 @@ class Life:
             seat = await self._journal.look()
             if not self._node.key:
                 self._node.key = await self._journal.key()
+                self._known(self._node.key)
             await self._report()
         seen = self._watcher.see(seat, self._clock.monotonic_ms(), is_ours_over=not self._ending)
         self._log.saw(seat, seen)
@@ -255,3 +258,7 @@ def _nothing(_state: State, _now: Moment) -> None:
 
 def _ignore(_outcome: object, _now: Moment) -> None:
     """A heartbeat is answered to nobody."""
+
+
+def _ignore_key(_key: bytes) -> None:
+    """Nobody else needs it."""

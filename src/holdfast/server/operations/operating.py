@@ -28,6 +28,14 @@ OPERATING: tuple[Operation, ...] = (
     ),
     Operation(
         "GET",
+        "/health/leader",
+        health.leads,
+        "Whether this node leads: for a load balancer",
+        any_host=True,
+        replies={200: replies.ReadyReply, 503: replies.ReadyReply},
+    ),
+    Operation(
+        "GET",
         "/healthz",
         health.alive,
         "Whether the process answers",

@@ -11,7 +11,7 @@ from holdfast import clientconfig
 from holdfast.core.answers import TokenMade
 from holdfast.core.commands import CreateToken
 from holdfast.errors import SettingsError
-from holdfast.privatefiles import replace
+from holdfast.privatefiles import make_folder, replace
 from holdfast.server import render
 from holdfast.server.access.auth import SCOPES
 from holdfast.server.access.secrets import digest, new_token
@@ -45,6 +45,7 @@ async def first_token(api: Api, url: str, settings: Settings) -> str | None:
     if path is None:
         # The user's configuration is for another server, or cannot be written: it is left alone.
         path = settings.data / TOKEN_FILE
+        make_folder(settings.data)
         replace(path, f"{token}\n".encode())
     command = CreateToken(principal=FIRST_TOKEN, name=FIRST_TOKEN, digest=digest(token), scopes=SCOPES)
     outcome, _ = await api.engine.ask(command)

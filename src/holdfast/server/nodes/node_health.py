@@ -1,0 +1,56 @@
+"""What a follower says of itself: whether it leads, whether it can pass requests on, how it is (N-34).
+
+The paths are those of `handlers/health`, which answers them on the leader. A follower answers by itself: it is asked
+whether it is of use, and must not ask another for that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.server.handlers.health import not_leader
+from holdfast.server.render import encode
+from holdfast.wire.replies import HealthReply, ReadyReply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.server.doors.request import Request
+    from holdfast.server.nodes.node import Node
+    from holdfast.server.operations.call import Reply
+
+_OK, _NOT_READY = 200, 503
+
+
+class FollowersHealth:
+    """Answers for a node that follows."""
+
+    def __init__(self, node: Node, storage: str) -> None:
+        """`storage` is what kind of store it is, as the leader would say."""
+        self._node = node
+        self._storage = storage
+
+    def answers(self) -> dict[bytes, Callable[[Request, Reply], None]]:
+        """Return what answers each path."""
+        return {b"/health/leader": self._leads, b"/readyz": self._ready, b"/health": self._health}
+
+    def _leads(self, request: Request, reply: Reply) -> None:
+        reply(request, *not_leader(self._words()))
+
+    def _ready(self, request: Request, reply: Reply) -> None:
+        is_linked = self._node.is_linked
+        body = ReadyReply("ok" if is_linked else "not_ready", self._words())
+        reply(request, _OK if is_linked else _NOT_READY, encode(body), ())
+
+    def _health(self, request: Request, reply: Reply) -> None:
+        is_linked = self._node.is_linked
+        body = HealthReply("ok" if is_linked else "unwell", self._storage, 0, self._words())
+        reply(request, _OK if is_linked else _NOT_READY, encode(body), ())
+
+    def _words(self) -> str:
+        leader = self._node.leader()
+        if leader is None:
+            return self._node.why_nobody()
+        if not self._node.is_linked:
+            return f"node {leader.node} leads, and this one has no link to it at {leader.url}"
+        return f"node {leader.node} leads, and this one passes requests on to it"

@@ -1,0 +1,257 @@
+"""A node of several, from start to stop: its life, its link to the leader, and whoever answers at its doors now.
+
+    life ──► node: who leads ──┬─► fronts: the tenure answers, or the forwarding
+                               └─► linking: one link to the leader, for as long as it leads
+
+It serves at once, as a follower: what comes before a leader is known waits a little for one. Nothing that becomes of
+the store or of a tenure ends the process; only a signal does. Told to stop, a leader gives the seat back first, and its
+connections are closed after that: so another leads while they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast import __version__
+from holdfast.engine.build import FORMAT, Peer, build_shared, shared_journals
+from holdfast.engine.clock import SystemClock
+from holdfast.engine.ids import drawn, new_secret
+from holdfast.extras import how_to_install
+from holdfast.privatefiles import NotOursError, read_ours, reason_of
+from holdfast.server.access.proxies import Proxies
+from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.doors.lanes import front_of
+from holdfast.server.nodes.forwarding import Forwarding
+from holdfast.server.nodes.link.doorkeeper import Doorkeeper
+from holdfast.server.nodes.link.follower import Security
+from holdfast.server.nodes.link.leader import LinkServer
+from holdfast.server.nodes.linking import Linking
+from holdfast.server.nodes.node import Node
+from holdfast.server.nodes.node_health import FollowersHealth
+from holdfast.server.nodes.node_life import Life
+from holdfast.server.nodes.tenure import Tenures
+from holdfast.server.nodes.watcher import JITTER_MS
+from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.starting.building import archiving_of, keeping_of, limits_of
+from holdfast.server.starting.exits import EX_USAGE, StartError
+from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, warn_of_hidden
+from holdfast.server.starting.listening import Server, url_of
+from holdfast.settings import parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from holdfast.engine.build import SharedJournal
+    from holdfast.server.access.auth import StaticTokens
+    from holdfast.server.api import Api
+    from holdfast.server.doors.lanes import Front, Lanes
+    from holdfast.server.handshakes import Handshake
+    from holdfast.server.nodes.tenure import Tenure
+    from holdfast.server.tls import Certificate
+    from holdfast.settings import Settings
+
+STORAGE = "postgresql"
+EXTRA = "postgres"
+SECRET_BYTES_MAX = 4_096
+SECRET_BYTES_MIN = 16
+AGAIN_SECONDS = 1.0
+"""After a bug in what runs beside everything else, until it is begun anew."""
+
+log = logging.getLogger("holdfast.node")
+
+
+class Clustered:
+    """One node: what a server serves in place of an authority on a directory."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        static: StaticTokens,
+        tls: Certificate | None,
+        listener: socket.socket,
+        *,
+        say: Callable[[str], None],
+        journals: Callable[[Peer], Callable[[str], SharedJournal]] | None = None,
+    ) -> None:
+        """`say` tells the one who started it. `journals` makes those of this node; None: as the settings say."""
+        if not settings.fast_lane:
+            text = "fast_lane = false cannot be used with a store: leave one of the two out"
+            raise StartError(text, EX_USAGE)
+        self.ended = asyncio.Event()
+        """Never set: whatever happens, another tenure may come."""
+        self._settings = settings
+        self._static = static
+        self._say = say
+        self._url = url_of(listener, tls)
+        clock, proxies = SystemClock(), Proxies(settings.trusted_proxies)
+        me = peer_of(settings, listener, tls)
+        self.node = Node(me)
+        self._forwarding = Forwarding(
+            self.node, settings, OPERATIONS, clock, proxies, local=FollowersHealth(self.node, STORAGE).answers()
+        )
+        tenures = Tenures(
+            settings,
+            static,
+            OPERATIONS,
+            engines=lambda journal: build_shared(
+                journal, limits_of(settings), clock=clock, version=__version__, archiving=archiving_of(settings)
+            ),
+            prepare=self._prepare,
+        )
+        self._life = Life(
+            self.node,
+            journals=_journals_of(settings, me, clock) if journals is None else journals(me),
+            tenures=tenures.begin,
+            clock=clock,
+            takeover_ms=settings.takeover_seconds * 1000,
+            jitter_ms=lambda: drawn(JITTER_MS + 1),
+            known=self._know_key,
+        )
+        self._links = LinkServer(self.node, settings, new_secret, insecure=settings.link_insecure)
+        self.server = Server(settings, tls, self, self._forwarding)
+        self._lanes = self.server.open_lanes(
+            self._forwarding.front(), clock, proxies, takes=self._take, takes_secured=self._take_secured
+        )
+        security = Security(settings.link_ca_file, insecure=settings.link_insecure)
+        self._linking = Linking(self.node, self._forwarding, self._lanes, new_secret, security)
+        self._living: asyncio.Task[None] | None = None
+
+    def _take(self, lanes: Lanes) -> asyncio.BaseProtocol:
+        return Doorkeeper(lanes, self._links)
+
+    def _take_secured(self, lanes: Lanes, handshake: Handshake) -> asyncio.BaseProtocol:
+        return Doorkeeper(lanes, self._links, handshake)
+
+    async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
+        """Serve until told to stop."""
+        beside = [asyncio.create_task(_for_ever(self._linking.run)), asyncio.create_task(_for_ever(self._keep_front))]
+        self._living = asyncio.create_task(self._life.run())
+        try:
+            await self.server.run(listener, greet)
+        finally:
+            self._life.stop()
+            await asyncio.wait({self._living})
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+
+    # What a server asks of it.
+
+    def tick(self) -> None:
+        """Do what is done every second."""
+        tenure = self.node.tenure()
+        if tenure is not None:
+            tenure.api.tick()
+
+    async def end_waits(self) -> None:
+        """Give the seat back: all who wait are answered, and another node can lead while connections are closed."""
+        self._life.stop()
+        if self._living is not None:
+            # It may have to find out what became of its last write. Connections are not kept for that.
+            await asyncio.wait({self._living}, timeout=self._settings.stop_timeout_seconds)
+        self._links.end_all()
+
+    # Who answers.
+
+    async def _keep_front(self) -> None:
+        """Let the lanes answer from our tenure, or from what passes requests on."""
+        answering: Tenure | None = None
+        while True:
+            tenure = self.node.tenure()
+            if tenure is not answering:
+                answering = tenure
+                # Whoever links to us does so for one tenure.
+                self._links.end_all()
+                self._lanes.answer_from(self._forwarding.front() if tenure is None else self._front_of(tenure))
+            await self.node.wait_for_change()
+
+    def _front_of(self, tenure: Tenure) -> Front:
+        name, epoch = self.node.me.node.encode(), b"%d" % tenure.seat.epoch
+        return front_of(tenure.routes, tenure.door, ((b"holdfast-node", name), (b"holdfast-epoch", epoch)))
+
+    # What a tenure begins with.
+
+    async def _prepare(self, api: Api) -> None:
+        """Make the first token if the authority has none, and say what is odd about the others."""
+        try:
+            path = await first_token(api, self._url, self._settings)
+        except StartError as error:
+            log.error("%s", error)  # noqa: TRY400 - It says what to do; where it was raised helps nobody.
+            path = None
+        if path is not None:
+            self._say(f"The first access token, {FIRST_TOKEN!r} with all scopes, is in {path}")
+        warn_of_hidden(api)
+
+    def _know_key(self, key: bytes) -> None:
+        """Tell the others which static tokens are known here, in a way that says nothing of them (N-34)."""
+        known = sorted((c.principal, c.digest, *sorted(c.scopes)) for c in self._static.callers.values())
+        digest = AuthorityKey(key).mac("static tokens", msgspec.json.encode(known).decode()).hex()[:16]
+        self.node.me = msgspec.structs.replace(self.node.me, tokens=digest)
+
+
+async def _for_ever(run: Callable[[], Awaitable[None]]) -> None:
+    """Run what should never end; if it does, by a bug, begin it anew."""
+    while True:
+        try:
+            await run()
+        except Exception:
+            log.exception("a bug beside a node's life; it is begun anew")
+        await asyncio.sleep(AGAIN_SECONDS)
+
+
+def peer_of(settings: Settings, listener: socket.socket, tls: Certificate | None) -> Peer:
+    """Return this node as it tells of itself."""
+    host, _ = parse_address(settings.listen)
+    port = listener.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    machine = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:80]
+    return Peer(
+        node=settings.node_name or f"{machine}:{port}",
+        process=new_secret(16).hex(),
+        url=settings.advertise or f"{'http' if tls is None else 'https'}://{shown}:{port}",
+        version=__version__,
+        format_max=FORMAT,
+        tokens="",
+    )
+
+
+def _journals_of(settings: Settings, me: Peer, clock: SystemClock) -> Callable[[str], SharedJournal]:
+    try:
+        return shared_journals(
+            settings.store,
+            me,
+            clock=clock,
+            schema=settings.store_schema,
+            secret=secret_of(settings.store_secret_file),
+            keeping=keeping_of(settings),
+            may_lose=settings.after_loss == "continue",
+            append_ms=settings.append_timeout_seconds * 1000,
+            resolve_ms=settings.resolve_seconds * 1000,
+            tail_bytes_max=settings.tail_mib_max * 2**20,
+        )
+    except ModuleNotFoundError as error:
+        text = f"PostgreSQL needs a part of Holdfast that is not installed ({error.name}): {how_to_install(EXTRA)}"
+        raise StartError(text, EX_USAGE) from error
+
+
+def secret_of(file: Path | None) -> bytes | None:
+    """Read the secret that seals the authority's key. Raises `StartError`."""
+    if file is None:
+        return None
+    try:
+        secret = read_ours(file, SECRET_BYTES_MAX, root_shares=True).strip()
+    except OSError as error:
+        raise StartError(f"store_secret_file {file} cannot be read: {reason_of(error)}", EX_USAGE) from error
+    except NotOursError as error:
+        raise StartError(f"store_secret_file {error}", EX_USAGE) from error
+    if not SECRET_BYTES_MIN <= len(secret) < SECRET_BYTES_MAX:
+        text = f"store_secret_file {file} has {len(secret)} bytes, and {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX - 1}"
+        raise StartError(f"{text} are needed: openssl rand -hex 32 makes such", EX_USAGE)
+    return secret
