@@ -91,7 +91,7 @@ class PostgresFilling:
         await self._ask("begin")
         await self._ask("fill_in_peace")
         await self._ask("lock_creation")
-        if (await self._ask("has_seat", f"{self._schema}.seat"))[0][0]:
+        if (await self._ask("has_seat", self._schema))[0][0]:
             rows = await self._ask("read_seat")
             self.authority = rows[0]["authority"] if rows else ""
 
