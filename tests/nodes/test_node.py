@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from holdfast.engine.waiters import after_wait
 from holdfast.journal.base import (
     JournalDamagedError,
     JournalError,
+    JournalLockedError,
     JournalLostError,
     JournalTooNewError,
     JournalUnavailableError,
@@ -354,6 +356,39 @@ def test_whoever_waits_for_a_change_hears_of_it() -> None:
     cluster(test)
 
 
+def test_a_lost_link_is_a_reason_to_look_at_once() -> None:
+    """Who hears that its link is lost looks at the store at once: a leader that stopped has given the seat back."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        await nodes.until(lambda: b.follows == "a")
+        await asyncio.sleep(0.2)
+        await a.stop()
+        b.node.look_soon()
+        assert await nodes.until(lambda: b.leads) <= 0.06
+
+    cluster(test)
+
+
+def test_a_seat_that_cannot_be_had_is_not_asked_for_at_every_look(caplog: pytest.LogCaptureFixture) -> None:
+    """A free seat that the store keeps from us is tried once a second, and the log has it once (N-36)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        a.wires.open_error = JournalLockedError("open: a node that is still there cannot read format 9")
+        await asyncio.sleep(10)
+        a.wires.open_error = None
+        await nodes.until(lambda: a.leads)
+
+    with caplog.at_level("INFO", "holdfast.node"):
+        cluster(test)
+    said = [record.message for record in caplog.records]
+    assert sum("does not take the seat" in line for line in said) == 1
+    assert sum("tries to take the seat" in line for line in said) <= 13
+
+
 def test_the_log_says_who_leads(caplog: pytest.LogCaptureFixture) -> None:
     """The log has a line for each change that a tired operator understands, and no more."""
 
@@ -369,16 +404,13 @@ def test_the_log_says_who_leads(caplog: pytest.LogCaptureFixture) -> None:
         await nodes.until(lambda: a.follows == "b")
 
     cluster(test)
-    said = [record.message for record in caplog.records if record.name == "holdfast.node"]
+    said = [each.message for each in caplog.records if each.name == "holdfast.node" and each.levelname != "INFO"]
     expected = [
-        "this node takes the seat: nobody has the seat",
-        "this node leads since",
-        "node a leads since",
-        "this node takes the seat: node a was silent for 2.",
-        "this node leads since",
-        "this node does not lead any more, its epoch 1 is over:",
-        "node b leads since",
+        r"this node leads since \S+, epoch 1: nobody has the seat",
+        r"node a leads since \S+, epoch 1; we follow",
+        r"this node leads since \S+, epoch 2: node a was silent for 2.\d s",
+        r"this node does not lead any more, its epoch 1 is over: .*b has the seat now",
+        r"node b leads since \S+, epoch 2; we follow",
+        r"this node does not lead any more, its epoch 2 is over: it was told to stop",
     ]
-    assert len(said) >= len(expected)
-    for line, begins in zip(said, expected, strict=False):
-        assert line.startswith(begins)
+    assert [re.fullmatch(line, text) is not None for line, text in zip(expected, said, strict=True)] == [True] * 6

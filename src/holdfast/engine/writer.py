@@ -198,15 +198,17 @@ class Writer(ABC):
         if self.failed is None:
             is_bug = not isinstance(error, JournalError)
             self.failed = f"internal error: {type(error).__name__}: {error}" if is_bug else str(error)
-            then = "the server ends: start it again" if self._shared is None else "this node does not lead any more"
-            log.critical("%s; %s", self.failed, then, exc_info=error if is_bug or self._shared is None else None)
+            if self._shared is None:
+                log.critical("%s; the server ends: start it again", self.failed, exc_info=error)
+            else:
+                log.error("%s; this tenure is over", self.failed, exc_info=error if is_bug else None)
         self._be_over(answers, Unknown(self.failed))
 
     def _step_down(self, error: DeposedError, answers: Iterable[OwedAnswer] = ()) -> None:
         """Another has the seat. Nothing of the batch happened, nor of what was decided on top of it (N-12)."""
         if self.failed is None:
             self.failed = str(error)
-            log.warning("%s; nothing more is answered by this tenure", self.failed)
+            log.warning("%s; this tenure is over", self.failed)
         self._be_over(answers, NotLeader(self.failed))
 
     def _be_over(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader) -> None:

@@ -26,6 +26,8 @@ class Node:
         """How many links of followers are open here. Whoever accepts them counts."""
         self.is_linked = False
         """Whether this node has an open link to the leader. Whoever opens it says so."""
+        self.hurry = asyncio.Event()
+        """Set when the next look at the store should come at once."""
         self.trouble: str | None = None
         """Why it cannot be found out who leads; None if it can."""
         self._leader: Seat | None = None
@@ -43,6 +45,10 @@ class Node:
     async def wait_for_change(self) -> None:
         """Wait until somebody else leads than now, or nobody."""
         await self._changed.wait()
+
+    def look_soon(self) -> None:
+        """Let the store be looked at soon: who leads may have changed. A link that is lost is a reason to say so."""
+        self.hurry.set()
 
     def why_nobody(self) -> str:
         """Say why no node is known to lead."""

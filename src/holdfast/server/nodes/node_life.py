@@ -95,6 +95,8 @@ class Life:
         self._others = 0
         """How many other nodes told the store of themselves of late."""
         self._reported_ms: int | None = None
+        self._lost_epoch: int | None = None
+        """The epoch under which the seat was last taken by another, while we tried."""
 
     # Start and stop.
 
@@ -120,11 +122,14 @@ class Life:
     def stop(self) -> None:
         """Give the seat back if it is ours, and look no more. `run` returns when that is done."""
         self._told_to_stop.set()
+        self._node.hurry.set()
 
     async def _rest(self, seconds: float) -> None:
-        """Wait, unless told to stop meanwhile."""
+        """Wait, unless told to stop meanwhile, or to look at once."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._told_to_stop.wait(), seconds)
+            await asyncio.wait_for(self._node.hurry.wait(), seconds)
+        if not self._told_to_stop.is_set():
+            self._node.hurry.clear()
 
     # Following.
 
@@ -158,7 +163,7 @@ class Life:
 
     async def _take(self, seat: Seat, seen: Seen) -> None:
         """Take the seat as it was seen, and lead for as long as it is ours."""
-        await self._rest(self._jitter_ms() / 1000)
+        await asyncio.sleep(self._jitter_ms() / 1000)
         if self._told_to_stop.is_set():
             return
         self._log.takes(seen)
@@ -180,13 +185,18 @@ class Life:
             tenure = await self._tenures(journal, taken)
         except (JournalLockedError, DeposedError) as error:
             self._log.lost_race(error)
+            if self._lost_epoch == seat.epoch:
+                # Nobody was quicker, and yet it cannot be had. Not at every look.
+                self._watcher.leave_alone(self._clock.monotonic_ms() + AGAIN_MS)
+            self._lost_epoch = seat.epoch
+            self._node.look_soon()
             return
         except Exception as error:  # noqa: BLE001 - Whatever it is, another node may do better, or this one later.
             pause_ms = AGAIN_MS if isinstance(error, (*_AWAY, OutcomeUnknownError)) else ALONE_MS
             self._watcher.leave_alone(self._clock.monotonic_ms() + pause_ms)
             self._log.could_not_lead(error)
             return
-        self._log.leads(tenure.seat)
+        self._log.leads(tenure.seat, seen)
         self._node.tell(None, tenure)
         try:
             why = await self._lead(tenure)
@@ -197,6 +207,7 @@ class Life:
             # In order: all is answered before anybody is told that nobody leads, and the links end.
             await asyncio.wait({ending})
         self._node.tell(None, None)
+        self._node.look_soon()
         self._log.follows(tenure.seat, why)
 
     async def _lead(self, tenure: Tenure) -> str:

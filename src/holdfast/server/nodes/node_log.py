@@ -30,13 +30,15 @@ class NodeLog:
         """The epoch and the tenure of the one we follow; None if we follow nobody."""
         self._namesake: str | None = None
         self._why: str | None = None
+        self._lost: str | None = None
+        self._since = ""
         self.trouble: str | None = None
         """Why nobody can be known to lead, and since when; None if the last look went well."""
 
     def saw(self, seat: Seat, seen: Seen) -> None:
         """A look went well."""
         if self.trouble is not None:
-            log.warning("the store can be reached again (it was not: %s)", self._why)
+            log.warning("the store can be used again; it could not since %s", self._since)
             self.trouble = self._why = None
         leader = seen.leader
         if leader is None:
@@ -62,27 +64,32 @@ class NodeLog:
         why = _words_of(error) if is_ours else f"internal error: {type(error).__name__}: {error}"
         if why == self._why:
             return
+        if self._why is None:
+            self._since = rfc3339(self._clock.wall_ms())
         self._why, self._followed = why, None
-        self.trouble = f"the store cannot be used since {rfc3339(self._clock.wall_ms())}: {why}"
+        self.trouble = f"the store cannot be used since {self._since}: {why}"
         log.error("%s; this node goes on looking", self.trouble, exc_info=None if is_ours else error)
 
     def takes(self, seen: Seen) -> None:
         """The seat is about to be taken."""
-        log.warning("this node takes the seat: %s", seen.why_take)
+        log.info("this node tries to take the seat: %s", seen.why_take)
 
     def lost_race(self, error: Exception) -> None:
-        """Another was quicker."""
-        log.warning("this node does not lead: %s", _words_of(error))
+        """Another was quicker, or there is a reason why not."""
+        words = _words_of(error)
+        if words != self._lost:
+            self._lost = words
+            log.warning("this node does not take the seat: %s", words)
 
     def could_not_lead(self, error: Exception) -> None:
         """The seat was taken, or nearly, and nothing could be served from it."""
         is_ours = isinstance(error, JournalError | OSError)
         log.error("this node could not begin to lead: %s", _words_of(error), exc_info=None if is_ours else error)
 
-    def leads(self, seat: Seat) -> None:
+    def leads(self, seat: Seat, seen: Seen) -> None:
         """A tenure began."""
         self._followed = None
-        log.warning("this node leads since %s, epoch %d", rfc3339(seat.since_wall_ms), seat.epoch)
+        log.warning("this node leads since %s, epoch %d: %s", rfc3339(seat.since_wall_ms), seat.epoch, seen.why_take)
 
     def follows(self, seat: Seat, why: str) -> None:
         """A tenure is over."""
