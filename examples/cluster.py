@@ -2,9 +2,10 @@
 
     make cluster
 
-It starts a real PostgreSQL (from the wheel `pgserver`) and three nodes, says what to try, tells of every change of the
-leader, and starts a node again that was killed. Ctrl-C ends it all. What it keeps is in a temporary folder, which goes
-with it; with `make cluster DATA=DIR` it is in DIR, and is there again the next time.
+which runs `python examples/cluster.py`. It starts a real PostgreSQL (from the wheel `pgserver`) and three nodes, says
+what to try, tells of every change of the leader, and starts a node again that was killed. Ctrl-C ends it all. What it
+keeps is in a temporary folder, which goes with it; with `make cluster DATA=DIR` it is in DIR, and is there again the
+next time.
 
 A real cluster has its nodes, and its PostgreSQL with a standby, on several machines: docs/guide/nodes.md.
 """
@@ -96,11 +97,11 @@ In another terminal:
   export HOLDFAST_TOKEN_FILE={token_file}
   export PATH={programs}:$PATH
 
-  holdfast nodes                                              # who leads, and who follows
-  HOLDFAST_URL={follower} holdfast claim deploy --ttl 10m     # claimed through a follower
-  kill -9 {pid}                                               # the leader dies; within 3 s another one leads
+  holdfast nodes                                  # who leads, and who follows
+  HOLDFAST_URL={follower} holdfast claim deploy --ttl 10m    # claimed through a follower
+  kill -9 {pid}                                   # the leader dies; within 3 s another one leads
   holdfast nodes
-  holdfast owner deploy                                       # nothing was lost
+  holdfast owner deploy                           # nothing was lost
   holdfast doctor --store '{store}'
 
 Ctrl-C ends it all.

@@ -33,7 +33,7 @@ __all__ = ["Facts", "Place", "facts", "filled", "init", "new_authority", "restor
 
 ROUND_TRIPS = 20
 KEY_BYTES = 32
-SECRET_BYTES_MAX = 4_096
+SECRET_BYTES_MAX, SECRET_BYTES_MIN = 4_096, 16
 
 T = TypeVar("T")
 
@@ -75,9 +75,13 @@ def _secret_in(file: Path | None) -> bytes | None:
     if file is None:
         return None
     try:
-        return read_ours(file, SECRET_BYTES_MAX).strip()
+        secret = read_ours(file, SECRET_BYTES_MAX, root_shares=True).strip()
     except (OSError, NotOursError) as error:
         raise SettingsError("store_secret_file", "settings", f"{file} cannot be used: {reason_of(error)}") from error
+    if not SECRET_BYTES_MIN <= len(secret) < SECRET_BYTES_MAX:
+        allowed = f"{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX - 1} bytes"
+        raise SettingsError("store_secret_file", "settings", f"{file} has {len(secret)} bytes", allowed)
+    return secret
 
 
 def roster(place: Place) -> tuple[Seat, Sequence[Peer]]:
