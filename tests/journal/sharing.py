@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.journal.base import Keeping, Peer
 from holdfast.journal.codec import FORMAT
+from holdfast.journal.postgres.addresses import addresses
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.knowledge import Knowledge
 from holdfast.journal.postgres.schema import Fresh
@@ -64,6 +65,8 @@ class InPostgres:
         self.options = options
         self._user = user
         self._numbers = count(1)
+        self.fail_over: Callable[[], None] = lambda: None
+        """What a test does to the database in the middle of it."""
         self._due: list[Fate] = []
         self._tenures: list[bytes] = []
         self._processes: list[bytes] = []
@@ -101,6 +104,12 @@ class InPostgres:
         }
         kind: type[PostgresJournal] = given.pop("kind", PostgresJournal)
         return kind(self.url, peer, **given)
+
+    def at(self, url: str, **options: Any) -> PostgresJournal:  # noqa: ANN401 - Passed on as they are.
+        """The journal of one more node, which reaches the store another way."""
+        made = self(**options)
+        made._servers._addresses = addresses(url)
+        return made
 
     def sql(self, statement: str) -> str:
         """Run a statement as the owner, not through the proxy; `{s}` stands for the schema."""

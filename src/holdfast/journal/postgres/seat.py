@@ -221,7 +221,8 @@ class Tenancy:
     async def _ask(self, line: Line, now_ms: int) -> int:
         """Ask by a write for the last number under our seat. Raises what the end of the tenure is, if it is over."""
         mine = self._mine
-        rows = await line.ask("confirm", mine.epoch, mine.tenure, now_ms, seconds=self._append_seconds)
+        values = (mine.epoch, mine.tenure, now_ms, mine.must_jump)
+        rows = await line.ask("confirm", *values, seconds=self._append_seconds)
         if not rows:
             raise self._over(self._deposed("another node has the seat now"))
         return int(rows[0][0])

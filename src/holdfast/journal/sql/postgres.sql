@@ -140,9 +140,10 @@ INSERT INTO {s}.batch (first_seq, last_seq, epoch, body) SELECT $2, $3, $1, $4 F
 
 -- name: confirm
 -- Prove the seat, and ask what is durable, by a write (N-7, N-9, N-15): it waits for replicas, and so for all before it.
--- No row: the seat is not ours.
+-- No row: the seat is not ours. Until a loss is on record ($4), whether there was a standby belongs to the old marks.
 UPDATE {s}.seat SET
-    beat = beat + 1, now_ms = greatest(now_ms, $3), has_standby = current_setting('synchronous_standby_names') <> ''
+    beat = beat + 1, now_ms = greatest(now_ms, $3),
+    has_standby = CASE WHEN $4 THEN has_standby ELSE current_setting('synchronous_standby_names') <> '' END
 WHERE epoch = $1 AND tenure = $2 RETURNING last_seq
 
 -- name: vacate

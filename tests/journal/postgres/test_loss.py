@@ -1,0 +1,258 @@
+"""What PostgreSQL itself may lose: how it is noticed, who goes on after it, and with which record."""
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from holdfast.core.events import Record, Restored
+from holdfast.journal.base import (
+    DeposedError,
+    JournalLostError,
+    JournalUnavailableError,
+    OutcomeUnknownError,
+)
+from holdfast.journal.postgres.knowledge import Knowledge
+from tests.journal.records import grants
+from tests.journal.sharing import InPostgres, in_postgres
+from tests.support.postgres import Postgres, running, standby_of
+
+MARKS = ("system_id", "timeline", "database_oid", "table_oid")
+
+
+def restored(seq: int) -> list[Record]:
+    """The record by which tokens jump, in place."""
+    return [Record(seq, seq, 0, Restored(2**32, seq - 1, 0, "test"))]
+
+
+def marks_in(place: InPostgres) -> str:
+    return place.sql(f"SELECT {', '.join(MARKS)} FROM {{s}}.seat")
+
+
+async def filled(place: InPostgres, count: int = 3) -> None:
+    journal = place()
+    await journal.open()
+    await journal.append(grants(1, count))
+    await journal.close()
+
+
+def test_process_remembers_over_its_tenures() -> None:
+    """What was durable once is remembered by the process, whichever journal of it wrote it (N-21)."""
+
+    async def scene(place: InPostgres) -> None:
+        knowledge = Knowledge()
+        first = place(knowledge=knowledge)
+        await first.open()
+        await first.append(grants(1, 3))
+        await first.close()
+        await place.lose_records(0)
+        again, stranger = place(knowledge=knowledge), place()
+        for asked in (again.look, again.open):
+            with pytest.raises(JournalLostError, match="went back in time: its last record is 0, and 3 was durable"):
+                await asked()
+        assert (await stranger.look()).last_seq == 0
+        await again.close()
+        await stranger.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["SET epoch = epoch - 1", "SET tenure = 'another'", "SET jumps = jumps - 1"],
+)
+def test_seat_that_was_seen_does_not_come_back(change: str) -> None:
+    """A seat with a lower epoch, another tenure of the same, or fewer losses is one of before: it is refused (N-21)."""
+
+    async def scene(place: InPostgres) -> None:
+        await filled(place)
+        knowledge = Knowledge()
+        watching = place(knowledge=knowledge)
+        await watching.look()
+        place.sql(f"UPDATE {{s}}.seat {change}")
+        for asked in (watching.look, watching.open):
+            with pytest.raises(JournalLostError, match="went back in time"):
+                await asked()
+        await watching.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_store_in_another_place_waits_for_an_operator(mark: str) -> None:
+    """On another server, timeline, database or table than the last records were written on nobody goes on (N-23)."""
+
+    async def scene(place: InPostgres) -> None:
+        await filled(place)
+        place.sql(f"UPDATE {{s}}.seat SET {mark} = {mark} - 1")
+        journal = place()
+        assert (await journal.look()).last_seq == 3
+        with pytest.raises(JournalLostError, match=r"(?s)went back in time.*holdfast store restored"):
+            await journal.open()
+        assert place.sql("SELECT epoch, held FROM {s}.seat") == "1|f"
+        await journal.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+@pytest.mark.parametrize(
+    ("change", "may_lose"),
+    [
+        ("wants_jump = true", False),
+        ("timeline = timeline - 1, has_standby = true", False),
+        ("timeline = timeline - 1", True),
+        ("system_id = system_id - 1", True),
+    ],
+    ids=["an operator said so", "a synchronous standby", "continue", "continue elsewhere"],
+)
+def test_loss_is_the_first_record_of_the_next_tenure(change: str, may_lose: bool) -> None:
+    """Who may go on begins with `Restored`; the marks change with that record and never before (N-22)."""
+
+    async def scene(place: InPostgres) -> None:
+        await filled(place)
+        right = marks_in(place)
+        place.sql(f"UPDATE {{s}}.seat SET {change}")
+        changed = marks_in(place)
+        for _ in range(2):
+            # One that dies before that record leaves the duty to the next.
+            journal = place(may_lose=may_lose)
+            recovered = await journal.open()
+            assert recovered.must_jump and len(list(recovered.records)) == 3
+            await journal.confirm(9)
+            with pytest.raises(JournalUnavailableError, match="the first one now has to say so"):
+                await journal.append(grants(4, 4))
+            assert marks_in(place) == changed
+            await journal.close()
+        journal = place(may_lose=may_lose)
+        assert (await journal.open()).must_jump
+        await journal.append(restored(4))
+        assert marks_in(place) == right
+        assert place.sql("SELECT wants_jump, jumps FROM {s}.seat") == "f|1"
+        await journal.append(grants(5, 5))
+        await journal.close()
+        again = place()
+        assert not (await again.open()).must_jump
+        await again.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+def test_who_knew_more_learns_anew_after_the_jump() -> None:
+    """Nodes that knew records which are gone serve nothing until `Restored` is there, and then go on (N-21, N-23)."""
+
+    async def scene(place: InPostgres) -> None:
+        await filled(place, 5)
+        knowledge = Knowledge()
+        follower = place(knowledge=knowledge)
+        await follower.look()
+        await place.lose_records(0)
+        with pytest.raises(JournalLostError):
+            await follower.look()
+        place.sql("UPDATE {s}.seat SET wants_jump = true")
+        assert (await follower.look()).last_seq == 0
+        leader = place()
+        assert (await leader.open()).must_jump
+        await leader.append(restored(1))
+        assert (await follower.look()).last_seq == 1
+        assert (knowledge.last_seq, knowledge.jumps) == (1, 1)
+        await leader.close()
+        await follower.open()
+        await follower.append(grants(2, 2))
+        await follower.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+def test_who_may_lose_goes_on_after_what_it_remembers() -> None:
+    """With `after_loss = "continue"` a node that remembers more than the store has jumps, and is not stopped (N-23)."""
+
+    async def scene(place: InPostgres) -> None:
+        knowledge = Knowledge()
+        leader = place(knowledge=knowledge, may_lose=True)
+        await leader.open()
+        await leader.append(grants(1, 5))
+        await place.lose_records(0)
+        with pytest.raises(JournalLostError):
+            await leader.confirm(1)
+        await leader.close()
+        again = place(knowledge=knowledge, may_lose=True)
+        again.depose(await again.look())
+        assert (await again.open()).must_jump
+        await again.append(restored(1))
+        await again.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+@pytest.fixture
+def primary() -> Iterator[Postgres]:
+    with running("primary") as server:
+        yield server
+
+
+def promote(primary: Postgres, standby: Postgres) -> None:
+    """The primary is gone, and its standby takes writes."""
+    primary.crash()
+    standby.promote()
+
+
+async def lead(place: InPostgres, urls: str, **options: object) -> tuple[list[type[Exception] | None], bool]:
+    """Append while the database fails over; return what was said, and whether the next tenure has to jump."""
+    leader = place.at(urls, **options)
+    await leader.open()
+    await leader.append(grants(1, 3))
+    said: list[type[Exception] | None] = []
+    place.fail_over()
+    for asked in (leader.append(grants(4, 4)), leader.confirm(1)):
+        try:
+            await asked
+            said.append(None)
+        except (DeposedError, OutcomeUnknownError, JournalLostError) as error:
+            said.append(type(error))
+    await leader.close()
+    successor = place.at(urls, **options)
+    try:
+        successor.depose(await successor.look())
+        recovered = await successor.open()
+        return said, recovered.must_jump
+    finally:
+        await successor.close()
+
+
+@pytest.mark.parametrize("is_synchronous", [True, False])
+def test_promotion_ends_the_tenure(primary: Postgres, is_synchronous: bool) -> None:
+    """After a promotion the tenure is over and nothing is sent again; with a synchronous standby the next one jumps and
+    goes on, without one it waits for an operator (N-22, N-23).
+    """
+    with standby_of(primary, "standby") as standby, in_postgres(primary) as place:
+        if is_synchronous:
+            primary.configure(synchronous_standby_names="'standby'")
+            primary.reload()
+        urls = primary.url.replace(str(primary.port), f"{primary.port},127.0.0.1:{standby.port}")
+        place.fail_over = partial(promote, primary, standby)
+        place.server = standby
+        if is_synchronous:
+            said, must_jump = asyncio.run(lead(place, urls))
+            assert must_jump
+        else:
+            with pytest.raises(JournalLostError, match="another server or timeline"):
+                asyncio.run(lead(place, urls))
+            said, must_jump = asyncio.run(follow_on(place, urls))
+            assert must_jump
+        assert said in ([DeposedError, DeposedError], [OutcomeUnknownError, OutcomeUnknownError], []), said
+
+
+async def follow_on(place: InPostgres, urls: str) -> tuple[list[type[Exception] | None], bool]:
+    """An operator let it go on."""
+    successor = place.at(urls, may_lose=True)
+    successor.depose(await successor.look())
+    recovered = await successor.open()
+    await successor.close()
+    return [], recovered.must_jump
