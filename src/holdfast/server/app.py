@@ -31,11 +31,13 @@ from holdfast.server.starting.exits import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAG
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, token_at_hand, warn_of_hidden
 from holdfast.server.starting.listening import Server, allow_files, listen, url_of
 from holdfast.server.tls import BadCertificateError, certificate_of
+from holdfast.settings.stores import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from holdfast.engine.build import Peer
     from holdfast.engine.engine import Engine
     from holdfast.settings import Settings
 
@@ -100,7 +102,7 @@ async def _serve_node(settings: Settings, file: Path | None) -> int:
     try:
         node = Clustered(settings, static, tls, listener, say=partial(print, flush=True))
         _tune_collector()
-        await node.run(listener, lambda: _greet_node(node, url_of(listener, tls), file))
+        await node.run(listener, lambda: _greet_node(node.node.me, settings, url_of(listener, tls), file))
     except JournalError as error:
         raise StartError(str(error), EX_USAGE) from error
     finally:
@@ -136,13 +138,15 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return uvloop.Loop
 
 
-def _greet_node(node: Clustered, url: str, file: Path | None) -> None:
+def _greet_node(me: Peer, settings: Settings, url: str, file: Path | None) -> None:
     """Say where things are. Who leads is not known yet: the log tells."""
-    me = node.node.me
     print(f"Holdfast {__version__} is listening on {url}")
     if file is not None:
         print(f"Settings are from {file}")
-    print(f"This is node {me.node}, and the others reach it at {me.url}", flush=True)
+    if settings.public_url:
+        print(f"Clients elsewhere use {settings.public_url}")
+    print(f"Data is in {shown(settings.store)}, in the schema {settings.store_schema}")
+    print(f"This is node {me.node}, and the others reach it at {me.url}. Who leads: holdfast nodes", flush=True)
 
 
 def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> None:
