@@ -22,15 +22,23 @@ from tests.support.server import PROJECT, ServerProcess
 SECONDS_MAX = 30.0
 
 
-@pytest.mark.parametrize("life", [life.__name__ for life in interrupted.LIVES])
-def test_interrupted_at_every_step(server: ServerProcess, life: str, record_property: Callable[..., None]) -> None:
+@pytest.mark.parametrize(
+    ("life", "before"),
+    [
+        *((life.__name__, "") for life in interrupted.LIVES),
+        *((life.__name__, "http://127.0.0.1:1,") for life in (interrupted.claimed, interrupted.waited_for)),
+    ],
+)
+def test_interrupted_at_every_step(
+    server: ServerProcess, life: str, before: str, record_property: Callable[..., None]
+) -> None:
     """After an interrupt at any step nothing is renewed that nobody has, the client and its keeper go on, and the job
-    is free at once, or when its term is over.
+    is free at once, or when its term is over. Where there are several addresses, too.
     """
     wanted = proof.count("interrupts: places of each life, at most")
     program = [sys.executable, "-m", "tests.client.interrupted"]
     ran = subprocess.run(
-        [*program, life, server.url, callers.ALICE, unique("interrupts"), str(wanted)],
+        [*program, life, before + server.url, callers.ALICE, unique("interrupts"), str(wanted)],
         cwd=PROJECT,
         capture_output=True,
         text=True,
