@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.server.streams.watch import Watch
 
 _NO_CONTENT = 204
-_STREAMS = (b"/watch", b"/events", b"/follow", b"/backup")
+STREAM_ENDS = (b"/watch", b"/events", b"/follow", b"/backup")
 """How the paths of streams end: a quick look tells that nearly all requests are for none."""
 _STREAM_FIELDS = (
     # OctoStore's clients look for the first word; the second is what all our answers say.
@@ -62,7 +62,7 @@ class Door:
     def is_in_pieces(self, request: Request) -> bool:
         """Tell whether a request is for a stream or a mounted application."""
         path = request.path
-        if path.endswith(_STREAMS):
+        if path.endswith(STREAM_ENDS):
             with contextlib.suppress(Problem):
                 return self._routes.find(request.method, path)[0].is_stream
         return path.startswith(self._mounted) and self._mount_of(path) is not None

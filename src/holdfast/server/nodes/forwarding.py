@@ -27,6 +27,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.server.access.wrongtokens import place_of
+from holdfast.server.doors.asgi import STREAM_ENDS
+from holdfast.server.doors.exchange import REQUEST
 from holdfast.server.doors.lanes import Front, NothingDue
 from holdfast.server.nodes.bearers import Bearers, LargeBodies
 from holdfast.server.nodes.link.streams import Here
@@ -157,8 +159,9 @@ class Forwarding(Finder[Row]):
 
     def is_in_pieces(self, request: Request) -> bool:
         """Tell whether a request is for a stream."""
-        with contextlib.suppress(Problem):
-            return self.find(request.method, request.path)[0].is_stream
+        if request.path.endswith(STREAM_ENDS):
+            with contextlib.suppress(Problem):
+                return self.find(request.method, request.path)[0].is_stream
         return False
 
     def body_limit(self, request: Request) -> int:
@@ -174,7 +177,7 @@ class Forwarding(Finder[Row]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request for a stream."""
-        request: Request = scope["extensions"]["holdfast.request"]
+        request: Request = scope["extensions"][REQUEST]
         try:
             self.check_host(request)
             row, _ = self.find(request.method, request.path)
@@ -323,6 +326,7 @@ class Forwarding(Finder[Row]):
     def begun(self, pending: Pending, begun: Begun) -> None:
         """Know that an answer in pieces has begun: it is never asked for again."""
         pending.is_answered = True
+        pending.request.body = b""
         self._recognise(pending.request, begun.principal)
 
     def _recognise(self, request: Request, principal: str | None) -> None:
@@ -335,11 +339,16 @@ class Forwarding(Finder[Row]):
 
     def link_opened(self, link: Link, epoch: int) -> None:
         """Know that requests can be passed on."""
-        self._link, self._epoch = link, epoch
+        self._link = link
         self._node.is_linked = True
+        self._say(link, epoch)
+        self.hand_over_soon()
+
+    def _say(self, link: Link, epoch: int | None) -> None:
+        """Let all answers say in which tenure they were made; none, while there is no leader."""
+        self._epoch = epoch
         if link.lanes.routes is self:
             link.lanes.answer_from(self.front())
-        self.hand_over_soon()
 
     def link_has_room(self, link: Link) -> None:
         """Know that more may be asked again."""
@@ -351,6 +360,8 @@ class Forwarding(Finder[Row]):
         if link is self._link:
             self._link = None
             self._node.is_linked = False
+            self._node.look_soon()
+            self._say(link, None)
         for pending in unanswered:
             if pending.is_answered:
                 if pending.inbox is not None:

@@ -1,8 +1,11 @@
 """The follower's end of a link to the leader: requests go out with a number, answers come back with it.
 
 A link is for one tenure. A number is used once, and an answer is for the request that has its number on this link: so
-nothing that comes late can answer another request. When the link is over, for whatever reason, all that it did not
-answer is handed back to its owner, which knows what may be sent again (`pending`).
+nothing that comes late can answer another request. How many wait for answers is bounded by the connections of clients,
+each of which asks one thing at a time; how much is written and not taken, by `UNSENT_BYTES_MAX`.
+
+When the link is over, for whatever reason, all that it did not answer is handed back to its owner, which knows what may
+be sent again (`pending`).
 """
 
 from __future__ import annotations
@@ -43,9 +46,6 @@ if TYPE_CHECKING:
     from holdfast.server.nodes.link.frames import ToLeader
     from holdfast.server.nodes.pending import Pending
 
-UNANSWERED_MAX = 8_192
-UNANSWERED_BYTES_MAX = 64 * 2**20
-"""How much may wait for answers of one link. Beyond it requests are held."""
 REST_MS = 100
 """For how long nothing is asked of a leader that refused."""
 TICK_SECONDS = 1
@@ -93,7 +93,6 @@ class Link(Framed):
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._number = 0
         self._unanswered: dict[int, Pending] = {}
-        self._unanswered_bytes = 0
         self._rests_until_ms = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -131,13 +130,9 @@ class Link(Framed):
 
     def has_room(self) -> bool:
         """Tell whether a request may be handed over now."""
-        return (
-            not self.writing_pauses
-            and not self.is_over
-            and self._unanswered_bytes < UNANSWERED_BYTES_MAX
-            and len(self._unanswered) < UNANSWERED_MAX
-            and (self._rests_until_ms == 0 or self.lanes.now_ms() >= self._rests_until_ms)
-        )
+        if self.writing_pauses or self.is_over:
+            return False
+        return self._rests_until_ms == 0 or self.lanes.now_ms() >= self._rests_until_ms
 
     def rest(self) -> None:
         """Ask nothing for a moment: the leader refuses."""
@@ -149,7 +144,6 @@ class Link(Framed):
         headers = request.headers
         self._number = number = pending.number = self._number + 1
         self._unanswered[number] = pending
-        self._unanswered_bytes += pending.size_bytes
         self.send(
             Asked(
                 number,
@@ -169,7 +163,7 @@ class Link(Framed):
     def drop(self, pending: Pending) -> None:
         """Tell the leader that nobody waits for this one any more."""
         if self._unanswered.get(pending.number) is pending:
-            self._forget(pending)
+            del self._unanswered[pending.number]
             self.send(Gone(pending.number))
 
     def took(self, pending: Pending, size: int) -> None:
@@ -177,22 +171,14 @@ class Link(Framed):
         if size and self._unanswered.get(pending.number) is pending:
             self.send(More(pending.number, size))
 
-    def _forget(self, pending: Pending) -> None:
-        del self._unanswered[pending.number]
-        self._unanswered_bytes -= pending.size_bytes
-
     # What comes in.
 
     def take(self, frame: ToLeader | ToFollower) -> None:
         """Take a frame."""
         if isinstance(frame, Answered):
-            pending = self._unanswered.get(frame.number)
+            pending = self._unanswered.pop(frame.number, None)
             if pending is not None:
-                was_full = not self.has_room()
-                self._forget(pending)
                 self._owner.answered(self, pending, frame)
-                if was_full:
-                    self._owner.link_has_room(self)
         elif isinstance(frame, Begun | Piece | Over):
             self._take_in_pieces(frame)
         elif isinstance(frame, Greeting) and self._handshake is not None:
@@ -208,7 +194,7 @@ class Link(Framed):
         if pending is None or pending.inbox is None:
             return
         if isinstance(frame, Over):
-            self._forget(pending)
+            del self._unanswered[frame.number]
         elif isinstance(frame, Begun):
             self._owner.begun(pending, frame)
         pending.inbox.put(frame)

@@ -44,6 +44,7 @@ class Framed(asyncio.Protocol):
         self.writing_pauses = False
         self._out: list[bytes] = []
         """What was sent in this turn."""
+        self._out_bytes = 0
         self._written_bytes = self._taken_bytes = 0
         self._silent_ticks = 0
         self._is_behind = self._reading_pauses = False
@@ -137,19 +138,24 @@ class Framed(asyncio.Protocol):
         """Send a frame, with all others of this turn."""
         if not self._out:
             self.loop.call_soon(self.flush)
-        self._out.append(framed(frame))
+        data = framed(frame)
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes > UNSENT_BYTES_MAX:
+            # What is much must not wait for the end of the turn: only what is written can make us pause.
+            self.flush()
 
     def flush(self) -> None:
         """Write what was sent."""
         if self._out:
-            data, self._out = b"".join(self._out), []
+            data, self._out, self._out_bytes = b"".join(self._out), [], 0
             self._written_bytes += len(data)
             self.transport.write(data)
 
     @property
     def unsent_bytes(self) -> int:
         """How much is still here of what was written."""
-        return self.transport.get_write_buffer_size()
+        return self.transport.get_write_buffer_size() + self._out_bytes
 
     # Time, and the end.
 

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 
 UNPROVED_MAX = 32
 HANDSHAKE_TICKS_MAX = 3
-ASKED_MAX = 16_384
-"""How many requests of one link may be unanswered."""
+ASKED_MAX = 100_000
+"""How many requests of one link may be unanswered: more than a node has connections."""
 LARGE_ANSWER_BYTES = 65_536
 ANSWERS_BYTES_MAX = 32 * 2**20
 """How much may wait in one link before large answers are refused. Only looks have such, so they can be asked again."""
@@ -147,6 +147,7 @@ class LinkEnd(Framed):
         """Whether it has proved itself."""
         self._tenure: Tenure | None = None
         self._handshake: LeadersHandshake | None = None
+        self._is_stopping = False
         self._ticks = 0
         self._last_number = 0
         self._asked: dict[int, Linked] = {}
@@ -168,8 +169,13 @@ class LinkEnd(Framed):
         self.end(at_once=True)
 
     def shutdown(self) -> None:
-        """End it, for the server stops. Its tenure ends before, so that all are answered."""
-        self.end()
+        """End it when all that was asked is answered, for the server stops."""
+        self._is_stopping = True
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._is_stopping and not self._asked:
+            self.end()
 
     def check_time(self) -> None:
         """Called every second."""
@@ -283,7 +289,7 @@ class LinkEnd(Framed):
         if request.number not in self._asked:
             return
         tenure = self._tenure
-        if tenure is None or not self._is_current():
+        if tenure is None or self._is_stopping or not self._is_current():
             self._refuse(request, "not_leader", "This node does not lead any more: ask again.")
         elif request.number in self._streams:
             self._run(self._streams[request.number], request, tenure)
@@ -323,6 +329,7 @@ class LinkEnd(Framed):
         self.lanes.tasks.discard(task)
         self._asked.pop(number, None)
         self._streams.pop(number, None)
+        self._end_if_done()
 
     def _drop(self, number: int) -> None:
         """Know that nobody waits for this one."""
@@ -345,6 +352,8 @@ class LinkEnd(Framed):
             text = "Too many large answers are on their way to the node that you asked: ask again."
             status, body, headers = envelope(Problem("overloaded", text, retry_after_ms=RETRY_MS), request)
         self.send(Answered(request.number, status, body, headers, request.principal))
+        if self._is_stopping:
+            self._end_if_done()
 
     def _refuse(self, request: Linked, code: str, text: str) -> None:
         stream = self._streams.pop(request.number, None)

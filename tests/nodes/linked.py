@@ -1,0 +1,271 @@
+"""Nodes in one process, on real sockets: each has lanes, a doorkeeper and a link, and leads or follows as a test says.
+
+What a node finds out by looking at the store is told to it here, so that a test can let two things happen in an order
+that no store would give. Engines, routes, doors and links are the real ones, on a journal in memory that all share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from uvicorn.server import ServerState
+
+from holdfast.core.values import Limits
+from holdfast.engine.clock import SystemClock
+from holdfast.engine.engine import Engine
+from holdfast.engine.ids import new_secret
+from holdfast.journal.base import Peer, Seat
+from holdfast.journal.sharedmemory import SharedMemoryJournal, SharedShelf
+from holdfast.server.access.auth import Auth, StaticTokens
+from holdfast.server.access.proxies import Proxies
+from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.api import Api
+from holdfast.server.doors.asgi import Door
+from holdfast.server.doors.lanes import Lanes, front_of
+from holdfast.server.handshakes import SecureListener
+from holdfast.server.nodes.forwarding import Forwarding
+from holdfast.server.nodes.link.doorkeeper import Doorkeeper
+from holdfast.server.nodes.link.follower import Security
+from holdfast.server.nodes.link.leader import LinkServer
+from holdfast.server.nodes.linking import Linking
+from holdfast.server.nodes.node import Node
+from holdfast.server.nodes.tenure import CountedRoutes, Tenure
+from holdfast.server.operations.table import OPERATIONS
+from holdfast.settings import Settings
+from tests.nodes.proxy import TcpProxy
+from tests.support.http import Answer, parse_answers
+
+SECONDS_MAX = 20.0
+TOKENS = "ana:ana-has-this-token:read+claim+admin,ben:ben-has-this-token:read+claim"
+ANA, BEN = "ana-has-this-token", "ben-has-this-token"
+
+
+class Caller:
+    """One connection of a client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.data = b""
+
+    def send(self, method: str, path: str, body: object = None, *, token: str | None = ANA, **headers: str) -> None:
+        """Send a request."""
+        content = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
+        fields = {"Host": "127.0.0.1", **({"Authorization": f"Bearer {token}"} if token else {})}
+        if body is not None:
+            fields |= {"Content-Type": "application/json", "Content-Length": str(len(content))}
+        fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+        self.writer.write("\r\n".join(lines).encode() + content)
+
+    async def answer(self) -> Answer:
+        """Read the next answer."""
+        while not (found := parse_answers(self.data, closed=False)):
+            more = await asyncio.wait_for(self.reader.read(65_536), SECONDS_MAX)
+            assert more, f"closed after {self.data!r}"
+            self.data += more
+        self.data = b""
+        return found[0]
+
+    async def ask(self, method: str, path: str, body: object = None, **options: Any) -> Answer:  # noqa: ANN401
+        """Send a request, and read its answer."""
+        self.send(method, path, body, **options)
+        return await self.answer()
+
+    async def read_until(self, text: bytes) -> bytes:
+        """Read a stream until it has said something."""
+        while text not in self.data:
+            more = await asyncio.wait_for(self.reader.read(65_536), SECONDS_MAX)
+            assert more, f"closed after {self.data!r}"
+            self.data += more
+        return self.data
+
+    async def size_until(self, end: bytes) -> int:
+        """Read a large answer until it ends with this, keep nothing of it, and return how large it was."""
+        size, last = 0, b""
+        while not last.endswith(end):
+            more = await asyncio.wait_for(self.reader.read(65_536), SECONDS_MAX)
+            assert more, f"closed after {size} bytes"
+            size, last = size + len(more), (last + more)[-len(end) :]
+        return size
+
+    async def read_to_end(self) -> bytes:
+        """Read until the other side closes."""
+        with contextlib.suppress(ConnectionError):
+            while more := await asyncio.wait_for(self.reader.read(65_536), SECONDS_MAX):
+                self.data += more
+        return self.data
+
+    def close(self) -> None:
+        """Break it off."""
+        self.writer.transport.abort()
+
+
+class OneNode:
+    """One node of a test."""
+
+    def __init__(self, name: str, shelf: SharedShelf, settings: Settings, security: Security | None = None) -> None:
+        self.shelf = shelf
+        self.settings = settings
+        self.clock = SystemClock()
+        self.node = Node(_peer(name, ""))
+        self.node.key = shelf.key
+        self.tenure: Tenure | None = None
+        self.forwarding = Forwarding(self.node, settings, OPERATIONS, self.clock, Proxies(settings.trusted_proxies))
+        self.lanes = Lanes(
+            self.forwarding.front(), settings, self.clock, Proxies(settings.trusted_proxies), ServerState()
+        )
+        self.links = LinkServer(self.node, settings, new_secret)
+        self.linking = Linking(self.node, self.forwarding, self.lanes, new_secret, security)
+        self.callers: list[Caller] = []
+        self.proxy: TcpProxy | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: asyncio.Server | SecureListener | None = None
+        self.port = 0
+
+    async def start(self, context: ssl.SSLContext | None = None) -> None:
+        """Listen, and keep a link."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Doorkeeper(self.lanes, self.links), "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._server = server
+        if context is not None:
+            server.close()
+            await self._listen_secure(context)
+        self._tasks = [loop.create_task(self.linking.run()), loop.create_task(self._tick())]
+
+    async def _listen_secure(self, context: ssl.SSLContext) -> None:
+        listener = socket.create_server(("127.0.0.1", self.port))
+        listener.setblocking(False)
+        self._server = SecureListener(
+            self.lanes,
+            listener,
+            context,
+            lambda lanes, handshake: Doorkeeper(lanes, self.links, handshake),
+        )
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            await self.lanes.tick()
+
+    async def lead(self) -> Seat:
+        """Take the seat and lead."""
+        seen = self.shelf.seat
+        journal = SharedMemoryJournal(self.shelf, self.node.me, tenure=uuid.uuid4().hex)
+        journal.depose(seen)
+        limits = Limits(metadata_chars_max=self.settings.metadata_chars_max)
+        engine = Engine(journal, limits, clock=self.clock, version="test")
+        await engine.start()
+        api = Api(engine, Auth(StaticTokens.parse(TOKENS), AuthorityKey(self.shelf.key)), self.settings)
+        routes = CountedRoutes(api, OPERATIONS)
+        door = Door(routes, chunks_only=False)
+        self.tenure = Tenure(self.shelf.seat, engine, api, routes, door)
+        self.node.tell(None, self.tenure)
+        self.lanes.answer_from(front_of(routes, door))
+        return self.tenure.seat
+
+    async def start_leading_behind_proxy(self) -> None:
+        """Lead, with a way to it that a test can break."""
+        await self.lead()
+        self.proxy = TcpProxy("127.0.0.1", self.port)
+
+    def follow(self, seat: Seat | None, url: str = "") -> None:
+        """Know that another leads, there; or nobody."""
+        known = None if seat is None else msgspec.structs.replace(seat, url=url)
+        self.node.tell(known, None)
+        self.lanes.answer_from(self.forwarding.front())
+
+    async def resign(self) -> None:
+        """Lead no more."""
+        if self.tenure is not None:
+            tenure, self.tenure = self.tenure, None
+            self.follow(None)
+            await tenure.engine.stop()
+            self.links.end_all()
+
+    @property
+    def url(self) -> str:
+        """Where other nodes reach it."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def call(self, context: ssl.SSLContext | None = None) -> Caller:
+        """Connect to it as a client."""
+        host = None if context is None else "localhost"
+        self.callers.append(
+            Caller(*await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=host))
+        )
+        return self.callers[-1]
+
+    async def stop(self) -> None:
+        """End all of it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for caller in self.callers:
+            caller.close()
+        if self.proxy is not None:
+            self.proxy.close()
+        if self._server is not None:
+            self._server.close()
+        if self.tenure is not None:
+            await self.tenure.engine.stop()
+        self.links.end_all()
+        for connection in list(self.lanes.connections):
+            connection.abort()
+        for task in list(self.lanes.tasks):
+            task.cancel()
+        await asyncio.sleep(0)
+
+
+def _peer(name: str, url: str) -> Peer:
+    return Peer(node=name, process=uuid.uuid4().hex, url=url, version="test", format_max=99, tokens="")
+
+
+@asynccontextmanager
+async def two_nodes(directory: Path, **settings: Any) -> AsyncIterator[tuple[OneNode, OneNode]]:  # noqa: ANN401
+    """A leader, and a follower with an open link to it."""
+    async with nodes(directory, 2, **settings) as (leader, follower):
+        follower.follow(await leader.lead(), leader.url)
+        await until(lambda: follower.node.is_linked)
+        yield leader, follower
+
+
+@asynccontextmanager
+async def nodes(directory: Path, count: int, **settings: Any) -> AsyncIterator[list[OneNode]]:  # noqa: ANN401
+    """Nodes of which none knows who leads."""
+    shelf = SharedShelf()
+    made = [OneNode(f"node{number}", shelf, Settings(data=directory, **settings)) for number in range(count)]
+    try:
+        for node in made:
+            await node.start()
+        yield made
+    finally:
+        for node in made:
+            await node.stop()
+
+
+async def until(is_so: Callable[[], object], seconds_max: float = SECONDS_MAX) -> None:
+    """Wait until something is so."""
+    async with asyncio.timeout(seconds_max):
+        while not is_so():  # noqa: ASYNC110 - it asks many things, and none of them has an event
+            await asyncio.sleep(0.002)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test in a loop of its own, with a limit."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(limited())

@@ -1,0 +1,281 @@
+"""A request over a link is answered as if its client had asked the leader itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from holdfast.server.doors.request import Request
+from holdfast.server.operations.call import Reply
+from tests.nodes.linked import ANA, BEN, run, two_nodes, until
+from tests.support.checks import refused
+
+
+def test_a_claim_through_a_follower_is_the_leaders(tmp_path: Path) -> None:
+    """N-29: a claim through a follower is decided by the leader, and both say the same of it."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            there, here = await leader.call(), await follower.call()
+            claimed = await here.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
+            assert claimed.json()["status"] == "acquired", claimed
+            seen = [await caller.ask("GET", "/locks/a") for caller in (there, here)]
+            assert [answer.json()["fencing_token"] for answer in seen] == [1, 1]
+            again = await here.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60}, token=BEN)
+            assert again.json()["status"] == "held", again
+
+    run(test)
+
+
+def test_an_answer_names_the_node_and_the_epoch(tmp_path: Path) -> None:
+    """N-34: an answer says which node gave it, and in which epoch it was decided; one without a leader names none."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            caller = await follower.call()
+            answer = await caller.ask("GET", "/locks/a")
+            assert (answer.headers["Holdfast-Node"], answer.headers["Holdfast-Epoch"]) == ("node1", "1")
+            await leader.resign()
+            await until(lambda: not follower.node.is_linked)
+            answer = await caller.ask("GET", "/healthz")
+            assert (answer.headers["Holdfast-Node"], answer.headers["Holdfast-Epoch"]) == ("node1", None)
+
+    run(test)
+
+
+def test_the_request_id_is_one_on_both_nodes(tmp_path: Path) -> None:
+    """N-29: the id in the body of a refusal, made by the leader, is the one that the follower says in its header."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (_, follower):
+            answer = await (await follower.call()).ask("GET", "/locks/a", token="nobody-has-this-one")
+            refused(answer, 401, "authentication_failed")
+
+    run(test)
+
+
+def test_documents_and_life_are_answered_without_a_leader(tmp_path: Path) -> None:
+    """N-34: `/healthz` and the documents are answered by every node by itself."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            await leader.resign()
+            caller = await follower.call()
+            for path in ("/healthz", "/openapi.json", "/docs"):
+                assert (await caller.ask("GET", path)).status == 200, path
+
+    run(test)
+
+
+def test_what_is_wrong_with_a_path_or_a_name_is_said_by_the_follower(tmp_path: Path) -> None:
+    """N-30: an unknown path, a wrong method and another server's name are refused as anywhere, by the follower."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (_, follower):
+            caller = await follower.call()
+            refused(await caller.ask("GET", "/nothing"), 404, "not_found")
+            refused(await caller.ask("PUT", "/status"), 405, "invalid_input")
+            refused(await caller.ask("GET", "/status", Host="elsewhere.example"), 421, "misdirected")
+
+    run(test)
+
+
+def test_a_host_is_judged_by_the_node_that_was_called(tmp_path: Path) -> None:
+    """N-30: a name that the follower answers to is not judged again by the leader, which is called otherwise."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            follower.forwarding._hosts._names |= {"follower.example"}
+            answer = await (await follower.call()).ask("GET", "/status", Host="follower.example")
+            assert answer.status == 200, answer
+            direct = await (await leader.call()).ask("GET", "/status", Host="follower.example")
+            refused(direct, 421, "misdirected")
+
+    run(test)
+
+
+def test_wrong_tokens_count_by_the_clients_address(tmp_path: Path) -> None:
+    """N-30: wrong tokens through a follower count for the client that a trusted proxy names, and for nobody else."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path, trusted_proxies="127.0.0.1", wrong_tokens_per_minute_max=3) as (_, follower):
+            caller = await follower.call()
+
+            async def ask(client: str) -> int:
+                answer = await caller.ask("GET", "/locks/a", token="nobody-has-this-one", X_Forwarded_For=client)
+                return answer.status
+
+            assert [await ask("192.0.2.1") for _ in range(5)] == [401, 401, 401, 429, 429]
+            assert await ask("192.0.2.2") == 401
+
+    run(test)
+
+
+def test_a_follower_learns_who_asks_from_the_leader(tmp_path: Path) -> None:
+    """N-30: a connection is a stranger's at a follower until the leader has let somebody in on it."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (_, follower):
+            caller = await follower.call()
+            await caller.ask("GET", "/locks/a", token="nobody-has-this-one")
+            assert [each.is_known for each in follower.lanes.connections] == [False]
+            await caller.ask("GET", "/locks/a")
+            assert [each.known_as for each in follower.lanes.connections] == ["ana"]
+
+    run(test)
+
+
+def test_a_wait_stays_in_the_leader(tmp_path: Path) -> None:
+    """N-32: a claim that waits through a follower gets its turn when the name is released."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            holder, waiter = await leader.call(), await follower.call()
+            held = await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
+            waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 30}, token=BEN)
+            assert leader.tenure is not None
+            engine = leader.tenure.engine
+            await until(lambda: len(engine._waiters) == 1)
+            await holder.ask("POST", "/locks/a/release", {"lease_id": held.json()["lease_id"]})
+            assert (await waiter.answer()).json()["status"] == "acquired"
+
+    run(test)
+
+
+def test_a_client_that_leaves_waits_no_more(tmp_path: Path) -> None:
+    """N-32: who leaves a follower while it waits in line is gone from the leader's line at once."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            holder, waiter = await leader.call(), await follower.call()
+            await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
+            waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 30}, token=BEN)
+            assert leader.tenure is not None
+            engine = leader.tenure.engine
+            await until(lambda: len(engine._waiters) == 1)
+            waiter.close()
+            await until(lambda: len(engine._waiters) == 0)
+
+    run(test)
+
+
+def test_a_lost_link_leaves_nobody_waiting(tmp_path: Path) -> None:
+    """N-32: when a link is lost, all who wait over it are gone from the leader's line."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            holder = await leader.call()
+            await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
+            for _ in range(3):
+                waiter = await follower.call()
+                waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 30}, token=BEN)
+            assert leader.tenure is not None
+            engine = leader.tenure.engine
+            await until(lambda: len(engine._waiters) == 3)
+            follower.follow(None)
+            assert follower.forwarding._link is not None
+            follower.forwarding._link.end(at_once=True)
+            await until(lambda: len(engine._waiters) == 0)
+
+    run(test)
+
+
+def test_one_that_sends_no_more_gets_its_answer(tmp_path: Path) -> None:
+    """N-32: a client that closes only its sending side is answered through a follower too, unless it waits in line."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            caller = await follower.call()
+            caller.send("POST", "/locks/a/acquire", {"ttl_seconds": 60})
+            caller.writer.write_eof()
+            assert (await caller.answer()).json()["status"] == "acquired"
+            waiter = await follower.call()
+            waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 30}, token=BEN)
+            waiter.writer.write_eof()
+            assert await waiter.read_to_end() == b""
+            assert leader.tenure is not None
+            engine = leader.tenure.engine
+            await until(lambda: len(engine._waiters) == 0)
+
+    run(test)
+
+
+def test_held_time_is_taken_off_the_wait_and_not_off_the_term(tmp_path: Path) -> None:
+    """N-31: what a follower held is taken off how long a claim waits; who wanted to wait still gets a place."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            holder = await leader.call()
+            await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
+            follower.follow(None)
+            assert follower.forwarding._link is not None
+            follower.forwarding._link.end(at_once=True)
+            waiter, claimer = await follower.call(), await follower.call()
+            waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 1}, token=BEN)
+            claimer.send("POST", "/locks/b/acquire", {"ttl_seconds": 60}, token=BEN)
+            await until(lambda: len(follower.forwarding._held) == 2)
+            await asyncio.sleep(1.1)  # What is held must grow old: no state says when it is.
+            assert leader.tenure is not None
+            follower.follow(leader.tenure.seat, leader.url)
+            began = asyncio.get_running_loop().time()
+            waiting = await waiter.answer()
+            assert asyncio.get_running_loop().time() - began < 0.9
+            assert waiting.json()["status"] == "waiting" and waiting.json()["ticket"]
+            assert (await claimer.answer()).json()["expires_in_ms"] == 60_000
+
+    run(test)
+
+
+def test_keys_cookies_and_origin_go_over_the_link(tmp_path: Path) -> None:
+    """N-29: the leader sees the key, the cookie, the origin and the host that the client sent, and no other field."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            assert leader.tenure is not None
+            seen: list[Request] = []
+            routes = leader.tenure.routes
+            handle = routes.handle
+
+            def note(request: Request, reply: Reply) -> None:
+                seen.append(request)
+                handle(request, reply)
+
+            routes.handle = note  # type: ignore[method-assign]
+            caller = await follower.call()
+            fields = {"Cookie": "a=b", "Origin": "https://example.org", "Idempotency-Key": "k1", "X-Other": "x"}
+            first = await caller.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60}, **fields)
+            second = await caller.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60}, **fields)
+            assert first.json()["lease_id"] == second.json()["lease_id"]
+            headers = seen[0].headers
+            assert (headers[b"cookie"], headers[b"origin"], headers[b"host"]) == (
+                b"a=b",
+                b"https://example.org",
+                b"127.0.0.1",
+            )
+            assert seen[0].peer == "127.0.0.1" and b"x-other" not in headers and seen[0].key == b"k1"
+
+    run(test)
+
+
+def test_who_asks_much_over_a_link_stands_behind(tmp_path: Path) -> None:
+    """N-30: who is in debt for what took long stands behind, over a link too (decision 0042)."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            ana, ben = await follower.call(), await follower.call()
+            await ana.ask("GET", "/locks/a")
+            await ben.ask("GET", "/locks/a", token=BEN)
+            leader.lanes.debtors["ana"] = leader.clock.monotonic_ms() + 1_000
+            put_behind = leader.lanes.put_behind
+            behind: list[object] = []
+
+            def note(what: object, *, debtor: str | None = None) -> None:
+                behind.append(debtor)
+                put_behind(what, debtor=debtor)  # type: ignore[arg-type]
+
+            leader.lanes.put_behind = note  # type: ignore[method-assign,assignment]
+            assert (await ana.ask("GET", "/locks/a", token=ANA)).status == 200
+            assert (await ben.ask("GET", "/locks/a", token=BEN)).status == 200
+            assert behind == ["ana"]
+
+    run(test)

@@ -1,0 +1,204 @@
+"""Streams through a follower: whole, in order, bounded on both sides, and cut when the leader is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from holdfast.server.doors.request import request_from
+from holdfast.server.nodes.link.frames import Begun, Over, Piece
+from holdfast.server.nodes.link.streams import PIECE_BYTES_MAX, WINDOW_BYTES, LeadersStream
+from tests.nodes.linked import run, two_nodes, until
+from tests.support.checks import refused
+
+CLAIM = {"ttl_seconds": 60}
+
+
+def test_events_come_through_a_follower(tmp_path: Path) -> None:
+    """N-32: everything that happens is told through a follower, in order, and from a number on."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            reader, claimer = await follower.call(), await leader.call()
+            reader.send("GET", "/events?after=0")
+            for number in range(20):
+                await claimer.ask("POST", f"/locks/n{number}/acquire", CLAIM)
+            said = await reader.read_until(b'"n19"')
+            places = [said.index(b'"n%d"' % number) for number in range(20)]
+            assert places == sorted(places)
+            again = await follower.call()
+            again.send("GET", "/events", Last_Event_ID="0")
+            assert b'"n0"' in await again.read_until(b'"n19"')
+
+    run(test)
+
+
+def test_watch_and_follow_come_through_a_follower(tmp_path: Path) -> None:
+    """N-32, L9: a watcher sees a claim, and a holder hears of its end, through a follower."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            watcher, holder, claimer = await follower.call(), await follower.call(), await leader.call()
+            watcher.send("GET", "/locks/a/watch")
+            await watcher.read_until(b'"released"')
+            lease = (await claimer.ask("POST", "/locks/a/acquire", CLAIM)).json()
+            await watcher.read_until(b'"acquired"')
+            holder.send("POST", "/leases/follow", {"leases": {"a": lease["lease_id"]}})
+            await holder.read_until(b"event: following")
+            await claimer.ask("POST", "/locks/a/release", {"lease_id": lease["lease_id"]})
+            await holder.read_until(b"event: ended")
+
+    run(test)
+
+
+def test_a_backup_comes_whole_through_a_follower(tmp_path: Path) -> None:
+    """N-32: an answer in pieces that has an end comes with its end, and with the length of what the leader sent."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            claimer, here, there = await leader.call(), await follower.call(), await leader.call()
+            for number in range(50):
+                body = {**CLAIM, "metadata": "x" * 1_000}
+                await claimer.ask("POST", f"/locks/n{number}/acquire", body)
+            whole = await here.ask("GET", "/backup")
+            direct = await there.ask("GET", "/backup")
+            assert whole.status == direct.status == 200
+            assert abs(len(whole.body) - len(direct.body)) < 200 and len(whole.body) > 10_000
+
+    run(test)
+
+
+def test_a_stream_is_refused_in_the_leaders_words(tmp_path: Path) -> None:
+    """N-30: who may have a stream is the leader's to know, and its refusal comes as a whole answer."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (_, follower):
+            caller = await follower.call()
+            refused(await caller.ask("GET", "/events", token="nobody-has-this-one"), 401, "authentication_failed")
+            refused(await caller.ask("GET", "/events?after=x"), 400, "invalid_input")
+            assert (await caller.ask("HEAD", "/events")).status == 200
+
+    run(test)
+
+
+def test_a_reader_that_leaves_leaves_the_leader_too(tmp_path: Path) -> None:
+    """N-32: when the client of a stream leaves the follower, the stream at the leader ends."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            reader = await follower.call()
+            reader.send("GET", "/locks/a/watch")
+            await reader.read_until(b'"released"')
+            assert leader.tenure is not None
+            feed = leader.tenure.engine.feed
+            assert feed.is_listened_to("a")
+            reader.close()
+            await until(lambda: not feed.is_listened_to("a"))
+
+    run(test)
+
+
+def test_streams_of_events_end_when_the_leader_is_lost(tmp_path: Path) -> None:
+    """N-32: a stream of events is ended when its leader is lost, so that its reader comes back."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (_, follower):
+            reader = await follower.call()
+            reader.send("GET", "/events", Connection="close")
+            await reader.read_until(b": from")
+            assert follower.forwarding._link is not None
+            follower.forwarding._link.end(at_once=True)
+            assert (await reader.read_to_end()).endswith(b"0\r\n\r\n")
+
+    run(test)
+
+
+def test_one_who_does_not_read_fills_no_memory(tmp_path: Path) -> None:
+    """N-32: a reader that takes nothing makes both nodes keep a window of its stream, and holds up nobody else."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path, metadata_chars_max=10_000) as (leader, follower):
+            claimer, reader = await follower.call(), await follower.call()
+            body = {**CLAIM, "metadata": "x" * 10_000}
+            for number in range(1_500):
+                await claimer.ask("POST", f"/locks/n{number}/acquire", body)
+            reader.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            reader.send("GET", "/backup")
+            (end,) = leader.links._open
+            await until(lambda: any(stream._credit_bytes <= 0 for stream in end._streams.values()))
+            assert (await claimer.ask("POST", "/locks/other/acquire", CLAIM)).status == 200
+            assert follower.forwarding._link is not None
+            (pending,) = follower.forwarding._link._unanswered.values()
+            assert pending.inbox is not None
+            kept = sum(len(piece.body) for piece in pending.inbox._pieces if isinstance(piece, Piece))
+            assert kept <= WINDOW_BYTES + PIECE_BYTES_MAX
+            assert end.unsent_bytes <= WINDOW_BYTES + PIECE_BYTES_MAX
+            # Once it reads, it gets all of it.
+            reader.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            assert await reader.size_until(b"\r\n0\r\n\r\n") > 15_000_000
+
+    run(test)
+
+
+class _Sent:
+    """A link that only remembers."""
+
+    def __init__(self) -> None:
+        self.frames: list[object] = []
+        self.writing_pauses = False
+
+    def send(self, frame: object) -> None:
+        self.frames.append(frame)
+
+
+def test_a_stream_is_never_more_than_a_window_ahead(tmp_path: Path) -> None:
+    """N-32: the leader sends a window and a piece at most before something of it was taken; then exactly that more."""
+
+    async def test() -> None:
+        link = _Sent()
+        stream = LeadersStream(link, 7, request_from(b"GET", b"/events", b"", {}, b""), "http")
+
+        async def door(_scope: object, _receive: object, send: object) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})  # type: ignore[operator]
+            await send({"type": "http.response.body", "body": b"x" * 10 * WINDOW_BYTES, "more_body": True})  # type: ignore[operator]
+            await send({"type": "http.response.body", "body": b"", "more_body": False})  # type: ignore[operator]
+
+        def sent() -> int:
+            return sum(len(frame.body) for frame in link.frames if isinstance(frame, Piece))
+
+        task = asyncio.ensure_future(stream.run(door))
+        await until(lambda: sent() >= WINDOW_BYTES)
+        await asyncio.sleep(0)
+        assert sent() == WINDOW_BYTES and link.frames[0] == Begun(7, 200, ((b"a", b"b"),), None)
+        # More than was sent cannot have been taken: it gives no larger window.
+        stream.more(100 * WINDOW_BYTES)
+        await until(lambda: sent() > WINDOW_BYTES)
+        await asyncio.sleep(0)
+        assert sent() == 2 * WINDOW_BYTES
+        link.writing_pauses = True
+        stream.more(WINDOW_BYTES)
+        await asyncio.sleep(0)
+        assert sent() == 2 * WINDOW_BYTES
+        link.writing_pauses = False
+        while not task.done():
+            stream.more(WINDOW_BYTES)
+            await asyncio.sleep(0)
+        assert sent() == 10 * WINDOW_BYTES and link.frames[-1] == Over(7, is_whole=True)
+
+    run(test)
+
+
+def test_a_door_that_does_not_end_is_told_as_cut() -> None:
+    """N-32: what was not completed is told as a part, so that nobody takes it for the whole."""
+
+    async def test() -> None:
+        link = _Sent()
+        stream = LeadersStream(link, 7, request_from(b"GET", b"/backup", b"", {}, b""), "http")
+
+        async def door(_scope: object, _receive: object, send: object) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
+
+        await stream.run(door)
+        assert link.frames[-1] == Over(7, is_whole=False)
+
+    run(test)
