@@ -38,17 +38,19 @@ SETTINGS: dict[str, object] = {"snapshot_records": 1_000_000, "snapshot_mib": 1_
 class Member:
     """One node: its process, and the two ways that can be broken."""
 
-    def __init__(self, name: str, folder: Path, store: str, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, folder: Path, store: str, arguments: dict[str, Any]) -> None:
         self.name = name
-        self.store_way = TcpProxy(*address_of(store))
+        is_direct = arguments.pop("is_direct")
+        self.store_way = TcpProxy(*(("127.0.0.1", 0) if is_direct else address_of(store)))
         self.link_way = TcpProxy("127.0.0.1", 0)
         self._folder = folder / name
-        self._arguments = dict(arguments)
+        self._listen = arguments.pop("listen", "127.0.0.1:0")
+        self._arguments = arguments
         self._settings = {
-            **arguments.get("settings", {}),
-            "store": through(store, self.store_way.port),
+            "store": store if is_direct else through(store, self.store_way.port),
             "advertise": f"http://127.0.0.1:{self.link_way.port}",
             "node_name": name,
+            **arguments.pop("settings"),
         }
         self._server: ServerProcess | None = None
 
@@ -65,7 +67,7 @@ class Member:
 
     def start(self) -> None:
         """Start it; the first time on any free port, then always on the same."""
-        listen = "127.0.0.1:0" if self._server is None else f"127.0.0.1:{self._server.port}"
+        listen = self._listen if self._server is None else f"{self._server.host}:{self._server.port}"
         self._server = ServerProcess.start(
             self._folder / "data", **{**self._arguments, "settings": self._settings, "listen": listen}
         )
@@ -123,15 +125,22 @@ class Cluster:
         tokens: str,
         nodes: int = NODES,
         settings: Mapping[str, object] | None = None,
-        wrappers: Sequence[Sequence[str]] = (),
+        each: Sequence[Mapping[str, Any]] = (),
+        is_direct: bool = False,
     ) -> None:
-        """`wrappers` are put before the commands of the first nodes, one each."""
+        """`each` has what the nodes do not share, as `ServerProcess.start` takes it: a `wrapper`, `settings`, `listen`.
+
+        `is_direct`: nodes reach the store as its URL says, which may name several servers, and not over a way of ours.
+        """
         self.store = store
         self.schema = new_schema()
-        shared = {"tokens": tokens, "settings": {**SETTINGS, **(settings or {}), "store_schema": self.schema}}
-        names = [f"node-{'abcdefgh'[index]}" for index in range(nodes)]
-        more = [{"wrapper": wrapper} for wrapper in wrappers] + [{}] * (nodes - len(wrappers))
-        self.members = [Member(name, folder, store, {**shared, **one}) for name, one in zip(names, more, strict=True)]
+        common = {**SETTINGS, **(settings or {}), "store_schema": self.schema}
+        self.members = []
+        for index in range(nodes):
+            own = dict(each[index]) if index < len(each) else {}
+            own["settings"] = {**common, **own.get("settings", {})}
+            arguments = {"is_direct": is_direct, "tokens": tokens, **own}
+            self.members.append(Member(f"node-{'abcdefgh'[index]}", folder, store, arguments))
 
     def __enter__(self) -> Self:
         try:

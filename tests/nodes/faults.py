@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from tests.nodes.cluster import Cluster, Member, rest
 from tests.nodes.roaming import Roamers, complaints_about
@@ -23,6 +24,10 @@ CUT_SECONDS = 1.5
 """How long the followers are cut off from the leader."""
 
 
+Fault: TypeAlias = "Callable[[Scene, Member], None]"
+"""Lets itself be noted, waits until clients are answered again, and leaves the mending to the scene."""
+
+
 @dataclass
 class Scene:
     """A cluster under load on a PostgreSQL of its own, and what happened to it."""
@@ -34,12 +39,13 @@ class Scene:
     marks: list[tuple[str, float]] = field(default_factory=list)
     """Each fault, and when it struck."""
 
-    def strike(self, fault: str) -> None:
+    def strike(self, fault: str | Fault) -> None:
         """Let a fault happen at a random moment, see that it goes on, and mend what is broken."""
         leader = self.cluster.leader()
         self.cluster.all_ready()
         rest(self.chance.uniform(0.1, 0.5))
-        FAULTS[fault](self, leader)
+        strike = FAULTS[fault] if isinstance(fault, str) else fault
+        strike(self, leader)
         for member in self.cluster.members:
             member.mend()
         self.roamers.look()
@@ -72,17 +78,24 @@ class Scene:
 
 
 @contextlib.contextmanager
-def scene(folder: Path, seed: int, **arguments: object) -> Iterator[Scene]:
+def scene(folder: Path, seed: int) -> Iterator[Scene]:
     """Start all of it; the clients are at work."""
-    chance, roamers = random.Random(seed), Roamers(seed)
+    roamers = Roamers(seed)
     with (
         running("nodes") as postgres,
-        Cluster(folder, postgres.url, tokens=roamers.tokens, **arguments) as cluster,  # type: ignore[arg-type] # Passed on as they are.
+        at_work(roamers, Cluster(folder, postgres.url, tokens=roamers.tokens)) as cluster,
     ):
+        yield Scene(cluster, roamers, postgres, random.Random(seed))
+
+
+@contextlib.contextmanager
+def at_work(roamers: Roamers, nodes: Cluster) -> Iterator[Cluster]:
+    """Start the nodes, and let the clients work until the end of the block."""
+    with nodes as cluster:
         cluster.all_ready()
         roamers.begin(cluster.addresses)
         try:
-            yield Scene(cluster, roamers, postgres, chance)
+            yield cluster
         finally:
             with contextlib.suppress(BaseException):
                 roamers.finish()
@@ -142,7 +155,7 @@ def _kill_twice(on: Scene, leader: Member) -> None:
     on.goes_on("two within a lease", at)
 
 
-FAULTS: dict[str, Callable[[Scene, Member], None]] = {
+FAULTS: dict[str, Fault] = {
     "kill": _kill,
     "stop": _stop,
     "term": _terminate,
@@ -151,4 +164,4 @@ FAULTS: dict[str, Callable[[Scene, Member], None]] = {
     "store restart": _crash_store,
     "two within a lease": _kill_twice,
 }
-"""Each lets itself be noted, waits until clients are answered again, and leaves the mending to the scene."""
+"""What every ring can do, without being root."""

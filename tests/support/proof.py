@@ -77,6 +77,7 @@ COUNTS = {
     "nodes: looks in a row of the watcher": Counts(5, 6, 7),
     "nodes: statements beside the model": Counts(400, 5_000, 50_000),
     "nodes: failovers of each kind": Counts(1, 9, 72),
+    "nodes: cuts of each kind in network namespaces": Counts(0, 5, 50),
     "nodes: promotions of each kind": Counts(1, 5, 50),
     "nodes: failovers with leases on the way": Counts(1, 20, 500),
     "nodes: leaders woken with requests in their sockets": Counts(3, 60, 500),

@@ -1,0 +1,132 @@
+"""PostgreSQL itself fails over to a standby. A synchronous one has everything; without, the newest records may be gone.
+
+A loss is noticed and said aloud. By default nothing is served then until an operator says so; with `after_loss =
+"continue"` the tokens jump, and no token ever comes twice (N-21 to N-23, C6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.nodes.cluster import Cluster
+from tests.nodes.roaming import Roamers, complaints_about
+from tests.support import callers, proof
+from tests.support.api import Api
+from tests.support.checks import unique, wait_until
+from tests.support.postgres import Postgres, running, standby_of
+
+ROUNDS = proof.count("nodes: promotions of each kind")
+GRANTS = 10
+ANSWERS = 50
+JUMP = 2**32
+AGAIN_SECONDS_MAX = 30.0
+
+
+class Pair(NamedTuple):
+    """A server, its standby, and two nodes that know both."""
+
+    primary: Postgres
+    standby: Postgres
+    cluster: Cluster
+
+    def cut_off(self) -> None:
+        """The standby hears nothing more from the server."""
+        self.standby.configure(primary_conninfo="''")
+        self.standby.reload()
+        wait_until(lambda: self.primary.sql("SELECT count(*) FROM pg_stat_replication") == "0")
+
+    def fail_over(self) -> None:
+        """The server dies, and its standby takes its place."""
+        self.primary.crash()
+        self.standby.promote()
+        self.cluster.store = self.standby.url
+
+
+@contextlib.contextmanager
+def pair(folder: Path, tokens: str, *, is_synchronous: bool, **settings: object) -> Iterator[Pair]:
+    """Start all of it."""
+    with running("primary") as primary, standby_of(primary, "replica") as standby:
+        if is_synchronous:
+            primary.configure(synchronous_standby_names="'replica'")
+            primary.reload()
+            wait_until(lambda: primary.sql("SELECT sync_state FROM pg_stat_replication") == "sync")
+        url = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
+        with Cluster(folder, url, nodes=2, tokens=tokens, settings=settings, is_direct=True) as cluster:
+            cluster.all_ready()
+            yield Pair(primary, standby, cluster)
+
+
+def tokens_granted(api: Api) -> list[int]:
+    return [api.acquired(unique("kept"), ttl_seconds=600)["fencing_token"] for _ in range(GRANTS)]
+
+
+def served_again(api: Api) -> int:
+    """Ask until a claim is granted; its token."""
+
+    def claim() -> int | bool:
+        answer = api.acquire(unique("after"), ttl_seconds=600)
+        return answer.status == 200 and int(answer.json()["fencing_token"])
+
+    return int(wait_until(claim, seconds_max=AGAIN_SECONDS_MAX))
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_loss_is_noticed_and_no_token_comes_twice(
+    round_: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """C6, N-21, N-22: after a promotion that lost grants it is said aloud, and tokens jump beyond all of them."""
+    with pair(tmp_path, callers.TOKENS, is_synchronous=False, after_loss="continue") as both:
+        alice = Api.of(both.cluster.members[round_ % 2].server, callers.ALICE)
+        first = tokens_granted(alice)
+        both.cut_off()
+        lost = tokens_granted(alice)
+        both.fail_over()
+        after = served_again(alice)
+        assert after > max(first + lost) + JUMP // 2, (first, lost, after)
+        logs = [member.server.log for member in both.cluster.members]
+        assert any("went back" in log or "lost" in log for log in logs), logs
+        both.cluster.journal()
+    record_property("count: promotions", 1)
+
+
+def test_loss_stops_everything_until_an_operator_says_so(tmp_path: Path) -> None:
+    """N-23: by default nothing is served after a loss, and each node says why, until it is told that it may."""
+    with pair(tmp_path, callers.TOKENS, is_synchronous=False) as both:
+        members = both.cluster.members
+        alice = Api.of(members[0].server, callers.ALICE)
+        tokens_granted(alice)
+        both.cut_off()
+        lost = tokens_granted(alice)
+        both.fail_over()
+        wait_until(lambda: all("went back" in one.server.log for one in members), seconds_max=AGAIN_SECONDS_MAX)
+        answer = alice.acquire(unique("after"), ttl_seconds=600)
+        assert answer.status == 503, answer
+        assert not any(one.is_leader() for one in members)
+        both.standby.sql(f"UPDATE {both.cluster.schema}.seat SET wants_jump = true, beat = beat + 1")
+        assert served_again(alice) > max(lost) + JUMP // 2
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_synchronous_standby_loses_nothing(
+    round_: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """I1–I9, N-23: with a synchronous standby a promotion under load loses nothing, as all judges say."""
+    seed = random.SystemRandom().getrandbits(32) + round_
+    roamers = Roamers(seed, count=4)
+    with pair(tmp_path, roamers.tokens, is_synchronous=True) as both:
+        roamers.begin(both.cluster.addresses)
+        wait_until(lambda: roamers.answered_since(0) > ANSWERS, seconds_max=AGAIN_SECONDS_MAX)
+        both.fail_over()
+        since = time.monotonic()
+        wait_until(lambda: roamers.answered_since(since) > ANSWERS, seconds_max=AGAIN_SECONDS_MAX)
+        roamers.finish()
+        complaints = complaints_about(roamers, both.cluster.journal())
+        assert not complaints, f"seed {seed}: " + "\n".join(complaints[:5])
+    record_property("count: promotions", 1)
