@@ -309,6 +309,7 @@ async def _time_goes_on_after_every_answer(place: SharedPlace) -> None:
     leader = await _leader(place, [grant(1)])
     await leader.confirm(40_000)
     await leader.confirm(20_000)
+    expect((await leader.open()).now_ms, 40_000, "the time that is read anew")
     second, recovered = await _successor(place)
     expect(recovered.now_ms, 40_000, "the time that was confirmed")
     late = msgspec.structs.replace(grant(2), at_ms=50_000)

@@ -8,6 +8,7 @@ Looking     history, and who held what                          the one that loo
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -146,14 +147,14 @@ class PostgresJournal:
 
     async def open(self) -> Recovered:
         """Take the seat if it is free, or as it was seen, and read what is there."""
-        was_closed, now_ms = True, 0
+        was_closed = True
         if not self._is_open:
             taken = await self._take()
-            line, was_closed, now_ms = taken.line, not taken.was_held, taken.now_ms
+            line, was_closed = taken.line, not taken.was_held
         else:
             line = await self._tenancy.line()
         try:
-            return await self._recover(line, was_closed=was_closed, now_ms=now_ms)
+            return await self._recover(line, was_closed=was_closed)
         except JournalDamagedError:
             # What a deposed node reads may be half gone. Damage counts only under the seat (N-2).
             await self._tenancy.confirm(0)
@@ -263,8 +264,9 @@ class PostgresJournal:
     async def _leave(self) -> None:
         self._has_reported = False
         try:
-            await self._side.rows("leave", self._peer.node, self._peer.process, seconds=VACATE_SECONDS)
-        except JournalUnavailableError as error:
+            async with asyncio.timeout(VACATE_SECONDS):
+                await self._side.rows("leave", self._peer.node, self._peer.process)
+        except (JournalUnavailableError, TimeoutError) as error:
             log.warning("the other nodes cannot be told that this one ends: %s", error)
 
     # Taking the seat, and reading.
@@ -279,12 +281,13 @@ class PostgresJournal:
             self._may_have_seat = False
             await self._side.close()
             raise
-        mine.epoch, mine.last_seq, mine.must_jump = taken.epoch, taken.last_seq, taken.must_jump
+        mine.epoch, mine.last_seq, mine.now_ms = taken.epoch, taken.last_seq, taken.now_ms
+        mine.must_jump = taken.must_jump
         self._tenancy.begin(taken.line, taken.server)
         self._is_open = True
         return taken
 
-    async def _recover(self, line: Line, *, was_closed: bool, now_ms: int) -> Recovered:
+    async def _recover(self, line: Line, *, was_closed: bool) -> Recovered:
         """Read all that is there, on the connection that has the seat."""
         key = self._unsealed(next(iter(await line.ask("read_key", seconds=READ_SECONDS)), None))
         await self._archive.begin(line)
@@ -298,7 +301,7 @@ class PostgresJournal:
             values,
             _records(bodies, self._archive.upto),
             was_closed,
-            now_ms=now_ms,
+            now_ms=self._mine.now_ms,
             must_jump=self._mine.must_jump,
             key=key,
         )

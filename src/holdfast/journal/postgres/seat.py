@@ -80,6 +80,8 @@ class Mine:
         self.epoch = 0
         self.tenure = tenure
         self.last_seq = 0
+        self.now_ms = 0
+        """The time that the seat had when it was taken, or confirmed last."""
         self.must_jump = False
         """Whether the next batch begins with `Restored`, and brings the marks of this server."""
 
@@ -225,7 +227,8 @@ class Tenancy:
         rows = await line.ask("confirm", *values, seconds=self._append_seconds)
         if not rows:
             raise self._over(self._deposed("another node has the seat now"))
-        return int(rows[0][0])
+        last_seq, mine.now_ms = rows[0]
+        return int(last_seq)
 
     async def _ask_again(self, now_ms: int) -> int:
         """Connect anew, and ask until there is an answer."""

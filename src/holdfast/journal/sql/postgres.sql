@@ -144,7 +144,7 @@ INSERT INTO {s}.batch (first_seq, last_seq, epoch, body) SELECT $2, $3, $1, $4 F
 UPDATE {s}.seat SET
     beat = beat + 1, now_ms = greatest(now_ms, $3),
     has_standby = CASE WHEN $4 THEN has_standby ELSE current_setting('synchronous_standby_names') <> '' END
-WHERE epoch = $1 AND tenure = $2 RETURNING last_seq
+WHERE epoch = $1 AND tenure = $2 RETURNING last_seq, now_ms
 
 -- name: vacate
 -- Give the seat back. A tenure is named by nothing else, so this cannot be another's.
