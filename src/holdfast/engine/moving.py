@@ -111,6 +111,7 @@ async def move(
     `to` names the store for people, `authority` is the id of the one to be made there, `witnesses` are names of files
     that are only there after a journal, and `tell` is told how far it has come. Raises `JournalError`, and `OSError`.
     """
+    tell("waiting for the store")
     async with filling as store:
         known = mark.moved_to(directory)
         if known is not None and known.authority == store.authority:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 from holdfast.journal.base import SharedJournal
 from tests.cli.stores.conftest import Ask, Leader, leading
@@ -98,6 +105,40 @@ def test_restored_asks_first(ask: Ask, schema: str) -> None:
     done = ask("store", "restored")
     assert done.returncode == 64 and "--yes" in done.stderr
     assert postgres.shared().sql(f"SELECT wants_jump FROM {schema}.seat") == "f"
+
+
+@pytest.mark.parametrize(("said", "code", "wants_jump"), [("n", 1, "f"), ("y", 0, "t")])
+def test_restored_does_what_is_answered(schema: str, said: str, code: int, wants_jump: str) -> None:
+    """On a terminal it asks, and only a yes is one."""
+    asyncio.run(Leader(schema).once())
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{said}\n".encode())
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    env = {**clean, "HOLDFAST_STORE": postgres.shared_url(), "HOLDFAST_STORE_SCHEMA": schema}
+    command = [sys.executable, "-m", "holdfast", "store", "restored"]
+    done = subprocess.run(command, env=env, stdin=theirs, capture_output=True, text=True, timeout=60, check=False)
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == code and "cannot be taken back" in done.stderr, done.stderr
+    assert postgres.shared().sql(f"SELECT wants_jump FROM {schema}.seat") == wants_jump
+
+
+def test_a_password_comes_from_the_environment_or_a_file(ask: Ask, tmp_path: Path) -> None:
+    """PGPASSWORD and the file of PGPASSFILE let in, nothing else does, and no line shows the password."""
+    with postgres.running("secret") as server:
+        server.sql("CREATE ROLE h LOGIN SUPERUSER PASSWORD 'hunter2'")
+        rules = server.data / "pg_hba.conf"
+        rules.write_text(f"host all h 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        server.reload()
+        url = server.url.replace("postgres@", "h@")
+        file = tmp_path / "pgpass"
+        file.touch(mode=0o600)
+        file.write_text("*:*:*:h:hunter2\n")
+        tries = [{}, {"PGPASSWORD": "wrong"}, {"PGPASSWORD": "hunter2"}, {"PGPASSFILE": str(file)}]
+        done = [ask("store", "init", "--store", url, HOME=str(tmp_path), **each) for each in tries]
+    assert [each.returncode for each in done] == [1, 1, 0, 0], done
+    assert "password" in done[1].stderr
+    assert not any("hunter2" in each.stdout + each.stderr for each in done)
 
 
 def test_a_password_is_taken_from_no_command_line(ask: Ask) -> None:
