@@ -67,8 +67,11 @@ class _Backlog(Lanes):
     def __init__(self) -> None:
         self._backlog = deque()
         self._backlog_of_debtors = InTurn()
+        self._others_asked = False
         self._catch_up_is_due = False
-        self.now_ms = lambda: 0
+        self.debtors: dict[object, int] = {}
+        self.clock_ms = 0
+        self.now_ms = lambda: self.clock_ms
 
 
 def test_large_bodies_of_streams_are_read_one_in_a_turn() -> None:
@@ -144,14 +147,38 @@ def test_pauses_are_those_that_the_system_counts(tmp_path: Path) -> None:
 def test_debtors_have_their_turns_one_user_after_another() -> None:
     """One who fell into debt, say because the machine paused, waits for one request of each debtor and not for all."""
 
-    async def scene() -> list[str]:
-        backlog, loop = _Backlog(), asyncio.get_running_loop()
-        worked: list[str] = []
-        for who in ["bob"] * SESSIONS + ["", "", "alice"]:
-            behind: Any = SimpleNamespace(loop=loop, work_on=lambda who=who: worked.append(who))
-            backlog.put_behind(behind, debtor=who)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        return worked
+    backlog = _Backlog()
+    worked = asyncio.run(_rounds(backlog, [*["bob"] * SESSIONS, "", "", "alice"], [(0, True)] * 10))
+    assert [who for each in worked for who in each][:5] == ["bob", "", "alice", "bob", ""]
 
-    assert asyncio.run(scene())[:5] == ["bob", "", "alice", "bob", ""]
+
+async def _rounds(backlog: _Backlog, behind: list[str], scenes: list[tuple[int, bool]]) -> list[list[str]]:
+    """Let these stand behind, in debt for a second, and return who had a turn in each round.
+
+    A scene is what the clock shows in a round, and whether somebody else asks in it.
+    """
+    rounds: list[list[str]] = []
+    backlog.debtors = dict.fromkeys(behind, 1_000)
+    for who in behind:
+        each: Any = SimpleNamespace(loop=asyncio.get_running_loop(), work_on=lambda who=who: rounds[-1].append(who))
+        backlog.put_behind(each, debtor=who, owes=who)
+    for backlog.clock_ms, somebody_asks in scenes:
+        rounds.append([])
+        if somebody_asks:
+            assert not backlog.must_stand_behind("carol")
+        await asyncio.sleep(0)
+    return rounds
+
+
+def test_debtors_have_one_turn_between_two_looks_while_others_ask() -> None:
+    """While somebody else asks, one request of those in debt is begun in a round; if nobody does, more are."""
+    worked = asyncio.run(_rounds(_Backlog(), ["bob"] * SESSIONS, [(0, True), (0, True), (0, False)]))
+    assert [len(each) for each in worked] == [1, 1, SESSIONS - 2]
+
+
+def test_who_is_no_longer_in_debt_waits_for_no_look_of_its_own() -> None:
+    """When a debt is over, all who still stand behind for it go on at once. Else those who ask anew would pass them,
+    and of a thousand connections the last would wait for a thousand rounds.
+    """
+    worked = asyncio.run(_rounds(_Backlog(), ["bob"] * SESSIONS, [(0, True), (2_000, True), (2_000, True)]))
+    assert [len(each) for each in worked] == [1, SESSIONS - 1, 0]

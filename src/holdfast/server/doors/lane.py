@@ -133,7 +133,7 @@ class Lane(asyncio.BufferedProtocol):
             return
         data = lanes.buffer[:nbytes].tobytes()
         is_free = owed.current is None and not self._unread and not owed and not self.writing_pauses
-        if is_free and not (lanes.debtors and lanes.is_in_debt(self.known_as or self)):
+        if is_free and not (lanes.debtors and lanes.must_stand_behind(self.known_as or self)):
             request = incoming.repeated(data)
             if request is not None and (request.method in lanes.whole_methods or not lanes.door.is_in_pieces(request)):
                 self._answer(request)
@@ -253,7 +253,7 @@ class Lane(asyncio.BufferedProtocol):
         self._is_behind = bool(has_more) and not self._is_over and not self._transport.is_closing()
         self._is_working = False
         if self._is_behind:
-            self._lanes.put_behind(self, debtor=(self.known_as or "") if in_debt else None)
+            self._lanes.put_behind(self, debtor=(self.known_as or "") if in_debt else None, owes=self.known_as or self)
         elif self._half_closed and not (self._is_over or owed.current or owed or self._unread):
             self._end()
         if self._unread or self._reading_pauses:

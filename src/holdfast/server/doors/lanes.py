@@ -13,9 +13,12 @@ A connection that has more to do than its turn allows stands in the backlog. All
 between two looks at the sockets, one after another, so that nobody waits for one that has much to say.
 
 Whoever asks what takes long is in debt for a while: all its connections stand behind, and of theirs one request is
-begun between two looks. So the others wait for one such request, and not for as many as one user has connections.
+begun between two looks. So the others wait for one such request, and not for as many as one user has connections. If
+nobody else asks, nobody has to wait: then those in debt have the time that all in the backlog have.
 Those in debt have their turns one user after another: who fell into debt although it asked little waits for one request
 of each, and not for all that another has asked. For a pause of the machine nobody is in debt (`server/pauses`).
+When a debt is over, whoever still stands behind for it goes on like everybody else. Otherwise each would have to wait
+for a look of its own, and those who ask anew would pass it.
 """
 
 from __future__ import annotations
@@ -134,17 +137,17 @@ class InTurn:
     """What stands behind, by whose it is: one of each in turn, and of each the first that came."""
 
     def __init__(self) -> None:
-        self._of: dict[str, deque[Behind]] = {}
-        """By principal, the one whose turn it is first. Strangers are one."""
+        self._of: dict[str, deque[tuple[Behind, object]]] = {}
+        """By principal, the one whose turn it is first. Strangers are one. Each with the one who is in debt for it."""
 
     def __bool__(self) -> bool:
         return bool(self._of)
 
-    def append(self, who: str, behind: Behind) -> None:
+    def append(self, who: str, behind: Behind, owes: object) -> None:
         """Put it behind all others of the same."""
-        self._of.setdefault(who, deque()).append(behind)
+        self._of.setdefault(who, deque()).append((behind, owes))
 
-    def popleft(self) -> Behind:
+    def popleft(self) -> tuple[Behind, object]:
         """Take the one whose turn it is. Whose it was comes last now."""
         who = next(iter(self._of))
         of_this_one = self._of.pop(who)
@@ -201,6 +204,8 @@ class Lanes:
         """Who is in debt, and until when: a principal, or a connection whose principal is not known."""
         self._backlog: deque[Behind] = deque()
         self._backlog_of_debtors = InTurn()
+        self._others_asked = False
+        """Whether somebody who is not in debt asked since the backlog had its time. Only known while anybody is."""
         self._catch_up_is_due = False
         self.answer_from(front)
 
@@ -304,15 +309,22 @@ class Lanes:
         del self.debtors[who]
         return False
 
-    def put_behind(self, behind: Behind, *, debtor: str | None = None) -> None:
+    def must_stand_behind(self, who: object) -> bool:
+        """Tell whether somebody who asks is in debt. Asked only while anybody is: so it is known whether others ask."""
+        in_debt = self.is_in_debt(who)
+        self._others_asked |= not in_debt
+        return in_debt
+
+    def put_behind(self, behind: Behind, *, debtor: str | None = None, owes: object = None) -> None:
         """Let a connection go on when those that have waited longer have had their turn.
 
         `debtor` says whose it is, if it is to stand behind all who are not in debt; it is empty for a stranger.
+        `owes` is who `is_in_debt` for it. Without, it stands behind also when nobody is.
         """
         if debtor is None:
             self._backlog.append(behind)
         else:
-            self._backlog_of_debtors.append(debtor, behind)
+            self._backlog_of_debtors.append(debtor, behind, owes)
         if not self._catch_up_is_due:
             self._catch_up_is_due = True
             behind.loop.call_soon(self._catch_up)
@@ -325,8 +337,13 @@ class Lanes:
             self._backlog.popleft().work_on()
             if self.now_ms() >= until_ms:
                 break
-        if self._backlog_of_debtors:
-            self._backlog_of_debtors.popleft().work_on()
+        is_alone, self._others_asked = not (self._others_asked or self._backlog), False
+        while self._backlog_of_debtors:
+            behind, owes = self._backlog_of_debtors.popleft()
+            behind.work_on()
+            goes_on = owes is not None and (is_alone or not self.is_in_debt(owes))
+            if not goes_on or self.now_ms() >= until_ms:
+                break
         self._catch_up_is_due = bool(self._backlog or self._backlog_of_debtors)
         if self._catch_up_is_due:
             loop.call_soon(self._catch_up)
