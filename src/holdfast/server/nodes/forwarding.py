@@ -314,7 +314,9 @@ class Forwarding(Finder[Row]):
         """Take the whole answer to a request."""
         if answer.status == _UNAVAILABLE and b'"not_leader"' in answer.body:
             # This copy was not decided: the request waits as if it had not been sent.
-            link.rest()
+            if link.has_room():
+                link.rest()
+                self._node.look_soon()
             self._hold(pending)
             return
         if answer.principal is not None or answer.status == _UNAUTHORISED:

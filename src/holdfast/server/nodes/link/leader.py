@@ -130,9 +130,9 @@ class LinkServer:
         self.node.links = len(self._open)
 
     def end_all(self) -> None:
-        """End all links: the tenure is over, and what was owed was answered."""
+        """End all links, for the tenure is over: each as soon as all that was asked over it is answered."""
         for end in [*self._unproved, *self._open]:
-            end.end()
+            end.shutdown()
 
 
 class LinkEnd(Framed):
@@ -169,7 +169,7 @@ class LinkEnd(Framed):
         self.end(at_once=True)
 
     def shutdown(self) -> None:
-        """End it when all that was asked is answered, for the server stops."""
+        """End it when all that was asked is answered: the tenure is over, or the server stops."""
         self._is_stopping = True
         self._end_if_done()
 
@@ -183,10 +183,10 @@ class LinkEnd(Framed):
         if not self.is_known:
             if self._ticks > HANDSHAKE_TICKS_MAX:
                 self.abort()
-        elif not self._is_current():
-            self.end()
-        else:
-            self.tick()
+            return
+        if not self._is_current():
+            self.shutdown()
+        self.tick()
 
     @property
     def must_not_read(self) -> bool:
