@@ -135,8 +135,10 @@ def _cut_from_store(on: Scene, leader: Member) -> None:
 def _cut_from_followers(on: Scene, leader: Member) -> None:
     at = time.monotonic()
     on.chance.choice([leader.link_way.hold, leader.link_way.cut])()
-    on.goes_on("cut from the followers", at)
+    # Whoever asks a follower now waits there, so it is looked at afterwards.
     rest(CUT_SECONDS)
+    leader.mend()
+    on.goes_on("cut from the followers", at)
 
 
 def _crash_store(on: Scene, leader: Member) -> None:
