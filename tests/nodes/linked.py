@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import uvloop
 from uvicorn.server import ServerState
 
 from holdfast.core.values import Limits
@@ -271,10 +272,11 @@ async def until(is_so: Callable[[], object], seconds_max: float = SECONDS_MAX) -
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test in a loop of its own, with a limit."""
+    """Run a test in a loop of its own, of the kind that the server has, with a limit."""
 
     async def limited() -> None:
         async with asyncio.timeout(60):
             await test()
 
-    asyncio.run(limited())
+    with asyncio.Runner(loop_factory=uvloop.Loop) as runner:
+        runner.run(limited())

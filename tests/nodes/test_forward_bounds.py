@@ -148,6 +148,48 @@ def test_a_leader_reads_no_more_while_its_answers_are_not_taken(tmp_path: Path) 
     run(test)
 
 
+def test_a_request_that_the_leader_does_not_take_costs_nobody_the_link(tmp_path: Path) -> None:
+    """N-30: what is too large for the leader's settings is refused by the follower, and the link stays."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            link = follower.forwarding._link
+            assert link is not None
+            caller = await follower.call()
+            await caller.ask("GET", "/locks/a")
+            link._asked_bytes_max = 20_000
+            refused(await caller.ask("POST", "/claims", NAMES), 413, "invalid_input")
+            assert (await caller.ask("GET", "/locks/a")).status == 200
+            assert follower.forwarding._link is link and leader.node.links == 1
+
+    run(test)
+
+
+def test_the_first_read_of_a_connection_is_no_larger_than_any(tmp_path: Path) -> None:
+    """N-29: one who sends much before anybody has looked makes a node keep as little as a lane does."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, _):
+            caller = await leader.call()
+            caller.send("GET", "/locks/a/watch")
+            await caller.read_until(b'"released"')
+            other = await leader.call()
+            for _ in range(1_000):
+                other.send("GET", "/healthz")
+            kept = 0
+
+            def look() -> bool:
+                nonlocal kept
+                kept = max([kept, *(len(getattr(each, "_unread", b"")) for each in leader.lanes.connections)])
+                answered: int = other.reader._buffer.count(b"HTTP/1.1 200")  # type: ignore[attr-defined]
+                return answered >= 300
+
+            await until(look)
+            assert kept <= 8_192, kept
+
+    run(test)
+
+
 def test_large_answers_come_whole(tmp_path: Path) -> None:
     """N-29: an answer of hundreds of kilobytes comes through a follower as the leader gave it."""
 

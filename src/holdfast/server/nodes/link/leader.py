@@ -246,7 +246,7 @@ class LinkEnd(Framed):
             self.is_known = True
             self.decoder.bytes_max = server.asked_bytes_max
             server.proved(self)
-            self.send(Welcome())
+            self.send(Welcome(server.asked_bytes_max))
         else:
             raise BadFrameError(f"{type(frame).__name__} is not said before the proof")
 
@@ -339,6 +339,7 @@ class LinkEnd(Framed):
             stream.leave()
         elif request is not None:
             _tell_gone(request)
+        self._end_if_done()
 
     # What goes out.
 
@@ -346,6 +347,8 @@ class LinkEnd(Framed):
         """Answer, unless nobody waits for it any more."""
         if not isinstance(request, Linked) or self._asked.pop(request.number, None) is None:
             return
+        # It may be in a circle with the place that it waited at.
+        request.on_disconnect = None
         if len(body) > LARGE_ANSWER_BYTES and (
             self.unsent_bytes > ANSWERS_BYTES_MAX or len(body) > ANSWER_BYTES_MAX - ASKED_SPARE_BYTES
         ):
