@@ -78,14 +78,13 @@ class Scene:
 
 
 @contextlib.contextmanager
-def scene(folder: Path, seed: int) -> Iterator[Scene]:
+def scene(folder: Path, seed: int, **settings: object) -> Iterator[Scene]:
     """Start all of it; the clients are at work."""
     roamers = Roamers(seed)
-    with (
-        running("nodes") as postgres,
-        at_work(roamers, Cluster(folder, postgres.url, tokens=roamers.tokens)) as cluster,
-    ):
-        yield Scene(cluster, roamers, postgres, random.Random(seed))
+    with running("nodes") as postgres:
+        nodes = Cluster(folder, postgres.url, tokens=roamers.tokens, settings=settings)
+        with at_work(roamers, nodes) as cluster:
+            yield Scene(cluster, roamers, postgres, random.Random(seed))
 
 
 @contextlib.contextmanager
