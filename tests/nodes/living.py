@@ -95,9 +95,7 @@ class Living:
         self.prepared: list[int] = []
         """The epochs of the tenures that were prepared here."""
         self.node = Node(self.peer)
-        self.node.links = (
-            1  # As if another had a link to it: else a leader that nobody asks gives up (N-37).
-        )
+        self.node.links = 1  # As if another had a link to it: else a leader that nobody asks gives up (N-37).
         settings = Settings(data=Path("unused"))
         tenures = Tenures(
             settings,
