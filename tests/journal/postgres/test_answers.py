@@ -12,8 +12,8 @@ from holdfast.journal.base import (
     JournalError,
     JournalUnavailableError,
     OutcomeUnknownError,
-    Recovered,
 )
+from holdfast.journal.postgres.driver import Line
 from holdfast.journal.postgres.journal import PostgresJournal
 from tests.journal.records import grants
 from tests.journal.sharing import InPostgres, in_postgres
@@ -283,11 +283,11 @@ def test_damage_counts_only_under_the_seat(is_deposed: bool, expected: str) -> N
     """What a deposed node finds missing is no damage: it is told that the seat is another's (N-2)."""
 
     class Slow(PostgresJournal):
-        async def _recover(self, *args: object, **named: object) -> Recovered:
+        async def _read_tail(self, line: Line) -> tuple[list[bytes], list[tuple[int, dict[str, int]]]]:
             place.sql("DELETE FROM {s}.batch")
             if is_deposed:
                 place.sql("UPDATE {s}.seat SET epoch = epoch + 1, tenure = 'x'")
-            return await super()._recover(*args, **named)  # type: ignore[arg-type] # As they came.
+            return await super()._read_tail(line)
 
     async def scene() -> str:
         leader = place()
