@@ -37,6 +37,7 @@ LOOK_SECONDS = 0.25
 BACK_AFTER_SECONDS = 5.0
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 15.0
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SOCKET_PATH_MAX = 90
 """Unix allows about a hundred characters for the path of a socket."""
 
@@ -46,7 +47,7 @@ def main() -> int:
     parser.add_argument("--data", metavar="DIR", type=Path, help="keep everything here; else in a temporary folder")
     parser.add_argument("--port", type=int, default=FIRST_PORT, help="of the first node; the others follow")
     arguments = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in STOPS:
         signal.signal(number, _stop)
     try:
         with contextlib.ExitStack() as stack:
@@ -61,6 +62,9 @@ def main() -> int:
 
 
 def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
+    # A second Ctrl-C would leave processes behind; the end takes some seconds at most.
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

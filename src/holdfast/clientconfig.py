@@ -2,7 +2,8 @@
 
 Two files in `$XDG_CONFIG_HOME/holdfast`: `client.toml` with `url` and `token_file`, and the token in a file of its own
 that only its user can read. The server writes them at its first start, so that the next command just works. `ca_file`
-and `allow_insecure_http` may stand there too: whom to trust, and whether plain HTTP will do.
+and `allow_insecure_http` may stand there too: whom to trust, and whether plain HTTP will do. `url` may be several
+addresses with commas in between; the server leaves such a list alone.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from holdfast.client.flows.claiming import claim
-from holdfast.client.flows.effects import Policy
+from holdfast.client.flows.effects import Close, Flow, Open, Policy, Read
 from holdfast.client.flows.renewing import keep_renewed, renew_once, renewal_of_session
 from holdfast.client.values.addresses import Addresses
 from holdfast.client.values.answer import Answer
@@ -27,6 +27,7 @@ from holdfast.client.values.options import Wanted
 from holdfast.client.values.records import Place
 from holdfast.client.values.term import Term
 from holdfast.errors import Refused, Unreachable
+from holdfast.server.streams.events import KEEPALIVE_SECONDS
 from tests.client.driving import POLICY, URL, World, acquired, bodies, problem, renewed, scripted, silence
 from tests.client.peer import LEADERLESS, NOT_LEADER, Peer, nobody, peering, silent
 from tests.client.ways import WAYS, Way
@@ -63,7 +64,7 @@ def open_way(request: pytest.FixtureRequest, nowhere: dict[str, str]) -> Iterato
     made: list[Way] = []
 
     def make(*addresses: str) -> Way:
-        target = Target(",".join(addresses), "a test", "secret-token", "a test")
+        target = Target(",".join(addresses), "a test", callers.ALICE, "a test")
         made.append(Way(request.param, target, nowhere))
         return made[-1]
 
@@ -104,7 +105,7 @@ def test_without_a_leader_the_next_is_asked_with_the_same_key(
     assert way.send("POST", "/x", {"a": 2}, "k-2").status == 200
     assert (keys(lost), keys(leads)) == (["k-1"], ["k-1", "k-2"])
     assert lost.asked[0][3] == leads.asked[0][3]
-    assert {headers["authorization"] for _, _, headers, _ in lost.asked + leads.asked} == {"Bearer secret-token"}
+    assert {headers["authorization"] for _, _, headers, _ in lost.asked + leads.asked} == {f"Bearer {callers.ALICE}"}
 
 
 def test_without_a_key_too(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
@@ -196,6 +197,35 @@ def test_a_session_hands_out_one_address(open_client: Callable[..., Any], server
     assert (opened.url, opened.environment["GATEWAY_URL"]) == (urls, server.url)
     with open_client(url=urls).session("kept") as session:
         assert (session.url, session.environment["GATEWAY_URL"]) == (urls, server.url)
+
+
+def test_a_stream_that_falls_silent_is_left(open_way: Callable[..., Way], nodes: tuple[TcpProxy, TcpProxy]) -> None:
+    """A stream on which nothing comes for too long tells of its address what a request in vain would tell."""
+    one, other = nodes
+    way = open_way(*url_of(one, other).split(","))
+
+    def follow() -> Flow[None]:
+        stream = yield Open("/events", {"Accept": "text/event-stream"}, 0.5)
+        assert stream.status == 200
+        one.hold()
+        try:
+            while (yield Read(stream)):
+                pass
+        finally:
+            yield Close(stream)
+
+    with pytest.raises(Unreachable, match="did not come in time"):
+        way.run(follow())
+    assert other.fates.total() == 0
+    assert way.send("GET", "/healthz").status == 200
+    assert other.fates.total() == 1
+    one.mend()
+
+
+@pytest.mark.parametrize(("addresses", "seconds"), [(1, 45), (2, 20)])
+def test_silence_is_found_out_sooner(addresses: int, seconds: float) -> None:
+    """A stream may be silent for less time where there are others, and for longer than a server ever is."""
+    assert msgspec.structs.replace(POLICY, addresses=addresses).read_seconds == seconds > KEEPALIVE_SECONDS
 
 
 def test_the_error_names_all_of_them(open_way: Callable[..., Way]) -> None:

@@ -74,6 +74,7 @@ def test_remembering_again_renews_the_token(environment: dict[str, str]) -> None
     "kept",
     [
         "url = 'https://prod.example'\n",
+        f"url = '{URL},https://prod.example'\n",
         "token_file = '/run/secrets/holdfast'\n",
         "url = 5\n",
         "url =\n",

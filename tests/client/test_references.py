@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast, HoldfastError
+from holdfast import AsyncHoldfast, Holdfast, HoldfastError, Unreachable
 from holdfast.client.coroutines import http as coroutines_http
 from holdfast.client.threads import http as threads_http
 
 NOBODY = "http://127.0.0.1:1"
+urls = pytest.mark.parametrize("url", [NOBODY, f"{NOBODY},http://127.0.0.1:2"], ids=["one", "several"])
 CALLS: Mapping[str, Callable[[Any], Any]] = {
     "job": lambda client: client.job("a"),
     "claim": lambda client: client.claim("a"),
@@ -45,26 +46,30 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture(params=[None, KeyboardInterrupt], ids=["unreachable", "interrupted"])
+@pytest.fixture(params=[None, KeyboardInterrupt, ConnectionResetError], ids=["unreachable", "interrupted", "lost"])
 def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens, or each request is interrupted."""
+    """Nobody listens, or each request is interrupted, or its answer is lost."""
     error: type[BaseException] | None = request.param
     if error is None:
         return
 
     def send(*_: object) -> None:
-        raise error
+        try:
+            raise error
+        except ConnectionResetError:
+            raise Unreachable(NOBODY, "the connection broke") from None
 
     async def send_async(*_: object) -> None:
-        raise error
+        send()
 
     monkeypatch.setattr(threads_http.HttpTransport, "_send", send)
     monkeypatch.setattr(coroutines_http.AsyncHttpTransport, "_send", send_async)
 
 
 @pytest.mark.usefixtures("broken")
+@urls
 @each_call
-def test_threads(call: Callable[[Any], Any]) -> None:
+def test_threads(call: Callable[[Any], Any], url: str) -> None:
     """What a caller of a thread's client had is gone with the caller, whatever was raised."""
     had: list[weakref.ref[Claimed]] = []
 
@@ -73,15 +78,16 @@ def test_threads(call: Callable[[Any], Any]) -> None:
         had.append(weakref.ref(claimed))
         call(client)
 
-    with Holdfast(NOBODY, token="t" * 20, retry_seconds=0.1) as client:
+    with Holdfast(url, token="t" * 20, retry_seconds=0.1) as client:
         with contextlib.suppress(HoldfastError, KeyboardInterrupt):
             work()
         assert had[0]() is None
 
 
 @pytest.mark.usefixtures("broken")
+@urls
 @each_call
-def test_coroutines(call: Callable[[Any], Any]) -> None:
+def test_coroutines(call: Callable[[Any], Any], url: str) -> None:
     """The same of a coroutine's client."""
     had: list[weakref.ref[Claimed]] = []
 
@@ -91,7 +97,7 @@ def test_coroutines(call: Callable[[Any], Any]) -> None:
             had.append(weakref.ref(claimed))
             await call(client)
 
-        async with AsyncHoldfast(NOBODY, token="t" * 20, retry_seconds=0.1) as client:
+        async with AsyncHoldfast(url, token="t" * 20, retry_seconds=0.1) as client:
             with contextlib.suppress(HoldfastError, KeyboardInterrupt):
                 await work()
             assert had[0]() is None

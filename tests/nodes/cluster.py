@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from tests.nodes.journals import Kept, address_of, check_order, kept, through
+from tests.nodes.journals import Stored, address_of, stored, through
 from tests.nodes.proxy import TcpProxy
 from tests.support.checks import wait_until
 from tests.support.postgres import new_schema
@@ -196,11 +196,10 @@ class Cluster:
             code = member.server.terminate()
             assert code == 0, f"{member.name} ended with {code}:\n{member.server.log}"
 
-    def journal(self) -> list[Kept]:
+    def journal(self) -> Stored:
         """What the store has, looked at past the nodes, and in order."""
-        found = kept(self.store, self.schema)
-        complaints = check_order(found)
-        assert not complaints, complaints[:5]
+        found = stored(self.store, self.schema)
+        assert not found.complaints(), found.complaints()[:5]
         return found
 
 

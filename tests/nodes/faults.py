@@ -78,14 +78,13 @@ class Scene:
 
 
 @contextlib.contextmanager
-def scene(folder: Path, seed: int) -> Iterator[Scene]:
+def scene(folder: Path, seed: int, **settings: object) -> Iterator[Scene]:
     """Start all of it; the clients are at work."""
     roamers = Roamers(seed)
-    with (
-        running("nodes") as postgres,
-        at_work(roamers, Cluster(folder, postgres.url, tokens=roamers.tokens)) as cluster,
-    ):
-        yield Scene(cluster, roamers, postgres, random.Random(seed))
+    with running("nodes") as postgres:
+        nodes = Cluster(folder, postgres.url, tokens=roamers.tokens, settings=settings)
+        with at_work(roamers, nodes) as cluster:
+            yield Scene(cluster, roamers, postgres, random.Random(seed))
 
 
 @contextlib.contextmanager
@@ -135,8 +134,10 @@ def _cut_from_store(on: Scene, leader: Member) -> None:
 def _cut_from_followers(on: Scene, leader: Member) -> None:
     at = time.monotonic()
     on.chance.choice([leader.link_way.hold, leader.link_way.cut])()
-    on.goes_on("cut from the followers", at)
+    # Whoever asks a follower now waits there, so it is looked at afterwards.
     rest(CUT_SECONDS)
+    leader.mend()
+    on.goes_on("cut from the followers", at)
 
 
 def _crash_store(on: Scene, leader: Member) -> None:

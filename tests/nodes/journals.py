@@ -60,38 +60,54 @@ class Kept(NamedTuple):
     records: list[Record]
 
 
-async def batches(url: str, schema: str) -> list[Kept]:
-    """All that is not archived, in order."""
-    async with connected(url) as db:
-        rows = await db.fetch(f"SELECT first_seq, last_seq, epoch, body FROM {schema}.batch ORDER BY first_seq")
-    return [Kept(row["first_seq"], row["last_seq"], row["epoch"], list(decode_batch(row["body"]))) for row in rows]
+class Stored(NamedTuple):
+    """All that a store has of a journal."""
+
+    upto: int
+    """The archive stands for the records up to this one."""
+    history: list[Record]
+    """Of these, the ones with history value."""
+    tail: list[Kept]
+    """What is not archived, or not dropped yet, in order."""
+
+    def complaints(self) -> list[str]:
+        """What is wrong with the journal itself: numbers without a gap, none twice, epochs that never fall (I9)."""
+        found = []
+        if self.tail and self.tail[0].first_seq > self.upto + 1:
+            found.append(f"the archive ends with {self.upto}, and the tail begins with {self.tail[0].first_seq}")
+        for batch in self.tail:
+            numbers = [record.seq for record in batch.records]
+            if numbers != list(range(batch.first_seq, batch.last_seq + 1)):
+                found.append(f"batch {batch.first_seq} to {batch.last_seq} has {numbers}")
+        for before, after in pairwise(self.tail):
+            if after.first_seq != before.last_seq + 1:
+                found.append(f"{after.first_seq} follows {before.last_seq}")
+            if after.epoch < before.epoch:
+                found.append(f"{after.first_seq} has epoch {after.epoch}, after {before.epoch}")
+        return found
+
+    def records(self) -> list[Mapping[str, Any]]:
+        """Every record once, as the judges of `tests/crash/history.py` want them."""
+        since = [record for batch in self.tail for record in batch.records if record.seq > self.upto]
+        return [as_json(record) for record in [*self.history, *since]]
 
 
-def kept(url: str, schema: str) -> list[Kept]:
+async def read(url: str, schema: str) -> Stored:
+    """Look at a store as of one instant."""
+    async with connected(url) as db, db.transaction(isolation="repeatable_read", readonly=True):
+        upto = await db.fetchval(f"SELECT upto FROM {schema}.archive")
+        history = await db.fetch(f"SELECT body FROM {schema}.history WHERE seq <= $1 ORDER BY seq", upto)
+        tail = await db.fetch(f"SELECT first_seq, last_seq, epoch, body FROM {schema}.batch ORDER BY first_seq")
+    return Stored(
+        upto,
+        [record for row in history for record in decode_batch(row["body"])],
+        [Kept(row["first_seq"], row["last_seq"], row["epoch"], list(decode_batch(row["body"]))) for row in tail],
+    )
+
+
+def stored(url: str, schema: str) -> Stored:
     """The same, for a test without a loop of its own."""
-    return asyncio.run(batches(url, schema))
-
-
-def check_order(found: list[Kept], first_seq: int = 1) -> list[str]:
-    """Complaints about the journal itself: numbers without a gap, none twice, and epochs that never fall (I9)."""
-    complaints = []
-    if found and found[0].first_seq != first_seq:
-        complaints.append(f"it begins with {found[0].first_seq}")
-    for batch in found:
-        numbers = [record.seq for record in batch.records]
-        if numbers != list(range(batch.first_seq, batch.last_seq + 1)):
-            complaints.append(f"batch {batch.first_seq} to {batch.last_seq} has {numbers}")
-    for before, after in pairwise(found):
-        if after.first_seq != before.last_seq + 1:
-            complaints.append(f"{after.first_seq} follows {before.last_seq}")
-        if after.epoch < before.epoch:
-            complaints.append(f"{after.first_seq} has epoch {after.epoch}, after {before.epoch}")
-    return complaints
-
-
-def records_of(found: list[Kept]) -> list[Mapping[str, Any]]:
-    """The records as the judges of `tests/crash/history.py` want them."""
-    return [as_json(record) for batch in found for record in batch.records]
+    return asyncio.run(read(url, schema))
 
 
 @contextlib.asynccontextmanager

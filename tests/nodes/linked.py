@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import uvloop
 from uvicorn.server import ServerState
 
 from holdfast.core.values import Limits
@@ -130,6 +131,7 @@ class OneNode:
         self.proxy: TcpProxy | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | SecureListener | None = None
+        self._listener: socket.socket | None = None
         self.port = 0
 
     async def start(self, context: ssl.SSLContext | None = None) -> None:
@@ -144,11 +146,11 @@ class OneNode:
         self._tasks = [loop.create_task(self.linking.run()), loop.create_task(self._tick())]
 
     async def _listen_secure(self, context: ssl.SSLContext) -> None:
-        listener = socket.create_server(("127.0.0.1", self.port))
-        listener.setblocking(False)
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener.setblocking(False)
         self._server = SecureListener(
             self.lanes,
-            listener,
+            self._listener,
             context,
             lambda lanes, handshake: Doorkeeper(lanes, self.links, handshake),
         )
@@ -200,7 +202,7 @@ class OneNode:
 
     async def call(self, context: ssl.SSLContext | None = None) -> Caller:
         """Connect to it as a client."""
-        host = None if context is None else "localhost"
+        host = None if context is None else "127.0.0.1"
         self.callers.append(
             Caller(*await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=host))
         )
@@ -217,6 +219,8 @@ class OneNode:
             self.proxy.close()
         if self._server is not None:
             self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         if self.tenure is not None:
             await self.tenure.engine.stop()
         self.links.end_all()
@@ -241,12 +245,18 @@ async def two_nodes(directory: Path, **settings: Any) -> AsyncIterator[tuple[One
 
 
 @asynccontextmanager
-async def nodes(directory: Path, count: int, **settings: Any) -> AsyncIterator[list[OneNode]]:  # noqa: ANN401
-    """Nodes of which none knows who leads."""
+async def nodes(
+    directory: Path,
+    count: int,
+    *,
+    start: bool = True,
+    **settings: Any,  # noqa: ANN401
+) -> AsyncIterator[list[OneNode]]:
+    """Nodes of which none knows who leads; and which do not listen yet, if a test starts them itself."""
     shelf = SharedShelf()
     made = [OneNode(f"node{number}", shelf, Settings(data=directory, **settings)) for number in range(count)]
     try:
-        for node in made:
+        for node in made if start else ():
             await node.start()
         yield made
     finally:
@@ -262,10 +272,11 @@ async def until(is_so: Callable[[], object], seconds_max: float = SECONDS_MAX) -
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test in a loop of its own, with a limit."""
+    """Run a test in a loop of its own, of the kind that the server has, with a limit."""
 
     async def limited() -> None:
         async with asyncio.timeout(60):
             await test()
 
-    asyncio.run(limited())
+    with asyncio.Runner(loop_factory=uvloop.Loop) as runner:
+        runner.run(limited())

@@ -241,21 +241,26 @@ class _Way:
         self.break_off()
 
     def _pump_back(self, server: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while piece := server.recv(PIECE_BYTES_MAX):
-                if self._loses_answer:
-                    self.break_off()
-                    return
-                self._proxy.wait_to_pass()
-                self._client.sendall(piece)
+        is_heard = True
+        while not self._is_broken:
+            try:
+                piece = server.recv(PIECE_BYTES_MAX)
+            except OSError:
+                # The server is gone without a word: so is this connection for its client.
+                self.break_off()
+                return
+            if piece and self._loses_answer:
+                self.break_off()
+                return
             self._proxy.wait_to_pass()
-            self._client.shutdown(socket.SHUT_WR)
-            return
-        if not self._is_broken:
-            # The client is gone. What it sent before still arrives, and the answers are read by nobody.
-            with contextlib.suppress(OSError):
-                while server.recv(PIECE_BYTES_MAX):
-                    pass
+            # A client may be gone. What it sent before still arrives, and the answers are read by nobody.
+            if is_heard:
+                try:
+                    self._client.sendall(piece) if piece else self._client.shutdown(socket.SHUT_WR)
+                except OSError:
+                    is_heard = False
+            if not piece:
+                return
 
 
 def _reset(end: socket.socket) -> None:

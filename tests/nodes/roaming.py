@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from tests.crash.history import History, Operation, judge
 from tests.crash.load import BROKEN, Names, Request, Worker, read_outcome
-from tests.nodes.journals import Kept, records_of
+from tests.nodes.journals import Stored
 from tests.support.http import Connection
 
 Address: TypeAlias = tuple[str, int]
@@ -142,9 +142,9 @@ class Roamers:
             self._errors.append(error)
 
 
-def complaints_about(roamers: Roamers, journal: Sequence[Kept]) -> list[str]:
+def complaints_about(roamers: Roamers, journal: Stored) -> list[str]:
     """What all judges say: tokens, holders and early ends from outside, the journal as witness, and the search."""
-    verdict = judge(roamers.history, records_of(list(journal)))
+    verdict = judge(roamers.history, journal.records())
     if verdict.undecided > max(1, verdict.names // 20):
         verdict.complaints.append(f"{verdict.undecided} of {verdict.names} names are undecided")
     return verdict.complaints

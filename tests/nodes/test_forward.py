@@ -270,6 +270,31 @@ def test_what_a_leader_did_not_decide_goes_to_the_next(tmp_path: Path) -> None:
     run(test)
 
 
+def test_an_orderly_stop_answers_what_was_asked_over_links(tmp_path: Path) -> None:
+    """N-18: a leader that gives its seat back tells those who wait at a follower their places; nothing is unknown."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            callers = [await follower.call() for _ in range(5)]
+            for caller in callers:
+                await _wait_in_line(leader, caller) if caller is callers[0] else caller.send(
+                    "POST", "/locks/a/acquire", WAIT, token=BEN
+                )
+            assert leader.tenure is not None
+            engine = leader.tenure.engine
+            await until(lambda: len(engine._waiters) == 5)
+            assert leader.tenure is not None
+            tenure, leader.tenure = leader.tenure, None
+            leader.follow(None)
+            leader.links.end_all()
+            await tenure.engine.stop()
+            answers = [await caller.answer() for caller in callers]
+            assert [answer.json()["status"] for answer in answers] == ["waiting"] * 5
+            await until(lambda: leader.node.links == 0)
+
+    run(test)
+
+
 def test_a_request_is_passed_on_once(tmp_path: Path) -> None:
     """N-30: what came over a link is never passed on, also if its node follows another by now: `not_leader` is said."""
 

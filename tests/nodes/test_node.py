@@ -288,9 +288,10 @@ def test_a_tenure_that_cannot_begin_is_tried_again(error: JournalError, seconds:
         a = nodes.start("a")
         a.wires.open_error = error
         await asyncio.sleep(3)
-        assert not a.leads
+        assert not a.leads and error.problem in a.node.why_nobody()
         a.wires.open_error = None
         assert await nodes.until(lambda: a.leads) <= seconds + 0.5
+        assert a.node.trouble is None
 
     cluster(test)
 

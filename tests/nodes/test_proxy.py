@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nodes.proxy import Fate, TcpProxy
+from tests.nodes.proxy import RESET_AT_CLOSE, Fate, TcpProxy
 from tests.support.checks import wait_until
 
 
 class Echo:
-    """Sends back what it gets, and remembers it."""
+    """Sends back what it gets, and remembers it; at `!` it hangs up without a word, as one that was killed."""
 
     def __init__(self) -> None:
         self.heard = b""
@@ -39,6 +39,9 @@ class Echo:
         with client, contextlib.suppress(OSError):
             while data := client.recv(1 << 16):
                 self.heard += data
+                if data == b"!":
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
+                    return
                 client.sendall(data)
 
 
@@ -89,6 +92,13 @@ def test_client_hears_nothing_of_what_is_cut(echo: Echo, fate: Fate, arrives: bo
         assert ask(proxy, b"next") == b"next"
         assert proxy.fates[fate] == 1
     assert echo.heard == (b"cutnext" if arrives else b"next")
+
+
+def test_server_that_is_gone_is_gone_for_its_client(echo: Echo) -> None:
+    """A server that is killed ends the connection of its client at once, not when that one is tired of waiting."""
+    with TcpProxy(echo.host, echo.port) as proxy:
+        assert ask(proxy, b"!") == b""
+        wait_until(lambda: proxy.connections == 0)
 
 
 def test_cut_way_is_mended(echo: Echo) -> None:

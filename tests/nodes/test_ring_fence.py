@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.nodes.journals import check_order, kept
+from tests.nodes.journals import stored
 from tests.support import proof
 from tests.support.postgres import new_schema, shared
 from tests.support.server import PROJECT
@@ -172,7 +172,7 @@ def play(rounds: int, seed: int, schema: str, *mutant: str) -> tuple[list[str], 
             if last > taken.last_seq:
                 complaints.append(f"{last} of epoch {tenure.epoch} is acknowledged; {taken} did not know it")
             leader, other, tenure = other, leader, taken
-    complaints += check_order(kept(shared().url, schema))
+    complaints += stored(shared().url, schema).complaints()
     return complaints, ends
 
 

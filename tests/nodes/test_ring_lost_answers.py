@@ -18,7 +18,7 @@ from holdfast.journal.base import JournalError, JournalUnavailableError, Outcome
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.seat import Batch, Tenancy
 from tests.journal.records import grants
-from tests.nodes.journals import address_of, check_order, journal_at, kept, through
+from tests.nodes.journals import address_of, journal_at, stored, through
 from tests.nodes.proxy import Fate, TcpProxy, at_random
 from tests.support import proof
 from tests.support.postgres import new_schema, shared_url
@@ -76,14 +76,14 @@ def play(appends: int, seed: int) -> tuple[Outcome, list[str], TcpProxy]:
 
     with TcpProxy(*address_of(url), seed=seed) as proxy:
         outcome = asyncio.run(run(proxy))
-    found = kept(url, schema)
-    complaints = check_order(found)
-    there = [(batch.first_seq, batch.last_seq) for batch in found]
+    found = stored(url, schema)
+    complaints = found.complaints()
+    there = [(batch.first_seq, batch.last_seq) for batch in found.tail]
     if there[: len(outcome.done)] != outcome.done:
         complaints.append("what was acknowledged is not what is there")
     if len(there) > len(outcome.done) + isinstance(outcome.end, OutcomeUnknownError):
         complaints.append(f"more is there than was acknowledged: {there[len(outcome.done) :]}")
-    bodies = [batch.records for batch in found]
+    bodies = [batch.records for batch in found.tail]
     complaints += [f"record {batch[0].seq} failed, and is there" for batch in outcome.failed if batch in bodies]
     return outcome, complaints, proxy
 

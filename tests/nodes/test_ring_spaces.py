@@ -57,21 +57,22 @@ class Cuts:
 
     def from_the_store(self, on: Scene, leader: Member) -> None:
         """Clients are on the side of the store, so this leader is not answered by either."""
-        number, others = self._numbers(on, leader)
+        number, _ = self._numbers(on, leader)
+        at = time.monotonic()
         self._spaces.cut(number, self._spaces.here)
-        on.goes_on("from the store", time.monotonic())
+        on.goes_on("from the store", at)
         on.cluster.leader(but=leader)
         self._spaces.mend(number, self._spaces.here)
-        assert others
 
     def from_the_followers(self, on: Scene, leader: Member) -> None:
         number, others = self._numbers(on, leader)
+        at = time.monotonic()
         for other in others:
             self._spaces.cut(number, self._spaces.address(other))
-        on.goes_on("from the followers", time.monotonic())
         rest(2 * CUT_SECONDS)
         for other in others:
             self._spaces.mend(number, self._spaces.address(other))
+        on.goes_on("from the followers", at)
 
     @staticmethod
     def _numbers(on: Scene, leader: Member) -> tuple[int, list[int]]:

@@ -298,8 +298,8 @@ class Frame:
 
     @property
     def is_comment(self) -> bool:
-        """Is there nothing in it but comments?"""
-        return all(line.startswith(":") for line in self.lines)
+        """Is nothing told by it? There are comments in it, and perhaps the id of where the stream is."""
+        return all(line.startswith((":", "id:")) for line in self.lines)
 
     @property
     def data(self) -> str:

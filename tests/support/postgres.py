@@ -46,6 +46,9 @@ CONF = {
     "log_checkpoints": "off",
     "listen_addresses": "127.0.0.1",
 }
+PROGRAM_SECONDS_MAX = 60
+GUARD = 'read -r _; kill -QUIT "$0" && sleep 1; rm -rf "$1"'
+"""Ends a server whose test was killed: what it reads from ends with the process that holds the other side."""
 _number = count()
 
 
@@ -96,6 +99,7 @@ class Postgres:
         self.data = self.folder / "data"
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
 
     host = "127.0.0.1"
 
@@ -145,6 +149,7 @@ class Postgres:
             capture_output=True,
             text=True,
             check=False,
+            timeout=PROGRAM_SECONDS_MAX,
             cwd=self.folder,
             env={"LC_ALL": "C", "PATH": os.environ["PATH"], "HOME": str(self.folder)},
             user=_user(),
@@ -179,6 +184,8 @@ class Postgres:
                 user=_user(),
                 group=_group(),
             )
+        guard = ["sh", "-c", GUARD, str(self.pid), str(self.folder)]
+        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
         wait_until(self._is_ready, seconds_max=30, every_seconds=0.02)
         return self
 
@@ -213,7 +220,9 @@ class Postgres:
             (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def _wait(self) -> None:
-        assert self._process is not None
+        assert self._process is not None and self._guard is not None
+        self._guard.kill()
+        self._guard.communicate()
         self._process.wait(30)
 
     def restart(self, mode: str = "fast") -> None:

@@ -80,7 +80,7 @@ COUNTS = {
     "nodes: cuts of each kind in network namespaces": Counts(0, 5, 50),
     "nodes: promotions of each kind": Counts(1, 5, 50),
     "nodes: failovers with leases on the way": Counts(1, 20, 500),
-    "nodes: leaders woken with requests in their sockets": Counts(3, 60, 500),
+    "nodes: leaders woken with requests in their sockets": Counts(2, 60, 500),
     # With nginx and HAProxy in front; 0 leaves these tests out.
     "proxies: ways to cut a request": Counts(0, 2, 10),
     "proxies: seconds of a wait": Counts(0, 3, 50),

@@ -1,7 +1,8 @@
 """A server from start to stop: puts the parts together, listens, and ends with an exit code that says why.
 
 0 stopped as asked · 64 bad settings · 74 the store failed or is damaged · 75 somebody else uses the data directory
-or the disk hung · 69 the address cannot be listened on.
+or the disk hung · 69 the address cannot be listened on. A node on a store never ends by itself: whatever becomes of the
+store, it goes on looking, and says in its log and in its health what is wrong.
 """
 
 from __future__ import annotations

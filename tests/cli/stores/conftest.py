@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +19,12 @@ from holdfast.journal.base import Peer
 from holdfast.journal.codec import FORMAT
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.schema import Fresh
-from tests.support import postgres
+from tests.support import callers, postgres
+from tests.support.program import Program
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Ask = Callable[..., subprocess.CompletedProcess[str]]
+Serve = Callable[..., Program]
 
 
 @pytest.fixture
@@ -100,3 +105,26 @@ def leading(leader: Leader) -> Iterator[Leader]:
         thread.join(10)
         loop.close()
         assert not thread.is_alive()
+
+
+@pytest.fixture
+def serve(schema: str, tmp_path: Path) -> Iterator[Serve]:
+    """Starts nodes; each is stopped as a service manager does it."""
+    with ExitStack() as stack:
+
+        def start(name: str, *options: str, **environment: str) -> Program:
+            ours = {key: value for key, value in os.environ.items() if not key.startswith(("HOLDFAST_", "XDG_"))}
+            settings = {
+                "HOLDFAST_STORE": postgres.shared_url(),
+                "HOLDFAST_STORE_SCHEMA": schema,
+                "HOLDFAST_TOKENS": callers.TOKENS,
+                "HOLDFAST_NODE_NAME": name,
+                "XDG_CONFIG_HOME": str(tmp_path / "config"),
+                "XDG_DATA_HOME": str(tmp_path / "data"),
+            }
+            command = [sys.executable, "-m", "holdfast", "serve", "--listen", "127.0.0.1:0", *options]
+            node = stack.enter_context(Program(command, env={**ours, **settings, **environment}, folder=tmp_path))
+            node.said(r"This is node")
+            return node
+
+        yield start

@@ -23,7 +23,7 @@ from holdfast.journal.inspect import inspect
 from holdfast.journal.postgres.filling import PostgresFilling
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing import RunningServer, server
-from tests.cli.stores.conftest import Ask, Leader
+from tests.cli.stores.conftest import Ask, Leader, Serve
 from tests.support import postgres
 from tests.support.api import Api
 from tests.support.archivist import archived_by_now
@@ -113,6 +113,22 @@ async def key_of(node: Leader) -> bytes:
         return await node._journal.key()
     finally:
         await node._journal.close()
+
+
+def test_a_node_goes_on_where_the_server_stopped(ask: Ask, serve: Serve, schema: str) -> None:
+    """The holder of a lease renews it with the same token and lease id, and the next fencing token is the next one."""
+    with server() as running:
+        api = api_of(running)
+        lease = api.acquired("job", ttl_seconds=LONG)
+        api.close()
+        running.stop()
+        assert ask("move", "--from", running.data).returncode == 0
+        node = serve("node-a")
+        port = int(node.said(r"listening on http://127\.0\.0\.1:(\d+)")[0][1])
+        api = Api("127.0.0.1", port, running.token)
+        assert api.renew("job", lease["lease_id"], ttl_seconds=LONG).status == 200
+        assert api.acquired("next", ttl_seconds=LONG)["fencing_token"] == lease["fencing_token"] + 1
+        api.close()
 
 
 def test_the_next_tenure_is_a_later_one(ask: Ask, stopped: RunningServer, schema: str) -> None:

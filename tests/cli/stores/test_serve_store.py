@@ -3,46 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-
-import pytest
 
 from holdfast import __version__
-from tests.cli.stores.conftest import Ask
+from tests.cli.stores.conftest import Ask, Serve
 from tests.support import callers, postgres
 from tests.support.api import Api
 from tests.support.checks import wait_until
 from tests.support.program import Program
-
-Serve = Callable[..., Program]
-
-
-@pytest.fixture
-def serve(schema: str, tmp_path: Path) -> Iterator[Serve]:
-    """Starts nodes; each is stopped as a service manager does it."""
-    with ExitStack() as stack:
-
-        def start(name: str, *options: str, **environment: str) -> Program:
-            ours = {key: value for key, value in os.environ.items() if not key.startswith(("HOLDFAST_", "XDG_"))}
-            settings = {
-                "HOLDFAST_STORE": postgres.shared_url(),
-                "HOLDFAST_STORE_SCHEMA": schema,
-                "HOLDFAST_TOKENS": callers.TOKENS,
-                "HOLDFAST_NODE_NAME": name,
-                "XDG_CONFIG_HOME": str(tmp_path / "config"),
-                "XDG_DATA_HOME": str(tmp_path / "data"),
-            }
-            command = [sys.executable, "-m", "holdfast", "serve", "--listen", "127.0.0.1:0", *options]
-            node = stack.enter_context(Program(command, env={**ours, **settings, **environment}, folder=tmp_path))
-            node.said(r"This is node")
-            return node
-
-        yield start
 
 
 def api_of(node: Program, token: str = callers.READER) -> Api:

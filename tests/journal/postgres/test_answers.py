@@ -12,8 +12,8 @@ from holdfast.journal.base import (
     JournalError,
     JournalUnavailableError,
     OutcomeUnknownError,
-    Recovered,
 )
+from holdfast.journal.postgres.driver import Line
 from holdfast.journal.postgres.journal import PostgresJournal
 from tests.journal.records import grants
 from tests.journal.sharing import InPostgres, in_postgres
@@ -230,8 +230,7 @@ def test_commit_that_no_replica_has_is_never_an_answer(own: Postgres, how: str) 
         leader = place(append_ms=400, resolve_ms=1200)
         await leader.open()
         await leader.append(grants(1, 1))
-        own.configure(synchronous_standby_names="'nobody'")
-        own.reload()
+        wait_for_standby(own, "nobody")
         appending = asyncio.ensure_future(leader.append(grants(2, 2)))
         await asyncio.to_thread(wait_until, lambda: waiting_for_replica(own) != "0", every_seconds=0.01)
         if how != "nothing":
@@ -241,14 +240,22 @@ def test_commit_that_no_replica_has_is_never_an_answer(own: Postgres, how: str) 
             await appending
         if how == "nothing":
             assert own.sql(f"SELECT last_seq FROM {place.schema}.seat") == "1", "a wait was cancelled"
-        own.configure(synchronous_standby_names="''")
-        own.reload()
+        wait_for_standby(own, "")
         await asyncio.to_thread(wait_until, lambda: waiting_for_replica(own) == "0")
         assert numbers_in(place) == [1, 2]
         await leader.close()
 
     with in_postgres(own) as place:
-        asyncio.run(scene(place))
+        try:
+            asyncio.run(scene(place))
+        finally:
+            wait_for_standby(own, "")
+
+
+def wait_for_standby(own: Postgres, name: str) -> None:
+    """Let every commit wait for a standby of this name, or for none."""
+    own.configure(synchronous_standby_names=f"'{name}'")
+    own.reload()
 
 
 def test_server_that_crashed_is_asked_again(own: Postgres) -> None:
@@ -276,11 +283,11 @@ def test_damage_counts_only_under_the_seat(is_deposed: bool, expected: str) -> N
     """What a deposed node finds missing is no damage: it is told that the seat is another's (N-2)."""
 
     class Slow(PostgresJournal):
-        async def _recover(self, *args: object, **named: object) -> Recovered:
+        async def _read_tail(self, line: Line) -> tuple[list[bytes], list[tuple[int, dict[str, int]]]]:
             place.sql("DELETE FROM {s}.batch")
             if is_deposed:
                 place.sql("UPDATE {s}.seat SET epoch = epoch + 1, tenure = 'x'")
-            return await super()._recover(*args, **named)  # type: ignore[arg-type] # As they came.
+            return await super()._read_tail(line)
 
     async def scene() -> str:
         leader = place()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from errno import ECONNRESET
 from typing import Any
 
@@ -177,12 +177,16 @@ class AsyncHttpStream:
         self._url = url
         self._response = response
         self.status = response.status
+        self.on_broken: Callable[[], object] | None = None
+        """Is told that the server was silent, or the connection broke."""
 
     async def read(self) -> bytes:
         """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
         try:
             return await self._response.content.read(STREAM_BYTES)
         except _BROKEN as error:
+            if self.on_broken is not None:
+                self.on_broken()
             raise _unreachable(self._url, error) from None
 
     def close(self) -> None:

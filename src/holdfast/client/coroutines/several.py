@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from holdfast.client.common.http import Bearer, may_repeat
@@ -78,6 +79,7 @@ class AsyncSeveralTransport:
                 tries.go_on_after(at, error)
                 continue
             if stream.status not in NOT_NOW:
+                stream.on_broken = partial(self._addresses.failed, at)
                 return stream
             self._addresses.failed(at)
             if not tries.left:

@@ -73,6 +73,11 @@ class Close(msgspec.Struct, frozen=True):
     stream: Any
 
 
+READ_SECONDS = 45.0
+"""How long a stream may be silent: three times as long as the server ever is."""
+ROAMING_READ_SECONDS = 20.0
+"""The same where there are other addresses. One that is left too early costs a new stream, and nothing is missed."""
+
 Effect = Send | Now | Rest | NewKey | Share | Open | Read | Close
 Flow = Generator[Effect, Any, T]
 
@@ -105,3 +110,8 @@ class Policy(msgspec.Struct, frozen=True):
     """Where the token is, if in a file: one that the server does not know may be another soon."""
     addresses: int = 1
     """How many addresses the server has."""
+
+    @property
+    def read_seconds(self) -> float:
+        """How long a stream may be silent."""
+        return READ_SECONDS if self.addresses == 1 else ROAMING_READ_SECONDS

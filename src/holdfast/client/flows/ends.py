@@ -34,8 +34,6 @@ from holdfast.wire.replies import EndReply, FollowingReply
 from holdfast.wire.requests import FollowBody
 
 GATHER_SECONDS = 0.1
-READ_SECONDS = 45.0
-"""Three times as long as the server is ever silent."""
 IDS_PER_CALL = 500
 """A server takes 1,000 unless told otherwise."""
 AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.25, 2.0
@@ -171,7 +169,7 @@ class Ends:
         """Open a stream and hear what it tells, until it ends."""
         asked = (_bodies(self._living().items()) or [FollowBody()])[0]
         headers = {"Accept": "text/event-stream"}
-        stream: Any = yield Open("/leases/follow", headers, READ_SECONDS, method="POST", body=asked)
+        stream: Any = yield Open("/leases/follow", headers, self._policy.read_seconds, method="POST", body=asked)
         try:
             if stream.status != _OK:
                 raise _RefusedError(_pause_after(stream.status))

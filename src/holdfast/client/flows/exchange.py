@@ -68,7 +68,7 @@ def exchange(
     """
     pause = RETRY_FIRST_SECONDS
     failing_since: Instant | None = None
-    lost: list[Unreachable] = []
+    lost: tuple[str, str, str] | None = None
     while True:
         sent: Instant = yield NOW
         asked = request if isinstance(request, Send) else request(sent)
@@ -77,7 +77,8 @@ def exchange(
             answer: Answer = yield asked
         except Unreachable as error:
             found = error.with_traceback(None)  # Else this frame and the error would keep each other.
-            lost[:] = [found] if found.was_sent else lost
+            if found.was_sent:
+                lost = found.url, found.problem, found.hint  # Not the error itself: what it came of has our frames.
         else:
             if not passes(answer):
                 return Heard(answer, sent)
@@ -93,8 +94,8 @@ def exchange(
         if longer is not None:
             left = max(left, longer(now, failing, found))
         if pause > left:
-            if is_leaderless and lost:
-                found = lost.pop()  # That nothing happened is true of the last copy alone.
+            if is_leaderless and lost is not None:
+                found = Unreachable(*lost)  # That nothing happened is true of the last copy alone.
             if isinstance(found, Unreachable):
                 try:
                     raise found

@@ -18,8 +18,6 @@ from holdfast.client.values.records import Happened
 from holdfast.errors import Refused, ServerError, Unreachable
 from holdfast.wire.replies import HappenedReply
 
-READ_SECONDS = 45.0
-"""Three times as long as the server is ever silent."""
 AGAIN_SECONDS = 0.1
 AGAIN_SECONDS_MAX = 2.0
 LINE_BYTES_MAX = 16 * 1024 * 1024
@@ -129,7 +127,7 @@ class Follower:
         headers = {"Accept": "text/event-stream"}
         if self._after is not None:
             headers["Last-Event-ID"] = self._after
-        self._stream = yield Open(self._path, headers, READ_SECONDS)
+        self._stream = yield Open(self._path, headers, self._policy.read_seconds)
         if self._stream.status == 200:  # noqa: PLR2004 - the one good answer
             self._was_connected = True
             self._tell_away(None)

@@ -17,7 +17,7 @@ import os
 import socket
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.client import BadStatusLine, HTTPException, HTTPResponse
 from types import TracebackType
@@ -193,6 +193,8 @@ class HttpStream:
         self._pid = os.getpid()
         self._is_closed = False
         self.status = response.status
+        self.on_broken: Callable[[], object] | None = None
+        """Is told that the server was silent, or the connection broke."""
 
     def read(self) -> bytes:
         """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
@@ -203,6 +205,8 @@ class HttpStream:
             if self._is_closed:
                 return b""
             if isinstance(error, _BROKEN):
+                if self.on_broken is not None:
+                    self.on_broken()
                 raise _unreachable(self._url, error) from None
             raise
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from holdfast.client.common.http import Bearer, may_repeat
 from holdfast.client.flows.effects import Open, Send
@@ -73,6 +74,7 @@ class SeveralTransport:
                 tries.go_on_after(at, error)
                 continue
             if stream.status not in NOT_NOW:
+                stream.on_broken = partial(self._addresses.failed, at)
                 return stream
             self._addresses.failed(at)
             if not tries.left:

@@ -23,6 +23,7 @@ of the time for an answer that all of them together leave half of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -58,6 +59,15 @@ class Addresses:
         return Tries(self, self._first, may_repeat=may_repeat)
 
 
+class _Failure(NamedTuple):
+    """What an `Unreachable` says."""
+
+    url: str
+    problem: str
+    hint: str
+    was_sent: bool
+
+
 class Tries:
     """One try at each address, the first one first. Iterate over it; it ends where there is no other to be asked."""
 
@@ -65,7 +75,7 @@ class Tries:
         self._addresses = addresses
         self._first = first
         self._may_repeat = may_repeat
-        self._errors: list[Unreachable] = []
+        self._errors: list[_Failure] = []
         self._refused: Answer | None = None
         """A refusal after which nothing has happened."""
         self._doubtful: Answer | None = None
@@ -84,7 +94,8 @@ class Tries:
         self._addresses.failed(at)
         if error.was_sent and not self._may_repeat:
             return False
-        self._errors.append(error.with_traceback(None))  # Else the frames and the error would keep each other.
+        # Not the error itself: what it came of has the frames of our callers, and they have us.
+        self._errors.append(_Failure(error.url, error.problem, error.hint, error.was_sent))
         return True
 
     def settles(self, at: int, answer: Answer) -> bool:

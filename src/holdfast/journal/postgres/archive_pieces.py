@@ -16,7 +16,7 @@ from holdfast.core.events import ends_of, grants_of, names_of, principal_of
 from holdfast.journal.codec import history_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from holdfast.core.events import Event, Record
     from holdfast.journal.base import Changes
@@ -47,13 +47,12 @@ class ValuesPiece(msgspec.Struct):
     checksums: list[int] = []
     size_bytes: int = 0
 
-    def add(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Add rows."""
-        for key, value in rows:
-            self.keys.append(key)
-            self.values.append(value)
-            self.checksums.append(checksum_of(self.table, key, value))
-            self.size_bytes += len(key) + len(value)
+    def add(self, key: bytes, value: bytes) -> None:
+        """Add a row."""
+        self.keys.append(key)
+        self.values.append(value)
+        self.checksums.append(checksum_of(self.table, key, value))
+        self.size_bytes += len(key) + len(value)
 
     def staged(self) -> tuple[object, ...]:
         """Return it as the store takes it."""
@@ -65,20 +64,15 @@ def values_in_pieces(changes: Iterable[Changes]) -> Iterator[ValuesPiece | None]
     piece = ValuesPiece("", "")
     for each in changes:
         for kind, rows in (("gone", [(key, b"") for key in each.gone]), ("changed", each.changed), ("new", each.new)):
-            for some in _in_slices(rows):
+            for row in rows:
                 if (piece.table, piece.kind) != (each.table, kind) or _is_full(len(piece.keys), piece.size_bytes):
                     if piece.keys:
                         yield piece
                     piece = ValuesPiece(each.table, kind)
-                piece.add(some)
+                piece.add(*row)
         yield None
     if piece.keys:
         yield piece
-
-
-def _in_slices(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[Sequence[tuple[bytes, bytes]]]:
-    for start in range(0, len(rows), PIECE_ROWS):
-        yield rows[start : start + PIECE_ROWS]
 
 
 def _is_full(rows: int, size_bytes: int) -> bool:

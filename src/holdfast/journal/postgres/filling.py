@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.core.events import Granted, Record, grants_of
 from holdfast.core.values import Slot
-from holdfast.journal.base import HEAD, Changes, JournalDamagedError, JournalError, OutcomeUnknownError, Values
+from holdfast.journal.base import HEAD, Changes, JournalDamagedError, OutcomeUnknownError, Values
 from holdfast.journal.codec import FORMAT, decode_batch, encode_batch
 from holdfast.journal.postgres.archive_pieces import RecordsPiece, checksum_of, values_in_pieces
 from holdfast.journal.postgres.driver import LostError
@@ -41,6 +41,8 @@ SLOTS = "slots"
 PIECES = 64
 """How many pieces are staged before they are applied."""
 SOME = 1_024
+GRANTS = 64
+"""How many records are read at once that may each have granted a thousand names."""
 SOME_BYTES = 1024 * 1024
 COMMIT_SECONDS = 60.0
 
@@ -165,18 +167,36 @@ class PostgresFilling:
 
     async def _let_go(self, pruned: int) -> None:
         """Compare who holds what by the history with who does by the state, and let the state be right."""
+        held: dict[int, list[bytes]] = {}
         after = b""
         while rows := await self._ask("fill_read_living", after, SOME):
             after = rows[-1]["name"]
+            for name, seq in rows:
+                held.setdefault(seq, []).append(name)
+        # Each record is read once, however many names it granted.
+        seqs = sorted(held)
+        for start in range(0, len(seqs), GRANTS):
             ended: list[tuple[bytes, int, int]] = []
-            for name, seq, body in rows:
-                lease = self._leases.pop(name.decode(), None)
-                if lease is None or lease.lease_id != _granted(name.decode(), body).lease_id:
-                    ended.append((name, seq, max(pruned, seq + 1)))
-                    if lease is not None:
-                        self._leases[name.decode()] = lease
+            for seq, body in await self._ask("fill_read_grants", seqs[start : start + GRANTS]):
+                (record,) = decode_batch(body)
+                leases = dict(grants_of(record.event))
+                ended += [
+                    (name, seq, max(pruned, seq + 1))
+                    for name in held.pop(seq)
+                    if not self._is_known(name.decode(), leases[name.decode()])
+                ]
             if ended:
                 await self._ask("fill_let_go", *map(list, zip(*ended, strict=True)))
+        if held:
+            raise JournalDamagedError(f"the grant that is record {min(held)} is missing in the history")
+
+    def _is_known(self, name: str, granted: Lease) -> bool:
+        """Tell whether a lease is the one that the state has, and remember that it needs no other grant."""
+        lease = self._leases.get(name)
+        if lease is None or lease.lease_id != granted.lease_id:
+            return False
+        del self._leases[name]
+        return True
 
     async def _hold(self) -> None:
         """Make up a grant for each lease that is older than the history."""
@@ -245,10 +265,3 @@ def _checked(table: str, rows: list[tuple[bytes, bytes, int]]) -> Values:
         if checksum_of(table, key, value) != checksum:
             raise JournalDamagedError(f"a value of the table {table} is not as it was written")
     return Values(table, [(key, value) for key, value, _ in rows])
-
-
-def _granted(name: str, body: bytes | None) -> Lease:
-    if body is None:
-        raise JournalError(f"the grant of {name} is missing in the history")
-    (record,) = decode_batch(body)
-    return dict(grants_of(record.event))[name]

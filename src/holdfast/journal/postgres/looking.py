@@ -10,7 +10,10 @@ A look has a budget in bytes, as the other journals have it (`Spent`): a page ma
 from __future__ import annotations
 
 import asyncio
+import heapq
+from bisect import bisect_right
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record, grants_of, is_history
@@ -19,10 +22,10 @@ from holdfast.journal.codec import decode_batch
 from holdfast.journal.postgres.archive_ground import LOOK_SECONDS, Ground
 from holdfast.journal.postgres.archive_reading import READ_BYTES, read_batches, records_of
 from holdfast.journal.tail.batches import SEARCH_BYTES, SLICE_BYTES, Spent, TailHolds, texts_of
-from holdfast.journal.tail.looking import FOREVER, SEARCH_ROWS, all_held
+from holdfast.journal.tail.looking import FOREVER, SEARCH_ROWS, all_held, is_wanted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from holdfast.core.values import Lease
     from holdfast.journal.archive.reader import Hold
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from holdfast.journal.postgres.lines import Side
     from holdfast.journal.postgres.seat import Mine
 
+NAMES_AT_ONCE = 2_000
+"""How many names are put in order before others have their turn."""
 BEHIND_ALL = b"\xff"
 """It stands behind every name: no byte of UTF-8 is this."""
 
@@ -198,17 +203,41 @@ async def _all_held(ask: Ask, query: HeldQuery, upto: int, tail: TailHolds) -> A
     first, behind = query.prefix.encode(), _behind(query.prefix.encode())
     if query.after is not None:
         first = max(first, query.after.encode() + b"\0")
-    after, is_over = query.after, False
+    names, after, is_over = await _names_in_order(query, tail), "", False
     while not is_over:
         rows = await ask("read_holds", first, behind, min(query.seq, upto), limit)
         holds = [(name.decode(), seq, until) for name, seq, until in rows]
         is_over = len(holds) < limit
         last = None if is_over else holds[-1][0]
-        part = type(query)(seq=query.seq, after=after, prefix=query.prefix, limit=query.limit)
-        for found in all_held(part, holds, tail, last):
+        for found in all_held(query, names.between(after, last), holds, tail):
             yield found
         if last is not None:
             first, after = last.encode() + b"\0", last
+
+
+async def _names_in_order(query: HeldQuery, tail: TailHolds) -> _Names:
+    """Put the names that the tail has in order, some at a time: they may be many, and others have their turn."""
+    runs = []
+    names = iter(tail.spans)
+    while some := list(islice(names, NAMES_AT_ONCE)):
+        runs.append(sorted(name for name in some if is_wanted(query, name)))
+        await asyncio.sleep(0)
+    return _Names(runs)
+
+
+class _Names:
+    """Names in order, as several lists that are."""
+
+    def __init__(self, runs: list[list[str]]) -> None:
+        self._runs = runs
+
+    def between(self, after: str, last: str | None) -> Iterator[str]:
+        """Yield the names after one, up to another or to the end."""
+        return heapq.merge(*(_part(run, after, last) for run in self._runs))
+
+
+def _part(run: list[str], after: str, last: str | None) -> Iterator[str]:
+    return islice(run, bisect_right(run, after), len(run) if last is None else bisect_right(run, last))
 
 
 async def _with_leases(ask: Ask, page: list[Held | Hold]) -> list[Held]:

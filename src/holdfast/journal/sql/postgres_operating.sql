@@ -61,10 +61,12 @@ UPDATE {s}.archive SET pruned = $1, state_rows = state_rows + $2
 SELECT first_seq, last_seq, body FROM {s}.batch WHERE first_seq > $1 ORDER BY first_seq LIMIT $2
 
 -- name: fill_read_living
--- Some names after one that are held by the history that a move brought, with the record of each grant.
-SELECT l.name, l.seq, coalesce(h.body, k.body) AS body FROM {s}.living l
-    LEFT JOIN {s}.history h ON h.seq = l.seq LEFT JOIN {s}.grant_kept k ON k.seq = l.seq
-WHERE l.name > $1 ORDER BY l.name LIMIT $2
+-- Some names after one that are held by the history that a move brought, and the number of each grant.
+SELECT name, seq FROM {s}.living WHERE name > $1 ORDER BY name LIMIT $2
+
+-- name: fill_read_grants
+-- Some grants of that history, by number.
+SELECT seq, body FROM {s}.history WHERE seq = ANY ($1::bigint[])
 
 -- name: fill_let_go
 -- Let some names have been held by a grant until a number, though the history that a move brought does not have the end.

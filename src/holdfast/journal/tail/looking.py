@@ -155,21 +155,20 @@ class Whole:
 def _page_of(reader: Reader, query: HeldQuery, upto: int, tail: TailHolds) -> HeldPage:
     """Return the names that were held, in their order, and where to go on."""
     page: list[Held] = []
-    for found in all_held(query, reader.holds(query, upto), tail):
+    names = sorted(name for name in tail.spans if is_wanted(query, name))
+    for found in all_held(query, names, reader.holds(query, upto), tail):
         if len(page) == query.limit:
             return HeldPage(page, page[-1].name if page else query.after)
         page.extend([found] if isinstance(found, Held) else reader.held([found]))
     return HeldPage(page, None)
 
 
-def all_held(
-    query: HeldQuery, holds: Iterable[Hold], tail: TailHolds, last: str | None = None
-) -> Iterator[Held | Hold]:
+def all_held(query: HeldQuery, names: Iterable[str], holds: Iterable[Hold], tail: TailHolds) -> Iterator[Held | Hold]:
     """Yield who held what by the archive and by the tail, by name: as holds of the archive, or with their leases.
 
-    `last` is the last name that `holds` can have: what the tail has after it comes the next time.
+    `names` are those that the tail has, in their order (`is_wanted`).
     """
-    names = iter(sorted(name for name in tail.spans if _is_wanted(query, name) and (last is None or name <= last)))
+    names = iter(names)
     name = next(names, None)
     for hold in holds:
         while name is not None and name < hold[0]:
@@ -186,7 +185,8 @@ def all_held(
         name = next(names, None)
 
 
-def _is_wanted(query: HeldQuery, name: str) -> bool:
+def is_wanted(query: HeldQuery, name: str) -> bool:
+    """Tell whether a name is asked for."""
     return name.startswith(query.prefix) and (query.after is None or name > query.after)
 
 

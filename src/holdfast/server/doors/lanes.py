@@ -214,7 +214,7 @@ class Lanes:
         self._front = front
         self.routes, self.door = front.routes, front.door
         self.whole_methods = front.door.whole_methods
-        self._settling_ms = front.turns.settling_ms
+        self._turns, self._settling_ms = front.turns, front.turns.settling_ms
         self._read_date()
 
     def _principal_of(self, request: Request) -> str | None:
@@ -298,7 +298,7 @@ class Lanes:
             self.debtors[who] = self.now_ms() + min(int(DEBT_TIMES * own_seconds * 1000), DEBT_MS_MAX)
 
     def _not_own_seconds(self) -> float:
-        before_ms, self._settling_ms = self._settling_ms, self._front.turns.settling_ms
+        before_ms, self._settling_ms = self._settling_ms, self._turns.settling_ms
         return self._pauses.since_last() + (self._settling_ms - before_ms) / 1000
 
     def is_in_debt(self, who: object) -> bool:

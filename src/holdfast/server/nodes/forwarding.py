@@ -152,10 +152,7 @@ class Forwarding(Finder[Row]):
 
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
         """Refuse a request in the words of its route. It rests on no state, so it is said at once."""
-        words: Envelope = envelope
-        with contextlib.suppress(Problem):
-            words = self.find(request.method, request.path)[0].operation.refusal
-        reply(request, *words(problem, request))
+        reply(request, *self._words_of(request)(problem, request))
 
     def is_in_pieces(self, request: Request) -> bool:
         """Tell whether a request is for a stream."""
@@ -229,7 +226,9 @@ class Forwarding(Finder[Row]):
         body = request.body
         may_wait = b"wait" in body or _BACKSLASH in body
         request.on_disconnect = partial(self._left, pending) if may_wait and pending.reply is not None else None
-        link.ask(pending, client, self._read_ms())
+        if not link.ask(pending, client, self._read_ms()):
+            text = "The leader takes no request as large as this: its settings are others than those of this node."
+            self._answer_problem(pending, Problem("invalid_input", text, status=413))
 
     def _hold(self, pending: Pending) -> None:
         """Hold a request until somebody can answer it, or give it up."""
@@ -239,13 +238,15 @@ class Forwarding(Finder[Row]):
         if not self._held.put(pending):
             self._give_up(pending)
             return
-        pending.request.on_disconnect = partial(self._left, pending)
+        if pending.reply is not None:
+            pending.request.on_disconnect = partial(self._left, pending)
         self._tick_soon()
         self.hand_over_soon()
 
     def _left(self, pending: Pending) -> None:
         """Know that nobody waits for it any more."""
         pending.is_answered = True
+        pending.request.on_disconnect = None
         self._held.drop(pending)
         if self._link is not None:
             self._link.drop(pending)
@@ -256,11 +257,16 @@ class Forwarding(Finder[Row]):
 
     def _give_up(self, pending: Pending) -> None:
         code, text = ("outcome_unknown", UNKNOWN) if pending.is_uncertain else ("not_leader", NOT_LEADER)
-        request = pending.request
-        words: Envelope = envelope
+        self._answer_problem(pending, Problem(code, text, retry_after_ms=RETRY_MS))
+
+    def _answer_problem(self, pending: Pending, problem: Problem) -> None:
+        pending.answer(*self._words_of(pending.request)(problem, pending.request))
+
+    def _words_of(self, request: Request) -> Envelope:
+        """Return what puts a problem into the words of a request's route."""
         with contextlib.suppress(Problem):
-            words = self.find(request.method, request.path)[0].operation.refusal
-        pending.answer(*words(Problem(code, text, retry_after_ms=RETRY_MS), request))
+            return self.find(request.method, request.path)[0].operation.refusal
+        return envelope
 
     def hand_over_soon(self) -> None:
         """Look whether somebody can answer what is held."""
@@ -314,7 +320,9 @@ class Forwarding(Finder[Row]):
         """Take the whole answer to a request."""
         if answer.status == _UNAVAILABLE and b'"not_leader"' in answer.body:
             # This copy was not decided: the request waits as if it had not been sent.
-            link.rest()
+            if link.has_room():
+                link.rest()
+                self._node.look_soon()
             self._hold(pending)
             return
         if answer.principal is not None or answer.status == _UNAUTHORISED:

@@ -78,8 +78,6 @@ class Life:
         `jitter_ms` draws how long to wait before the seat is taken. `known` hears of the authority's key.
         """
         self._node = node
-        self.has_looked = asyncio.Event()
-        """Set when a look at the store has succeeded."""
         self._journals = journals
         self._tenures = tenures
         self._clock = clock
@@ -95,6 +93,8 @@ class Life:
         self._others = 0
         """How many other nodes told the store of themselves of late."""
         self._reported_ms: int | None = None
+        self._cannot_lead: str | None = None
+        """Why this node could not lead when it tried last; None if it could, or another leads."""
         self._lost_epoch: int | None = None
         """The epoch under which the seat was last taken by another, while we tried."""
 
@@ -143,9 +143,10 @@ class Life:
             await self._report()
         seen = self._watcher.see(seat, self._clock.monotonic_ms(), is_ours_over=not self._ending)
         self._log.saw(seat, seen)
-        self._node.trouble = None
+        if seen.leader is not None:
+            self._cannot_lead = None
+        self._node.trouble = self._cannot_lead
         self._node.tell(seen.leader, None)
-        self.has_looked.set()
         if seen.why_take is not None:
             await self._take(seat, seen)
 
@@ -194,9 +195,10 @@ class Life:
         except Exception as error:  # noqa: BLE001 - Whatever it is, another node may do better, or this one later.
             pause_ms = AGAIN_MS if isinstance(error, (*_AWAY, OutcomeUnknownError)) else ALONE_MS
             self._watcher.leave_alone(self._clock.monotonic_ms() + pause_ms)
-            self._log.could_not_lead(error)
+            self._cannot_lead = self._node.trouble = self._log.could_not_lead(error)
             return
         self._log.leads(tenure.seat, seen)
+        self._cannot_lead = self._node.trouble = None
         self._node.tell(None, tenure)
         try:
             why = await self._lead(tenure)

@@ -81,10 +81,12 @@ class NodeLog:
             self._lost = words
             log.warning("this node does not take the seat: %s", words)
 
-    def could_not_lead(self, error: Exception) -> None:
-        """The seat was taken, or nearly, and nothing could be served from it."""
+    def could_not_lead(self, error: Exception) -> str:
+        """The seat was taken, or nearly, and nothing could be served from it. Return it in words."""
         is_ours = isinstance(error, JournalError | OSError)
-        log.error("this node could not begin to lead: %s", _words_of(error), exc_info=None if is_ours else error)
+        why = f"this node could not begin to lead: {_words_of(error)}"
+        log.error("%s", why, exc_info=None if is_ours else error)
+        return why
 
     def leads(self, seat: Seat, seen: Seen) -> None:
         """A tenure began."""

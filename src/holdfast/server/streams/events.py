@@ -1,8 +1,8 @@
 """GET /events: everything that happens but renewals, in order, from any place on. Server-sent events.
 
-One frame is one record, or a part of a large one (`frames`); the last has the record's number as its `id`, so that a
-reader that comes back with `Last-Event-ID` misses nothing and sees nothing twice. What is no longer kept, or never was,
-is told as `resync`. One whose token is shut out hears nothing more.
+One frame is one record, or a part of a large one (`frames`); the last has the record's number as its `id` (`ids`), so
+that a reader that comes back with `Last-Event-ID` misses nothing and sees nothing twice. What is no longer kept, or
+never was, is told as `resync`. One whose token is shut out hears nothing more.
 
     catch up ──► listen ──► catch up to there ──► live
        ▲                                            │
@@ -24,7 +24,7 @@ from holdfast.engine.build import JournalError
 from holdfast.engine.feed import EVERYTHING
 from holdfast.server.operations.parts import LABEL
 from holdfast.server.render import encode
-from holdfast.wire.problems import Problem
+from holdfast.server.streams.ids import Ids, Place, parse_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -48,14 +48,14 @@ SLICE_RECORDS = 500
 """How many records a reader looks at before others have their turn, at most."""
 KEEPALIVE_SECONDS = 15
 KEEPALIVE = b": keepalive\n\n"
-NUMBER_DIGITS_MAX = 16
 
 
 def events(api: Api, call: Call) -> Events:
     """GET /events: let a reader in, or raise why not."""
     prefix = _prefix(call.query.get("prefix"), call.caller)
     # The header first: a browser that comes back on its own repeats the address it began with.
-    after = _after(_header(call.request) or call.query.get("after"))
+    said = _header(call.request) or call.query.get("after")
+    after = None if said is None else parse_id(said)
     api.streams.count_in(call.caller.principal, call.caller.share)
     return Events(api, call, prefix, call.query.get(LABEL, frozenset()), after)
 
@@ -73,14 +73,6 @@ def _prefix(wanted: str | None, caller: Caller) -> str:
     return wanted or caller.prefix
 
 
-def _after(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or len(text) > NUMBER_DIGITS_MAX:
-        raise Problem("invalid_input", "after and Last-Event-ID are the number of a record.")
-    return int(text)
-
-
 class Events:
     """One reader: of names that start with `prefix` and claims that have all `labels`, after the record `after`.
 
@@ -88,7 +80,7 @@ class Events:
     """
 
     def __init__(
-        self, api: Api, call: Call, prefix: str, labels: frozenset[tuple[str, str]], after: int | None
+        self, api: Api, call: Call, prefix: str, labels: frozenset[tuple[str, str]], after: Place | None
     ) -> None:
         self._api = api
         self._authorization = call.request.authorization
@@ -104,12 +96,15 @@ class Events:
         """Yield what was missed, then what happens, until the token is shut out or the server stops."""
         with contextlib.suppress(JournalError):
             newest = await self._newest()
-            self._sent = newest if self._after is None else self._after
-            yield b": from %d\n\n" % self._sent
-            if self._sent > newest:
-                # A number of another journal, or of one that was put back from a backup.
+            ids = self._api.frames.ids = Ids.of_state(self._api.engine.state)
+            after = Place(ids.count, newest) if self._after is None else self._after
+            self._sent = after.seq
+            if self._sent > newest or not ids.is_known(after):
+                # A number of another journal, or of one that lost records or was put back from a backup.
                 self._sent = newest
-                yield _resync(newest)
+                yield self._resync()
+            # One that is cut off before the first event goes on from here.
+            yield b": from %d\nid: %b\n\n" % (self._sent, ids.of(self._sent))
             while self._listener is None or self._listener.fell_behind:
                 while (newest := await self._newest()) - self._sent > NEAR and self._is_let_in():
                     async for frames in self._missed(newest):
@@ -136,7 +131,7 @@ class Events:
             if self._sent < engine.journal.history_begins_after:
                 # Dropped before the reader came, or while it read.
                 self._sent = engine.journal.history_begins_after
-                yield _resync(self._sent)
+                yield self._resync()
                 continue
             if not records:
                 self._sent = upto
@@ -186,6 +181,11 @@ class Events:
         if gathered:
             yield b"".join(gathered)
 
+    def _resync(self) -> bytes:
+        """Return the frame that says: what was before this number is not all told, look anew."""
+        id_, seq = self._api.frames.ids.of(self._sent), self._sent
+        return b"id: %b\nevent: resync\ndata: %b\n\n" % (id_, encode({"seq": seq}))
+
     def _is_let_in(self) -> bool:
         return self._api.is_still_let_in(self._authorization)
 
@@ -213,8 +213,3 @@ def _at_hand(first: Record, listener: Listener) -> Iterator[Record]:
     yield first
     while (happening := listener.at_hand()) is not None:
         yield happening[0]
-
-
-def _resync(seq: int) -> bytes:
-    """Return the frame that says: what was before this number is not all told, look anew."""
-    return b"id: %d\nevent: resync\ndata: %b\n\n" % (seq, encode({"seq": seq}))

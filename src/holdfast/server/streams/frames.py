@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 from holdfast.core.values import has_labels
 from holdfast.server.render import encode
 from holdfast.server.streams.happenings import concerned, labels_of, said
+from holdfast.server.streams.ids import Ids
 
 if TYPE_CHECKING:
     from holdfast.core.events import Record
@@ -159,6 +160,8 @@ class Frames:
         self._newest: tuple[int, Changes] = 0, []
         """The changes of the record that was looked at last: the next reader most likely looks at the same."""
         self._turn = asyncio.Lock()
+        self.ids = Ids()
+        """How the numbers of records are told. The same for all readers."""
 
     def of(self, record: Record, prefix: str, labels: Labels) -> Seen:
         """Return what readers of a prefix and labels see of a record. Of a large one it is to be found out yet."""
@@ -189,7 +192,7 @@ class Frames:
                 part = self._made(seen, number)
                 await asyncio.sleep(0)
         parts = len(seen.ends)
-        begin = b"id: %d\n" % seen.seq if number == parts - 1 else b""
+        begin = b"id: %b\n" % self.ids.of(seen.seq) if number == parts - 1 else b""
         which = b"" if parts == 1 else b'"part":%d,"parts":%d,' % (number + 1, parts)
         return b'%bevent: change\ndata: {"seq":%d,%b"changes":[%b]}\n\n' % (begin, seen.seq, which, part)
 

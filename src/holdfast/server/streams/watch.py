@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.events import Ended, Granted, Renewed, Transferred
+from holdfast.engine.build import JournalError
 from holdfast.server.access.claimsecrets import is_own
 from holdfast.server.render import encode
 from holdfast.server.times import rfc3339
@@ -59,7 +60,10 @@ class Watch:
 
         A token that is revoked ends the listener. One that expires is found out at the next frame or comment.
         """
-        self._token, frame = await self._api.engine.look(self._first)
+        try:
+            self._token, frame = await self._api.engine.look(self._first)
+        except JournalError:
+            return  # Nothing can be told now; whoever comes again is told why, or is served.
         yield frame
         while True:
             try:

@@ -3,8 +3,9 @@
     accepted ──► Doorkeeper, counted as a stranger ──┬─► Lane       anything that is not the prefix
                                                      └─► LinkEnd    the prefix of a link
 
-It keeps no more than the length of the prefix, and has the time that a connection may be idle. Where the server speaks
-TLS it takes the place of the handshake, and looks at what was encrypted. A server on a directory has none of this.
+It keeps no more than the prefix, reads no more at once than a lane, and has the time that a connection may be idle.
+Where the server speaks TLS it takes the place of the handshake, and looks at what was encrypted. A server on a
+directory has none of this.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.server.nodes.link.leader import LinkServer
 
 
-class Doorkeeper(asyncio.Protocol):
+class Doorkeeper(asyncio.BufferedProtocol):
     """One connection before its first bytes."""
 
     __slots__ = (
@@ -62,9 +63,13 @@ class Doorkeeper(asyncio.Protocol):
         elif self._lanes.add(self) > 0:
             self._become_lane(b"")
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
+        """Return where the next bytes go: as much as a lane reads at once, and no more."""
+        return self._lanes.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Look at what came, and let go."""
-        seen = self._seen + data
+        seen = self._seen + self._lanes.buffer[:nbytes].tobytes()
         if seen.startswith(PREFIX):
             self._let_go()
             self._links.begin(self._lanes, self._transport, seen[len(PREFIX) :])

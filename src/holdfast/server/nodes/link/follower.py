@@ -92,6 +92,8 @@ class Link(Framed):
         """Done when the leader takes requests; fails if that never comes."""
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._number = 0
+        self._asked_bytes_max = 0
+        """The largest frame with a request that the leader takes."""
         self._unanswered: dict[int, Pending] = {}
         self._rests_until_ms = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -138,13 +140,12 @@ class Link(Framed):
         """Ask nothing for a moment: the leader refuses."""
         self._rests_until_ms = self.lanes.now_ms() + REST_MS
 
-    def ask(self, pending: Pending, client: str, now_ms: int) -> None:
-        """Hand over a request."""
+    def ask(self, pending: Pending, client: str, now_ms: int) -> bool:
+        """Hand over a request. False: it is larger than the leader takes, and nothing of it was sent."""
         request = pending.request
         headers = request.headers
         self._number = number = pending.number = self._number + 1
-        self._unanswered[number] = pending
-        self.send(
+        data = framed(
             Asked(
                 number,
                 request.method,
@@ -159,6 +160,11 @@ class Link(Framed):
                 pending.inbox is not None,
             )
         )
+        if len(data) > self._asked_bytes_max:
+            return False
+        self._unanswered[number] = pending
+        self.send_data(data)
+        return True
 
     def drop(self, pending: Pending) -> None:
         """Tell the leader that nobody waits for this one any more."""
@@ -185,6 +191,7 @@ class Link(Framed):
             self.send(self._handshake.answer(frame))
             self._handshake = None
         elif isinstance(frame, Welcome) and self._handshake is None and not self.opened.done():
+            self._asked_bytes_max = frame.asked_bytes_max
             self.opened.set_result(None)
         elif not isinstance(frame, Ping):
             raise BadFrameError(f"{type(frame).__name__} is not said now")

@@ -136,9 +136,12 @@ class Framed(asyncio.Protocol):
 
     def send(self, frame: ToLeader | ToFollower) -> None:
         """Send a frame, with all others of this turn."""
+        self.send_data(framed(frame))
+
+    def send_data(self, data: bytes) -> None:
+        """Send a frame that is bytes already."""
         if not self._out:
             self.loop.call_soon(self.flush)
-        data = framed(frame)
         self._out.append(data)
         self._out_bytes += len(data)
         if self._out_bytes > UNSENT_BYTES_MAX:

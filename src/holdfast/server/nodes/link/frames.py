@@ -74,6 +74,9 @@ class Proof(_Frame, tag=3):
 class Welcome(_Frame, tag=4):
     """The leader takes requests from now on."""
 
+    asked_bytes_max: int
+    """The largest frame with a request that it takes. Settings may differ: what is larger is not sent."""
+
 
 class Ping(_Frame, tag=5):
     """The sender is still here."""

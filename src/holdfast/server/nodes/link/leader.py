@@ -130,9 +130,9 @@ class LinkServer:
         self.node.links = len(self._open)
 
     def end_all(self) -> None:
-        """End all links: the tenure is over, and what was owed was answered."""
+        """End all links, for the tenure is over: each as soon as all that was asked over it is answered."""
         for end in [*self._unproved, *self._open]:
-            end.end()
+            end.shutdown()
 
 
 class LinkEnd(Framed):
@@ -169,7 +169,7 @@ class LinkEnd(Framed):
         self.end(at_once=True)
 
     def shutdown(self) -> None:
-        """End it when all that was asked is answered, for the server stops."""
+        """End it when all that was asked is answered: the tenure is over, or the server stops."""
         self._is_stopping = True
         self._end_if_done()
 
@@ -183,10 +183,10 @@ class LinkEnd(Framed):
         if not self.is_known:
             if self._ticks > HANDSHAKE_TICKS_MAX:
                 self.abort()
-        elif not self._is_current():
-            self.end()
-        else:
-            self.tick()
+            return
+        if not self._is_current():
+            self.shutdown()
+        self.tick()
 
     @property
     def must_not_read(self) -> bool:
@@ -246,7 +246,7 @@ class LinkEnd(Framed):
             self.is_known = True
             self.decoder.bytes_max = server.asked_bytes_max
             server.proved(self)
-            self.send(Welcome())
+            self.send(Welcome(server.asked_bytes_max))
         else:
             raise BadFrameError(f"{type(frame).__name__} is not said before the proof")
 
@@ -339,6 +339,7 @@ class LinkEnd(Framed):
             stream.leave()
         elif request is not None:
             _tell_gone(request)
+        self._end_if_done()
 
     # What goes out.
 
@@ -346,6 +347,8 @@ class LinkEnd(Framed):
         """Answer, unless nobody waits for it any more."""
         if not isinstance(request, Linked) or self._asked.pop(request.number, None) is None:
             return
+        # It may be in a circle with the place that it waited at.
+        request.on_disconnect = None
         if len(body) > LARGE_ANSWER_BYTES and (
             self.unsent_bytes > ANSWERS_BYTES_MAX or len(body) > ANSWER_BYTES_MAX - ASKED_SPARE_BYTES
         ):

@@ -1,0 +1,227 @@
+"""What one client can make a follower keep: large bodies, large answers, and what a link does not take."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from holdfast.server.doors.request import Request, request_from
+from holdfast.server.nodes import bearers
+from holdfast.server.nodes.bearers import Bearers, LargeBodies
+from holdfast.server.nodes.link import framed
+from holdfast.wire.problems import Problem
+from tests.nodes.linked import ANA, Caller, OneNode, nodes, run, two_nodes, until
+from tests.support.checks import refused
+
+NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seconds": 60}
+
+
+def test_a_known_bearer_may_send_a_large_body(tmp_path: Path) -> None:
+    """N-30: who was let in through this follower before may send as much as at the leader; the leader judges it."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (_, follower):
+            caller = await follower.call()
+            await caller.ask("GET", "/locks/a")
+            answer = await caller.ask("POST", "/claims", NAMES)
+            assert answer.status == 200 and len(answer.json()["claims"]) == 400
+            assert len(follower.forwarding._bodies) == 0
+
+    run(test)
+
+
+def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
+    """N-30: beyond a few from one address the large body of one whom nobody knows is refused before it is read."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (_, follower):
+            announced = (
+                "POST /claims HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer wrong-token-of-a-stranger\r\n"
+            )
+            announced += "Content-Type: application/json\r\nContent-Length: 30000\r\n\r\n"
+            strangers = [await follower.call() for _ in range(bearers.PER_PLACE_MAX)]
+            for stranger in strangers:
+                stranger.writer.write(announced.encode())
+            await until(lambda: len(follower.forwarding._bodies) == bearers.PER_PLACE_MAX)
+            one_more = await follower.call()
+            one_more.writer.write(announced.encode())
+            refused(await one_more.answer(), 503, "overloaded")
+            known = await follower.call()
+            await known.ask("GET", "/locks/a")
+            assert (await known.ask("POST", "/claims", NAMES)).status == 200
+            # One whose body is complete frees its place; the leader then says who it is not.
+            strangers[0].writer.write(b" " * 30_000)
+            refused(await strangers[0].answer(), 401, "authentication_failed")
+            assert len(follower.forwarding._bodies) == bearers.PER_PLACE_MAX - 1
+
+    run(test)
+
+
+def test_places_for_large_bodies_are_freed_in_time() -> None:
+    """N-30: number, bytes and place are bounded; a body that never becomes complete frees its place when time is up."""
+    bodies = LargeBodies(30)
+    for number in range(bearers.BODIES_MAX):
+        bodies.take(f"{number}", f"place {number}", 1_000, now_ms=number)
+    with pytest.raises(Problem, match="large bodies"):
+        bodies.take("one more", "elsewhere", 1_000, now_ms=100)
+    bodies.take("later", "elsewhere", 1_000, now_ms=30_001)
+    assert len(bodies) == bearers.BODIES_MAX and bodies.bytes == bearers.BODIES_MAX * 1_000
+    for number in range(bearers.BODIES_MAX):
+        bodies.free(f"{number}")
+    bodies.free("later")
+    assert len(bodies) == bodies.bytes == 0 and not bodies._from
+    bodies.take("large", "a", bearers.BODIES_BYTES_MAX, now_ms=0)
+    with pytest.raises(Problem, match="large bodies"):
+        bodies.take("one byte", "b", 1, now_ms=0)
+
+
+def test_bearers_are_few_and_forgotten() -> None:
+    """N-30: so many bearer tokens are remembered, none that is long, and none that was refused since."""
+    known = Bearers()
+
+    def request(bearer: bytes) -> Request:
+        made = request_from(b"GET", b"/", b"", {b"authorization": bearer}, b"")
+        made.on_known = lambda _principal: None
+        return made
+
+    for number in range(bearers.BEARERS_MAX + 1):
+        known.note(b"Bearer %d" % number, "ana")
+    assert not known.knows(request(b"Bearer 0")) and known.knows(request(b"Bearer 1"))
+    known.note(b"Bearer 1", None)
+    assert not known.knows(request(b"Bearer 1"))
+    known.note(b"x" * 1_000, "ana")
+    assert len(known._known) == bearers.BEARERS_MAX - 1
+
+
+def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-31: what the leader does not take is not written without end: requests are held, and answered later."""
+    monkeypatch.setattr(framed, "UNSENT_BYTES_MAX", 65_536)
+
+    async def test() -> None:
+        async with nodes(tmp_path, 2) as (leader, follower):
+            await leader.start_leading_behind_proxy()
+            assert leader.proxy is not None
+            follower.follow(leader.shelf.seat, f"http://127.0.0.1:{leader.proxy.port}")
+            await until(lambda: follower.node.is_linked)
+            link = follower.forwarding._link
+            assert link is not None
+            link.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+            callers = await _known(follower, 200)
+            leader.proxy.hold()
+            body = b'{"ttl_seconds": 60}' + b" " * 16_000
+            for number, caller in enumerate(callers):
+                caller.send("POST", f"/locks/n{number}/acquire", body, Idempotency_Key=f"k{number}")
+            await until(lambda: link.writing_pauses and len(follower.forwarding._held) > 0)
+            assert link.unsent_bytes < 65_536 + 100_000
+            leader.proxy.mend()
+            answers = [await caller.answer() for caller in callers]
+            assert {answer.json()["status"] for answer in answers} == {"acquired"}
+            assert sorted(answer.json()["fencing_token"] for answer in answers) == list(range(1, 201))
+
+    run(test)
+
+
+async def _known(node: OneNode, count: int) -> list[Caller]:
+    callers = [await node.call() for _ in range(count)]
+    for caller in callers:
+        assert (await caller.ask("GET", "/locks/a", token=ANA)).status == 200
+    return callers
+
+
+def test_a_leader_reads_no_more_while_its_answers_are_not_taken(tmp_path: Path) -> None:
+    """N-31: while a follower takes no answers the leader takes no requests from it, and goes on when it does."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            (end,) = leader.links._open
+            end.pause_writing()
+            caller = await follower.call()
+            caller.send("POST", "/locks/a/acquire", {"ttl_seconds": 60})
+            await asyncio.sleep(0.05)  # Nothing may happen, and no state says that nothing did.
+            assert leader.tenure is not None and leader.tenure.engine.state.lease_of("a") is None
+            end.resume_writing()
+            assert (await caller.answer()).json()["status"] == "acquired"
+
+    run(test)
+
+
+def test_a_request_that_the_leader_does_not_take_costs_nobody_the_link(tmp_path: Path) -> None:
+    """N-30: what is too large for the leader's settings is refused by the follower, and the link stays."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            link = follower.forwarding._link
+            assert link is not None
+            caller = await follower.call()
+            await caller.ask("GET", "/locks/a")
+            link._asked_bytes_max = 20_000
+            refused(await caller.ask("POST", "/claims", NAMES), 413, "invalid_input")
+            assert (await caller.ask("GET", "/locks/a")).status == 200
+            assert follower.forwarding._link is link and leader.node.links == 1
+
+    run(test)
+
+
+def test_the_first_read_of_a_connection_is_no_larger_than_any(tmp_path: Path) -> None:
+    """N-29: one who sends much before anybody has looked makes a node keep as little as a lane does."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, _):
+            caller = await leader.call()
+            caller.send("GET", "/locks/a/watch")
+            await caller.read_until(b'"released"')
+            other = await leader.call()
+            for _ in range(1_000):
+                other.send("GET", "/healthz")
+            kept = 0
+
+            def look() -> bool:
+                nonlocal kept
+                kept = max([kept, *(len(getattr(each, "_unread", b"")) for each in leader.lanes.connections)])
+                answered: int = other.reader._buffer.count(b"HTTP/1.1 200")  # type: ignore[attr-defined]
+                return answered >= 300
+
+            await until(look)
+            assert kept <= 8_192, kept
+
+    run(test)
+
+
+def test_large_answers_come_whole(tmp_path: Path) -> None:
+    """N-29: an answer of hundreds of kilobytes comes through a follower as the leader gave it."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path, metadata_chars_max=10_000) as (leader, follower):
+            claimer, here, there = await leader.call(), await follower.call(), await leader.call()
+            for number in range(60):
+                body = {"ttl_seconds": 600, "metadata": "x" * 10_000}
+                await claimer.ask("POST", f"/locks/n{number}/acquire", body)
+            seen, direct = await here.ask("GET", "/locks"), await there.ask("GET", "/locks")
+            assert len(seen.body) > 600_000
+            assert [lock["lock_name" if "lock_name" in lock else "name"] for lock in seen.json()["locks"]] == [
+                lock["lock_name" if "lock_name" in lock else "name"] for lock in direct.json()["locks"]
+            ]
+
+    run(test)
+
+
+def test_large_answers_that_a_follower_does_not_take_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N-31: once too much waits in a link, a large answer is refused: it was a look, and can be asked for again."""
+    from holdfast.server.nodes.link import leader as leaders_end
+
+    monkeypatch.setattr(leaders_end, "ANSWERS_BYTES_MAX", -1)
+
+    async def test() -> None:
+        async with two_nodes(tmp_path, metadata_chars_max=10_000) as (leader, follower):
+            claimer, here = await leader.call(), await follower.call()
+            for number in range(10):
+                await claimer.ask("POST", f"/locks/n{number}/acquire", {"ttl_seconds": 600, "metadata": "x" * 10_000})
+            refused(await here.ask("GET", "/locks"), 503, "overloaded")
+            assert (await here.ask("GET", "/locks/n1")).status == 200
+
+    run(test)

@@ -1,0 +1,267 @@
+"""Whole nodes in one process, on real sockets and a journal in memory: who answers what at which door (N-34)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.journal.base import JournalUnavailableError, Peer, Seat
+from holdfast.journal.sharedmemory import SharedMemoryJournal, SharedShelf
+from holdfast.server.access.auth import StaticTokens
+from holdfast.server.starting.clustered import Clustered, secret_of
+from holdfast.server.starting.exits import EX_USAGE, StartError
+from holdfast.server.starting.listening import listen
+from holdfast.settings import Settings
+from tests.nodes.linked import ANA, Caller, until
+from tests.support.http import Answer
+
+TOKENS = f"ana:{ANA}:read+claim+admin"
+
+
+class Away(SharedMemoryJournal):
+    """A journal whose store nobody reaches."""
+
+    async def look(self) -> Seat:
+        raise JournalUnavailableError("look: no way there")
+
+
+class Serving:
+    """A node that serves."""
+
+    def __init__(self, name: str, shelf: SharedShelf, directory: Path, tokens: str, **settings: Any) -> None:  # noqa: ANN401 - any setting
+        self.settings = Settings(
+            listen=settings.pop("listen", "127.0.0.1:0"),
+            data=directory,
+            store="postgresql://unused/unused",
+            node_name=name,
+            takeover_seconds=1,
+            **settings,
+        )
+        self.said: list[str] = []
+        self.journal: type[SharedMemoryJournal] = SharedMemoryJournal
+        self._shelf = shelf
+        self.listener = listen(self.settings)
+        self.port: int = self.listener.getsockname()[1]
+        static = StaticTokens.parse(tokens)
+        try:
+            self.whole = Clustered(
+                self.settings, static, None, self.listener, say=self.said.append, journals=self._journals
+            )
+        except StartError:
+            self.listener.close()
+            raise
+        self.greeted = asyncio.Event()
+        self.task = asyncio.ensure_future(self.whole.run(self.listener, self.greeted.set))
+
+    def _journals(self, me: Peer) -> Callable[[str], SharedMemoryJournal]:
+        return lambda tenure: self.journal(self._shelf, me, tenure=tenure)
+
+    @property
+    def leads(self) -> bool:
+        return self.whole.node.tenure() is not None
+
+    async def ask(self, method: str, path: str, body: object = None, **options: Any) -> Answer:  # noqa: ANN401 - passed on
+        """Ask it, on a connection of its own."""
+        caller = Caller(*await asyncio.open_connection("127.0.0.1", self.port))
+        try:
+            return await caller.ask(method, path, body, **options)
+        finally:
+            caller.close()
+
+    async def stop(self) -> None:
+        """Tell it to stop, as a signal would, and wait until it has."""
+        self.whole.server.should_exit = True
+        await self.task
+        self.listener.close()
+
+
+def read(path: str) -> str:
+    """Read a token."""
+    return Path(path).read_text(encoding="utf-8").strip()
+
+
+@asynccontextmanager
+async def cluster(directory: Path, *names: str, tokens: str = TOKENS, **settings: Any) -> AsyncIterator[list[Serving]]:  # noqa: ANN401 - any setting
+    """Nodes on one shelf; the first leads, and the others have a link to it."""
+    shelf = SharedShelf()
+    nodes: list[Serving] = []
+    try:
+        for name in names:
+            nodes.append(Serving(name, shelf, directory / name, tokens, **settings))
+            await until(lambda: nodes[0].leads)
+        for node in nodes[1:]:
+            await until(lambda node=node: node.whole.node.is_linked)  # type: ignore[misc] # a name of its own for each
+        yield nodes
+    finally:
+        for node in nodes:
+            await node.stop()
+
+
+def test_every_node_says_how_it_is(tmp_path: Path) -> None:
+    """The leader alone answers 200 to /health/leader; a follower with a link is ready; all are alive (N-34)."""
+
+    async def test() -> None:
+        async with cluster(tmp_path, "a", "b") as (a, b):
+            await until(lambda: (a.whole.node.tenure().engine.proven_ms_ago() or 0) < 1_000)  # type: ignore[union-attr]
+            seen = {
+                path: [(await node.ask("GET", path, token=None)).status for node in (a, b)]
+                for path in ("/health/leader", "/readyz", "/healthz", "/health")
+            }
+            assert seen == {
+                "/health/leader": [200, 503],
+                "/readyz": [200, 200],
+                "/healthz": [200, 200],
+                "/health": [200, 200],
+            }
+            told = (await b.ask("GET", "/health/leader", token=None)).json()
+            assert told["status"] == "not_leader" and "node a leads" in told["details"]
+
+    asyncio.run(test())
+
+
+def test_replies_name_the_node_and_the_epoch(tmp_path: Path) -> None:
+    """Whoever answers says its own name, and under which epoch it was decided (N-34)."""
+
+    async def test() -> None:
+        async with cluster(tmp_path, "a", "b") as (a, b):
+            for node, name in ((a, "a"), (b, "b")):
+                answer = await node.ask("POST", f"/locks/{name}/acquire", {"ttl_seconds": 60})
+                assert answer.status == 200
+                assert (answer.headers["Holdfast-Node"], answer.headers["Holdfast-Epoch"]) == (name, "1")
+
+    asyncio.run(test())
+
+
+def test_who_is_told_to_stop_hands_over(tmp_path: Path) -> None:
+    """A leader that is told to stop ends well, and the other leads under the next epoch with all that was granted."""
+
+    async def test() -> None:
+        async with cluster(tmp_path, "a", "b") as (a, b):
+            granted = await a.ask("POST", "/locks/job/acquire", {"ttl_seconds": 60})
+            await a.stop()
+            answer = await b.ask("GET", "/locks/job")
+            assert answer.json()["fencing_token"] == granted.json()["fencing_token"]
+            assert answer.headers["Holdfast-Epoch"] == "2" and b.leads
+
+    asyncio.run(test())
+
+
+def test_the_first_token_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no token is, the first leader makes one for the user of its machine; no later one makes another."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    async def test() -> None:
+        async with cluster(tmp_path, "a", "b", tokens="") as (a, b):
+            (said,) = a.said
+            token = read(said.rpartition(" is in ")[2])
+            assert (await b.ask("POST", "/locks/job/acquire", {"ttl_seconds": 60}, token=token)).status == 200
+            await a.stop()
+            await until(lambda: b.leads)
+            assert (await b.ask("GET", "/locks/job", token=token)).status == 200
+            assert b.said == []
+
+    asyncio.run(test())
+
+
+def test_an_open_address_without_a_token_lets_nobody_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On an address for others no token is made: the node leads, lets nobody in, and says what to do."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    async def test() -> None:
+        open_to_all = {"listen": "0.0.0.0:0", "advertise": "http://127.0.0.1:1"}
+        async with cluster(tmp_path, "a", tokens="", **open_to_all) as (a,):
+            assert (await a.ask("GET", "/locks", token=ANA)).status == 401
+            assert a.said == []
+
+    asyncio.run(test())
+    assert any("HOLDFAST_TOKENS" in record.message for record in caplog.records)
+    assert not (tmp_path / "config").exists()
+
+
+def test_a_node_without_a_store_is_alive_and_not_ready(tmp_path: Path) -> None:
+    """A node that cannot reach its store serves at once: alive, not ready, and it says since when and why."""
+
+    async def test() -> None:
+        node = Serving("a", SharedShelf(), tmp_path, TOKENS)
+        node.whole._life._journal = Away(SharedShelf(), node.whole.node.me, tenure="none")
+        try:
+            await node.greeted.wait()
+            await until(lambda: node.whole.node.trouble is not None)
+            assert (await node.ask("GET", "/healthz", token=None)).status == 200
+            ready = await node.ask("GET", "/readyz", token=None)
+            assert ready.status == 503 and "no way there" in ready.json()["details"]
+        finally:
+            await node.stop()
+
+    asyncio.run(test())
+
+
+def test_others_can_compare_static_tokens(tmp_path: Path) -> None:
+    """Each node tells the store a digest of its static tokens: equal for equal ones, and for no others (N-34)."""
+
+    async def test() -> None:
+        shelf = SharedShelf()
+        texts = [TOKENS, f"ben:another-long-token,{TOKENS}", f"{TOKENS},ben:another-long-token"]
+        nodes = [Serving(name, shelf, tmp_path / name, tokens) for name, tokens in zip("abc", texts, strict=True)]
+        try:
+            await until(lambda: len(shelf.peers) == 3)
+            told = [shelf.peers[name].tokens for name in "abc"]
+            assert told[0] != told[1] == told[2] and all(told)
+        finally:
+            for node in nodes:
+                await node.stop()
+
+    asyncio.run(test())
+
+
+def test_two_nodes_of_one_machine_have_two_names(tmp_path: Path) -> None:
+    """Without a name a node is called by its machine and its port, and is reached where it listens."""
+
+    async def test() -> None:
+        node = Serving("", SharedShelf(), tmp_path, TOKENS)
+        try:
+            await node.greeted.wait()
+            me = node.whole.node.me
+            assert me.node.endswith(f":{node.port}") and me.url == f"http://127.0.0.1:{node.port}"
+        finally:
+            await node.stop()
+
+    asyncio.run(test())
+
+
+def test_a_node_needs_our_own_connections(tmp_path: Path) -> None:
+    """The link between nodes is told by its first bytes, which uvicorn's protocol does not show: that is refused."""
+
+    async def test() -> None:
+        with pytest.raises(StartError, match="fast_lane") as caught:
+            Serving("a", SharedShelf(), tmp_path, TOKENS, fast_lane=False)
+        assert caught.value.code == EX_USAGE
+
+    asyncio.run(test())
+
+
+def test_the_secret_of_a_store_is_ours_alone(tmp_path: Path) -> None:
+    """The file of the secret must be there, long enough, and for nobody else to read; without one there is none."""
+    file = tmp_path / "secret"
+    assert secret_of(None) is None
+    with pytest.raises(StartError, match="cannot be read"):
+        secret_of(file)
+    with contextlib.suppress(FileExistsError):
+        file.touch(mode=0o600)
+    file.write_text("short\n")
+    with pytest.raises(StartError, match="openssl rand"):
+        secret_of(file)
+    file.write_text("0123456789abcdef0123456789abcdef\n")
+    assert secret_of(file) == b"0123456789abcdef0123456789abcdef"
+    os.chmod(file, 0o644)  # noqa: PTH101 - as an operator would
+    with pytest.raises(StartError, match="store_secret_file"):
+        secret_of(file)

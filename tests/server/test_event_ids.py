@@ -1,0 +1,110 @@
+"""Ids of events: after a loss of the store a number alone does not say where a reader was (N-32)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.server.access.auth import Auth, StaticTokens
+from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.api import Api
+from holdfast.server.doors.request import request_from
+from holdfast.server.operations.call import Call
+from holdfast.server.streams.events import Events
+from holdfast.server.streams.ids import Ids, Place, parse_id
+from holdfast.settings import Settings
+from holdfast.wire.problems import Problem
+from tests.engine.driving import acquire, release, run, serving
+from tests.engine.sharing import SharedShelf, journal_on
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.engine.engine import Engine
+    from holdfast.testing.clock import ManualClock
+
+TOKEN = "ana-has-this-token"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"), [("60", Place(0, 60)), ("1.60", Place(1, 60)), ("12.7", Place(12, 7)), ("0.7", Place(0, 7))]
+)
+def test_an_id_says_how_many_losses_were_known(text: str, place: Place) -> None:
+    """An id is a number, or a count of losses and a number (N-32)."""
+    assert parse_id(text) == place
+
+
+@pytest.mark.parametrize("text", ["", ".", "1.", ".1", "1.2.3", "-1", "1e3", "٣", "1" * 17, "1.x", " 1"])
+def test_what_is_no_id_is_refused(text: str) -> None:
+    """Anything else is a bad request, and the refusal says what an id is."""
+    with pytest.raises(Problem, match="the id of an event"):
+        parse_id(text)
+
+
+def test_ids_before_a_loss_stay_what_they_were() -> None:
+    """Without a loss an id is the bare number; after one, what is older keeps the id that readers know it by."""
+    assert Ids().of(7) == b"7"
+    once, twice = Ids(1, 51), Ids(2, 80)
+    assert [once.of(seq) for seq in (50, 51, 99)] == [b"50", b"1.51", b"1.99"]
+    assert [twice.of(seq) for seq in (79, 80)] == [b"1.79", b"2.80"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "place", "is_known"),
+    [
+        (Ids(), Place(0, 60), True),
+        (Ids(1, 51), Place(0, 50), True),
+        (Ids(1, 51), Place(0, 51), False),
+        (Ids(1, 51), Place(0, 60), False),
+        (Ids(1, 51), Place(1, 60), True),
+        (Ids(2, 80), Place(0, 50), False),
+        (Ids(2, 80), Place(1, 79), True),
+        (Ids(2, 80), Place(1, 80), False),
+        (Ids(1, 51), Place(2, 5), False),
+        (Ids(), Place(1, 5), False),
+    ],
+)
+def test_a_place_is_known_if_nothing_before_it_was_lost(ids: Ids, place: Place, *, is_known: bool) -> None:
+    """Only who was before the loss, or came after it, can go on where it was (N-32)."""
+    assert ids.is_known(place) == is_known
+
+
+async def frames_of(engine: Engine, directory: Path, after: str | None, count: int) -> list[bytes]:
+    """The first frames that a reader gets who comes back with an id."""
+    auth = Auth(StaticTokens.parse(f"ana:{TOKEN}:read+claim+admin"), AuthorityKey(b"k" * 32))
+    api = Api(engine, auth, Settings(data=directory))
+    request = request_from(b"GET", b"/events", b"", {b"authorization": f"Bearer {TOKEN}".encode()}, b"", "")
+    caller = auth.identify(request.authorization, engine.state, engine.clock.wall_ms())
+    call = Call(lambda *_: (0, b"", ()), request, lambda *_: None, "", {}, None, caller, api)
+    stream = Events(api, call, "", frozenset(), None if after is None else parse_id(after))
+    api.streams.count_in(caller.principal, caller.share)
+    told: list[bytes] = []
+    frames = stream.frames()
+    while sum(frame.count(b"\n\n") for frame in told) < count:
+        told.append(await asyncio.wait_for(anext(frames), 5))
+    stream.close()
+    await frames.aclose()  # type: ignore[attr-defined] # it is an async generator
+    return [part + b"\n\n" for part in b"".join(told).split(b"\n\n") if part]
+
+
+def test_a_reader_who_saw_a_lost_record_looks_anew(tmp_path: Path) -> None:
+    """After a loss an id of before it gets `resync` if it was lost; one that was not goes on (N-32)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        async with serving(await journal_on(shelf, "a"), clock) as engine:
+            await engine.ask(acquire("job"))
+        async with serving(await journal_on(shelf, "b", must_jump=True), clock) as engine:
+            await engine.ask(release("job"))
+            # Opened, granted; Restored is 3, Opened 4, released 5. Whoever saw 4 saw what was lost.
+            lost = await frames_of(engine, tmp_path, "4", 2)
+            assert lost[0] == b'id: 1.5\nevent: resync\ndata: {"seq":5}\n\n' and lost[1] == b": from 5\nid: 1.5\n\n"
+            known = await frames_of(engine, tmp_path, "1", 3)
+            assert known[0] == b": from 1\nid: 1\n\n"
+            assert [frame.split(b"\n")[0] for frame in known[1:]] == [b"id: 2", b"id: 1.5"]
+            assert (await frames_of(engine, tmp_path, "1.4", 2))[1].startswith(b"id: 1.5\nevent: change")
+            assert (await frames_of(engine, tmp_path, None, 1)) == [b": from 5\nid: 1.5\n\n"]
+
+    run(test)
