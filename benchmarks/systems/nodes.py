@@ -41,6 +41,7 @@ class OnPostgres(_Node):
     key = "store"
     title = "Holdfast on PostgreSQL, its leader"
     how_to_get = "apt install postgresql; make install"
+    health_path = "/health/leader"
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools, "pressed")
@@ -67,16 +68,13 @@ class OnPostgres(_Node):
         """Return both nodes as they are started: the first one leads."""
         return self, other
 
-    def _prepare(self) -> None:
-        if ask(self.port, "GET", "/health/leader")[0] != _OK:
-            raise StartError("the node that is to be pressed does not lead")
-
 
 class ThroughFollower(OnPostgres):
     """The other one of two nodes, which passes everything on to the leader."""
 
     key = "follower"
     title = "Holdfast on PostgreSQL, through a follower"
+    health_path = "/readyz"
 
     def _in_order(self, other: _Node) -> tuple[_Node, _Node]:
         return other, self

@@ -43,6 +43,7 @@ class Scene:
         """Let a fault happen at a random moment, see that it goes on, and mend what is broken."""
         leader = self.cluster.leader()
         self.cluster.all_ready()
+        self.roamers.deal_out()
         rest(self.chance.uniform(0.1, 0.5))
         strike = FAULTS[fault] if isinstance(fault, str) else fault
         strike(self, leader)

@@ -1,7 +1,8 @@
 """Clients that ask any node, and insist: what was not answered is asked again, with its key, at another one.
 
 They are the workers of the crash loop, with the same history and the same judges. A worker there rests when its server
-is gone; here it goes to the next door, as every client with several addresses does.
+is gone; here it goes to the next door. It stays with a node that answers, as every client with several addresses does
+(N-35); now and then they are dealt out anew, so that each node has some of them.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Roamer(Worker):
     def __init__(self, token: str, who: str, names: Names, history: History, seed: int, troubles: Counter[str]) -> None:
         super().__init__(token, who, names, history, seed)
         self.addresses: Sequence[Address] = ()
+        self.address: Address = ("", 0)
+        """The node that it stays with."""
         self._connections: dict[Address, Connection] = {}
         self._troubles = troubles
 
@@ -52,12 +55,13 @@ class Roamer(Worker):
         give_up_at = time.monotonic() + INSIST_SECONDS_MAX
         is_lost = False
         while True:
-            address = self._chance.choice(self.addresses)
+            address = self.address
             operation.sent_at = time.monotonic()
             trouble = self._try(operation, request, address)
             if trouble is None:
                 return
             self._troubles[trouble] += 1
+            self.address = self._chance.choice([other for other in self.addresses if other != address] or [address])
             is_lost = is_lost or trouble not in {*NOTHING_HAPPENED, "ConnectionRefusedError"}
             if is_lost and request.key is None and request.method != "GET":
                 self._broke_off(operation, request)
@@ -91,6 +95,7 @@ class Roamers:
         self.history = History()
         self.troubles: Counter[str] = Counter()
         self.tokens = ",".join(f"w{index}:w{index}-{secret}" for index in range(count))
+        self._chance = random.Random(chance.getrandbits(64))
         shared = Names(names)
         self._everybody = [
             Roamer(f"w{index}-{secret}", f"w{index}", shared, self.history, chance.getrandbits(64), self.troubles)
@@ -104,9 +109,16 @@ class Roamers:
         """Let everybody work."""
         for one in self._everybody:
             one.addresses = addresses
+        self.deal_out()
         self._threads = [threading.Thread(target=self._run, args=(one,), daemon=True) for one in self._everybody]
         for thread in self._threads:
             thread.start()
+
+    def deal_out(self) -> None:
+        """Let each node have some of them from here on."""
+        first = self._chance.randrange(len(self._everybody))
+        for number, one in enumerate(self._everybody, first):
+            one.address = one.addresses[number % len(one.addresses)]
 
     def finish(self) -> None:
         """Let everybody end; what went wrong in a thread is raised here."""

@@ -214,7 +214,7 @@ def test_held_time_is_taken_off_the_wait_and_not_off_the_term(tmp_path: Path) ->
             waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 1}, token=BEN)
             claimer.send("POST", "/locks/b/acquire", {"ttl_seconds": 60}, token=BEN)
             await until(lambda: len(follower.forwarding._held) == 2)
-            for pending in follower.forwarding._held._waiting:
+            for pending in follower.forwarding._held.waiting:
                 pending.received_ms -= 1_000
             assert leader.tenure is not None
             follower.follow(leader.tenure.seat, leader.url)

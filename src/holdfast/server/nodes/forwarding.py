@@ -31,7 +31,7 @@ from holdfast.server.doors.asgi import STREAM_ENDS
 from holdfast.server.doors.exchange import REQUEST
 from holdfast.server.doors.lanes import Front, NothingDue
 from holdfast.server.nodes.bearers import Bearers, LargeBodies
-from holdfast.server.nodes.link.streams import Here
+from holdfast.server.nodes.link.streams import Here, Inbox
 from holdfast.server.nodes.pending import Held, Pending
 from holdfast.server.nodes.relaying import read_body, relay, respond, until_disconnected
 from holdfast.server.operations.call import NOBODY, Call
@@ -148,7 +148,7 @@ class Forwarding(Finder[Row]):
         if self._bodies:
             self._bodies.free(request.request_id)
         may_repeat = request.method in _SAFE or (request.key is not None and row.honours_key)
-        self._pass_on(Pending(request, reply, self._read_ms(), may_repeat=may_repeat))
+        self._pass_on(Pending(request, reply, None, self._read_ms(), may_repeat))
 
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
         """Refuse a request in the words of its route. It rests on no state, so it is said at once."""
@@ -184,7 +184,7 @@ class Forwarding(Finder[Row]):
         except Problem as problem:
             await respond(send, request, *envelope(problem, request))
             return
-        pending = Pending(request, None, self._read_ms(), may_repeat=True)
+        pending = Pending(request, None, Inbox(), self._read_ms(), True)
         disconnected = asyncio.create_task(until_disconnected(receive))
         self._pass_on(pending)
         try:
@@ -209,7 +209,7 @@ class Forwarding(Finder[Row]):
 
     def _pass_on(self, pending: Pending) -> None:
         link = self._link
-        if link is not None and not len(self._held) and link.has_room():
+        if link is not None and not self._held.waiting and link.has_room():
             self._ask(link, pending)
         else:
             self._hold(pending)

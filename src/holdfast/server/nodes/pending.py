@@ -21,14 +21,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from holdfast.server.doors.request import Request
 from holdfast.server.nodes.link.streams import Inbox
+from holdfast.server.operations.call import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.server.doors.request import Request
     from holdfast.server.nodes.link.frames import Fields
-    from holdfast.server.operations.call import Reply
 
 HELD_MS_MAX = 5_000
 HELD_MAX = 4_096
@@ -37,43 +39,26 @@ ITSELF_BYTES = 1_024
 """What a request takes beside its head and body."""
 
 
-class Pending:
-    """One request that is not answered yet."""
+class Pending(msgspec.Struct, eq=False):
+    """One request that is not answered yet. A struct, because one is made for each request."""
 
-    __slots__ = (
-        "held_ms",
-        "held_since_ms",
-        "inbox",
-        "is_answered",
-        "is_stranger",
-        "is_uncertain",
-        "may_repeat",
-        "number",
-        "received_ms",
-        "reply",
-        "request",
-        "scheme",
-        "size_bytes",
-    )
-
-    def __init__(self, request: Request, reply: Reply | None, received_ms: int, *, may_repeat: bool) -> None:
-        """`reply` answers it. None: it is a stream, and `inbox` has what comes."""
-        self.request = request
-        self.reply = reply
-        self.inbox = Inbox() if reply is None else None
-        self.received_ms = received_ms
-        self.may_repeat = may_repeat
-        self.is_uncertain = False
-        self.is_answered = False
-        """Whether it was answered, or a stream begun; or nobody waits for it any more."""
-        self.is_stranger = False
-        self.held_ms = 0
-        """For how long it was held before it was held last."""
-        self.held_since_ms = 0
-        self.number = 0
-        """Its number on the link that it was handed to last."""
-        self.scheme = ""
-        self.size_bytes = len(request.body) + ITSELF_BYTES
+    request: Request
+    reply: Reply | None
+    """Answers it. None: it is a stream, and `inbox` has what comes."""
+    inbox: Inbox | None
+    received_ms: int
+    may_repeat: bool
+    """Whether it may be sent again although a copy may have been done."""
+    is_uncertain: bool = False
+    is_answered: bool = False
+    """Whether it was answered, or a stream begun; or nobody waits for it any more."""
+    is_stranger: bool = False
+    held_ms: int = 0
+    """For how long it was held before it was held last."""
+    held_since_ms: int = 0
+    number: int = 0
+    """Its number on the link that it was handed to last."""
+    scheme: str = ""
 
     def answer(self, status: int, body: bytes, headers: Fields) -> None:
         """Answer it, once."""
@@ -98,19 +83,19 @@ class Held:
 
     def __init__(self, read_ms: Callable[[], int]) -> None:
         self._read_ms = read_ms
-        self._waiting: dict[Pending, None] = {}
+        self.waiting: dict[Pending, None] = {}
         self.bytes = 0
         self._strangers, self._strangers_bytes = 0, 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def put(self, pending: Pending) -> bool:
         """Hold a request, if there is room and it was not held for too long already. Tell whether."""
         if pending.held_ms >= HELD_MS_MAX:
             return False
         size = _size_of(pending)
-        if len(self._waiting) >= HELD_MAX or self.bytes + size > HELD_BYTES_MAX:
+        if len(self.waiting) >= HELD_MAX or self.bytes + size > HELD_BYTES_MAX:
             return False
         if pending.is_stranger:
             if self._strangers >= HELD_MAX // 2 or self._strangers_bytes + size > HELD_BYTES_MAX // 2:
@@ -118,15 +103,15 @@ class Held:
             self._strangers += 1
             self._strangers_bytes += size
         pending.held_since_ms = self._read_ms()
-        self._waiting[pending] = None
+        self.waiting[pending] = None
         self.bytes += size
         return True
 
     def drop(self, pending: Pending) -> None:
         """Hold a request no more."""
-        if pending not in self._waiting:
+        if pending not in self.waiting:
             return
-        del self._waiting[pending]
+        del self.waiting[pending]
         size = _size_of(pending)
         self.bytes -= size
         if pending.is_stranger:
@@ -136,14 +121,14 @@ class Held:
 
     def first(self) -> Pending:
         """Take the one that has waited longest."""
-        pending = next(iter(self._waiting))
+        pending = next(iter(self.waiting))
         self.drop(pending)
         return pending
 
     def overdue(self) -> Iterable[Pending]:
         """Take those that were held for long enough. Looks at all of them: called a few times a second."""
         now_ms = self._read_ms()
-        late = [each for each in self._waiting if each.held_ms + now_ms - each.held_since_ms >= HELD_MS_MAX]
+        late = [each for each in self.waiting if each.held_ms + now_ms - each.held_since_ms >= HELD_MS_MAX]
         for pending in late:
             self.drop(pending)
         return late
@@ -153,4 +138,4 @@ def _size_of(pending: Pending) -> int:
     """Return how much a request makes us keep. It is looked at for one that is held alone."""
     request = pending.request
     head = sum(len(name) + len(value) for name, value in request.headers.items())
-    return pending.size_bytes + head + len(request.path) + len(request.query)
+    return ITSELF_BYTES + head + len(request.path) + len(request.query) + len(request.body)

@@ -217,10 +217,9 @@ class LinkEnd(Framed):
 
     def take(self, frame: ToLeader | ToFollower) -> None:
         """Take a frame."""
-        kind = type(frame)
         if not self.is_known:
             self._take_unproved(frame)
-        elif isinstance(frame, Asked):
+        elif type(frame) is Asked:
             self._ask(frame)
         elif isinstance(frame, More):
             stream = self._streams.get(frame.number)
@@ -228,8 +227,8 @@ class LinkEnd(Framed):
                 stream.more(frame.size)
         elif isinstance(frame, Gone):
             self._drop(frame.number)
-        elif kind is not Ping:
-            raise BadFrameError(f"{kind.__name__} is not said now")
+        elif not isinstance(frame, Ping):
+            raise BadFrameError(f"{type(frame).__name__} is not said now")
 
     def _take_unproved(self, frame: ToLeader | ToFollower) -> None:
         server = self._server
@@ -289,7 +288,7 @@ class LinkEnd(Framed):
         if request.number not in self._asked:
             return
         tenure = self._tenure
-        if tenure is None or self._is_stopping or not self._is_current():
+        if tenure is None or self._is_stopping or self._server.node.tenure() is not tenure:
             self._refuse(request, "not_leader", "This node does not lead any more: ask again.")
         elif request.number in self._streams:
             self._run(self._streams[request.number], request, tenure)
@@ -311,10 +310,10 @@ class LinkEnd(Framed):
 
     def _recognise(self, request: Linked, principal: str) -> None:
         request.principal = principal
-        if request.number in self._streams:
+        if self._streams and request.number in self._streams:
             self._streams[request.number].principal = principal
         bearer = request.authorization
-        if bearer is not None and len(bearer) <= BEARER_BYTES_MAX:
+        if bearer is not None and self._principals.get(bearer) != principal and len(bearer) <= BEARER_BYTES_MAX:
             if len(self._principals) >= BEARERS_MAX:
                 self._principals.clear()
             self._principals[bearer] = principal
