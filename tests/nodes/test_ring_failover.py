@@ -16,7 +16,7 @@ import pytest
 from tests.nodes.faults import FAULTS, scene
 from tests.support import proof
 
-ARCHIVING = {"snapshot_records": 200}
+ARCHIVING = {"snapshot_records": 25}
 """In one half of it the archive is written all the time, also while the seat changes hands."""
 ROUNDS = proof.count("nodes: failovers of each kind")
 

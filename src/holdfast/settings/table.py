@@ -145,7 +145,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["stop", "continue"],
         About(
             "With `store`: what a node does when the database lost what was answered. `stop` serves nothing until"
-            " `holdfast store restored` was run; `continue` lets fencing tokens jump, and serves on."
+            " `holdfast store restored` was run; `continue` lets the fencing counter jump, and serves on."
         ),
     ] = "stop"
     store_schema: Annotated[
