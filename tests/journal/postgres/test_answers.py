@@ -115,6 +115,35 @@ def test_what_was_never_sent_did_not_happen() -> None:
         asyncio.run(scene(place))
 
 
+def test_limit_that_ends_the_first_copy_makes_it_unknown() -> None:
+    """A batch whose only copy was sent while the limit ran out is unknown: it may yet be done, and here it is (N-8)."""
+
+    async def scene(place: InPostgres) -> None:
+        leader = place(append_ms=30_000, resolve_ms=600)
+        await leader.open()
+        await leader.append(grants(1, 1))
+        line = leader._tenancy._line
+        assert line is not None
+        place.proxy.reset()
+        await asyncio.to_thread(wait_until, lambda: not line.is_open)
+
+        def hold_the_batch(piece: bytes) -> Fate:
+            if b"lease-" in piece:
+                place.proxy.hold()
+            return Fate.PASS
+
+        place.proxy.draw = hold_the_batch
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknownError):
+                await leader.append(grants(2, 2))
+        place.proxy.mend()
+        await asyncio.to_thread(wait_until, lambda: numbers_in(place) == [1, 2])
+        await leader.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
 @pytest.mark.parametrize(
     ("deny", "allow"),
     [

@@ -173,7 +173,6 @@ class Tenancy:
                     return
             except (LostError, RefusedError) as error:
                 self._refuse_if_nothing_happened(error)
-                self._is_unanswered = True
                 log.warning("%s; what became of it is asked", error.problem)
                 self._drop()
         try:
@@ -208,17 +207,25 @@ class Tenancy:
             except (LostError, RefusedError) as error:
                 if not self._is_unanswered:
                     self._refuse_if_nothing_happened(error)
-                self._is_unanswered = True
                 await self._pause()
 
     async def _send(self, line: Line, batch: Batch) -> bool:
         """Send one copy. Return whether it was taken: if not, only the question tells why."""
-        mine = self._mine
-        values = (mine.epoch, batch.first, batch.last, batch.body, mine.tenure, batch.at_ms)
+        mine, name = self._mine, "append"
+        values: tuple[object, ...] = (mine.epoch, batch.first, batch.last, batch.body, mine.tenure, batch.at_ms)
         if mine.must_jump:
             marks = msgspec.structs.astuple(self._server.marks) if self._server is not None else ()
-            return bool(await line.ask("append_restored", *values, *marks, seconds=self._append_seconds))
-        return bool(await line.ask("append", *values, seconds=self._append_seconds))
+            name, values = "append_restored", (*values, *marks)
+        # From here on a copy is on its way, whatever ends the waiting: an error, a limit of time, a cancel.
+        was_unanswered, self._is_unanswered = self._is_unanswered, True
+        try:
+            rows = await line.ask(name, *values, seconds=self._append_seconds)
+        except RefusedError as error:
+            if _did_nothing(error):
+                self._is_unanswered = was_unanswered
+            raise
+        self._is_unanswered = was_unanswered
+        return bool(rows)
 
     async def _ask(self, line: Line, now_ms: int) -> int:
         """Ask by a write for the last number under our seat. Raises what the end of the tenure is, if it is over."""
@@ -269,7 +276,7 @@ class Tenancy:
 
     def _refuse_if_nothing_happened(self, error: JournalError) -> None:
         """Raise for an error that says so. Every other is one after which the outcome has to be asked."""
-        if isinstance(error, RefusedError) and error.sqlstate[:2] in NOTHING_HAPPENED:
+        if _did_nothing(error):
             raise JournalUnavailableError(error.problem) from error
 
     def _deposed(self, why: str) -> JournalError:
@@ -310,3 +317,8 @@ class Tenancy:
             line, self._line = self._line, None
             if line is not None:
                 await line.close()
+
+
+def _did_nothing(error: JournalError) -> bool:
+    """Tell whether it is an answer after which nothing of the statement can have happened."""
+    return isinstance(error, RefusedError) and error.sqlstate[:2] in NOTHING_HAPPENED
