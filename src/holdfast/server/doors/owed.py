@@ -76,7 +76,16 @@ class Owed(deque[Debt]):
         for debt in debts:
             if isinstance(debt, Exchange):
                 debt.disconnect()
+            if not isinstance(debt, bytes):
+                tell_lost(debt if isinstance(debt, Request) else debt.request)
         if isinstance(current, Exchange):
             current.disconnect()
-        elif current is not None and current.on_disconnect is not None:
-            current.on_disconnect()
+        elif current is not None:
+            tell_lost(current)
+
+
+def tell_lost(request: Request) -> None:
+    """Tell whoever must know it that nobody waits for an answer."""
+    tell = request.on_disconnect or request.on_lost
+    if tell is not None:
+        tell()

@@ -67,6 +67,11 @@ class Request(msgspec.Struct, eq=False):
     """Whether the state was looked at: a refusal must then wait until what it rests on is durable."""
     on_disconnect: Callable[[], None] | None = None
     """To be called by the door if the caller disconnects before it is answered; set while it waits in line."""
+    on_lost: Callable[[], None] | None = None
+    """To be called by the door if the connection is lost before it is answered, and `on_disconnect` is not set.
+
+    Unlike that one it says nothing of somebody who closes only the sending side: who does that gets an answer.
+    """
     on_known: Callable[[str], None] | None = None
     """To be called with the principal of whoever asks; raises if it has too many connections. Set by the door."""
     held_ms: int = 0

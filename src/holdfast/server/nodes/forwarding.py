@@ -15,7 +15,7 @@ once would stand still for all others.
 
 **Who waits in line.** A client that leaves is told to the leader if its request may be waiting there: that is one whose
 body says so, in plain letters or in escapes that nobody here reads. Until then a client that closes only its sending
-side gets its answer, as at the leader.
+side gets its answer, as at the leader. One whose connection is lost is told of in any case: nobody keeps its request.
 """
 
 from __future__ import annotations
@@ -148,7 +148,9 @@ class Forwarding(Finder[Row]):
         if self._bodies:
             self._bodies.free(request.request_id)
         may_repeat = request.method in _SAFE or (request.key is not None and row.honours_key)
-        self._pass_on(Pending(request, reply, None, self._read_ms(), may_repeat))
+        pending = Pending(request, reply, None, self._read_ms(), may_repeat)
+        request.on_lost = partial(self._left, pending)
+        self._pass_on(pending)
 
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
         """Refuse a request in the words of its route. It rests on no state, so it is said at once."""
@@ -246,7 +248,7 @@ class Forwarding(Finder[Row]):
     def _left(self, pending: Pending) -> None:
         """Know that nobody waits for it any more."""
         pending.is_answered = True
-        pending.request.on_disconnect = None
+        pending.request.on_disconnect = pending.request.on_lost = None
         self._held.drop(pending)
         if self._link is not None:
             self._link.drop(pending)
@@ -292,7 +294,7 @@ class Forwarding(Finder[Row]):
     def _answer_here(self, pending: Pending, tenure: Tenure) -> None:
         """Let our own routes answer: this node leads now."""
         request = pending.request
-        request.on_disconnect = None
+        request.on_disconnect = request.on_lost = None
         request.held_ms = self._read_ms() - pending.received_ms
         pending.is_answered = True
         if pending.inbox is not None:

@@ -68,7 +68,7 @@ class Pending(msgspec.Struct, eq=False):
         if self.inbox is not None:
             self.inbox.put_whole(status, body, self._fields(body, headers))
         elif self.reply is not None:
-            self.request.on_disconnect = None
+            self.request.on_disconnect = self.request.on_lost = None
             self.reply(self.request, status, body, headers)
 
     def _fields(self, body: bytes, headers: Fields) -> Fields:

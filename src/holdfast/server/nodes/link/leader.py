@@ -65,8 +65,12 @@ HANDSHAKE_TICKS_MAX = 3
 ASKED_MAX = 100_000
 """How many requests of one link may be unanswered: more than a node has connections."""
 LARGE_ANSWER_BYTES = 65_536
-ANSWERS_BYTES_MAX = 32 * 2**20
-"""How much may wait in one link before large answers are refused. Only looks have such, so they can be asked again."""
+ANSWERS_BYTES_MAX = 8 * 2**20
+"""How much may wait in one link before large answers to looks are refused: those can be asked for again.
+
+What was decided is never refused: `overloaded` would say that it was not done.
+"""
+_SAFE = frozenset({b"GET", b"HEAD"})
 BEARERS_MAX, BEARER_BYTES_MAX = 4_096, 512
 RETRY_MS = 200
 
@@ -253,8 +257,6 @@ class LinkEnd(Framed):
         if frame.number <= self._last_number:
             raise BadFrameError(f"the number {frame.number} was used before")
         self._last_number = frame.number
-        if len(self._asked) >= ASKED_MAX:
-            raise BadFrameError(f"more than {ASKED_MAX} requests are unanswered")
         said = frame.headers.get
         request = Linked(
             frame.method,
@@ -271,7 +273,13 @@ class LinkEnd(Framed):
             held_ms=frame.held_ms,
             number=frame.number,
         )
+        is_one_too_many = len(self._asked) >= ASKED_MAX
         self._asked[frame.number] = request
+        if is_one_too_many:
+            self._refuse(
+                request, "overloaded", "Too many requests of the node that you asked are unanswered: ask again."
+            )
+            return
         if frame.in_pieces:
             self._streams[frame.number] = LeadersStream(self, frame.number, request, frame.scheme)
         lanes = self.lanes
@@ -348,8 +356,10 @@ class LinkEnd(Framed):
             return
         # It may be in a circle with the place that it waited at.
         request.on_disconnect = None
-        if len(body) > LARGE_ANSWER_BYTES and (
-            self.unsent_bytes > ANSWERS_BYTES_MAX or len(body) > ANSWER_BYTES_MAX - ASKED_SPARE_BYTES
+        if (
+            len(body) > LARGE_ANSWER_BYTES
+            and request.method in _SAFE
+            and (self.unsent_bytes > ANSWERS_BYTES_MAX or len(body) > ANSWER_BYTES_MAX - ASKED_SPARE_BYTES)
         ):
             text = "Too many large answers are on their way to the node that you asked: ask again."
             status, body, headers = envelope(Problem("overloaded", text, retry_after_ms=RETRY_MS), request)
