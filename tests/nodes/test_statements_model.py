@@ -102,7 +102,8 @@ class Both:
         return (int(rows[0][0]) if rows else None), wanted
 
     async def _confirm(self, seen: Seen) -> tuple[int | None, int | None]:
-        rows = await self._line.ask("confirm", seen.epoch, tenure_name(seen.tenure), seen.beat, seconds=SECONDS_MAX)
+        values = (seen.epoch, tenure_name(seen.tenure), seen.beat, False)
+        rows = await self._line.ask("confirm", *values, seconds=SECONDS_MAX)
         it = Statement("confirm", 0, True, seen.epoch, seen.tenure, now=seen.beat)
         self._store, wanted = carry_out(self._store, it, Rules())
         self._moved(wanted)
