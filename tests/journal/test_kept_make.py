@@ -20,6 +20,8 @@ from tests.journal.kept.scene import Plain
 
 NEVER_WRITTEN = frozenset({"Slot.unused", "Forgotten.names", "Joined.is_remembered"})
 """Places in an array that nothing is written to any more, and nothing else ever will be."""
+ONLY_IN_A_STORE = frozenset({"Head.restores", "Head.restored_seq"})
+"""What only a store that lost records has: numbers in a directory jump instead."""
 NO_LONGER_WRITTEN = frozenset({"TokenRevoked"})
 """Kinds of records that are only read: earlier releases wrote them, and their directories are kept."""
 
@@ -42,7 +44,7 @@ def test_next_release_can_make_its_own(tmp_path: Path) -> None:
             used.update(f"{kind}.{field}" for field in each.__struct_fields__ if getattr(each, field))
         assert list(differences(expected_of(path)["state"], replayed(path / "data"), "state")) == []
     assert kinds == NO_LONGER_WRITTEN, "kinds of records that nothing in kept/scene.py asks for"
-    assert known - used - NEVER_WRITTEN == set(), "fields that nothing in kept/scene.py uses"
+    assert known - used - NEVER_WRITTEN - ONLY_IN_A_STORE == set(), "fields that nothing in kept/scene.py uses"
 
 
 def everything_in(directory: Path) -> Plain:
