@@ -471,7 +471,7 @@ def test_a_slow_reader_costs_little_and_finds_everything(start: Start) -> None:
     # A chunk may begin in the middle of a name or a number: a few names of so many may be missing here.
     granted, ended = (told.count(b'"event":"%b"' % event) for event in (b"granted", b"session_ended"))
     assert 119_000 < granted <= 120_001 and 119_000 < ended <= 120_000
-    assert told.count(b"id: ") in {240, 241, 242}
+    assert told.count(b"id: ") - 1 in {240, 241, 242}, "one of them says where it began"
 
 
 @pytest.mark.parametrize("is_live", [True, False], ids=["live", "journal"])
