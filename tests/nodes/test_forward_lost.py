@@ -48,7 +48,7 @@ async def _claim(node: OneNode, client: int) -> dict[str, tuple[str, str | None]
         key = {"Idempotency_Key": name} if number % 2 else {}
         answer = await caller.ask("POST", f"/locks/{name}/acquire", {"ttl_seconds": 600}, **key)
         body = answer.json()
-        said[name] = (body["status"], body["lease_id"]) if answer.status == 200 else (body["code"], None)
+        said[name] = (body["status"], body.get("lease_id")) if answer.status == 200 else (body["code"], None)
     return said
 
 
