@@ -235,7 +235,7 @@ class LinkEnd(Framed):
         if isinstance(frame, Hello) and self._handshake is None:
             self._tenure = server.node.tenure()
             if self._tenure is None:
-                # So it is for a moment around every takeover, and for as long as nobody can lead. The other node says it.
+                # So it is for a moment around every takeover, and while nobody can lead. The other node says it.
                 self.end()
                 return
             seat = self._tenure.seat
