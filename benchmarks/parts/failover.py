@@ -42,14 +42,19 @@ def measure(work: Work) -> Row:
         work.missing["nodes"] = f"Several nodes: no {' and no '.join(absent)}. To get it: run `make install`"
         say(f"NOT MEASURED, {work.missing['nodes']}")
         return {"rows": []}
-    return {"rows": [_strikes(work, fault, each * work.options.rounds) for fault, each in FAULTS.items()]}
+    rows = [_strikes(work, fault, each * work.options.rounds) for fault, each in FAULTS.items()]
+    return {"rows": [row for row in rows if row["rounds"]]}
 
 
 def _strikes(work: Work, fault: str, rounds: int) -> Row:
     gaps: list[float] = []
     wrong, answers, sample = 0, 0, ""
     for first in range(0, rounds, _IN_A_ROW):
-        found, complaints, asked = _scene(work, fault, min(_IN_A_ROW, rounds - first), first)
+        try:
+            found, complaints, asked = _scene(work, fault, min(_IN_A_ROW, rounds - first), first)
+        except AssertionError as error:
+            work.trouble(f"{TITLES[fault]}: {str(error).partition(chr(10))[0]}")
+            continue
         gaps += found
         answers += asked
         wrong += len(complaints)
@@ -59,7 +64,7 @@ def _strikes(work: Work, fault: str, rounds: int) -> Row:
         "rounds": len(gaps),
         "p50_seconds": round(percentile(gaps, 50), 3),
         "p99_seconds": round(percentile(gaps, 99), 3),
-        "max_seconds": round(max(gaps), 3),
+        "max_seconds": round(max(gaps, default=0.0), 3),
         "gaps": [round(gap, 3) for gap in gaps],
         "answers": answers,
         "wrong": wrong,
@@ -87,5 +92,5 @@ def _scene(work: Work, fault: str, rounds: int, seed: int) -> tuple[list[float],
 
 def percentile(values: list[float], share: float) -> float:
     """Return the smallest value that so many of a hundred do not exceed."""
-    ordered = sorted(values)
+    ordered = sorted(values) or [0.0]
     return ordered[max(0, -(-len(ordered) * int(share) // 100) - 1)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -142,7 +141,6 @@ def in_postgres(
     server: postgres.Postgres | None = None, *, user: str | None = None, **options: object
 ) -> Iterator[InPostgres]:
     """A store of its own for one test."""
-    logging.getLogger("holdfast.journal").setLevel(logging.ERROR)
     place = InPostgres(server, user=user, **options)
     place.make_role()
     try:

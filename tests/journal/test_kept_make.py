@@ -21,7 +21,7 @@ from tests.journal.kept.scene import Plain
 NEVER_WRITTEN = frozenset({"Slot.unused", "Forgotten.names", "Joined.is_remembered"})
 """Places in an array that nothing is written to any more, and nothing else ever will be."""
 ONLY_IN_A_STORE = frozenset({"Head.restores", "Head.restored_seq"})
-"""Fields that only a store has which nodes share: a directory is restored by another one, and its numbers jump."""
+"""What only a store that lost records has: numbers in a directory jump instead."""
 NO_LONGER_WRITTEN = frozenset({"TokenRevoked"})
 """Kinds of records that are only read: earlier releases wrote them, and their directories are kept."""
 

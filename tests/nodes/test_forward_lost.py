@@ -1,88 +1,68 @@
-"""What is kept of a request whose client is gone, and what one client too many costs the others."""
+"""Links that break at random, before, after and around what goes over them: nothing is told that is not so."""
 
 from __future__ import annotations
 
-import socket
-import struct
+import asyncio
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from holdfast.server.nodes.link import leader as leaders_end
-from tests.nodes.linked import BEN, Caller, run, two_nodes, until
-from tests.support.checks import refused
+from tests.nodes.linked import Caller, OneNode, nodes, run, until
+from tests.nodes.proxy import Fate, at_random
 
-NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seconds": 60}
-WAIT = {"ttl_seconds": 60, "wait_seconds": 30}
-
-
-def _lose(caller: Caller) -> None:
-    """Reset a connection: one that is only closed looks like one that waits for its answer and sends no more."""
-    linger = struct.pack("ii", 1, 0)
-    caller.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    caller.close()
+CLIENTS, CLAIMS_EACH = 8, 100
+BREAKS_MIN = 10
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_whose_connection_is_lost_is_dropped_whatever_was_asked(tmp_path: Path, method: str) -> None:
-    """N-32: the request of a lost connection is kept neither by the follower nor by the leader, whatever it asks for."""
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_said_is_so_however_links_break(tmp_path: Path, seed: int) -> None:
+    """N-31: over links that break `acquired` is held, `not_leader` was never done, and no key is done twice."""
 
     async def test() -> None:
-        async with two_nodes(tmp_path) as (leader, follower):
-            (end,) = leader.links._open
-            link = follower.forwarding._link
-            assert link is not None
-            end.pause_writing()
-            callers = [await follower.call() for _ in range(3)]
-            for number, caller in enumerate(callers):
-                path, body = (
-                    (f"/locks/a{number}", None) if method == "GET" else ("/locks/a/acquire", {"ttl_seconds": 60})
-                )
-                caller.send(method, path, body)
-            await until(lambda: len(link._unanswered) == 3)
-            for caller in callers[:2]:
-                _lose(caller)
-            await until(lambda: len(link._unanswered) == 1)
-            end.resume_writing()
-            assert (await callers[2].answer()).status in {200, 409}
-            assert not end._asked and not link._unanswered and follower.forwarding._link is link
+        async with nodes(tmp_path, 2) as (leader, follower):
+            await leader.start_leading_behind_proxy()
+            proxy = leader.proxy
+            assert proxy is not None and leader.tenure is not None
+            follower.follow(leader.shelf.seat, f"http://127.0.0.1:{proxy.port}")
+            await until(lambda: follower.node.is_linked)
+            proxy.draw = at_random(random.Random(seed), 0.3, bytes_min=100)
+            said = await asyncio.gather(*(_claim(follower, number) for number in range(CLIENTS)))
+            proxy.draw = lambda _piece: Fate.PASS
+            breaks = sum(proxy.fates[fate] for fate in (Fate.BEFORE, Fate.LATE, Fate.AFTER))
+            assert breaks >= BREAKS_MIN, f"only {breaks} breaks: this proves little"
+            # A copy that was delivered late may still be on its way.
+            await asyncio.sleep(0.5)
+            _judge(leader, {name: answer for each in said for name, answer in each.items()})
 
     run(test)
 
 
-def test_one_request_too_many_costs_nobody_the_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """N-30: when too many of a link are unanswered the next is refused, and the link and those who wait stay."""
-    monkeypatch.setattr(leaders_end, "ASKED_MAX", 1)
-
-    async def test() -> None:
-        async with two_nodes(tmp_path) as (leader, follower):
-            holder, waiter, caller = await leader.call(), await follower.call(), await follower.call()
-            held = await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
-            waiter.send("POST", "/locks/a/acquire", WAIT, token=BEN)
-            assert leader.tenure is not None
-            engine = leader.tenure.engine
-            await until(lambda: len(engine._waiters) == 1)
-            link = follower.forwarding._link
-            refused(await caller.ask("POST", "/locks/b/acquire", {"ttl_seconds": 60}), 503, "overloaded")
-            assert engine.state.lease_of("b") is None
-            refused(await (await follower.call()).ask("GET", "/events"), 503, "overloaded")
-            await holder.ask("POST", "/locks/a/release", {"lease_id": held.json()["lease_id"]})
-            assert (await waiter.answer()).json()["status"] == "acquired"
-            assert follower.forwarding._link is link
-
-    run(test)
+async def _claim(node: OneNode, client: int) -> dict[str, tuple[str, str | None]]:
+    """Claim name after name, every second with a key. Return what was said of each: a code, and the lease."""
+    said: dict[str, tuple[str, str | None]] = {}
+    caller: Caller = await node.call()
+    for number in range(CLAIMS_EACH):
+        name = f"{client}-{number}{'-key' if number % 2 else ''}"
+        key = {"Idempotency_Key": name} if number % 2 else {}
+        answer = await caller.ask("POST", f"/locks/{name}/acquire", {"ttl_seconds": 600}, **key)
+        body = answer.json()
+        said[name] = (body["status"], body.get("lease_id")) if answer.status == 200 else (body["code"], None)
+    return said
 
 
-def test_what_was_decided_is_told_however_much_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """N-31: a large answer to a claim is never replaced by `overloaded`, which would say that nothing was done."""
-    monkeypatch.setattr(leaders_end, "ANSWERS_BYTES_MAX", -1)
-    monkeypatch.setattr(leaders_end, "LARGE_ANSWER_BYTES", 1_000)
-
-    async def test() -> None:
-        async with two_nodes(tmp_path) as (_, follower):
-            caller = await follower.call()
-            await caller.ask("GET", "/locks/a")
-            answer = await caller.ask("POST", "/claims", NAMES)
-            assert answer.status == 200 and len(answer.json()["claims"]) == 400
-
-    run(test)
+def _judge(leader: OneNode, said: dict[str, tuple[str, str | None]]) -> None:
+    assert leader.tenure is not None
+    state = leader.tenure.engine.state
+    for name, (what, lease_id) in said.items():
+        lease = state.lease_of(name)
+        if what == "acquired":
+            assert lease is not None and lease.lease_id == lease_id, name
+        elif what == "not_leader":
+            assert lease is None, f"{name} was told as not done, and is held"
+        else:
+            assert what == "outcome_unknown" and not name.endswith("-key"), (name, what)
+    tokens = Counter(lease.token for name in said if (lease := state.lease_of(name)) is not None)
+    assert max(tokens.values()) == 1
+    assert sum(what == "acquired" for what, _ in said.values()) > len(said) / 2

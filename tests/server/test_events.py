@@ -216,7 +216,15 @@ def test_prefixes(alice: Api, operator: Api) -> None:
 def test_refusals_are_ordinary_answers(alice: Api, nobody: Api) -> None:
     """A stream that cannot be had is an envelope: no token, a bad number, an unknown field."""
     refused(nobody.get("/events"), 401, "authentication_required")
-    for query in ("after=x", "after=-1", "after=1.5", "after=99999999999999999", "colour=red", "after=1&after=2"):
+    for query in (
+        "after=x",
+        "after=-1",
+        "after=1.",
+        "after=1.5.1",
+        "after=99999999999999999",
+        "colour=red",
+        "after=1&after=2",
+    ):
         refused(alice.get(f"/events?{query}"), 400, "invalid_input")
     refused(alice.get("/events", headers={"Last-Event-ID": "x"}), 400, "invalid_input")
     assert alice.request("HEAD", "/events").status == 200
@@ -453,17 +461,17 @@ def test_a_slow_reader_costs_little_and_finds_everything(start: Start) -> None:
     for sock in stuck[1:]:
         sock.close()
     pieces = [b""]
-    while b"the-last" not in pieces[-1]:
+    while b"\n\n" not in pieces[-1].partition(b"the-last")[2]:
         data = stuck[0].recv(1 << 16)
         assert data, "cut off"
         # With the end of the one before: what is looked for may stand across two.
-        pieces[-1:] = [pieces[-1][:-100], pieces[-1][-100:] + data]
+        pieces[-1:] = [pieces[-1][:-1_000], pieces[-1][-1_000:] + data]
     stuck[0].close()
     told = b"".join(pieces)
     # A chunk may begin in the middle of a name or a number: a few names of so many may be missing here.
     granted, ended = (told.count(b'"event":"%b"' % event) for event in (b"granted", b"session_ended"))
     assert 119_000 < granted <= 120_001 and 119_000 < ended <= 120_000
-    assert told.count(b"id: ") in {240, 241, 242}
+    assert told.count(b"id: ") - 1 in {240, 241, 242}, "one of them says where it began"
 
 
 @pytest.mark.parametrize("is_live", [True, False], ids=["live", "journal"])

@@ -212,11 +212,14 @@ class Postgres:
         """Kill all of its processes at once, as a power cut would, but for what the system still has to write."""
         if self.is_running:
             os.kill(self.pid, signal.SIGSTOP)
-            for pid in _children(self.pid):
+            children = _children(self.pid)
+            for pid in children:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             os.kill(self.pid, signal.SIGKILL)
             self._wait()
+            # One that is not quite gone still has the shared memory, and a start would refuse.
+            wait_until(lambda: not any(_is_alive(pid) for pid in children), every_seconds=0.005)
             (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def _wait(self) -> None:
@@ -247,6 +250,14 @@ class Postgres:
 
 def _children(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process has anything left. One that only waits to be taken note of has not."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
 
 
 def _quoted(settings: dict[str, str]) -> dict[str, str]:

@@ -106,7 +106,6 @@ def test_pooler_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
             await line.close()
 
     with in_postgres() as place:
-        logging.getLogger("holdfast.journal").setLevel(logging.WARNING)
         asyncio.run(scene(place))
     assert "is behind a pooler" in caplog.text and "Connect to PostgreSQL directly" in caplog.text
 

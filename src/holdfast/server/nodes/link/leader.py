@@ -45,7 +45,7 @@ from holdfast.server.nodes.link.frames import (
     ToLeader,
     Welcome,
 )
-from holdfast.server.nodes.link.handshake import Bond, HandshakeError, LeadersHandshake
+from holdfast.server.nodes.link.handshake import Bond, LeadersHandshake
 from holdfast.server.nodes.link.streams import LeadersStream
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
@@ -239,7 +239,9 @@ class LinkEnd(Framed):
         if isinstance(frame, Hello) and self._handshake is None:
             self._tenure = server.node.tenure()
             if self._tenure is None:
-                raise HandshakeError("this node does not lead")
+                # So it is for a moment around every takeover, and while nobody can lead. The other node says it.
+                self.end()
+                return
             seat = self._tenure.seat
             bond = Bond(seat.authority, seat.epoch, seat.tenure, server.node.key)
             self._handshake = LeadersHandshake(bond, server.new_secret(NONCE_BYTES))
