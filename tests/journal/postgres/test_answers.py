@@ -13,7 +13,7 @@ from holdfast.journal.base import (
     JournalUnavailableError,
     OutcomeUnknownError,
 )
-from holdfast.journal.postgres.driver import Line
+from holdfast.journal.postgres.archive_reading import Ask
 from holdfast.journal.postgres.journal import PostgresJournal
 from tests.journal.records import grants
 from tests.journal.sharing import InPostgres, in_postgres
@@ -312,11 +312,11 @@ def test_damage_counts_only_under_the_seat(is_deposed: bool, expected: str) -> N
     """What a deposed node finds missing is no damage: it is told that the seat is another's (N-2)."""
 
     class Slow(PostgresJournal):
-        async def _read_tail(self, line: Line) -> tuple[list[bytes], list[tuple[int, dict[str, int]]]]:
+        async def _read_tail(self, ask: Ask) -> tuple[list[bytes], list[tuple[int, dict[str, int]]]]:
             place.sql("DELETE FROM {s}.batch")
             if is_deposed:
                 place.sql("UPDATE {s}.seat SET epoch = epoch + 1, tenure = 'x'")
-            return await super()._read_tail(line)
+            return await super()._read_tail(ask)
 
     async def scene() -> str:
         leader = place()

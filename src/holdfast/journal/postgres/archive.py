@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.journal.base import HEAD, JournalUnavailableError, OutcomeUnknownError
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.journal.base import Changes, Keeping, Values
-    from holdfast.journal.postgres.driver import Line
+    from holdfast.journal.postgres.archive_reading import Ask
     from holdfast.journal.postgres.lines import Side
     from holdfast.journal.postgres.seat import Mine
     from holdfast.journal.tail.room import Room
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 FEED_ROWS = 1_024
 DROP_ROWS = 512
 """How many batches one statement drops."""
-READ_SECONDS = 30.0
 PIECE_SECONDS = 30.0
 APPLY_SECONDS = 600.0
 """How long a step may take on the server: far longer than a sound one does. Appends go on meanwhile."""
@@ -87,19 +85,22 @@ class Archive:
 
     # Recovery.
 
-    async def begin(self, line: Line) -> None:
-        """Find out how far the archive reaches, on the connection that has the seat."""
+    async def be_settled(self) -> None:
+        """Let no step of ours be on its way. That may take as long as the step itself."""
         if not self._is_settled:
             await self.settle()
+
+    async def begin(self, ask: Ask) -> None:
+        """Find out how far the archive reaches, on the connection that has the seat. No step is on its way."""
         mine = self._ground.mine
-        rows = await line.ask("read_position", mine.epoch, mine.tenure, seconds=READ_SECONDS)
+        rows = await ask("read_position", mine.epoch, mine.tenure)
         if not rows:
             raise self._ground.deposed("open")
         self.upto, self._state_rows, self._pruning.pruned = rows[0]["upto"], rows[0]["state_rows"], rows[0]["pruned"]
 
-    async def values(self, line: Line) -> Iterator[Values]:
+    async def values(self, ask: Ask) -> Iterator[Values]:
         """Return all values, the head first. Raises for rows that are not those written."""
-        found = deque([each async for each in read_values(partial(line.ask, seconds=READ_SECONDS), self._state_rows)])
+        found = deque([each async for each in read_values(ask, self._state_rows)])
         return (found.popleft() for _ in range(len(found)))
 
     # Steps.

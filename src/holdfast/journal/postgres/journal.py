@@ -26,6 +26,7 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.postgres.archive import Archive
+from holdfast.journal.postgres.beating import Beating
 from holdfast.journal.postgres.knowledge import Knowledge
 from holdfast.journal.postgres.lines import Servers, Side
 from holdfast.journal.postgres.looking import Looking
@@ -42,14 +43,17 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Record
     from holdfast.journal.base import Changes, HeldPage, HeldQuery, HistoryPage, HistoryQuery, Whole
+    from holdfast.journal.postgres.archive_reading import Ask
     from holdfast.journal.postgres.demands import Server
     from holdfast.journal.postgres.driver import Line
     from holdfast.journal.tail.room import Part
 
 MIB = 2**20
 TAIL_ROWS = 256
-"""How many batches are read at once."""
-READ_SECONDS = 30.0
+"""How many batches are read at once, at most,"""
+TAIL_BYTES = 256 * 1024
+"""and how many bytes, about: over a slow way this still takes less than others wait for a sign of life."""
+SEQ_MAX = 2**63 - 1
 VACATE_SECONDS = 2.0
 
 log = logging.getLogger("holdfast.journal")
@@ -289,13 +293,15 @@ class PostgresJournal:
 
     async def _recover(self, line: Line, *, was_closed: bool) -> Recovered:
         """Read all that is there, on the connection that has the seat."""
-        key = self._unsealed(next(iter(await line.ask("read_key", seconds=READ_SECONDS)), None))
-        await self._archive.begin(line)
-        values = await self._archive.values(line)
-        bodies, parts = await self._read_tail(line)
-        self._room.begin(sum(map(len, bodies)), parts)
-        self._judge()
-        await self._measure()
+        with Beating(self._tenancy, line) as beating:
+            await beating.beside(self._archive.be_settled())
+            key = self._unsealed(next(iter(await beating.ask("read_key")), None))
+            await self._archive.begin(beating.ask)
+            values = await self._archive.values(beating.ask)
+            bodies, parts = await self._read_tail(beating.ask)
+            self._room.begin(sum(map(len, bodies)), parts)
+            self._judge()
+            await beating.beside(self._measure())
         return Recovered(
             self._mine.epoch,
             values,
@@ -306,12 +312,12 @@ class PostgresJournal:
             key=key,
         )
 
-    async def _read_tail(self, line: Line) -> tuple[list[bytes], list[Part]]:
+    async def _read_tail(self, ask: Ask) -> tuple[list[bytes], list[Part]]:
         bodies: list[bytes] = []
         parts: list[Part] = []
         done, last_seq = self._archive.upto, self._mine.last_seq
         while done < last_seq:
-            rows = await line.ask("read_tail", done, TAIL_ROWS, seconds=READ_SECONDS)
+            rows = await ask("read_batches", done, SEQ_MAX, TAIL_ROWS, TAIL_BYTES)
             if not rows:
                 break
             for first, last, body in rows:

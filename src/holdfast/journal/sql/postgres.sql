@@ -154,10 +154,6 @@ UPDATE {s}.seat SET held = false, beat = beat + 1 WHERE tenure = $1 AND held RET
 -- The authority's key, perhaps sealed.
 SELECT key FROM {s}.authority
 
--- name: read_tail
--- Some of the records that are not archived, in order.
-SELECT first_seq, last_seq, body FROM {s}.batch WHERE first_seq > $1 ORDER BY first_seq LIMIT $2
-
 -- name: read_size
 -- How many bytes the store has on the server's disk.
 SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS size_bytes

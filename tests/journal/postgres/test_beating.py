@@ -1,0 +1,100 @@
+"""A node that takes the seat and reads for long is seen to live, so nobody deposes it for that (N-13, N-14)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from holdfast.journal.base import DeposedError
+from holdfast.journal.postgres import journal as postgres_journal
+from holdfast.testing._contract_tools import archived, grant
+from tests.journal.postgres.stores import Place, play, until
+from tests.journal.records import grants
+from tests.journal.sharing import InPostgres, in_postgres
+from tests.nodes.journals import connected
+
+SLICES = 12
+DELAY_SECONDS = 0.1
+"""Of each piece, there and back: so a slice takes twice as long at least, and all of them longer than others wait."""
+READING_SECONDS_MIN = SLICES * 2 * DELAY_SECONDS
+
+
+def beat_of(place: InPostgres) -> int:
+    return int(place.sql("SELECT beat FROM {s}.seat"))
+
+
+def test_beat_rises_while_a_long_tail_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads a tail for longer than `takeover_seconds` proves its seat meanwhile, between slices (N-13)."""
+    # So every batch is more than a slice may have.
+    monkeypatch.setattr(postgres_journal, "TAIL_BYTES", 1)
+
+    async def scene(place: InPostgres) -> None:
+        first, taker = place(), place()
+        await first.open()
+        for seq in range(1, SLICES + 1):
+            await first.append(grants(seq, seq))
+        await first.close()
+        before = beat_of(place)
+        place.proxy.delay_seconds = DELAY_SECONDS
+        recovered = await taker.open()
+        place.proxy.delay_seconds = 0
+        # One more is the write that took it. A beat is due after 400 ms, and waits for the end of a slice.
+        assert beat_of(place) - before - 1 >= 3, f"in at least {READING_SECONDS_MIN} s"
+        assert len(list(recovered.records)) == SLICES
+        await taker.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+def test_beat_rises_while_a_step_of_the_archive_is_waited_for() -> None:
+    """Whoever reads anew, and has to wait for a step of its own on the server, proves its seat meanwhile (N-13)."""
+
+    async def scene(place: Place) -> None:
+        journal = place.journal()
+        await journal.open()
+        await journal.append([grant(1)])
+        async with place.step_stopped() as db:
+            step = asyncio.create_task(archived(journal, 1))
+            await place.wait_for_stopped_step(db)
+            step.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await step
+            before = (await journal.look()).beat
+            opening = asyncio.create_task(journal.open())
+
+            async def has_beaten() -> int:
+                return (await journal.look()).beat - before >= 4
+
+            await until(has_beaten)
+            assert not opening.done(), "the step is not settled yet"
+        recovered = await opening
+        assert list(recovered.records) == [], "the step counts"
+        await journal.close()
+
+    play(scene)
+
+
+def test_who_is_deposed_while_it_waits_hears_of_it() -> None:
+    """Whoever waits for a step, and loses the seat meanwhile, waits no longer (N-13)."""
+
+    async def scene(place: Place) -> None:
+        journal = place.journal()
+        await journal.open()
+        await journal.append([grant(1)])
+        async with place.step_stopped() as db:
+            step = asyncio.create_task(archived(journal, 1))
+            await place.wait_for_stopped_step(db)
+            step.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await step
+            opening = asyncio.create_task(journal.open())
+            async with connected(place.url) as other:
+                await other.execute(f"UPDATE {place.schema}.seat SET epoch = epoch + 1, tenure = 'x'")
+            with pytest.raises(DeposedError):
+                await opening
+        await journal.close()
+
+    play(scene)
