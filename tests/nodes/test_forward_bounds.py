@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.server.access.proxies import Proxies
 from holdfast.server.doors.request import Request, request_from
 from holdfast.server.nodes import bearers
 from holdfast.server.nodes.bearers import Bearers, LargeBodies
 from holdfast.server.nodes.link import framed
 from holdfast.wire.problems import Problem
-from tests.nodes.linked import ANA, Caller, OneNode, nodes, run, two_nodes, until
+from tests.nodes.linked import ANA, Caller, OneNode, lose, nodes, run, two_nodes, until
 from tests.support.checks import refused
 
 NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seconds": 60}
@@ -52,7 +53,7 @@ def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
             known = await follower.call()
             await known.ask("GET", "/locks/a")
             assert (await known.ask("POST", "/claims", NAMES)).status == 200
-            # One whose body is complete frees its place; the leader then says who it is not.
+            # One that is answered frees its place: the leader says who it is not.
             strangers[0].writer.write(b" " * 30_000)
             refused(await strangers[0].answer(), 401, "authentication_failed")
             assert len(follower.forwarding._bodies) == bearers.PER_PLACE_MAX - 1
@@ -80,10 +81,10 @@ def test_places_for_large_bodies_are_freed_in_time() -> None:
 
 def test_bearers_are_few_and_forgotten() -> None:
     """N-30: so many bearer tokens are remembered, none that is long, and none that was refused since."""
-    known = Bearers()
+    known = Bearers(Proxies("10.0.0.1"))
 
     def request(bearer: bytes) -> Request:
-        made = request_from(b"GET", b"/", b"", {b"authorization": bearer}, b"")
+        made = request_from(b"GET", b"/", b"", {b"authorization": bearer}, b"", "10.0.0.2")
         made.on_known = lambda _principal: None
         return made
 
@@ -94,6 +95,60 @@ def test_bearers_are_few_and_forgotten() -> None:
     assert not known.knows(request(b"Bearer 1"))
     known.note(b"x" * 1_000, "ana")
     assert len(known._known) == bearers.BEARERS_MAX - 1
+
+
+@pytest.mark.parametrize(("peer", "is_believed"), [("10.0.0.2", True), ("10.0.0.1", False)])
+def test_a_proxys_connection_is_nobodys(peer: str, is_believed: bool) -> None:
+    """N-30: whose connection it is counts where one client has it; on a trusted proxy's the token alone does."""
+    known = Bearers(Proxies("10.0.0.1"))
+    known.note(b"Bearer right", "ana")
+    for bearer, is_known in ((b"Bearer right", True), (b"Bearer wrong", is_believed)):
+        request = request_from(b"GET", b"/", b"", {b"authorization": bearer}, b"", peer)
+        assert request.on_known is None and known.knows(request) == is_known
+
+
+def test_a_strangers_body_keeps_its_place_until_it_is_answered(tmp_path: Path) -> None:
+    """N-30: a large body counts while it is on its way too, and its place is free once it is answered or lost."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            bodies, (end,) = follower.forwarding._bodies, leader.links._open
+            end.pause_writing()
+            first, second = await follower.call(), await follower.call()
+            first.send("POST", "/claims", NAMES)
+            second.send("POST", "/claims", NAMES)
+            link = follower.forwarding._link
+            assert link is not None
+            await until(lambda: len(link._unanswered) == 2)
+            assert len(bodies) == 2
+            lose(second)
+            await until(lambda: len(bodies) == 1)
+            end.resume_writing()
+            assert (await first.answer()).status == 200
+            assert len(bodies) == bodies.bytes == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("path", ["/claims", "/locks/a/acquire"])
+@pytest.mark.parametrize("sent", ["a part", "too much"])
+def test_a_body_that_never_is_whole_frees_its_place(tmp_path: Path, path: str, sent: str) -> None:
+    """N-30: when the connection of a stranger is lost or its request refused, the place of its body is free at once."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (_, follower):
+            bodies, caller = follower.forwarding._bodies, await follower.call()
+            head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+            caller.writer.write(head.encode() + b"8000\r\n" + b" " * 0x8000 + b"\r\n")
+            await until(lambda: len(bodies) == 1)
+            if sent == "too much":
+                caller.writer.write(b"no size of a chunk\r\n")
+                refused(await caller.answer(), 400, "invalid_input")
+            else:
+                lose(caller)
+            await until(lambda: len(bodies) == 0, 1.0)
+
+    run(test)
 
 
 def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import socket
-import struct
 from pathlib import Path
 
 import pytest
 
 from holdfast.server.nodes.link import leader as leaders_end
-from tests.nodes.linked import BEN, Caller, run, two_nodes, until
+from tests.nodes.linked import BEN, lose, run, two_nodes, until
 from tests.support.checks import refused
 
 NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seconds": 60}
 WAIT = {"ttl_seconds": 60, "wait_seconds": 30}
 
 
-def _lose(caller: Caller) -> None:
-    """Reset a connection: one that is only closed looks like one that waits for its answer and sends no more."""
-    linger = struct.pack("ii", 1, 0)
-    caller.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    caller.close()
-
-
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_whose_connection_is_lost_is_dropped_whatever_was_asked(tmp_path: Path, method: str) -> None:
-    """N-32: the request of a lost connection is kept neither by the follower nor by the leader, whatever it asks for."""
+    """N-32: neither the follower nor the leader keeps the request of a lost connection, whatever it asks for."""
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
@@ -41,7 +32,7 @@ def test_whose_connection_is_lost_is_dropped_whatever_was_asked(tmp_path: Path, 
                 caller.send(method, path, body)
             await until(lambda: len(link._unanswered) == 3)
             for caller in callers[:2]:
-                _lose(caller)
+                lose(caller)
             await until(lambda: len(link._unanswered) == 1)
             end.resume_writing()
             assert (await callers[2].answer()).status in {200, 409}

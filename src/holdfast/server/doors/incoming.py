@@ -281,6 +281,8 @@ class Incoming:
         Such a circle stays until the garbage collector comes, and after many connections all others wait for it.
         """
         self.ended = True
+        if self._request is not None and self._request.on_lost is not None:
+            self._request.on_lost()
         self._body_pieces = self._request = None
         del self._parser, self._sink
 

@@ -4,10 +4,12 @@ A follower has no state, so it cannot tell a right token from a wrong one. The l
 and the follower remembers the bearer tokens that were let in last. It gives nobody a right: the leader looks at each
 request anew.
 
-A body over 16 KiB is read for a bearer that is known. Of all others a follower takes `BODIES_MAX` at a time and
+A body over 16 KiB is read for a bearer that is known, or on a connection that is a user's already. A trusted proxy's
+connections are everybody's, so there the token alone counts. Of all others a follower takes `BODIES_MAX` at a time and
 `PER_PLACE_MAX` from one address, `BODIES_BYTES_MAX` bytes of them together; beyond that they are refused before they
-are read (decision 0032 says why: at the leader nobody unknown may send one at all). A place is free again when the body
-is complete, and at the latest when the time for a body is over.
+are read (decision 0032 says why: at the leader nobody unknown may send one at all). A place is free again when the
+request is answered or given up or its client is gone, and at the latest when the time for a body is over: until then
+the body is kept here, or is on its way.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
+    from holdfast.server.access.proxies import Proxies
     from holdfast.server.doors.request import Request
 
 BEARERS_MAX, BEARER_BYTES_MAX = 4_096, 512
@@ -30,7 +33,8 @@ RETRY_MS = 1_000
 class Bearers:
     """The bearer tokens that were let in last."""
 
-    def __init__(self) -> None:
+    def __init__(self, proxies: Proxies) -> None:
+        self._proxies = proxies
         self._known: dict[bytes, str] = {}
         """By header: whose it is. The one that was added first is forgotten first."""
 
@@ -47,12 +51,14 @@ class Bearers:
 
     def knows(self, request: Request) -> bool:
         """Tell whether whoever asks is known: by the token, or because the connection is a user's already."""
+        if request.authorization in self._known:
+            return True
         # A door sets `on_known` as long as nobody is known there.
-        return request.on_known is None or request.authorization in self._known
+        return request.on_known is None and not self._proxies.is_one(request.peer)
 
 
 class LargeBodies:
-    """The large bodies of strangers that are being read."""
+    """The large bodies of strangers that are being read, or are on their way to the leader."""
 
     def __init__(self, seconds_max: int) -> None:
         """`seconds_max` is how long a body may take to arrive."""
@@ -65,12 +71,15 @@ class LargeBodies:
     def __len__(self) -> int:
         return len(self._places)
 
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._places
+
     def take(self, request_id: str, place: str, size: int, now_ms: int) -> None:
         """Let a body be read, or raise that too many are."""
         while self._places and now_ms - next(iter(self._places.values()))[0] > self._ms_max:
             self.free(next(iter(self._places)))
         is_full = len(self._places) >= BODIES_MAX or self.bytes + size > BODIES_BYTES_MAX
-        if is_full or self._from[place] >= PER_PLACE_MAX:
+        if is_full or self._from.get(place, 0) >= PER_PLACE_MAX:
             text = "This node follows, and does not know your access token yet. Too many large bodies of others whom it"
             text += " does not know are being read: send a small request first, or try again."
             raise Problem("overloaded", text, retry_after_ms=RETRY_MS)
@@ -79,7 +88,7 @@ class LargeBodies:
         self.bytes += size
 
     def free(self, request_id: str) -> None:
-        """Know that a body is complete, or will never be."""
+        """Know that a body is kept no more."""
         found = self._places.pop(request_id, None)
         if found is not None:
             _, place, size = found

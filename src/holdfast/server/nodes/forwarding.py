@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from holdfast.server.doors.exchange import Receive, Scope, Send
     from holdfast.server.doors.request import Request
     from holdfast.server.nodes.link.follower import Link
-    from holdfast.server.nodes.link.frames import Answered, Begun
+    from holdfast.server.nodes.link.frames import Answered, Begun, Fields
     from holdfast.server.nodes.node import Node
     from holdfast.server.nodes.tenure import Tenure
     from holdfast.server.operations.call import Envelope, Reply
@@ -113,7 +113,7 @@ class Forwarding(Finder[Row]):
         self._epoch: int | None = None
         self._held = Held(self._read_ms)
         self._handing_over = self._is_ticking = False
-        self._bearers = Bearers()
+        self._bearers = Bearers(proxies)
         self._bodies = LargeBodies(settings.body_timeout_seconds)
         self._answering: tuple[Request, str | None] | None = None
         """What is being answered right now, and who asked for it."""
@@ -145,8 +145,8 @@ class Forwarding(Finder[Row]):
         if row.is_local:
             self._answer_by_itself(row.operation, request, reply)
             return
-        if self._bodies:
-            self._bodies.free(request.request_id)
+        if self._bodies and request.request_id in self._bodies:
+            reply = partial(self._free_and_reply, reply)
         may_repeat = request.method in _SAFE or (request.key is not None and row.honours_key)
         pending = Pending(request, reply, None, self._read_ms(), may_repeat)
         request.on_lost = partial(self._left, pending)
@@ -154,7 +154,13 @@ class Forwarding(Finder[Row]):
 
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
         """Refuse a request in the words of its route. It rests on no state, so it is said at once."""
+        self._bodies.free(request.request_id)
         reply(request, *self._words_of(request)(problem, request))
+
+    def _free_and_reply(self, reply: Reply, request: Request, status: int, body: bytes, headers: Fields) -> None:
+        """Answer one whose body was large."""
+        self._bodies.free(request.request_id)
+        reply(request, status, body, headers)
 
     def is_in_pieces(self, request: Request) -> bool:
         """Tell whether a request is for a stream."""
@@ -170,8 +176,10 @@ class Forwarding(Finder[Row]):
         if row.body_bytes_max > SMALL_BODY_BYTES and not self._bearers.knows(request):
             announced = request.headers.get(b"content-length", b"")
             size = int(announced[-16:]) if announced.isdigit() else row.body_bytes_max
+            size = min(size, row.body_bytes_max)
             place = place_of(self._proxies.client_of(request))
-            self._bodies.take(request.request_id, place, min(size, row.body_bytes_max), self._read_ms())
+            self._bodies.take(request.request_id, place, size, self._read_ms())
+            request.on_lost = partial(self._bodies.free, request.request_id)
         return row.body_bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -182,8 +190,12 @@ class Forwarding(Finder[Row]):
             row, _ = self.find(request.method, request.path)
             if row.has_body:
                 request.body = await read_body(receive)
-                self._bodies.free(request.request_id)
+        except ConnectionError:
+            # Who sends half of a request has asked for nothing.
+            self._bodies.free(request.request_id)
+            return
         except Problem as problem:
+            self._bodies.free(request.request_id)
             await respond(send, request, *envelope(problem, request))
             return
         pending = Pending(request, None, Inbox(), self._read_ms(), True)
@@ -249,6 +261,8 @@ class Forwarding(Finder[Row]):
         """Know that nobody waits for it any more."""
         pending.is_answered = True
         pending.request.on_disconnect = pending.request.on_lost = None
+        if self._bodies:
+            self._bodies.free(pending.request.request_id)
         self._held.drop(pending)
         if self._link is not None:
             self._link.drop(pending)
@@ -295,6 +309,7 @@ class Forwarding(Finder[Row]):
         """Let our own routes answer: this node leads now."""
         request = pending.request
         request.on_disconnect = request.on_lost = None
+        self._bodies.free(request.request_id)
         request.held_ms = self._read_ms() - pending.received_ms
         pending.is_answered = True
         if pending.inbox is not None:

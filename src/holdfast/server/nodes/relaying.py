@@ -54,10 +54,12 @@ async def relay(pending: Pending, disconnected: asyncio.Task[None], send: Send, 
 
 
 async def read_body(receive: Receive) -> bytes:
-    """Return the body. The lane bounds it while it comes in."""
+    """Return the body. The lane bounds it while it comes in. Raises `ConnectionError` if the rest will never come."""
     body = bytearray()
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionResetError("the client left before its request was whole")
         body += message.get("body", b"")
         if not message.get("more_body", False):
             return bytes(body)
