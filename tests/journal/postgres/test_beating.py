@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.journal.base import DeposedError
 from holdfast.journal.postgres import journal as postgres_journal
+from holdfast.journal.postgres.archive_reading import Ask
 from holdfast.testing._contract_tools import archived, grant
 from tests.journal.postgres.stores import Place, play, until
 from tests.journal.records import grants
@@ -30,16 +31,21 @@ def test_beat_rises_while_a_long_tail_is_read(monkeypatch: pytest.MonkeyPatch) -
     # So every batch is more than a slice may have.
     monkeypatch.setattr(postgres_journal, "TAIL_BYTES", 1)
 
+    class Slow(postgres_journal.PostgresJournal):
+        async def _read_tail(self, ask: Ask) -> tuple[list[bytes], list[tuple[int, dict[str, int]]]]:
+            place.proxy.delay_seconds = DELAY_SECONDS
+            found = await super()._read_tail(ask)
+            place.proxy.delay_seconds = 0
+            return found
+
     async def scene(place: InPostgres) -> None:
-        first, taker = place(), place()
+        first, taker = place(), place(kind=Slow)
         await first.open()
         for seq in range(1, SLICES + 1):
             await first.append(grants(seq, seq))
         await first.close()
         before = beat_of(place)
-        place.proxy.delay_seconds = DELAY_SECONDS
         recovered = await taker.open()
-        place.proxy.delay_seconds = 0
         # One more is the write that took it. A beat is due after 400 ms, and waits for the end of a slice.
         assert beat_of(place) - before - 1 >= 3, f"in at least {READING_SECONDS_MIN} s"
         assert len(list(recovered.records)) == SLICES
