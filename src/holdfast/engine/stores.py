@@ -19,7 +19,7 @@ from holdfast.journal.postgres.operating import Facts, Operating
 from holdfast.journal.postgres.schema import Fresh
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.settings import load
-from holdfast.settings.stores import shown
+from holdfast.settings.stores import ESCAPES, is_torn, shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -149,4 +149,6 @@ def _ask(place: Place, what: Callable[[Operating], Awaitable[T]]) -> T:
 def _checked(place: Place) -> str:
     if not place.url.startswith(("postgresql://", "postgres://")):
         raise JournalError(f"{place.shown} is no address of a store", "Write it as postgresql://user@host/database")
+    if is_torn(place.url):
+        raise JournalError(f"the address of the store cannot be used: {ESCAPES}")
     return place.url

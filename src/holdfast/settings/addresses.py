@@ -6,6 +6,8 @@ import re
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
 
+from holdfast.settings.stores import ESCAPES, is_torn
+
 STORE_SCHEMES = ("postgresql://", "postgres://")
 
 _NAME = re.compile(r"\*|\.?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
@@ -79,6 +81,8 @@ def parse_store(text: str) -> str:
         raise ValueError(f"it does not begin with {STORE_SCHEMES[0]}")
     if not text.isprintable() or " " in text:
         raise ValueError("it has a blank or a sign in it that cannot be shown")
+    if is_torn(text):
+        raise ValueError(ESCAPES)
     return text
 
 

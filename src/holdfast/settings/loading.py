@@ -82,10 +82,10 @@ def load(*, overrides: Mapping[str, str], environment: Mapping[str, str], file: 
     for name, text in overrides.items():
         origin = "command line"
         row = _row(name, origin)
+        values[row.name] = row.from_text(text, origin, Path(), home)
         if row.name == "store" and stores.has_password(text):
             problem = "there is a password in it, and every user of this machine can read command lines"
             raise SettingsError(row.name, origin, problem, stores.HOW)
-        values[row.name] = row.from_text(text, origin, Path(), home)
     values.setdefault("data", default_data(environment))
     settings = _within_max_ttl(Settings(**values), values)
     if settings.store and not settings.advertise and is_for_all(parse_address(settings.listen)[0]):

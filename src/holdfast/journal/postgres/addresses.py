@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
+from holdfast.settings.stores import ESCAPES, is_torn
+
 SCHEMES = ("postgresql", "postgres")
 PORT = "5432"
 
@@ -23,6 +25,8 @@ class Address(NamedTuple):
 
 def addresses(url: str) -> list[Address]:
     """Return the servers of a URL, in its order. Raises `ValueError`, without the URL in its text."""
+    if is_torn(url):
+        raise ValueError(f"the URL of the store cannot be read: {ESCAPES}")
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise ValueError("the URL of the store does not begin with postgresql://")
