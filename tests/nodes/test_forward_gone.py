@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.server.doors.request import Request
 from holdfast.server.nodes.link import leader as leaders_end
-from tests.nodes.linked import BEN, lose, run, two_nodes, until
+from holdfast.server.nodes.link.follower import Link
+from holdfast.server.nodes.tenure import CountedRoutes
+from holdfast.server.operations.call import Reply
+from holdfast.server.render import envelope
+from holdfast.wire.problems import Problem
+from tests.nodes.linked import BEN, Caller, OneNode, lose, run, two_nodes, until
 from tests.support.checks import refused
 
 NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seconds": 60}
@@ -77,3 +83,60 @@ def test_what_was_decided_is_told_however_much_waits(tmp_path: Path, monkeypatch
             assert answer.status == 200 and len(answer.json()["claims"]) == 400
 
     run(test)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("not_leader", "outcome_unknown"),
+        ("overloaded", "outcome_unknown"),
+        ("storage_unavailable", "outcome_unknown"),
+        ("authentication_failed", "outcome_unknown"),
+        ("conflict", "conflict"),
+    ],
+)
+def test_a_copy_that_our_own_routes_refuse_says_nothing_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str
+) -> None:
+    """N-31: where a copy was sent and not answered, a refusal of the next by this node is `outcome_unknown`."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            caller = await _uncertain(leader, follower)
+
+            def refuse(_: CountedRoutes, request: Request, reply: Reply) -> None:
+                reply(request, *envelope(Problem(code, "Nothing was changed."), request))
+
+            monkeypatch.setattr(CountedRoutes, "handle", refuse)
+            await follower.lead()
+            assert (await caller.answer()).json()["code"] == told
+
+    run(test)
+
+
+def test_a_copy_that_no_leader_takes_says_nothing_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-31: where a copy was sent and not answered, one that is too large for the next leader is `outcome_unknown`."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            caller = await _uncertain(leader, follower)
+            monkeypatch.setattr(Link, "ask", lambda *_: False)
+            follower.follow(leader.shelf.seat, leader.url)
+            refused(await caller.answer(), 503, "outcome_unknown")
+
+    run(test)
+
+
+async def _uncertain(leader: OneNode, follower: OneNode) -> Caller:
+    """Let a follower hold a claim with a key of which a copy was sent and not answered."""
+    holder, caller = await leader.call(), await follower.call()
+    await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60}, token=BEN)
+    caller.send("POST", "/locks/a/acquire", WAIT, Idempotency_Key="k1")
+    assert leader.tenure is not None
+    engine, link = leader.tenure.engine, follower.forwarding._link
+    await until(lambda: len(engine._waiters) == 1)
+    assert link is not None
+    follower.follow(None)
+    link.end(at_once=True)
+    await until(lambda: len(follower.forwarding._held) == 1)
+    return caller

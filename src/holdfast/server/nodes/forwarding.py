@@ -66,6 +66,8 @@ UNKNOWN = (
     " Idempotency-Key, or look first."
 )
 _UNAVAILABLE, _UNAUTHORISED = 503, 401
+_NOT_DONE = frozenset({_UNAVAILABLE, _UNAUTHORISED, 413})
+"""What is said before anybody looks whether a key was used before."""
 _SAFE = frozenset({b"GET", b"HEAD"})
 _BACKSLASH = ord("\\")
 
@@ -278,6 +280,13 @@ class Forwarding(Finder[Row]):
     def _answer_problem(self, pending: Pending, problem: Problem) -> None:
         pending.answer(*self._words_of(pending.request)(problem, pending.request))
 
+    def _reply_uncertain(self, reply: Reply, request: Request, status: int, body: bytes, headers: Fields) -> None:
+        """Answer one of which a copy may have been done: that this copy was not says nothing of the other."""
+        if status in _NOT_DONE:
+            problem = Problem("outcome_unknown", UNKNOWN, retry_after_ms=RETRY_MS)
+            status, body, headers = self._words_of(request)(problem, request)
+        reply(request, status, body, headers)
+
     def _words_of(self, request: Request) -> Envelope:
         """Return what puts a problem into the words of a request's route."""
         with contextlib.suppress(Problem):
@@ -392,6 +401,8 @@ class Forwarding(Finder[Row]):
                 if pending.inbox is not None:
                     pending.inbox.put_cut()
                 continue
+            if pending.reply is not None and not pending.is_uncertain and pending.request.method not in _SAFE:
+                pending.reply = partial(self._reply_uncertain, pending.reply)
             pending.is_uncertain = True
             if pending.may_repeat:
                 self._hold(pending)
