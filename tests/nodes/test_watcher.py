@@ -135,6 +135,25 @@ def test_a_lower_epoch_is_of_the_past() -> None:
     assert looking.look(SEAT).why_take is None
 
 
+@pytest.mark.parametrize("changes", [{"jumps": 1}, {"wants_jump": True}, {"is_behind": True}])
+def test_a_store_that_lost_an_epoch_and_goes_on_is_believed(changes: dict[str, object]) -> None:
+    """A lower epoch is new once tokens jumped, an operator said so, or a node may go on after a loss (N-22, N-23)."""
+    looking = Looking()
+    for _ in range(7):
+        looking.look(SEAT)
+    lost = seat(epoch=6, tenure="t6", node="c", **changes)
+    assert looking.look(lost) == Seen(lost), "it is followed, and was not silent yet"
+    assert looking.looks_until_taken(lost) == 2_000 // LOOK_MS
+
+
+def test_a_store_of_before_the_jump_is_of_the_past() -> None:
+    """An old copy from before tokens jumped changes nothing, however high its epoch is (N-2, N-21)."""
+    looking = Looking()
+    jumped = seat(jumps=1)
+    looking.look(jumped)
+    assert looking.look(seat(epoch=9, tenure="t9", node="c")) == Seen(jumped)
+
+
 def test_a_seat_can_be_left_alone() -> None:
     """Who gave the seat back for a reason leaves it alone for a while, also if nobody takes it (N-37)."""
     looking = Looking()

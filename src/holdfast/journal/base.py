@@ -143,6 +143,12 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     """A node that does not know it can neither take the seat nor read what is stored."""
     version: str
     """Of Holdfast, on the node that has the seat."""
+    jumps: int = 0
+    """How often the store lost records, and tokens jumped: a store that did so once more may have a lower epoch."""
+    wants_jump: bool = False
+    """Whether an operator said that the store was restored: what was seen before counts no more."""
+    is_behind: bool = False
+    """Whether this node saw more than there is, and may go on all the same (`after_loss`)."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):

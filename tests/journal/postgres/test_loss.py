@@ -81,6 +81,52 @@ def test_seat_that_was_seen_does_not_come_back(change: str) -> None:
         asyncio.run(scene(place))
 
 
+@pytest.mark.parametrize(
+    ("change", "may_lose"),
+    [("SET epoch = epoch - 1", True), ("SET epoch = epoch - 1, wants_jump = true", False)],
+)
+def test_lost_epoch_is_shown_to_whoever_may_go_on(change: str, may_lose: bool) -> None:
+    """Who may go on after a loss is shown the lower epoch, and that it knew more, at every look (N-23)."""
+
+    async def scene(place: InPostgres) -> None:
+        await filled(place)
+        watching = place(may_lose=may_lose)
+        before = await watching.look()
+        place.sql(f"UPDATE {{s}}.seat {change}")
+        for _ in range(2):
+            seen = await watching.look()
+            assert (seen.epoch, seen.is_behind, before.is_behind) == (before.epoch - 1, True, False)
+        await watching.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
+def test_write_that_is_answered_while_the_seat_is_read_is_no_loss() -> None:
+    """A row that was read before an append, and arrives after its answer, is no store that went back (N-21)."""
+
+    async def scene(place: InPostgres) -> None:
+        leader = place()
+        await leader.open()
+        read = leader._watching._read
+
+        async def read_slowly() -> object:
+            row = await read()
+            await leader.append(grants(1, 3))
+            return row
+
+        leader._watching._read = read_slowly  # type: ignore[method-assign] # So the answer is late.
+        assert (await leader.look()).last_seq == 0
+        leader._watching._read = read  # type: ignore[method-assign]
+        await place.lose_records(2)
+        with pytest.raises(JournalLostError, match="its last record is 2, and 3 was durable"):
+            await leader.look()
+        await leader.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
 @pytest.mark.parametrize("mark", MARKS)
 def test_store_in_another_place_waits_for_an_operator(mark: str) -> None:
     """On another server, timeline, database or table than the last records were written on nobody goes on (N-23)."""

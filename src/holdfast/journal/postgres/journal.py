@@ -30,7 +30,7 @@ from holdfast.journal.postgres.beating import Beating
 from holdfast.journal.postgres.knowledge import Knowledge
 from holdfast.journal.postgres.lines import Servers, Side
 from holdfast.journal.postgres.looking import Looking
-from holdfast.journal.postgres.schema import Fresh, seat_of
+from holdfast.journal.postgres.schema import Fresh
 from holdfast.journal.postgres.sealing import unseal
 from holdfast.journal.postgres.seat import Batch, Mine, Tenancy
 from holdfast.journal.postgres.taking import Taken, Watching
@@ -125,7 +125,7 @@ class PostgresJournal:
 
     async def look(self) -> Seat:
         """Tell who has the seat."""
-        return seat_of(await self._watching.look())
+        return await self._watching.look()
 
     async def key(self) -> bytes:
         """Return the authority's key."""

@@ -7,10 +7,21 @@ beyond all that were given out, and the store counts these records (`jumps`): wh
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from holdfast.journal.base import JournalLostError
 
 RESTORED = "If it was restored on purpose, run: holdfast store restored"
 OTHER_STORE = "Check the setting `store`, or restart this node to serve what is there"
+
+
+class Noted(NamedTuple):
+    """A seat, as far as a loss can be told from it."""
+
+    jumps: int
+    epoch: int
+    tenure: str
+    last_seq: int
 
 
 class Knowledge:
@@ -25,10 +36,15 @@ class Knowledge:
         self.jumps = 0
         """How often tokens jumped, as of the last look."""
 
-    def learn(self, *, authority: str, epoch: int, tenure: str, last_seq: int, jumps: int) -> str | None:
+    def noted(self) -> Noted:
+        """Return what is known by now: for whoever asks the store, and compares the answer with what was known then."""
+        return Noted(self.jumps, self.epoch, self.tenure, self.last_seq)
+
+    def learn(self, authority: str, seen: Noted, noted: Noted) -> str | None:
         """Take note of a seat that was seen. Return what was lost since the last time, if anything; it is not noted.
 
-        Raises `JournalLostError` if it is another authority.
+        `noted` is what was known before the store was asked: it may have shown the seat before a write that was
+        answered first. Raises `JournalLostError` if it is another authority.
         """
         if self.authority is None:
             self.authority = authority
@@ -36,23 +52,28 @@ class Knowledge:
             raise JournalLostError(
                 f"the store has the authority {authority}, and it was {self.authority} before", OTHER_STORE
             )
-        if jumps > self.jumps:
-            self.jumps, self.epoch, self.tenure, self.last_seq = jumps, epoch, tenure, last_seq
-            return None
-        if jumps < self.jumps:
-            return f"it knows of {jumps} losses, and {self.jumps} were known before"
-        if last_seq < self.last_seq:
-            return f"its last record is {last_seq}, and {self.last_seq} was durable"
-        if epoch < self.epoch:
-            return f"its tenure is {epoch}, and {self.epoch} was seen"
-        if epoch == self.epoch and self.tenure not in {"", tenure}:
-            return f"its tenure {epoch} is another than the one that was seen"
-        self.epoch, self.tenure, self.last_seq = epoch, tenure, last_seq
-        return None
+        loss = _lost(seen, noted)
+        if loss is None and (seen.jumps, seen.epoch, seen.last_seq) >= (self.jumps, self.epoch, self.last_seq):
+            self.jumps, self.epoch, self.tenure, self.last_seq = seen
+        return loss
 
     def none_is_there(self, where: str) -> JournalLostError:
         """Make the error for a store that has nothing any more."""
         return JournalLostError(f"{where} has no authority, and {self.authority} was there", OTHER_STORE)
+
+
+def _lost(seen: Noted, noted: Noted) -> str | None:
+    if seen.jumps > noted.jumps:
+        return None
+    if seen.jumps < noted.jumps:
+        return f"it knows of {seen.jumps} losses, and {noted.jumps} were known before"
+    if seen.last_seq < noted.last_seq:
+        return f"its last record is {seen.last_seq}, and {noted.last_seq} was durable"
+    if seen.epoch < noted.epoch:
+        return f"its tenure is {seen.epoch}, and {noted.epoch} was seen"
+    if seen.epoch == noted.epoch and noted.tenure not in {"", seen.tenure}:
+        return f"its tenure {seen.epoch} is another than the one that was seen"
+    return None
 
 
 def went_back(where: str, what: str) -> JournalLostError:

@@ -93,7 +93,7 @@ def refuse_unless_readable(where: str, row: Row | None) -> Row:
     return row
 
 
-def seat_of(row: Row) -> Seat:
+def seat_of(row: Row, *, is_behind: bool = False) -> Seat:
     """Make the seat of what `read_seat` found."""
     return Seat(
         authority=row["authority"],
@@ -109,4 +109,7 @@ def seat_of(row: Row) -> Seat:
         since_wall_ms=row["since_wall_ms"],
         format=row["format"],
         version=row["version"],
+        jumps=row["jumps"],
+        wants_jump=row["wants_jump"],
+        is_behind=is_behind,
     )

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.journal.base import JournalLockedError, JournalUnavailableError
 from holdfast.journal.codec import FORMAT
 from holdfast.journal.postgres.driver import RefusedError
-from holdfast.journal.postgres.knowledge import RESTORED, went_back
+from holdfast.journal.postgres.knowledge import RESTORED, Noted, went_back
 from holdfast.journal.postgres.schema import Fresh, create, is_missing, refuse_unless_readable, seat_of
 
 if TYPE_CHECKING:
@@ -71,17 +71,15 @@ class Watching:
         self._fresh = fresh
         self._secret = secret
 
-    async def look(self) -> Row:
-        """Return the seat's row. Raises as `SharedJournal.look` does."""
-        row = await self._read()
-        if (loss := self._learn(row)) and not (self._may_lose or row["wants_jump"]):
-            raise went_back(self._where, loss)
-        return row
+    async def look(self) -> Seat:
+        """Return the seat. Raises as `SharedJournal.look` does."""
+        row, loss = await self._look()
+        return seat_of(row, is_behind=loss is not None)
 
     async def take(self, seen: Seat | None, me: Peer, tenure: str, wall_ms: int, seconds: float) -> Taken:
         """Take the seat: from nobody, or as it was seen. Raises `JournalLockedError` if another has it."""
-        row = await self.look()
-        is_lost = self._learn(row) is not None
+        row, loss = await self._look()
+        is_lost = loss is not None
         knowledge, may_lose = self._knowledge, self._may_lose or (is_lost and row["wants_jump"])
         epoch, before, beat = (row["epoch"], row["tenure"], NOBODY) if seen is None else _as_seen(seen)
         line, server = await self._servers.connect()
@@ -94,7 +92,7 @@ class Watching:
         try:
             rows = await self._write(line, values, seconds)
             if not rows:
-                raise self._why_not(await self._read(), epoch, before, server.marks)
+                raise self._why_not(*await self._learned(), epoch, before, server.marks)
         except BaseException:
             line.drop()
             self._side.must_be = None
@@ -133,6 +131,20 @@ class Watching:
         except JournalUnavailableError as error:
             log.warning("who keeps the seat cannot be ended: %s", error)
 
+    async def _look(self) -> tuple[Row, str | None]:
+        """Return the seat's row, and what was lost if this node may go on all the same."""
+        row, loss = await self._learned()
+        if loss and not (self._may_lose or row["wants_jump"]):
+            raise went_back(self._where, loss)
+        return row, loss
+
+    async def _learned(self) -> tuple[Row, str | None]:
+        """Return the seat's row, and what was lost. What becomes known while it is read is no reason to doubt it."""
+        noted = self._knowledge.noted()
+        row = await self._read()
+        seen = Noted(row["jumps"], row["epoch"], row["tenure"], row["last_seq"])
+        return row, self._knowledge.learn(row["authority"], seen, noted)
+
     async def _read(self) -> Row:
         try:
             row = await self._side.one("read_seat")
@@ -159,20 +171,11 @@ class Watching:
         # The marks of the seat's own table are known only from here on.
         self._side.drop()
 
-    def _learn(self, row: Row) -> str | None:
-        return self._knowledge.learn(
-            authority=row["authority"],
-            epoch=row["epoch"],
-            tenure=row["tenure"],
-            last_seq=row["last_seq"],
-            jumps=row["jumps"],
-        )
-
-    def _why_not(self, row: Row, epoch: int, tenure: str, marks: Marks) -> JournalError:
+    def _why_not(self, row: Row, loss: str | None, epoch: int, tenure: str, marks: Marks) -> JournalError:
         """Say why the write that takes the seat found nothing."""
         now = seat_of(row)
         if (now.epoch, now.tenure) == (epoch, tenure):
-            if (loss := self._learn(row)) is not None:
+            if loss is not None:
                 return went_back(self._where, loss)
             its_marks = (row["system_id"], row["timeline"], row["database_oid"], row["table_oid"])
             if its_marks != msgspec.structs.astuple(marks):

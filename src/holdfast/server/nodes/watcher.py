@@ -55,7 +55,7 @@ class Watcher:
         self._process = process
         self._takeover_ms = takeover_ms
         self._last: Seat | None = None
-        """As it was seen last, with the highest epoch."""
+        """As it was seen last, with the highest epoch since the store last lost one."""
         self._looked_ms: int | None = None
         """When the last look succeeded; None if one failed since."""
         self._silent_ms = 0
@@ -72,7 +72,7 @@ class Watcher:
     def see(self, seat: Seat, now_ms: int, *, is_ours_over: bool) -> Seen:
         """Tell what a look means. `is_ours_over`: no tenure of this process runs, or is still being ended."""
         last, looked_ms = self._last, self._looked_ms
-        if last is not None and seat.epoch < last.epoch:
+        if last is not None and _is_of_the_past(seat, last):
             # An old copy of the store. What it shows is over.
             self._looked_ms = None
             return Seen(self._leader(last))
@@ -100,6 +100,13 @@ class Watcher:
         if self._silent_ms >= self._takeover_ms:
             return f"node {seat.node} was silent for {self._silent_ms / 1000:.1f} s"
         return None
+
+
+def _is_of_the_past(seat: Seat, last: Seat) -> bool:
+    """Tell whether an old copy of the store shows it (N-2). A store that lost an epoch, and may go on, is none."""
+    if seat.wants_jump or seat.is_behind:
+        return False
+    return (seat.jumps, seat.epoch) < (last.jumps, last.epoch)
 
 
 class Loneliness:
