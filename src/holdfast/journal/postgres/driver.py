@@ -133,7 +133,8 @@ class Line:
         return rows
 
     def _hear(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
-        if message.severity == "WARNING":
+        # The other field is in the language of the server. The English one is there since PostgreSQL 9.6.
+        if (message.severity_en or message.severity) == "WARNING":
             self._warning = str(message)
             log.warning("PostgreSQL at %s warns: %s", self.where, message)
 

@@ -1,0 +1,55 @@
+"""What one connection to PostgreSQL makes of what the server says beside its answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import asyncpg
+import pytest
+
+from holdfast.journal.postgres.driver import Line, LostError
+
+MESSAGE = {"C": "01000", "M": "synchrone Replikation wird nicht mehr erwartet"}
+
+
+class Saying:
+    """A connection of asyncpg's kind, whose server says something before it answers with no rows."""
+
+    def __init__(self, fields: dict[str, str]) -> None:
+        self._message = asyncpg.PostgresLogMessage.new({**MESSAGE, **fields})
+        self._listeners: list[Callable[[object, object], None]] = []
+        self.add_log_listener = self._listeners.append
+
+    async def prepare(self, _sql: str) -> Saying:
+        return self
+
+    async def fetch(self) -> Sequence[object]:
+        for hears in self._listeners:
+            hears(self, self._message)
+        return []
+
+    def terminate(self) -> None:
+        """Nothing is there to be closed."""
+
+
+def asked(fields: dict[str, str]) -> Sequence[Any]:
+    """Ask such a server."""
+    line = Line(cast("asyncpg.Connection", Saying(fields)), {"append": "SELECT"}, "a server")
+    return asyncio.run(line.ask("append", seconds=None))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"S": "WARNING"}, {"S": "WARNUNG", "V": "WARNING"}, {"S": "WARNING", "V": "WARNING"}]
+)
+def test_warning_in_any_language_is_a_lost_answer(fields: dict[str, str]) -> None:
+    """A warning makes an answer a lost one, whatever language the server speaks (N-10)."""
+    with pytest.raises(LostError, match="warned"):
+        asked(fields)
+
+
+@pytest.mark.parametrize("fields", [{"S": "NOTICE"}, {"S": "HINWEIS", "V": "NOTICE"}])
+def test_notice_changes_nothing(fields: dict[str, str]) -> None:
+    """What is not a warning is none in another language either."""
+    assert asked(fields) == []
