@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from holdfast.engine.build import Seat
-from holdfast.server.nodes.watcher import LONELY_MS, Loneliness, Seen, Watcher
+from holdfast.server.nodes.watcher import LINK_MS, LONELY_MS, Loneliness, Seen, Watcher
 
 LOOK_MS = 250
 SEAT = Seat(
@@ -168,21 +170,44 @@ def test_how_long_a_silence_may_last_is_a_setting() -> None:
     assert looking.looks_until_taken(SEAT) == 2
 
 
+def lonely_at(lonely: Loneliness, now_ms: int, **company: Any) -> bool:  # noqa: ANN401 - passed on as it is
+    """Whether it is lonely by then. Without a word of it another node told of itself just now."""
+    return lonely.is_lonely(now_ms, **{"links": 0, "requests": 0, "heard_ms": now_ms, **company})
+
+
 def test_a_leader_that_nobody_reaches_finds_out() -> None:
     """Other nodes live, none has a link, nobody asks: after five seconds the leader knows that it is cut off (N-37)."""
     lonely = Loneliness()
-    assert not lonely.is_lonely(0, links=0, requests=0, others=1)
-    assert not lonely.is_lonely(LONELY_MS - 1, links=0, requests=0, others=1)
-    assert lonely.is_lonely(LONELY_MS, links=0, requests=0, others=1)
+    for now_ms in range(0, LONELY_MS, 500):
+        assert not lonely_at(lonely, now_ms)
+    assert lonely_at(lonely, LONELY_MS)
 
 
-@pytest.mark.parametrize("company", [{"links": 1}, {"requests": 1}, {"others": 0}])
-def test_a_leader_in_company_stays(company: dict[str, int]) -> None:
+@pytest.mark.parametrize("company", [{"links": 1}, {"requests": 1}, {"heard_ms": None}])
+def test_a_leader_in_company_stays(company: dict[str, Any]) -> None:
     """A link, a request, or that there is no other node at all: each is a reason to stay (N-37)."""
     lonely = Loneliness()
-    alone = {"links": 0, "requests": 0, "others": 1}
-    assert not lonely.is_lonely(0, **alone)
-    assert not lonely.is_lonely(LONELY_MS, **(alone | company))
-    alone["requests"] = company.get("requests", 0)
-    assert not lonely.is_lonely(LONELY_MS + 1, **alone), "and the count begins anew"
-    assert lonely.is_lonely(2 * LONELY_MS + 1, **alone)
+    requests = company.get("requests", 0)
+    for now_ms in range(0, LONELY_MS, 500):
+        assert not lonely_at(lonely, now_ms)
+    assert not lonely_at(lonely, LONELY_MS, **company)
+    for now_ms in range(LONELY_MS + 500, 2 * LONELY_MS + 500, 500):
+        assert not lonely_at(lonely, now_ms, requests=requests), "and the count begins anew"
+    assert lonely_at(lonely, 2 * LONELY_MS + 500, requests=requests)
+
+
+def test_a_node_that_has_just_died_is_no_reason_to_go() -> None:
+    """Who told of itself before its link was lost, and not since, may be gone: an idle leader stays (N-37)."""
+    lonely = Loneliness()
+    for now_ms in range(0, 60_000, 500):
+        assert not lonely_at(lonely, now_ms, heard_ms=-1)
+
+
+@pytest.mark.parametrize("back_ms", [4_000, 7_000, 20_000])
+def test_a_node_that_comes_back_has_time_to_link(back_ms: int) -> None:
+    """A node that died, and tells of itself again, has two seconds for its link, whenever that is (N-37)."""
+    lonely = Loneliness()
+    for now_ms in range(0, back_ms, 500):
+        assert not lonely_at(lonely, now_ms, heard_ms=-1)
+    for now_ms in range(back_ms, back_ms + LINK_MS, 500):
+        assert not lonely_at(lonely, now_ms, heard_ms=back_ms)

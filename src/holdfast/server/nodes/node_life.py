@@ -52,8 +52,6 @@ LOOK_SECONDS_MAX = 5.0
 """A look that takes longer is given up."""
 BEAT_SECONDS = 0.5
 REPORT_SECONDS = 3.0
-SEEN_MS_MAX = 10_000
-"""Another node that told of itself within this time counts as alive."""
 AGAIN_MS = 1_000
 """How long the seat is left alone after a tenure could not begin because the store could not be reached."""
 
@@ -90,8 +88,8 @@ class Life:
         self._told_to_stop = asyncio.Event()
         self._ending: set[asyncio.Task[None]] = set()
         """Tenures that are over, and are still being ended."""
-        self._others = 0
-        """How many other nodes told the store of themselves of late."""
+        self._heard_ms: int | None = None
+        """When another node last told the store of itself, as far as is known. Never later than it was."""
         self._reported_ms: int | None = None
         self._cannot_lead: str | None = None
         """Why this node could not lead when it tried last; None if it could, or another leads."""
@@ -157,8 +155,9 @@ class Life:
             return
         self._reported_ms = now_ms
         await self._journal.report(self._node.me)
-        peers = await self._journal.peers()
-        self._others = sum(peer.process != self._node.me.process and peer.seen_ms_ago < SEEN_MS_MAX for peer in peers)
+        asked_ms = self._clock.monotonic_ms()
+        ages_ms = [peer.seen_ms_ago for peer in await self._journal.peers() if peer.process != self._node.me.process]
+        self._heard_ms = asked_ms - min(ages_ms) if ages_ms else None
 
     # Leading.
 
@@ -229,7 +228,7 @@ class Life:
                 if reporting is None or reporting.done():
                     reporting = asyncio.create_task(self._report_quietly())
                 requests, now_ms = tenure.requests(), self._clock.monotonic_ms()
-                if lonely.is_lonely(now_ms, links=self._node.links, requests=requests, others=self._others):
+                if lonely.is_lonely(now_ms, links=self._node.links, requests=requests, heard_ms=self._heard_ms):
                     self._watcher.leave_alone(now_ms + ALONE_MS)
                     return "no other node and no client reached it for 5 s, although others are there"
         finally:

@@ -34,6 +34,10 @@ JITTER_MS = 50
 ALONE_MS = 10_000
 """How long a seat is left alone by whoever gave it back because nobody could reach it (N-37)."""
 LONELY_MS = 5_000
+HEARD_MS_MAX = 10_000
+"""Another node that told the store of itself within this time may live."""
+LINK_MS = 2_000
+"""How long a node that has told of itself has to open its link, at least."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -112,19 +116,26 @@ def _is_of_the_past(seat: Seat, last: Seat) -> bool:
 class Loneliness:
     """Finds out that a leader reaches the store and nobody else (N-37): then another may serve, and it cannot.
 
-    That is: other nodes tell the store that they live, none of them has a link to us, and nobody asked for 5 s.
+    That is: other nodes tell the store that they live, none of them has a link to us, and nobody asked for 5 s. Only
+    what a node told since then counts: one that has just died told of itself, too, and is no reason to go.
     """
 
     def __init__(self) -> None:
         self._since_ms: int | None = None
+        self._company_ms: int | None = None
+        """When another node was first known to live since then."""
         self._requests = 0
 
-    def is_lonely(self, now_ms: int, *, links: int, requests: int, others: int) -> bool:
-        """Tell it, by how many links are open, how many requests ever came, and how many other nodes live."""
-        if links or requests != self._requests or not others:
+    def is_lonely(self, now_ms: int, *, links: int, requests: int, heard_ms: int | None) -> bool:
+        """Tell it, by how many links are open, how many requests ever came, and when another node last reported."""
+        if links or requests != self._requests or heard_ms is None or now_ms - heard_ms >= HEARD_MS_MAX:
             self._requests = requests
-            self._since_ms = None
+            self._since_ms = self._company_ms = None
             return False
         if self._since_ms is None:
             self._since_ms = now_ms
-        return now_ms - self._since_ms >= LONELY_MS
+        if heard_ms <= self._since_ms:
+            return False
+        if self._company_ms is None:
+            self._company_ms = now_ms
+        return now_ms - self._since_ms >= LONELY_MS and now_ms - self._company_ms >= LINK_MS
