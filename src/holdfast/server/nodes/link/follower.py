@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 from holdfast.server.nodes.link.framed import Framed
 from holdfast.server.nodes.link.frames import (
     ANSWER_BYTES_MAX,
+    HELLO_BYTES_MAX,
     PREFIX,
     Answered,
     Asked,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 REST_MS = 100
 """For how long nothing is asked of a leader that refused."""
 TICK_SECONDS = 1
+LOCALHOST = "localhost"
 CONNECT_SECONDS = 2
 KEPT = (
     b"authorization",
@@ -85,7 +88,7 @@ class Link(Framed):
     """The follower's end of one link."""
 
     def __init__(self, lanes: Lanes, handshake: FollowersHandshake, owner: Owner) -> None:
-        super().__init__(lanes, Decoder(ToFollower, ANSWER_BYTES_MAX))
+        super().__init__(lanes, Decoder(ToFollower, HELLO_BYTES_MAX))
         self._handshake: FollowersHandshake | None = handshake
         self._owner = owner
         self.opened: asyncio.Future[None] = self.loop.create_future()
@@ -106,7 +109,9 @@ class Link(Framed):
         self._timer = self.loop.call_later(TICK_SECONDS, self._ring)
 
     def _ring(self) -> None:
-        self.tick()
+        # Before that nothing but the handshake is said, and `connect` has a limit of its own.
+        if self.opened.done():
+            self.tick()
         if not self.is_over:
             self._timer = self.loop.call_later(TICK_SECONDS, self._ring)
 
@@ -190,6 +195,7 @@ class Link(Framed):
         elif isinstance(frame, Greeting) and self._handshake is not None:
             self.send(self._handshake.answer(frame))
             self._handshake = None
+            self.decoder.bytes_max = ANSWER_BYTES_MAX
         elif isinstance(frame, Welcome) and self._handshake is None and not self.opened.done():
             self._asked_bytes_max = frame.asked_bytes_max
             self.opened.set_result(None)
@@ -232,13 +238,17 @@ class Security:
             )
         return None
 
+    def must_stay_here(self, scheme: str) -> bool:
+        """Tell whether a link may go to addresses of this machine alone."""
+        return scheme != "https" and not self._insecure
+
 
 def is_loopback(host: str) -> bool:
     """Tell whether a host is this machine itself."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host == LOCALHOST
 
 
 async def connect(url: str, link: Link, security: Security) -> None:
@@ -249,10 +259,28 @@ async def connect(url: str, link: Link, security: Security) -> None:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            await link.loop.create_connection(
-                lambda: link, host, port, ssl=context, server_hostname=None if context is None else host
-            )
+            if host == LOCALHOST and security.must_stay_here(parts.scheme):
+                await _connect_here(link, port)
+            else:
+                await link.loop.create_connection(
+                    lambda: link, host, port, ssl=context, server_hostname=None if context is None else host
+                )
             await link.opened
     except BaseException:
         link.end(at_once=True)
         raise
+
+
+async def _connect_here(link: Link, port: int) -> None:
+    """Connect to this machine by its address: what a name stands for is for others to say, who may say another's."""
+    found = await link.loop.getaddrinfo(LOCALHOST, port, type=socket.SOCK_STREAM)
+    own = [str(name[0]) for *_, name in found if is_loopback(str(name[0]))]
+    trouble: Exception = HandshakeError("localhost is another machine here: let the nodes advertise an address")
+    for address in own:
+        try:
+            await link.loop.create_connection(lambda: link, address, port)
+        except OSError as error:
+            trouble = error
+        else:
+            return
+    raise trouble

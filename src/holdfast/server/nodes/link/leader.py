@@ -2,7 +2,7 @@
 
 A link is for one tenure and ends with it. One that comes in is a stranger's connection like any other until it has
 proved itself (`handshake`): it gives way when connections run out, may say little, and has a few seconds. Only
-`UNPROVED_MAX` are in that state at once; then the eldest gives way.
+`UNPROVED_MAX` are in that state at once; then one gives way, the eldest of those that do not even know the tenure.
 
 **One hop.** A request is handed to the routes of this tenure and never passed on again. If the tenure is over, the
 answer is 503 `not_leader`: it was not decided here (N-30).
@@ -110,10 +110,11 @@ class LinkServer:
             end.abort()
             return
         self._unproved[end] = None
-        if len(self._unproved) > UNPROVED_MAX:
-            next(iter(self._unproved)).abort()
         if early:
             end.data_received(early)
+        if len(self._unproved) > UNPROVED_MAX:
+            strangers = (each for each in self._unproved if not each.is_greeted)
+            next(strangers, next(iter(self._unproved))).abort()
 
     def _is_in_clear(self, transport: asyncio.Transport) -> bool:
         if self._insecure or transport.get_extra_info("sslcontext") is not None:
@@ -213,6 +214,11 @@ class LinkEnd(Framed):
             _tell_gone(request)
         for stream in streams.values():
             stream.leave()
+
+    @property
+    def is_greeted(self) -> bool:
+        """Whether it knows what the link is for: our tenure, which strangers do not know."""
+        return self._handshake is not None
 
     def _is_current(self) -> bool:
         return self._tenure is not None and self._server.node.tenure() is self._tenure

@@ -1,0 +1,148 @@
+"""What strangers at either end of a link can do before anything is proved."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from holdfast.server.nodes.link import leader as leaders_end
+from holdfast.server.nodes.link.follower import Link, Security, connect
+from holdfast.server.nodes.link.frames import (
+    HELLO_BYTES_MAX,
+    NONCE_BYTES,
+    PREFIX,
+    Decoder,
+    Hello,
+    ToLeader,
+    framed,
+)
+from holdfast.server.nodes.link.handshake import Bond, FollowersHandshake, HandshakeError
+from tests.nodes.linked import OneNode, nodes, run, two_nodes, until
+
+F = b"f" * NONCE_BYTES
+
+
+async def _stranger(node: OneNode, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+    writer.write(data)
+    return reader, writer
+
+
+async def _is_closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        async with asyncio.timeout(10):
+            while await reader.read(65_536):
+                pass
+    except ConnectionError:
+        return True
+    return True
+
+
+def test_who_knows_the_tenure_stays_when_strangers_crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-29: strangers who say nothing give way before one that has said which tenure it comes for."""
+    monkeypatch.setattr(leaders_end, "UNPROVED_MAX", 4)
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, _):
+            seat = leader.shelf.seat
+            ours, own = await _stranger(leader, PREFIX + framed(Hello(seat.authority, seat.epoch, seat.tenure, F)))
+            assert await asyncio.wait_for(ours.read(1_000), 10)
+            strangers = [await _stranger(leader, PREFIX) for _ in range(6)]
+            assert await _is_closed(strangers[0][0]) and await _is_closed(strangers[1][0])
+            await until(lambda: len(leader.links._unproved) == 4)
+            assert sum(end.is_greeted for end in leader.links._unproved) == 1
+            for writer in (own, *(writer for _, writer in strangers)):
+                writer.close()
+
+    run(test)
+
+
+def test_a_follower_says_nothing_but_the_handshake_before_it_is_welcome(tmp_path: Path) -> None:
+    """N-29: a leader that is slow with its proof hears nothing that is not said before it."""
+
+    async def test() -> None:
+        heard, may_end = bytearray(), asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while more := await reader.read(10_000):
+                heard.extend(more)
+            may_end.set()
+            writer.close()
+
+        async with nodes(tmp_path, 2) as (leader, follower):
+            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+            seat = await leader.lead()
+            follower.follow(seat, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            await asyncio.wait_for(may_end.wait(), 10)
+            follower.follow(None)
+            decoder = Decoder(ToLeader, HELLO_BYTES_MAX)
+            decoder.put(bytes(heard).split(PREFIX)[1])
+            assert isinstance(decoder.next(), Hello) and decoder.next() is None
+            server.close()
+
+    run(test)
+
+
+def test_one_who_proved_nothing_makes_a_follower_keep_little(tmp_path: Path) -> None:
+    """N-29: before its proof the other end may send frames of a proof's size, and no larger ones."""
+
+    async def test() -> None:
+        ends = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write((HELLO_BYTES_MAX + 1).to_bytes(4))
+            while await reader.read(10_000):
+                pass
+            ends.set()
+            writer.close()
+
+        async with nodes(tmp_path, 2) as (leader, follower):
+            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+            seat = await leader.lead()
+            follower.follow(seat, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            await asyncio.wait_for(ends.wait(), 1)
+            follower.follow(None)
+            server.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(("addresses", "is_reached"), [(["192.0.2.1", "127.0.0.1"], True), (["192.0.2.1"], False)])
+def test_localhost_is_an_address_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: list[str], is_reached: bool
+) -> None:
+    """N-29: in the clear the name localhost is believed only where it stands for this machine."""
+
+    async def test() -> None:
+        async with nodes(tmp_path, 2) as (leader, follower):
+            seat, loop = await leader.lead(), asyncio.get_running_loop()
+
+            async def resolve(_host: str, port: int, **_: object) -> list[object]:
+                return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
+
+            bond = Bond(seat.authority, seat.epoch, seat.tenure, leader.shelf.key)
+            link = Link(follower.lanes, FollowersHandshake(bond, F), follower.forwarding)
+            link.loop = _Resolving(loop, resolve)  # type: ignore[assignment]
+            if is_reached:
+                await connect(f"http://localhost:{leader.port}", link, Security())
+                assert link.transport.get_extra_info("peername")[0] == "127.0.0.1"
+                link.end(at_once=True)
+            else:
+                with pytest.raises(HandshakeError, match="another machine"):
+                    await connect(f"http://localhost:{leader.port}", link, Security())
+
+    run(test)
+
+
+class _Resolving:
+    """A loop for which names stand for what a test says."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, resolve: object) -> None:
+        self._loop = loop
+        self.getaddrinfo = resolve
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loop, name)
