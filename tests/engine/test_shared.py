@@ -11,6 +11,7 @@ from holdfast.core.answers import Acquired, Waiting
 from holdfast.core.events import Opened, Restored
 from holdfast.core.values import TOKEN_MAX, Limits
 from holdfast.engine.archiving import Archiving
+from holdfast.engine.backup import BackupWriter, backup
 from holdfast.engine.engine import Engine
 from holdfast.engine.feed import EVERYTHING
 from holdfast.engine.jump import JUMP, JUMP_PER_MS, UNKNOWN_MS
@@ -84,6 +85,24 @@ def test_a_deposed_leader_answers_no_read() -> None:
                 with pytest.raises(DeposedError):
                     await old.look(holders)
                 assert await new.look(holders) == ["job", "other"]
+
+    run(test)
+
+
+def test_a_backup_waits_for_a_proof() -> None:
+    """A backup begins once a write has proven the seat: a leader that was deposed makes none (N-15)."""
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        journal = await journal_on(shelf, "a")
+        async with serving(journal, clock) as old:
+            await old.ask(acquire("job"))
+            pieces = [piece async for piece in backup(old, b"k" * 32, "test", BackupWriter())]
+            assert pieces and len(journal.confirms) == 1
+            async with serving(await journal_on(shelf, "b"), clock):
+                with pytest.raises(DeposedError):
+                    await anext(backup(old, b"k" * 32, "test", BackupWriter()))
+                assert old.ended.is_set(), "it found out by a proof"
 
     run(test)
 

@@ -111,6 +111,21 @@ def test_wrong_tokens_count_by_the_clients_address(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_deposed_leader_blames_nobody_for_wrong_tokens(tmp_path: Path) -> None:
+    """N-15: a token that is not known here may be another leader's, so a leader proves its seat before it says 429."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path, wrong_tokens_per_minute_max=1) as (leader, _):
+            caller = await leader.call()
+            asked = [await caller.ask("GET", "/locks/a", token="nobody-has-this-one") for _ in range(2)]
+            assert [each.status for each in asked] == [401, 429]
+            leader.shelf.change_seat(epoch=leader.shelf.seat.epoch + 1, tenure="another")
+            late = await caller.ask("GET", "/locks/a", token="nobody-has-this-one")
+            refused(late, 503, "not_leader")
+
+    run(test)
+
+
 def test_a_follower_learns_who_asks_from_the_leader(tmp_path: Path) -> None:
     """N-30: a connection is a stranger's at a follower until the leader has let somebody in on it."""
 

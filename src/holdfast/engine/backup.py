@@ -33,6 +33,9 @@ FRAME_BYTES = 64 * 1024
 async def backup(engine: Engine, key: bytes, version: str, writer: BackupWriter) -> AsyncGenerator[bytes, None]:
     """Yield a backup of a running server, piece by piece. Raises `JournalError` if the journal cannot be read."""
     making = _Making(writer)
+    if engine.journal.is_shared:
+        # A store that was left behind still shows a leader that was deposed all that there was.
+        await engine.look(lambda _state, _now: None)
     async with engine.journal.whole() as whole:
         about = About(version=version, seq=whole.last_seq, wall_ms=engine.clock.wall_ms())
         yield writer.begin(about, key)

@@ -107,10 +107,13 @@ class Api:
         return caller
 
     def _count_wrong_token(self, request: Request) -> None:
-        """Count it, and raise if there were too many from there: that rests on no state, and is said at once."""
+        """Count it, and raise if there were too many from there. That is said at once, where no other may lead.
+
+        Where one may, a token that is not known here may be one that another node has made: so it waits for the proof.
+        """
         retry_ms = self._wrong_tokens.count(self.proxies.client_of(request), self.engine.clock.monotonic_ms())
         if retry_ms:
-            request.rests_on_state = False
+            request.rests_on_state = self.engine.journal.is_shared
             text = "This access token is not known. Too many unknown access tokens came from your address."
             text += " A right one works at once."
             raise Problem("too_many_wrong_tokens", text, retry_after_ms=retry_ms)
