@@ -15,6 +15,8 @@ import pytest
 from holdfast.journal.base import JournalUnavailableError, Peer, Seat
 from holdfast.journal.sharedmemory import SharedMemoryJournal, SharedShelf
 from holdfast.server.access.auth import StaticTokens
+from holdfast.server.nodes.node_life import Life
+from holdfast.server.starting import clustered
 from holdfast.server.starting.clustered import Clustered, secret_of
 from holdfast.server.starting.exits import EX_USAGE, StartError
 from holdfast.server.starting.listening import listen
@@ -122,6 +124,57 @@ def test_every_node_says_how_it_is(tmp_path: Path) -> None:
             }
             told = (await b.ask("GET", "/health/leader", token=None)).json()
             assert told["status"] == "not_leader" and "node a leads" in told["details"]
+
+    asyncio.run(test())
+
+
+def test_a_bug_in_its_life_does_not_end_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever ends the watching of a node but a signal, it is logged and begun anew, and then it leads (N-6)."""
+    monkeypatch.setattr(clustered, "AGAIN_SECONDS", 0.01)
+    run = Life.run
+    failed: list[Life] = []
+
+    async def run_with_a_bug(life: Life) -> None:
+        if not failed:
+            failed.append(life)
+            raise RuntimeError("a bug")
+        await run(life)
+
+    monkeypatch.setattr(Life, "run", run_with_a_bug)
+
+    async def test() -> None:
+        async with cluster(tmp_path, "a") as (a,):
+            assert failed and a.leads
+        assert a.task.done(), "and a stop is a stop"
+
+    asyncio.run(test())
+    assert "it is begun anew" in caplog.text
+
+
+def test_a_bug_beside_its_life_does_not_leave_an_old_tenure_answering(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever lets the lanes answer from a new place, and fails at it, does so when it is begun anew (N-18)."""
+    monkeypatch.setattr(clustered, "AGAIN_SECONDS", 0.01)
+
+    async def test() -> None:
+        async with cluster(tmp_path, "a") as (a,):
+            tenure, end_all = a.whole.node.tenure(), a.whole._links.end_all
+            failed: list[int] = []
+
+            def end_all_with_a_bug() -> None:
+                if not failed:
+                    failed.append(1)
+                    raise RuntimeError("a bug")
+                end_all()
+
+            await until(lambda: tenure is not None and a.whole._lanes.routes is tenure.routes)
+            a.whole._links.end_all = end_all_with_a_bug  # type: ignore[method-assign] # A bug.
+            a.whole.node.tell(None, None)
+            await until(lambda: a.whole._lanes.routes is a.whole._forwarding.front().routes)
+            assert failed
 
     asyncio.run(test())
 

@@ -117,6 +117,11 @@ class Life:
             await asyncio.wait(self._ending)
         await self._ended(self._journal.close())
 
+    @property
+    def is_told_to_stop(self) -> bool:
+        """Whether `run` ends, or has ended, because it was told to. If it ends otherwise, it may be run again."""
+        return self._told_to_stop.is_set()
+
     def stop(self) -> None:
         """Give the seat back if it is ours, and look no more. `run` returns when that is done."""
         self._told_to_stop.set()

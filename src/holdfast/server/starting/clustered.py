@@ -132,7 +132,7 @@ class Clustered:
     async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
         """Serve until told to stop."""
         beside = [asyncio.create_task(_for_ever(self._linking.run)), asyncio.create_task(_for_ever(self._keep_front))]
-        self._living = asyncio.create_task(self._life.run())
+        self._living = asyncio.create_task(_for_ever(self._life.run, unless=lambda: self._life.is_told_to_stop))
         try:
             await self.server.run(listener, greet)
         finally:
@@ -162,7 +162,8 @@ class Clustered:
 
     async def _keep_front(self) -> None:
         """Let the lanes answer from our tenure, or from what passes requests on."""
-        answering: Tenure | None = None
+        # Where this is begun anew, nobody knows who answers.
+        answering: Tenure | str | None = "unknown"
         while True:
             tenure = self.node.tenure()
             if tenure is not answering:
@@ -196,13 +197,15 @@ class Clustered:
         self.node.me = msgspec.structs.replace(self.node.me, tokens=digest)
 
 
-async def _for_ever(run: Callable[[], Awaitable[None]]) -> None:
-    """Run what should never end; if it does, by a bug, begin it anew."""
+async def _for_ever(run: Callable[[], Awaitable[None]], *, unless: Callable[[], bool] = lambda: False) -> None:
+    """Run what should never end; if it does, by a bug, begin it anew, unless it is meant to have ended."""
     while True:
         try:
             await run()
         except Exception:
-            log.exception("a bug beside a node's life; it is begun anew")
+            log.exception("a bug in a node's life, or beside it; it is begun anew")
+        if unless():
+            return
         await asyncio.sleep(AGAIN_SECONDS)
 
 
