@@ -5,7 +5,7 @@ import logging
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -149,6 +149,32 @@ def test_second_host_is_used_when_the_first_is_gone(own: Postgres, monkeypatch: 
             line, _ = await servers.connect()
             assert line.where == servers.where == f"127.0.0.1:{own.port}"
             line.drop()
+
+    asyncio.run(scene())
+
+
+def test_hosts_that_say_nothing_are_tried_last(own: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has less time than all silent hosts together take gets to the one that answers, after some tries (N-25)."""
+    monkeypatch.setattr(lines, "CONNECT_SECONDS", 0.4)
+    silent_ports = 3
+
+    async def tries_of(servers: Servers) -> int:
+        for tried in range(1, 2 * silent_ports):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    line, _ = await servers.connect()
+                line.drop()
+                return tried
+        raise AssertionError("it never came to the one that answers")
+
+    async def scene() -> None:
+        with ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(silent_ports)]
+            ports = [*(each.getsockname()[1] for each in silent), own.port]
+            hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+            servers = Servers(f"postgresql://postgres@{hosts}/postgres", "holdfast", "test")
+            assert await tries_of(servers) > 1
+            assert servers.where == f"127.0.0.1:{own.port}"
 
     asyncio.run(scene())
 

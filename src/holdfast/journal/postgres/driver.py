@@ -63,6 +63,10 @@ class CannotConnectError(JournalUnavailableError):
     """There is no connection, so nothing was sent."""
 
 
+class SilentError(CannotConnectError):
+    """There is none, and nobody said why within the time for it: the next try would take as long."""
+
+
 class Line:
     """One connection. It does one statement at a time."""
 
@@ -168,7 +172,7 @@ async def connect(url: str, where: str, sql: Mapping[str, str], *, application: 
         connecting.add_done_callback(_hang_up)
         raise
     except TimeoutError:
-        raise CannotConnectError(f"PostgreSQL at {where} did not answer within {seconds:g} s") from None
+        raise SilentError(f"PostgreSQL at {where} did not answer within {seconds:g} s") from None
     except asyncpg.ClientConfigurationError:
         raise CannotConnectError(f"PostgreSQL at {where} cannot be asked: its URL is not understood") from None
     except asyncpg.TargetServerAttributeNotMatched:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.postgres import demands
 from holdfast.journal.postgres.addresses import addresses
-from holdfast.journal.postgres.driver import CannotConnectError, Line, LostError, RefusedError, connect
+from holdfast.journal.postgres.driver import CannotConnectError, Line, LostError, RefusedError, SilentError, connect
 from holdfast.journal.postgres.statements import statements
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from holdfast.journal.postgres.addresses import Address
     from holdfast.journal.postgres.demands import Server
     from holdfast.journal.postgres.driver import Row
 
@@ -29,7 +30,11 @@ ANSWER_SECONDS = 5.0
 
 
 class Servers:
-    """The servers of a URL. One of them takes writes: the one that did last is tried first."""
+    """The servers of a URL. One of them takes writes: the one that did last is tried first.
+
+    One that said nothing at all is tried last from then on. So whoever gives up before all were tried, and tries again,
+    gets to each of them, however many say nothing.
+    """
 
     def __init__(self, url: str, schema: str, application: str) -> None:
         self.schema = schema
@@ -44,7 +49,7 @@ class Servers:
 
     @property
     def where(self) -> str:
-        """The server that took writes last, for people."""
+        """The server that is tried first, for people."""
         return self._addresses[0].where
 
     async def connect(self) -> tuple[Line, Server]:
@@ -56,6 +61,8 @@ class Servers:
                     address.url, address.where, self._sql, application=self._application, seconds=CONNECT_SECONDS
                 )
             except CannotConnectError as error:
+                if isinstance(error, SilentError):
+                    self._put(address, len(self._addresses))
                 errors.append(error)
                 continue
             try:
@@ -67,12 +74,15 @@ class Servers:
             except BaseException:
                 line.drop()
                 raise
-            self._addresses.remove(address)
-            self._addresses.insert(0, address)
+            self._put(address, 0)
             return line, server
         if len(errors) == 1:
             raise errors[0]
         raise CannotConnectError("; ".join(error.problem for error in errors))
+
+    def _put(self, address: Address, place: int) -> None:
+        self._addresses.remove(address)
+        self._addresses.insert(place, address)
 
 
 class Side:
