@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from pathlib import Path
 
 import pytest
 
+from holdfast.server.nodes.link import fewlines
 from holdfast.server.nodes.link import leader as leaders_end
+from holdfast.server.nodes.link.fewlines import FewLines
 from holdfast.server.nodes.link.follower import Link, Security, connect
 from holdfast.server.nodes.link.frames import (
     HELLO_BYTES_MAX,
     NONCE_BYTES,
     PREFIX,
     Decoder,
+    Greeting,
     Hello,
     ToLeader,
     framed,
@@ -90,20 +94,18 @@ def test_one_who_proved_nothing_makes_a_follower_keep_little(tmp_path: Path) -> 
     """N-29: before its proof the other end may send frames of a proof's size, and no larger ones."""
 
     async def test() -> None:
-        ends = asyncio.Event()
-
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write((HELLO_BYTES_MAX + 1).to_bytes(4))
             while await reader.read(10_000):
                 pass
-            ends.set()
             writer.close()
 
         async with nodes(tmp_path, 2) as (leader, follower):
             server = await asyncio.start_server(serve, "127.0.0.1", 0)
             seat = await leader.lead()
             follower.follow(seat, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-            await asyncio.wait_for(ends.wait(), 1)
+            await until(lambda: follower.linking._told is not None)
+            assert f"{HELLO_BYTES_MAX} is the most" in str(follower.linking._told)
             follower.follow(None)
             server.close()
 
@@ -146,3 +148,65 @@ class _Resolving:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._loop, name)
+
+
+def test_strangers_write_few_lines_into_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """N-29: however many say that they are links, and whatever else, the log has few lines of it, and short ones."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, _):
+            caplog.clear()
+            hello = PREFIX + framed(Hello("x" * 900, 1, "t", F))
+            for _ in range(fewlines.LINES_MAX + 15):
+                reader, writer = await _stranger(leader, hello)
+                assert await _is_closed(reader)
+                writer.close()
+            lines = [record.getMessage() for record in caplog.records if record.name == "holdfast.server.nodes"]
+            assert len(lines) == fewlines.LINES_MAX and max(len(line) for line in lines) <= 200, lines
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+
+
+def test_lines_that_were_left_out_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """After a minute the log says how many lines it does not have, and lines are written again."""
+    lines = FewLines()
+    for number in range(fewlines.LINES_MAX + 7):
+        lines.warn(f"line {number} {'x' * 1_000}", now_ms=number)
+    assert len(caplog.messages) == fewlines.LINES_MAX
+    lines.look(fewlines.WINDOW_MS - 1)
+    assert len(caplog.messages) == fewlines.LINES_MAX
+    lines.look(fewlines.WINDOW_MS)
+    assert caplog.messages[-1].startswith("7 more connections")
+    lines.warn("again", now_ms=fewlines.WINDOW_MS)
+    lines.look(10 * fewlines.WINDOW_MS)
+    assert caplog.messages[-1] == "again" and max(map(len, caplog.messages)) < 200
+
+
+def test_a_leader_that_proves_nothing_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """N-29: a follower tries again and again, and says once why it has no link."""
+
+    async def test() -> None:
+        tries = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal tries
+            tries += 1
+            await reader.read(10_000)
+            writer.write(framed(Greeting(F, b"x" * 32)))
+            await reader.read(10_000)
+            writer.close()
+
+        async with nodes(tmp_path, 2) as (leader, follower):
+            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+            seat = await leader.lead()
+            caplog.clear()
+            follower.follow(seat, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            await until(lambda: tries >= 4)
+            follower.follow(None)
+            (line,) = [record.getMessage() for record in caplog.records if record.name == "holdfast.server.nodes"]
+            assert "does not know the authority's key" in line
+            server.close()
+
+    with caplog.at_level(logging.WARNING):
+        run(test)

@@ -128,6 +128,14 @@ class Link(Framed):
             self.closed.set_result(None)
         self._owner.link_lost(self, unanswered)
 
+    def complain(self, why: str) -> None:
+        """Say why it ends: before it is open to whoever opens it, who says the same thing once."""
+        if self.opened.done():
+            super().complain(why)
+        else:
+            self.opened.set_exception(HandshakeError(why))
+            self.opened.exception()
+
     def resume_writing(self) -> None:
         """Know that what is written is taken again."""
         super().resume_writing()

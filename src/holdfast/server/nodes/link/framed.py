@@ -58,6 +58,10 @@ class Framed(asyncio.Protocol):
     def lost(self) -> None:
         """Know that the link is over."""
 
+    def complain(self, why: str) -> None:
+        """Say why the link ends. What a stranger brings about is said where it cannot fill the log."""
+        log.warning("a link with %s ends: %s", self.peer, why)
+
     @property
     def must_not_read(self) -> bool:
         """Whether nothing more may be read for now, for another reason than that others have their turn."""
@@ -98,7 +102,7 @@ class Framed(asyncio.Protocol):
                 self._is_behind = True
                 self.lanes.put_behind(self)
         except (BadFrameError, HandshakeError) as error:
-            log.warning("a link with %s ends: %s", self.peer, error)
+            self.complain(str(error))
             self.end()
         except Exception:
             log.exception("a bug ended a link with %s", self.peer)

@@ -28,6 +28,8 @@ from holdfast.server.nodes.link.frames import NONCE_BYTES, Greeting, Hello, Proo
 
 _LEADER, _FOLLOWER = "leader", "follower"
 _PURPOSE = "holdfast link 1"
+SHOWN_CHARS_MAX = 64
+"""How much of what a stranger says is shown."""
 
 
 class HandshakeError(Exception):
@@ -82,7 +84,10 @@ class LeadersHandshake:
         """Return our proof, if the link is for our tenure; else raise."""
         bond, followers = self._bond, _checked(hello.nonce)
         if (hello.authority, hello.epoch, hello.tenure) != (bond.authority, bond.epoch, bond.tenure):
-            raise HandshakeError(f"it wants a link for epoch {hello.epoch} of {hello.authority!r}, which is not ours")
+            text = (
+                f"it wants a link for epoch {hello.epoch} of {hello.authority[:SHOWN_CHARS_MAX]!r}, which is not ours"
+            )
+            raise HandshakeError(text)
         self._expected = _proof(_FOLLOWER, bond, followers, self._nonce)
         return Greeting(self._nonce, _proof(_LEADER, bond, followers, self._nonce))
 

@@ -19,7 +19,6 @@ request that lay in a link is never decided with a time before it was read.
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING
 from holdfast.server.doors.exchange import LARGE_BYTES
 from holdfast.server.doors.lanes import LONG_SECONDS
 from holdfast.server.doors.request import Request
+from holdfast.server.nodes.link.fewlines import FewLines
 from holdfast.server.nodes.link.framed import Framed
 from holdfast.server.nodes.link.frames import (
     ANSWER_BYTES_MAX,
@@ -74,8 +74,6 @@ _SAFE = frozenset({b"GET", b"HEAD"})
 BEARERS_MAX, BEARER_BYTES_MAX = 4_096, 512
 RETRY_MS = 200
 
-log = logging.getLogger("holdfast.server.nodes")
-
 
 class Linked(Request):
     """A request that came over a link."""
@@ -99,6 +97,7 @@ class LinkServer:
         self._unproved: dict[LinkEnd, None] = {}
         """The eldest first."""
         self._open: set[LinkEnd] = set()
+        self.lines = FewLines()
 
     def begin(self, lanes: Lanes, transport: asyncio.Transport, early: bytes) -> None:
         """Take a connection that said that it is a link, and what it said behind that."""
@@ -106,7 +105,7 @@ class LinkServer:
         transport.set_protocol(end)
         end.connection_made(transport)
         if self._is_in_clear(transport):
-            log.warning("a link from %s is refused: it comes from another machine without TLS", end.peer)
+            end.complain("it comes from another machine without TLS")
             end.abort()
             return
         self._unproved[end] = None
@@ -182,8 +181,16 @@ class LinkEnd(Framed):
         if self._is_stopping and not self._asked:
             self.end()
 
+    def complain(self, why: str) -> None:
+        """Say why it ends; of strangers in a few lines."""
+        if self.is_known:
+            super().complain(why)
+        else:
+            self._server.lines.warn(f"a link from {self.peer} is refused: {why}", self.lanes.now_ms())
+
     def check_time(self) -> None:
         """Called every second."""
+        self._server.lines.look(self.lanes.now_ms())
         self._ticks += 1
         if not self.is_known:
             if self._ticks > HANDSHAKE_TICKS_MAX:
