@@ -123,7 +123,7 @@ def test_every_node_says_how_it_is(tmp_path: Path) -> None:
                 "/health": [200, 200],
             }
             told = (await b.ask("GET", "/health/leader", token=None)).json()
-            assert told["status"] == "not_leader" and "node a leads" in told["details"]
+            assert told["status"] == "not_leader" and "this node follows" in told["details"]
 
     asyncio.run(test())
 
@@ -241,7 +241,7 @@ def test_an_open_address_without_a_token_lets_nobody_in(
 
 
 def test_a_node_without_a_store_is_alive_and_not_ready(tmp_path: Path) -> None:
-    """A node that cannot reach its store serves at once: alive, not ready, and it says since when and why."""
+    """A node that cannot reach its store serves at once: alive, not ready, and it says so; why, its log says (N-34)."""
 
     async def test() -> None:
         node = Serving("a", SharedShelf(), tmp_path, TOKENS)
@@ -251,7 +251,8 @@ def test_a_node_without_a_store_is_alive_and_not_ready(tmp_path: Path) -> None:
             await until(lambda: node.whole.node.trouble is not None)
             assert (await node.ask("GET", "/healthz", token=None)).status == 200
             ready = await node.ask("GET", "/readyz", token=None)
-            assert ready.status == 503 and "no way there" in ready.json()["details"]
+            assert ready.status == 503 and "cannot use the store" in ready.json()["details"]
+            assert "no way there" not in ready.json()["details"] and "no way there" in node.whole.node.why_nobody()
         finally:
             await node.stop()
 

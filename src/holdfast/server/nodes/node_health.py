@@ -2,6 +2,9 @@
 
 The paths are those of `handlers/health`, which answers them on the leader. A follower answers by itself: it is asked
 whether it is of use, and must not ask another for that.
+
+Anybody may ask. So it says in fixed words what is the case, and nothing of addresses and errors: those are in the log,
+and `GET /nodes` has them for whoever has a token.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from holdfast.server.nodes.node import Node
     from holdfast.server.operations.call import Reply
 
+FOLLOWS = "this node follows, and passes requests on to the leader"
+NO_LINK = "this node follows, and has no link to the leader: its log says why"
+CANNOT_TELL = "this node cannot use the store, or could not lead: its log says why"
 _OK, _NOT_READY = 200, 503
 
 
@@ -48,9 +54,6 @@ class FollowersHealth:
         reply(request, _OK if is_linked else _NOT_READY, encode(body), ())
 
     def _words(self) -> str:
-        leader = self._node.leader()
-        if leader is None:
-            return self._node.why_nobody()
-        if not self._node.is_linked:
-            return f"node {leader.node} leads, and this one has no link to it at {leader.url}"
-        return f"node {leader.node} leads, and this one passes requests on to it"
+        if self._node.leader() is None:
+            return CANNOT_TELL if self._node.trouble else "no node leads now"
+        return FOLLOWS if self._node.is_linked else NO_LINK

@@ -1,0 +1,48 @@
+"""What a node that follows tells those who have no token."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from holdfast.journal.base import Peer, Seat
+from holdfast.server.doors.request import Request, request_from
+from holdfast.server.nodes.node import Node
+from holdfast.server.nodes.node_health import FollowersHealth
+
+SEAT = Seat(
+    authority="authority",
+    epoch=1,
+    tenure="t" * 32,
+    beat=1,
+    is_held=True,
+    node="node1",
+    process="p" * 32,
+    url="http://10.0.0.5:7420",
+    last_seq=0,
+    now_ms=0,
+    since_wall_ms=0,
+    format=1,
+    version="test",
+)
+SECRETS = ("10.0.0.5", "db.internal", "node1", "refused")
+
+
+@pytest.mark.parametrize("path", [b"/health", b"/readyz", b"/health/leader"])
+@pytest.mark.parametrize("state", ["linked", "no link", "no store", "nobody"])
+def test_health_says_no_address_and_no_error(path: bytes, state: str) -> None:
+    """N-34: anybody may ask how a node is, and hears neither where the others are nor what the store said."""
+    node = Node(Peer(node="node2", process=uuid.uuid4().hex, url="", version="test", format_max=99, tokens=""))
+    node.is_linked = state == "linked"
+    node.trouble = "the store cannot be used: db.internal:5432 refused it" if state == "no store" else None
+    if state in {"linked", "no link"}:
+        node.tell(SEAT, None)
+    said: list[bytes] = []
+
+    def reply(_request: Request, _status: int, body: bytes, _headers: object) -> None:
+        said.append(body)
+
+    FollowersHealth(node, "postgresql").answers()[path](request_from(b"GET", path, b"", {}, b""), reply)
+    (body,) = said
+    assert not [secret for secret in SECRETS if secret.encode() in body], body
