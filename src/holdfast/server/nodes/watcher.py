@@ -123,7 +123,7 @@ class Loneliness:
     def __init__(self) -> None:
         self._since_ms: int | None = None
         self._company_ms: int | None = None
-        """When another node was first known to live since then."""
+        """When another node told of itself since then, as far as that was known at first."""
         self._requests = 0
 
     def is_lonely(self, now_ms: int, *, links: int, requests: int, heard_ms: int | None) -> bool:
@@ -137,5 +137,5 @@ class Loneliness:
         if heard_ms <= self._since_ms:
             return False
         if self._company_ms is None:
-            self._company_ms = now_ms
+            self._company_ms = heard_ms
         return now_ms - self._since_ms >= LONELY_MS and now_ms - self._company_ms >= LINK_MS
