@@ -56,7 +56,7 @@ format: .venv/dev.stamp ## Format the code and fix what ruff can fix
 	@.venv/bin/ruff check --fix-only --quiet .
 	@.venv/bin/ruff format .
 
-bench: .venv/bench.stamp ## Measure our server and the peers found here; 50 minutes (ARGS="peers --quick")
+bench: .venv/bench.stamp ## Measure our server and the peers found here; over an hour (ARGS="peers --quick")
 	@exec .venv/bin/python -m benchmarks $(ARGS)
 
 bench-check: .venv/bench.stamp ## Fail if a request costs 5 % more processor time than at BASE; a few minutes

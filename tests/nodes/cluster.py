@@ -17,7 +17,7 @@ import http.client
 import json
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -25,6 +25,7 @@ from typing import Any, Literal, Self
 from tests.nodes.journals import Stored, address_of, stored, through
 from tests.nodes.proxy import TcpProxy
 from tests.support.checks import wait_until
+from tests.support.http import Answer
 from tests.support.postgres import new_schema
 from tests.support.server import ServerProcess
 
@@ -201,6 +202,16 @@ class Cluster:
         found = stored(self.store, self.schema)
         assert not found.complaints(), found.complaints()[:5]
         return found
+
+
+def insist(ask: Callable[[], Answer]) -> Answer:
+    """Ask until a node has an answer, with a key: on a busy machine a leader may be silent for a moment."""
+
+    def answered() -> Answer | Literal[False]:
+        answer = ask()
+        return answer if answer.status != 503 else False
+
+    return wait_until(answered, seconds_max=LEADER_SECONDS_MAX)
 
 
 def rest(seconds: float) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tests.crash.load import BROKEN
 from tests.crash.test_time import HOUR, WallClock
-from tests.nodes.cluster import Cluster, Member, rest
+from tests.nodes.cluster import Cluster, Member, insist, rest
 from tests.support import callers, proof
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
@@ -84,8 +84,9 @@ class Watch:
 
 
 def claimed(member: Member) -> Lease:
-    alice, name, sent_at = Api.of(member.server, callers.ALICE), unique("timed"), time.monotonic()
-    alice.acquired(name, ttl_seconds=TTL_SECONDS)
+    alice, name, key, sent_at = Api.of(member.server, callers.ALICE), unique("timed"), unique("key"), time.monotonic()
+    answer = insist(lambda: alice.acquire(name, key=key, ttl_seconds=TTL_SECONDS))
+    assert answer.json()["status"] == "acquired", answer
     return Lease(name, sent_at, time.monotonic())
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.nodes.cluster import Cluster, Member, rest
+from tests.nodes.cluster import Cluster, Member, insist, rest
 from tests.nodes.mutants import wrapper
 from tests.support import callers, proof
 from tests.support.api import Api, lock_path
@@ -24,7 +25,6 @@ from tests.support.postgres import shared_url
 
 ROUNDS = proof.count("nodes: leaders woken with requests in their sockets")
 LOOKS, CLAIMS = 5, 3
-SETTINGS = {"takeover_seconds": 1}
 ANSWER_SECONDS_MAX = 20.0
 SLEEP_SECONDS = 3.5
 
@@ -64,7 +64,7 @@ class Woken:
         cluster.all_ready()
         self.name = unique("woken")
         alice = Api.of(self.old.server, callers.ALICE)
-        self._before = alice.acquired(self.name, ttl_seconds=600)
+        self._before = insist(lambda: alice.acquire(self.name, key=f"first-{self.name}", ttl_seconds=600)).json()
         self.old.server.pause()
         try:
             self._left = [self._look() for _ in range(2)]
@@ -80,8 +80,9 @@ class Woken:
 
     def _replaced(self, alice: Api) -> None:
         """Give the name to another lease, at the new leader."""
-        assert alice.release(self.name, self._before["lease_id"]).status == 200
-        answer = alice.acquire(self.name, ttl_seconds=600)
+        lease_id = self._before["lease_id"]
+        assert insist(lambda: alice.release(self.name, lease_id, key=f"end-{self.name}")).status == 200
+        answer = insist(lambda: alice.acquire(self.name, key=f"second-{self.name}", ttl_seconds=600))
         self._now, self.epoch = answer.json(), epoch_of(answer)
 
     def _look(self) -> socket.socket:
@@ -105,7 +106,7 @@ class Woken:
             if answer.status == 200 and answer.json()["fencing_token"] != self._now["fencing_token"]
         ]
         for name, answer in self.claims.items():
-            found += self._claim_complaints(answer, alice.status(name).json())
+            found += self._claim_complaints(answer, insist(partial(alice.status, name)).json())
         return found
 
     def _claim_complaints(self, answer: Answer, seen: Mapping[str, Any]) -> list[str]:
@@ -122,7 +123,7 @@ def test_woken_leader_answers_nothing_of_its_epoch(
 ) -> None:
     """I7, I9, N-15: what lay in the socket of a stopped leader gets no answer of the epoch that is over."""
     chance = random.Random()
-    with Cluster(tmp_path, shared_url(), nodes=2, tokens=callers.TOKENS, settings=SETTINGS) as cluster:
+    with Cluster(tmp_path, shared_url(), nodes=2, tokens=callers.TOKENS) as cluster:
         for number in range(ROUNDS):
             woken = Woken(cluster, chance, has_claims=number % 2 == 1)
             assert not woken.complaints(), woken.complaints()
@@ -134,7 +135,7 @@ def test_woken_leader_answers_nothing_of_its_epoch(
 def test_answer_before_the_proof_is_caught(tmp_path: Path) -> None:
     """A node that answers looks before it proves its seat is caught by this ring: a woken one shows what is over."""
     each = [{"wrapper": wrapper("no-barrier")}] * 2
-    with Cluster(tmp_path, shared_url(), nodes=2, tokens=callers.TOKENS, settings=SETTINGS, each=each) as cluster:
+    with Cluster(tmp_path, shared_url(), nodes=2, tokens=callers.TOKENS, each=each) as cluster:
         for _ in range(6):
             if Woken(cluster, random.Random(), has_claims=False).complaints():
                 return
@@ -151,7 +152,7 @@ def epochs_around_a_sleep(folder: Path, *each: dict[str, Any]) -> tuple[int, int
         leader = cluster.leader()
         follower = cluster.followers(leader)[0]
         cluster.all_ready()
-        before = epoch_of(Api.of(leader.server, callers.ALICE).status("any"))
+        before = epoch_of(insist(lambda: Api.of(leader.server, callers.ALICE).status("any")))
         leader.server.pause()
         rest(0.6)  # The follower has seen its last word.
         follower.server.pause()
@@ -160,7 +161,7 @@ def epochs_around_a_sleep(folder: Path, *each: dict[str, Any]) -> tuple[int, int
         rest(0.5)
         leader.server.resume()
         rest(1.0)
-        return before, epoch_of(Api.of(cluster.leader().server, callers.ALICE).status("any"))
+        return before, epoch_of(insist(lambda: Api.of(cluster.leader().server, callers.ALICE).status("any")))
 
 
 def test_sleeper_deposes_nobody(tmp_path: Path) -> None:

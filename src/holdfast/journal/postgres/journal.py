@@ -3,7 +3,7 @@
 Watching    looks at the seat, and takes it                     a connection beside the one that writes
 Tenancy     writes under the seat, and asks for lost answers    the connection that took it
 Archive     lets the archive stand for the tail                 a connection of its own
-Looking     history, and who held what                          the one that looks at the seat
+Looking     history, and who held what                          two of its own: such a look may take seconds
 """
 
 from __future__ import annotations

@@ -44,12 +44,18 @@ class Looking:
     """Looks at one journal."""
 
     def __init__(self, side: Side, mine: Mine) -> None:
+        """Look at the server of `side`, on connections of our own: a look may take seconds."""
         self._side = side
         self._mine = mine
-        self._ground = Ground(side, mine)
-        self._beside: Side | None = None
+        self._reading = Ground(side.another(), mine)
+        self._instant = side.another()
         """The connection for looks that need one instant."""
         self._lock = asyncio.Lock()
+
+    @property
+    def _ground(self) -> Ground:
+        self._reading.side.must_be = self._side.must_be
+        return self._reading
 
     # History.
 
@@ -148,9 +154,7 @@ class Looking:
     async def held(self, query: HeldQuery) -> HeldPage:
         """Follow the tail on top of the archive, as of one instant."""
         async with self._lock:
-            if self._beside is None:
-                self._beside = self._side.another()
-            side = self._beside
+            side = self._instant
             side.must_be = self._side.must_be
             try:
                 await side.rows("begin_instant")
@@ -176,9 +180,9 @@ class Looking:
         return HeldPage(await _with_leases(ask, page), None)
 
     async def close(self) -> None:
-        """Close the connection that only these looks have."""
-        if self._beside is not None:
-            await self._beside.close()
+        """Close the connections that only these looks have."""
+        await self._reading.close()
+        await self._instant.close()
 
 
 def _slice_bytes(wanted: list[bytes]) -> int:

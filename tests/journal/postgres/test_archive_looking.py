@@ -1,0 +1,127 @@
+"""Looks back in PostgreSQL have a budget, read no further than this tenure knows, and may be given up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.journal.base import HeldQuery, HistoryQuery, Keeping
+from holdfast.journal.tail import batches
+from holdfast.testing._contract_tools import archived, followed, grant, held_pages, newest_first, pages
+from tests.journal.postgres.stores import Place, play, until
+from tests.nodes.journals import connected
+
+RECORDS = 60
+
+
+@pytest.mark.parametrize("upto", [0, 30, RECORDS])
+@pytest.mark.parametrize(
+    ("bound", "asked"),
+    [("SEARCHED_BYTES_MAX", HistoryQuery(owner="nobody")), ("DECODED_BYTES_MAX", HistoryQuery(until_wall_ms=1))],
+)
+def test_a_search_ends_when_it_has_cost_enough(
+    monkeypatch: pytest.MonkeyPatch, upto: int, bound: str, asked: HistoryQuery
+) -> None:
+    """A page ends early in tail and archive, and says where to go on; pages together have each record once (P3)."""
+    monkeypatch.setattr(batches, bound, 5_000)
+    for name in ("SEARCH_BYTES", "SLICE_BYTES"):
+        monkeypatch.setattr(f"holdfast.journal.postgres.looking.{name}", 1_000)
+    records = [grant(seq, f"job/{seq % 3}", metadata="m" * 500) for seq in range(1, RECORDS + 1)]
+
+    async def scene(place: Place) -> None:
+        journal = place.journal()
+        await journal.open()
+        for record in records:
+            await journal.append([record])
+        if upto:
+            await archived(journal, upto)
+        page = await journal.history(asked)
+        assert page.records == []
+        if upto < RECORDS or bound == "SEARCHED_BYTES_MAX":
+            assert page.next_before is not None
+            assert page.next_before > RECORDS - 30
+        assert await pages(journal, 100) == newest_first(records)
+        assert await pages(journal, 100, name="job/1") == newest_first(records[::3])
+        await journal.close()
+
+    play(scene)
+
+
+def test_what_is_not_known_to_be_durable_is_not_told() -> None:
+    """A batch that the store has and whose answer did not come yet is in no look back (N-32)."""
+
+    async def scene(place: Place) -> None:
+        journal = place.journal()
+        await journal.open()
+        await journal.append([grant(1), grant(2)])
+        async with connected(place.url) as db:
+            # As if its answer was still on the way.
+            await db.execute(f"INSERT INTO {place.schema}.batch SELECT 3, 4, epoch, body FROM {place.schema}.batch")
+        assert await pages(journal, 9) == [grant(2), grant(1)]
+        assert await followed(journal, 9) == [grant(1), grant(2)]
+        assert await journal.last_by(2**50) == 2
+        assert [held.granted_seq for held in await held_pages(journal, 9)] == [2]
+        await journal.close()
+
+    play(scene)
+
+
+def test_a_look_that_is_given_up_costs_no_connection() -> None:
+    """Whoever gives up a look leaves its connection as it is; the next look waits for the end of the statement."""
+
+    async def scene(place: Place) -> None:
+        journal = place.journal()
+        await journal.open()
+        await journal.append([grant(1)])
+        assert await pages(journal, 9) == [grant(1)]
+        reading = journal._looking._reading.side
+        before = (await reading.alone()).pid
+        async with connected(place.url) as db, db.transaction():
+            await db.execute(f"LOCK TABLE {place.schema}.batch IN ACCESS EXCLUSIVE MODE")
+            looks = [asyncio.create_task(journal.history(HistoryQuery())) for _ in range(20)]
+
+            async def is_waiting() -> int:
+                await db.execute("SELECT pg_stat_clear_snapshot()")
+                waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = $1"
+                return int(await db.fetchval(waiting, before))
+
+            assert await until(is_waiting) == 1
+            for look in looks:
+                look.cancel()
+            await asyncio.wait(looks)
+            assert all(look.cancelled() for look in looks)
+        assert await pages(journal, 9) == [grant(1)]
+        assert (await reading.alone()).pid == before
+        await journal.close()
+
+    play(scene)
+
+
+def test_a_look_on_its_way_does_not_keep_a_journal_open() -> None:
+    """A journal closes at once though the store has not answered a look that was given up."""
+
+    async def scene(place: Place) -> None:
+        journal = place.journal(keeping=Keeping())
+        await journal.open()
+        await journal.append([grant(1)])
+        async with connected(place.url) as db, db.transaction():
+            await db.execute(f"LOCK TABLE {place.schema}.batch IN ACCESS EXCLUSIVE MODE")
+            looks = [
+                asyncio.create_task(journal.history(HistoryQuery())),
+                asyncio.create_task(journal.held(HeldQuery(seq=1))),
+            ]
+
+            async def are_waiting() -> int:
+                await db.execute("SELECT pg_stat_clear_snapshot()")
+                waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1"
+                return int(await db.fetchval(waiting, f"%{place.schema}.batch%")) == 2
+
+            await until(are_waiting)
+            for look in looks:
+                look.cancel()
+            await asyncio.wait(looks)
+            async with asyncio.timeout(5):
+                await journal.close()
+
+    play(scene)
