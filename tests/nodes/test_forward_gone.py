@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.server.doors.request import Request
 from holdfast.server.nodes.link import leader as leaders_end
 from holdfast.server.nodes.link.follower import Link
+from holdfast.server.nodes.relaying import read_body
 from holdfast.server.nodes.tenure import CountedRoutes
 from holdfast.server.operations.call import Reply
 from holdfast.server.render import envelope
@@ -123,6 +125,24 @@ def test_a_copy_that_no_leader_takes_says_nothing_of_the_first(tmp_path: Path, m
             monkeypatch.setattr(Link, "ask", lambda *_: False)
             follower.follow(leader.shelf.seat, leader.url)
             refused(await caller.answer(), 503, "outcome_unknown")
+
+    run(test)
+
+
+def test_half_of_a_body_is_no_body() -> None:
+    """N-30: the body of a client that left before it was whole is never taken for a whole one."""
+
+    async def test() -> None:
+        messages: list[dict[str, Any]] = [
+            {"type": "http.request", "body": b"{", "more_body": True},
+            {"type": "http.disconnect"},
+        ]
+
+        async def receive() -> dict[str, Any]:
+            return messages.pop(0)
+
+        with pytest.raises(ConnectionError):
+            await read_body(receive)
 
     run(test)
 
