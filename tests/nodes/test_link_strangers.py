@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,18 @@ async def _is_closed(reader: asyncio.StreamReader) -> bool:
     return True
 
 
+@asynccontextmanager
+async def _serving(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """A port where somebody answers who is no node."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
 def test_who_knows_the_tenure_stays_when_strangers_crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-29: strangers who say nothing give way before one that has said which tenure it comes for."""
     monkeypatch.setattr(leaders_end, "UNPROVED_MAX", 4)
@@ -76,16 +90,14 @@ def test_a_follower_says_nothing_but_the_handshake_before_it_is_welcome(tmp_path
             may_end.set()
             writer.close()
 
-        async with nodes(tmp_path, 2) as (leader, follower):
-            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with nodes(tmp_path, 2) as (leader, follower), _serving(serve) as port:
             seat = await leader.lead()
-            follower.follow(seat, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            follower.follow(seat, f"http://127.0.0.1:{port}")
             await asyncio.wait_for(may_end.wait(), 10)
             follower.follow(None)
             decoder = Decoder(ToLeader, HELLO_BYTES_MAX)
             decoder.put(bytes(heard).split(PREFIX)[1])
             assert isinstance(decoder.next(), Hello) and decoder.next() is None
-            server.close()
 
     run(test)
 
@@ -100,14 +112,12 @@ def test_one_who_proved_nothing_makes_a_follower_keep_little(tmp_path: Path) -> 
                 pass
             writer.close()
 
-        async with nodes(tmp_path, 2) as (leader, follower):
-            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with nodes(tmp_path, 2) as (leader, follower), _serving(serve) as port:
             seat = await leader.lead()
-            follower.follow(seat, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            follower.follow(seat, f"http://127.0.0.1:{port}")
             await until(lambda: follower.linking._told is not None)
             assert f"{HELLO_BYTES_MAX} is the most" in str(follower.linking._told)
             follower.follow(None)
-            server.close()
 
     run(test)
 
@@ -197,16 +207,14 @@ def test_a_leader_that_proves_nothing_is_told_of_once(tmp_path: Path, caplog: py
             await reader.read(10_000)
             writer.close()
 
-        async with nodes(tmp_path, 2) as (leader, follower):
-            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with nodes(tmp_path, 2) as (leader, follower), _serving(serve) as port:
             seat = await leader.lead()
             caplog.clear()
-            follower.follow(seat, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            follower.follow(seat, f"http://127.0.0.1:{port}")
             await until(lambda: tries >= 4)
             follower.follow(None)
             (line,) = [record.getMessage() for record in caplog.records if record.name == "holdfast.server.nodes"]
             assert "does not know the authority's key" in line
-            server.close()
 
     with caplog.at_level(logging.WARNING):
         run(test)
