@@ -117,7 +117,7 @@ def test_loss_of_a_whole_tenure_does_not_end_the_service(tmp_path: Path) -> None
         # The one that is left has seen the tenure that is lost.
         second.server.kill()
         both.fail_over()
-        assert served_again(alice) > max(lost) + JUMP // 2
+        assert granted(alice) > max(lost) + JUMP // 2
 
 
 def test_loss_stops_everything_until_an_operator_says_so(tmp_path: Path) -> None:
