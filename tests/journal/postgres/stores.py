@@ -26,10 +26,18 @@ class Place:
     def __init__(self) -> None:
         self.schema = new_schema()
         self.url = shared_url()
+        self._journals: list[PostgresJournal] = []
 
     def journal(self, node: str = "a", *, url: str | None = None, keeping: Keeping | None = None) -> PostgresJournal:
         """Return a journal for one tenure of a node."""
-        return journal_at(url or self.url, self.schema, node, keeping=keeping or Keeping())
+        journal = journal_at(url or self.url, self.schema, node, keeping=keeping or Keeping())
+        self._journals.append(journal)
+        return journal
+
+    async def close(self) -> None:
+        """Close what a scene that broke off left open: else the next test would be blamed for it."""
+        for journal in self._journals:
+            await journal.close()
 
     async def successor(self, keeping: Keeping | None = None) -> PostgresJournal:
         """Take the seat from whoever has it."""
@@ -89,6 +97,11 @@ def play(scene: Callable[[Place], Awaitable[None]]) -> None:
     """Let a scene happen on a store of its own."""
 
     async def run() -> None:
-        await scene(Place())
+        place = Place()
+        try:
+            await scene(place)
+        except BaseException:
+            await place.close()
+            raise
 
     asyncio.run(run())

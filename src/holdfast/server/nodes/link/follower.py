@@ -109,8 +109,9 @@ class Link(Framed):
         self._timer = self.loop.call_later(TICK_SECONDS, self._ring)
 
     def _ring(self) -> None:
-        # Before that nothing but the handshake is said, and `connect` has a limit of its own.
-        if self.opened.done():
+        # Before that nothing but the handshake is said, and `connect` has a limit of its own: it cancels `opened`.
+        opened = self.opened
+        if opened.done() and not opened.cancelled() and opened.exception() is None:
             self.tick()
         if not self.is_over:
             self._timer = self.loop.call_later(TICK_SECONDS, self._ring)
