@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def _shared_ms(ended_at: float, ms: float, span: Span) -> float:
     return 1_000 * max(0.0, min(at, ended_at) - max(at - took_ms / 1_000, ended_at - ms / 1_000))
 
 
-class Probe:
+class Probe(ABC):
     """Looks again and again, in a thread of its own, until it is left."""
 
     rest_seconds: float
@@ -69,8 +70,9 @@ class Probe:
         while not self._is_over.wait(self.rest_seconds):
             self.look()
 
+    @abstractmethod
     def look(self) -> None:
-        raise NotImplementedError
+        """Look once."""
 
 
 class DiskProbe(Probe):
