@@ -7,51 +7,26 @@ from __future__ import annotations
 
 import random
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from holdfast.journal.inspect import dump
-from tests.support import callers, proof, wallshift
+from tests.support import callers, proof
 from tests.support.api import Api, lock_path
 from tests.support.checks import moment, wait_until
 from tests.support.http import Answer, parse_answers
 from tests.support.server import ServerProcess, serving
+from tests.support.wallclock import WallClock
 
 LATE_MS_MAX = 250
 SILENCE_MS_MAX = 5_000
 HOUR, MONTH = 3_600, 30 * 86_400
 STEPS_PER_CRASH = 25
-
-
-class WallClock:
-    """The wall clock of a server, to be set by a test."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.offset_seconds = 0.0
-        self.step(0)
-
-    @property
-    def wrapper(self) -> list[str]:
-        """What to put before the server's command. `-P`: the script's folder has an `http.py` that is not Python's."""
-        return [sys.executable, "-P", wallshift.__file__, str(self._file)]
-
-    def step(self, seconds: float) -> None:
-        """Set it forward, or back."""
-        self.offset_seconds += seconds
-        written = self._file.with_suffix(".new")
-        written.write_text(str(self.offset_seconds), encoding="ascii")
-        written.replace(self._file)
-
-    def now(self) -> datetime:
-        """What it shows."""
-        return datetime.now(UTC) + timedelta(seconds=self.offset_seconds)
 
 
 def ends(data: Path) -> dict[str, tuple[int, int, str]]:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 many_cases = settings(max_examples=proof.count("engine: examples"), deadline=None)
 
 
-class _Impatient(selectors.SelectSelector):
+class _Impatient(selectors.PollSelector):
     """Where a loop would wait, the clock is moved instead."""
 
     def __init__(self, clock: ManualClock) -> None:

@@ -172,6 +172,25 @@ def test_an_unknown_outcome_ends_the_tenure(error: JournalError) -> None:
     run(test)
 
 
+def test_what_a_shared_store_said_is_for_the_log_alone() -> None:
+    """N-34: anybody may ask whether a node leads, and hears neither the store's error nor where the store is."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = await journal_on(SharedShelf())
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            journal.is_shut = True
+            asked.submit("job", acquire("job"))
+            await turns()
+            journal.let_through(OutcomeUnknownError("db.internal:5432 was cut off"))
+            await turns()
+            assert "db.internal" in (engine.failed or "")
+            asked.submit("later", acquire("job"))
+            assert "db.internal" not in engine.why_not_serving() + asked["later"].text
+
+    run(test)
+
+
 def test_a_refused_write_is_taken_back_in_the_same_tenure() -> None:
     """What surely did not happen is taken back, and the same tenure goes on; a refused proof too (I6)."""
 
@@ -195,6 +214,38 @@ def test_a_refused_write_is_taken_back_in_the_same_tenure() -> None:
             assert shelf.seat.epoch == engine.state.epoch == 1
 
     run(test)
+
+
+def test_a_store_that_takes_no_record_is_told_until_it_does(caplog: pytest.LogCaptureFixture) -> None:
+    """A full disk may take a proof of the seat and no record. It is told until a record is taken, and one is tried at
+    every beat; each reason is in the log once, however they take turns.
+    """
+
+    async def test(clock: ManualClock) -> None:
+        shelf = SharedShelf()
+        journal = await journal_on(shelf)
+        async with serving(journal, clock) as engine:
+            assert not engine.is_refused
+            for number in range(6):
+                journal.is_shut = True
+                engine.beat() if number else engine.submit(acquire("job"), lambda *_: None)
+                await turns()
+                journal.is_shut = False
+                journal.let_through(JournalUnavailableError(f"append: no room for file {number % 2}"))
+                await turns(10)
+                assert isinstance(await engine.look(holders), list), "a proof of the seat is taken"
+                assert engine.is_refused
+            engine.beat()
+            await turns(10)
+            assert not engine.is_refused
+
+    with caplog.at_level("WARNING", "holdfast.engine"):
+        run(test)
+    assert [text.partition(";")[0] for text in caplog.messages] == [
+        "append: no room for file 0",
+        "append: no room for file 1",
+        "writes work again: 1 records are on the disk",
+    ]
 
 
 def test_a_silent_store_lets_nobody_new_in() -> None:

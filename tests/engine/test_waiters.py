@@ -13,7 +13,7 @@ from holdfast.core.events import Granted, Joined, Left
 from holdfast.core.refusals import TicketGone
 from holdfast.engine.archiving import Archiving
 from holdfast.engine.replies import Unavailable, Unknown
-from holdfast.engine.waiters import SPENT_MAX, Waited, Waiter, Waiters, after_wait
+from holdfast.engine.waiters import BETWEEN_MS_MAX, SPENT_MAX, Waited, Waiter, Waiters, after_wait
 from holdfast.journal.base import JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import FineClock, GateJournal, acquire, events, release, run, serving, turns
@@ -388,6 +388,45 @@ def test_a_restart_keeps_the_order() -> None:
                 await engine.ask(release("job", lease_id))
                 assert isinstance(back[number].answer, Acquired)
                 lease_id = f"id-of-o-{number:02}"
+
+    run(test)
+
+
+def test_who_comes_back_is_there_in_between() -> None:
+    """Who said that another request follows has its turn between two, and its key leads to the lease (W1, W2)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            soon = Asking(engine, wait_for("job", "soon", wait_ms=50, key="k", comes_back=True))
+            later = Asking(engine, wait_for("job", "later"))
+            clock.advance(60)
+            await engine.look(lambda _state, _now: None)
+            assert isinstance(soon.answer, Waiting) and soon.answer.position == 1
+            await engine.ask(release("job"))
+            assert later.answers == []
+            again = Asking(engine, wait_for("job", "soon", ticket="ticket-of-soon", key="k", comes_back=True))
+            await turns()
+            assert isinstance(again.answer, Acquired)
+
+    run(test)
+
+
+def test_who_does_not_come_back_is_away_soon() -> None:
+    """Who said that another request follows, and sends none, blocks nobody after two seconds (W2)."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("job", ttl_ms=3_600_000))
+            Asking(engine, wait_for("job", "gone", wait_ms=50, key="k", comes_back=True))
+            later = Asking(engine, wait_for("job", "later"))
+            for _ in range(BETWEEN_MS_MAX // 200 + 2):
+                clock.advance(200)
+                await engine.look(lambda _state, _now: None)
+            assert engine.state.presence.present == {"ticket-of-later"}
+            assert "ticket-of-gone" in engine.state.presence.absent_since, "it keeps its order"
+            await engine.ask(release("job"))
+            assert isinstance(later.answer, Acquired)
 
     run(test)
 

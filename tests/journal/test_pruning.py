@@ -116,14 +116,15 @@ def test_a_record_with_thousands_of_names_goes_for_all_of_them(tmp_path: Path, m
     async def scene() -> None:
         journal = _journal(tmp_path, Keeping(wall_ms=1000))
         await journal.open()
-        await journal.append([*grants(1, 40), Record(41, 41, WALL_MS, SessionEnded("s-1", "expired", ends))])
-        await journal.archive(41, b"head", [], WALL_MS)
+        many = Record(41, 41, WALL_MS, SessionEnded("s-1", "expired", ends))
+        await journal.append([*grants(1, 40), many, grant(42, "newest")])
+        await journal.archive(42, b"head", [], WALL_MS)
         monkeypatch.setenv("HOLDFAST_TESTING", "1")
         arm({"HOLDFAST_TESTING": "1", "HOLDFAST_FAILPOINTS": "archive_before_commit=error"})
         with pytest.raises(JournalUnavailableError):
-            await journal.archive(41, b"head", [], LATER_MS)
+            await journal.archive(42, b"head", [], LATER_MS)
         assert await found(journal) == [41]
-        await journal.archive(41, b"head", [], LATER_MS)
+        await journal.archive(42, b"head", [], LATER_MS)
         assert await found(journal) == []
         await journal.close()
 
@@ -213,15 +214,16 @@ def test_a_grant_that_is_kept_is_not_written_anew_for_each_name(
     records = [
         Record(1, 1, WALL_MS, GrantedMany(grants_of_many)),
         Record(2, 2, WALL_MS + 1, SessionEnded("s-1", "expired", ends)),
+        grant(3, "newest", WALL_MS + 2),
     ]
 
     async def scene() -> None:
         journal = _journal(tmp_path, Keeping(wall_ms=1_000))
         await journal.open()
         await journal.append(records)
-        await journal.archive(2, b"head", [], WALL_MS + 1_001)
+        await journal.archive(3, b"head", [], WALL_MS + 1_001)
         nothing_is_left_over(tmp_path)
-        await journal.archive(2, b"head", [], LATER_MS)
+        await journal.archive(3, b"head", [], LATER_MS)
         assert [each.name for each in (await journal.held(HeldQuery(seq=2))).held] == ["many/0"]
         await journal.close()
 

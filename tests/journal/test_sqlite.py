@@ -382,8 +382,8 @@ def test_a_step_that_broke_off_leaves_nothing_behind(tmp_path: Path) -> None:
         await journal.archive(5, b"head", [Changes("rows", new=[(b"a", b"1")])], WALL_MS)
         assert rows(journal) == [1, 2, 4, 4]
         await journal.archive(8, b"head", [Changes("rows", new=[(b"b", b"2")])], WALL_MS + 10**12)
-        # Of what is too old the grants are known whose leases live: who held what at a moment is answered from them.
-        assert rows(journal)[:3] == [0, 3, 0]
+        # Of what is too old the newest is kept, and the grants whose leases live: by them it is known who held what.
+        assert rows(journal)[:3] == [0, 3, 1]
 
     run(scene, tmp_path, keeping=Keeping(wall_ms=1000))
 

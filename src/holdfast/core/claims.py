@@ -269,6 +269,8 @@ def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> De
         return refuse(refusals.BadTtl(limits.ttl_ms_max))
     if not 0 < len(command.to_owner) <= OWNER_CHARS_MAX:
         return refuse(refusals.BadField(f"to_owner has 1 to {OWNER_CHARS_MAX} characters"))
+    if command.reason is not None and not 0 < len(command.reason) <= REASON_CHARS_MAX:
+        return refuse(refusals.BadField(f"reason has 1 to {REASON_CHARS_MAX} characters"))
     memo = recall(state, command, "transfer")
     if memo is not None:
         return _transferred_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
@@ -291,8 +293,9 @@ def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> De
         key=command.key,
         renew_key=None,
     )
-    event = Transferred(command.name, lease.lease_id, new, command.principal, command.key, command.fingerprint)
-    end = LastEnd("transferred", lease.token, lease.owner, lease.note, now.ms, now.wall_ms, command.principal)
+    by, reason = command.principal, command.reason
+    event = Transferred(command.name, lease.lease_id, new, by, command.key, command.fingerprint, reason)
+    end = LastEnd("transferred", lease.token, lease.owner, lease.note, now.ms, now.wall_ms, by, reason)
     attempts = state.slots[command.name].attempts
     return Decision((event,), Acquired(new, state.until_of(new), end, attempts))
 

@@ -27,6 +27,8 @@ class Acquire(msgspec.Struct, frozen=True, gc=False):
     as_session: str | None = None
     interest: bool = False
     """A refusal leaves an interest, and a circle of those is told (D3)."""
+    comes_back: bool = False
+    """If its wait is over it asks again at once, with the same key: it is there meanwhile (W2)."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -58,6 +60,7 @@ class ClaimAll(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ticket: str | None = None
     new_ticket: str = ""
     as_session: str | None = None
+    comes_back: bool = False
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -80,6 +83,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     as_session: str | None = None
     key: str | None = None
     fingerprint: str = ""
+    reason: str | None = None
 
 
 class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False):

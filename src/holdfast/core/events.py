@@ -46,6 +46,8 @@ class Transferred(msgspec.Struct, frozen=True, array_like=True, tag="transferred
     by: str
     key: str | None = None
     fingerprint: str = ""
+    reason: str | None = None
+    """The old owner is told, and the history keeps it."""
 
 
 class Reopened(msgspec.Struct, frozen=True, array_like=True, tag="reopened", gc=False):
@@ -353,6 +355,25 @@ def ends_of(event: Event) -> tuple[str, ...]:
             return ()
 
 
+def ended_badly(event: Event) -> bool:
+    """Tell whether this event ended a lease otherwise than its holder would have it: by time, by force, or as failed.
+
+    Each that did so has one of `BAD_WORDS` in it.
+    """
+    match event:
+        case Ended():
+            return not event.well
+        case SessionEnded():
+            return event.how != "deleted" and bool(event.leases)
+        case TokenEnded():
+            return any(each.leases for each in event.sessions)
+        case _:
+            return False
+
+
+BAD_WORDS = ("expired", "revoked", "failed")
+
+
 def owners_of(event: Event) -> set[str | None]:
     """Return the owners that this event speaks of."""
     match event:
@@ -403,6 +424,11 @@ def principal_of(event: Event) -> str:
 def is_history(event: Event) -> bool:
     """Tell whether the event is kept once it is archived. Renewals and ticks are most of the traffic and are not."""
     return type(event) not in _WITHOUT_HISTORY
+
+
+def is_without_history(kind: type[Event]) -> bool:
+    """Tell whether events of a kind are dropped once they are archived."""
+    return kind in _WITHOUT_HISTORY
 
 
 _WITHOUT_HISTORY = frozenset(

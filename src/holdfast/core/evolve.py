@@ -240,7 +240,8 @@ def _transferred(state: State, event: Transferred, record: Record) -> None:
     old, new = slot.lease, event.lease
     if old is None:
         return
-    end = LastEnd("transferred", old.token, old.owner, old.note, record.at_ms, record.wall_ms, event.by)
+    by, reason = event.by, event.reason
+    end = LastEnd("transferred", old.token, old.owner, old.note, record.at_ms, record.wall_ms, by, reason)
     _finish(state, event.name, old)
     remember(state, old.lease_id, EndedLease(event.name, old.principal, old.session, end, old.key, None, old.bound))
     state.slots.put(event.name, Slot(new, 0, end, slot.attempts))

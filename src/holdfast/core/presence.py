@@ -1,7 +1,8 @@
 """Soft: which waiters have an open request, and who asked without waiting. No record says it; a restart forgets it.
 
 A place in the line outlives the request that waits at it (W2). While one does, the place is *present*: it has turns and
-counts in the graph of waits. While none does, it is absent: it keeps its order, blocks nobody, and is given up after a
+counts in the graph of waits; so it is for a moment between two requests, if the first said that a second follows. While
+none does, it is absent: it keeps its order, blocks nobody, and is given up after a
 minute. No record may depend on who is present, or a replay would give another state.
 
 Each name that somebody present waits for has a `PresentLine`. It knows whether the name is open: nobody holds it and no

@@ -85,6 +85,16 @@ class Archiver:
         self.wanted: asyncio.Future[Any] | None = None
         """Where the changes are waited for."""
 
+    @property
+    def owed_records(self) -> int:
+        """How many durable records are not archived."""
+        return self._last_seq - self._archived_seq
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the journal refused the last time."""
+        return self._refused is not None
+
     def begin_anew(self, seq: int, replayed: int) -> None:
         """Count from what a recovery found: the last record, and how many of them are not archived.
 

@@ -15,11 +15,15 @@ from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.archive.archivist import Child
 from holdfast.journal.base import (
     DeposedError,
+    Health,
+    Held,
+    HeldQuery,
     HistoryPage,
     HistoryQuery,
     JournalDamagedError,
     JournalError,
     JournalLockedError,
+    JournalLostError,
     JournalUnavailableError,
     Keeping,
     OutcomeUnknownError,
@@ -38,15 +42,20 @@ if TYPE_CHECKING:
     from holdfast.core.values import Limits
     from holdfast.engine.archiving import Archiving
     from holdfast.engine.clock import Clock
+    from holdfast.engine.measures import Measures
 
 __all__ = [
     "DeposedError",
     "FORMAT",
+    "Health",
+    "Held",
+    "HeldQuery",
     "HistoryPage",
     "HistoryQuery",
     "JournalDamagedError",
     "JournalError",
     "JournalLockedError",
+    "JournalLostError",
     "JournalUnavailableError",
     "Keeping",
     "OutcomeUnknownError",
@@ -75,6 +84,7 @@ def build(
     ballast_bytes: int,
     tail_bytes_max: int,
     disk_hang_ms: int,
+    measures: Measures | None = None,
 ) -> Engine:
     """Return an engine over the journal of a directory; nothing is touched before `start`.
 
@@ -98,12 +108,21 @@ def build(
         version=version,
         archiving=archiving,
         watchdog=watchdog,
+        measures=measures,
     )
 
 
-def build_shared(journal: SharedJournal, limits: Limits, *, clock: Clock, version: str, archiving: Archiving) -> Engine:
+def build_shared(
+    journal: SharedJournal,
+    limits: Limits,
+    *,
+    clock: Clock,
+    version: str,
+    archiving: Archiving,
+    measures: Measures | None = None,
+) -> Engine:
     """Return an engine for one tenure. Nothing ends the process if the store hangs: others take over then."""
-    return Engine(journal, limits, clock=clock, version=version, archiving=archiving)
+    return Engine(journal, limits, clock=clock, version=version, archiving=archiving, measures=measures)
 
 
 def shared_journals(

@@ -44,6 +44,7 @@ from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
 from holdfast.engine.archiving import Archiver, Archiving
 from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, Clock
+from holdfast.engine.measures import ENDING, Measures
 from holdfast.engine.recovery import recover
 from holdfast.engine.replies import NotLeader, Unavailable, outcome_or_raise, settle_future
 from holdfast.engine.turns import Turns
@@ -74,11 +75,13 @@ class Engine(Writer):
         version: str,
         archiving: Archiving | None = None,
         watchdog: Watchdog | None = None,
+        measures: Measures | None = None,
     ) -> None:
-        """Prepare; `start` takes the seat."""
-        turns = Turns(clock, self._tick)
+        """Prepare; `start` takes the seat. `measures` outlive it, if they are given."""
+        measures = measures or Measures()
+        turns = Turns(clock, self._tick, measures)
         archiver = Archiver(journal, archiving or Archiving(), clock, self._wake_writer, self._fail)
-        super().__init__(journal, archiver, turns, clock)
+        super().__init__(journal, archiver, turns, clock, measures)
         self.limits = limits
         self.clock = clock
         self._version = version
@@ -122,7 +125,7 @@ class Engine(Writer):
         """Answer all who wait with their places, and let nobody wait from now on: the server is about to stop (W2)."""
         self._may_wait = False
         if len(self._waiters) and self.turn() is not None:
-            self._send_away(self._waiters.take_all())
+            self._send_away(self._waiters.take_all(), for_good=True)
 
     # Commands and reads.
 
@@ -138,15 +141,33 @@ class Engine(Writer):
         return turns.now if read_seconds() < turns.over_seconds else self._begin_turn()
 
     def why_not_serving(self) -> str:
-        """Say why nothing can be asked."""
+        """Say why nothing can be asked. Anybody may hear it: of a shared store it tells no error and no address."""
         if self.failed is None and self._silence.is_on:
             return "the store does not answer"
+        if self.failed is not None and self._shared is not None:
+            return "this node does not lead any more: its log says why"
         return self.failed or "the server is stopping or not yet ready"
 
     def turned_away(self) -> Unavailable | NotLeader:
         """Return what everybody is told while nothing can be asked. On a shared journal another node may answer."""
         why = self.why_not_serving()
         return Unavailable(why) if self._shared is None else NotLeader(why)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a store that nodes share took no record when it was last given one."""
+        return self._shared is not None and self._trouble.is_on
+
+    def beat(self) -> None:
+        """Ask for nothing, by the one write path: of a shared store it becomes a proof of the seat (N-14).
+
+        While the store refuses records, one is tried, if no deadline does so already: nobody else may ask, and only a
+        record that is taken tells that records are.
+        """
+        now = self.turn()
+        if now is not None and self.is_refused and not self.state.has_deadlines():
+            self._apply(TimePassed(), now)
+        self.read(lambda _state, _now: None, lambda _outcome, _now: None)
 
     def proven_ms_ago(self) -> int | None:
         """Return how long ago the seat of a shared journal was surely ours; None if that is not known."""
@@ -179,7 +200,7 @@ class Engine(Writer):
         try:
             answer = decision.answer
             if type(answer) is MustWait:
-                waiter = self._wait(answer.ticket_id, answer.wait_ms, reply, now)
+                waiter = self._wait(answer, reply, now, comes_back=getattr(command, "comes_back", False))
             else:
                 self._answers.append((reply, answer, now))
             if decision.interest is not None:
@@ -244,6 +265,8 @@ class Engine(Writer):
             self.turns.settled()
             if self._waiters.deadlines and self._waiters.deadlines[0][0] <= now.ms:
                 self._send_away(self._waiters.overdue(now.ms))
+            if self._waiters.between:
+                self._waiters.give_up_on_those_between(self.state, now.ms)
         except Exception as error:
             self._fail(error)
             raise
@@ -262,12 +285,15 @@ class Engine(Writer):
     def _settle(self, next_due: Callable[[State, Moment, Limits], Due | None], now: Moment) -> None:
         """Let all happen that is due, one after another, before anything else is decided (T3, W1)."""
         while (due := next_due(self.state, now, self.limits)) is not None:
+            self._spans.grant(due.event, self.state, now.wall_ms)
             self._apply(due.event, now)
             self._notify(due.notices)
 
     def _apply(self, event: Event, now: Moment) -> None:
         """Let an event take effect in memory, and put its record into the batch."""
         record = Record(self.state.seq + 1, now.ms, now.wall_ms, event)
+        if type(event) in ENDING:
+            self._spans.end(event, self.state, now.wall_ms)
         try:
             evolve(self.state, record)
         except Exception as error:
@@ -277,11 +303,12 @@ class Engine(Writer):
 
     # Waiting in line.
 
-    def _wait(self, ticket_id: str, wait_ms: int, reply: Reply, now: Moment) -> Waiter:
-        deadline_ms = now.ms + wait_ms if self._may_wait else now.ms
-        waiter = Waiter(ticket_id, reply, received_ms=self.turns.began_ms, deadline_ms=deadline_ms)
+    def _wait(self, told: MustWait, reply: Reply, now: Moment, *, comes_back: bool) -> Waiter:
+        deadline_ms = now.ms + told.wait_ms if self._may_wait else now.ms
+        waiter = Waiter(told.ticket_id, reply, received_ms=self.turns.began_ms, deadline_ms=deadline_ms)
+        waiter.comes_back = comes_back and self._may_wait
         self._answers.extend(self._waiters.wait(waiter, self.state, self.turns))
-        if wait_ms < TICK_MS:
+        if told.wait_ms < TICK_MS:
             # Sooner than the next tick may come: the timer is set anew when the round ends.
             self.turns.cancel_timer()
         return waiter
@@ -289,8 +316,8 @@ class Engine(Writer):
     def _notify(self, notices: Iterable[Notice]) -> None:
         self._answers.extend(self._waiters.tell(notices, self.state, self.turns))
 
-    def _send_away(self, waiters: Iterable[Waiter]) -> None:
-        self._answers.extend(self._waiters.send_away(waiters, self.state, self.turns))
+    def _send_away(self, waiters: Iterable[Waiter], *, for_good: bool = False) -> None:
+        self._answers.extend(self._waiters.send_away(waiters, self.state, self.turns, for_good=for_good))
 
     # Recovery and archiving.
 
@@ -301,6 +328,7 @@ class Engine(Writer):
             self.journal, clock=self.clock, version=self._version, append=self._append, reached_ms=reached_ms
         )
         self.state, self.key = found.state, found.key
+        self._spans.forget()
         self._archiver.begin_anew(found.state.seq, found.replayed)
         self.turns.resume(found.now_ms)
         self._serving = not self._stopping

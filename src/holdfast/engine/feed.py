@@ -5,13 +5,15 @@ Who listens in the name of a token or a session stops when that has ended: the r
 
 A follower is told of the ends of the leases and sessions that it named, and of nothing else. To find it costs one
 look-up by id, and only for a record that ends something.
+
+Who shows how things are is told which names to look at again (`touched`), renewals too, and nothing of what happened.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from holdfast.core.events import (
     Ended,
@@ -27,9 +29,11 @@ from holdfast.core.events import (
     Transferred,
     is_history,
 )
+from holdfast.engine.measures import Tally
+from holdfast.engine.touched import Touched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.core.events import Event, Record
 
@@ -71,6 +75,8 @@ class Listener:
         self.is_over = False
         self.fell_behind = False
         """Whether it is over because it did not keep up: it missed something and must look anew."""
+        self.on_over: Callable[[], None] = _nothing
+        """Called when it is over, for one who waits for something else too."""
 
     async def next(self) -> tuple[Record, Event] | None:
         """Return the next happening, or None when it is over."""
@@ -103,9 +109,13 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening."""
+        self._be_over()
+        self._feed.forget(self._name, self)
+
+    def _be_over(self) -> None:
         self.is_over = True
         self._news.set()
-        self._feed.forget(self._name, self)
+        self.on_over()
 
 
 class Follower(Listener):
@@ -140,10 +150,13 @@ class Follower(Listener):
 
     def close(self) -> None:
         """Stop listening."""
-        self.is_over = True
-        self._news.set()
+        self._be_over()
         ids, self._ids = self._ids, {}
         self._feed.forget_follower(ids, self)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _size_of(event: Event) -> int:
@@ -189,45 +202,26 @@ def _take_out(groups: Groups, key: str, listener: Listener) -> bool:
     return True
 
 
-class Tally:
-    """How often something happened since the process started. What leaves no record is not here."""
+class Witness(Protocol):
+    """One of our own who is told everything at once, and must be quick: whoever waits for an answer waits for it."""
 
-    __slots__ = ("grants", "releases")
-
-    def __init__(self) -> None:
-        self.grants = 0
-        """Leases that were given out; one that was handed on is none of them."""
-        self.releases = 0
-        """Leases that their holders gave back."""
-
-    def count(self, records: Iterable[Record]) -> None:
-        """Count what became durable."""
-        grants = releases = 0
-        for record in records:
-            event = record.event
-            # Not `isinstance`: of a type that does not fit, it asks the metaclass.
-            kind = type(event)
-            if kind is Granted:
-                grants += 1
-            elif kind is Ended:
-                releases += event.how == "released"  # type: ignore[union-attr]
-            elif kind is GrantedMany:
-                grants += len(event.grants)  # type: ignore[union-attr]
-        self.grants += grants
-        self.releases += releases
+    def note(self, records: Sequence[Record]) -> None:
+        """Know what became durable."""
 
 
 class Feed:
     """Who listens to what."""
 
-    def __init__(self) -> None:
+    def __init__(self, tally: Tally | None = None) -> None:
         self._listeners: Groups = {}
         self._followers: dict[str, tuple[Follower, ...]] = {}
         """By the id of a lease or a session; the eldest first."""
         self._by_whose: Groups = {}
         """Those of each token and session. Every follower is in here."""
+        self._looks: tuple[Touched, ...] = ()
+        self._witnesses: tuple[Witness, ...] = ()
         self.count = 0
-        self.tally = Tally()
+        self.tally = Tally() if tally is None else tally
 
     @property
     def names(self) -> int:
@@ -256,6 +250,16 @@ class Feed:
         for each in follower.whose:
             self._by_whose.setdefault(each, {})[follower] = None
         return follower
+
+    def look(self) -> Touched:
+        """Note from now on which names are touched, until `look_away`."""
+        touched = Touched()
+        self._looks = (*self._looks, touched)
+        return touched
+
+    def look_away(self, touched: Touched) -> None:
+        """Note it no more; harmless if it is not noted."""
+        self._looks = tuple(each for each in self._looks if each is not touched)
 
     def enter_follower(self, id_: str, follower: Follower) -> None:
         """Enter one who follows a lease or a session.
@@ -286,9 +290,23 @@ class Feed:
                 _take_out(self._by_whose, whose, listener)
             self.count -= 1
 
+    def attach(self, witness: Witness) -> None:
+        """Tell somebody all records from now on, also after `close`."""
+        self._witnesses = (*self._witnesses, witness)
+
+    def detach(self, witness: Witness) -> None:
+        """Tell it no more."""
+        self._witnesses = tuple(each for each in self._witnesses if each is not witness)
+
     def publish(self, records: Sequence[Record]) -> None:
         """Count what happened, and tell everybody concerned. While nobody listens, that is all."""
         self.tally.count(records)
+        for witness in self._witnesses:
+            witness.note(records)
+        if not self._listeners and not self._by_whose and not self._looks:
+            return
+        for touched in self._looks:
+            touched.note(records)
         if not self._listeners and not self._by_whose:
             return
         for record in records:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 STEP_RECORDS = 1_000
 REPORT_EVERY = 10 * STEP_RECORDS
 """After how many records a long recovery says that it goes on."""
+SAID_MAX = 16
+"""How many different reasons of one trouble are told, at most."""
 BEAT_MS = 400
 """How often whoever reads from a shared store says that it lives, about: others take a silent one's seat."""
 
@@ -55,25 +57,27 @@ class Trouble:
     """Says once that writes fail, and once that they work again: each request may be a write that fails."""
 
     def __init__(self) -> None:
-        self._why: str | None = None
+        self._said: set[str] = set()
+        """Why they fail. A full disk may be told of with the one file and with the other, again and again."""
         self._refused = 0
 
     @property
     def is_on(self) -> bool:
         """Whether the last write failed."""
-        return self._why is not None
+        return self._refused > 0
 
     def began(self, why: str) -> None:
-        """Know that a batch was not written, and that the state is read anew. Another reason is said too."""
+        """Know that a batch was not written, and that the state is read anew. Another reason is said too, once."""
         self._refused += 1
-        if why != self._why:
-            self._why = why
+        if why not in self._said and len(self._said) < SAID_MAX:
+            self._said.add(why)
             log.error("%s; nothing of it happened, and the state is read anew", why)
 
     def ended(self, records: int) -> None:
         """Know that a batch was written."""
         log.warning("writes work again: %d records are on the disk; %d writes had failed", records, self._refused)
-        self._why, self._refused = None, 0
+        self._said.clear()
+        self._refused = 0
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -107,7 +111,7 @@ async def recover(
     now_ms = max(state.now_ms, recovered.now_ms, reached_ms)
     events: list[Event] = []
     if recovered.must_jump:
-        events.append(await _restored(state, replayed, journal, clock, version))
+        events.append(await _restored(state, replayed, journal, clock, version=version, why=recovered.why_jump))
     if recovered.epoch != state.epoch:
         if not recovered.was_closed and not journal.is_shared:
             _tell_of_crash(state, replayed, clock)
@@ -127,16 +131,19 @@ def _written(state: State, events: list[Event], now_ms: int, wall_ms: int) -> li
     return records
 
 
-async def _restored(state: State, replayed: Replayed, journal: Journal, clock: Clock, version: str) -> Restored:
+async def _restored(
+    state: State, replayed: Replayed, journal: Journal, clock: Clock, *, version: str, why: str
+) -> Restored:
     """Return the record that says that the store may have lost what followed the last record."""
     last_wall_ms = replayed.last_wall_ms
     if last_wall_ms is None:
         newest = (await journal.history(HistoryQuery(limit=1))).records
         last_wall_ms = newest[0].wall_ms if newest else None
     last_token = jumped(state.last_token, since_wall_ms=last_wall_ms, wall_ms=clock.wall_ms())
-    log.error(
-        "the store may have lost records after number %d: the newest grants, renewals and releases may be gone."
-        " Fencing tokens go on after %d, beyond all that were given out",
+    log.log(
+        logging.WARNING if why else logging.ERROR,
+        "%s. The last record is %d, and fencing tokens go on after %d, beyond all that were given out",
+        why or "the store may have lost records: the newest grants, renewals and releases may be gone",
         state.seq,
         last_token,
     )

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.values import Moment
 from holdfast.engine.budget import BUDGET_MS, Budget
 from holdfast.engine.clock import TICK_MS, AuthorityTime
+from holdfast.engine.measures import Measures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,13 +34,14 @@ if TYPE_CHECKING:
     from holdfast.engine.replies import OwedAnswer
 
 TURN_MS = 1
+_LONG_SECONDS = (BUDGET_MS - 1) / 1000
 
 
 class Turns:
     """The turns of one engine. What falls due in one is the engine's to settle."""
 
-    def __init__(self, clock: Clock, tick: Callable[[], None]) -> None:
-        """`tick` is called when the timer rings."""
+    def __init__(self, clock: Clock, tick: Callable[[], None], measures: Measures | None = None) -> None:
+        """`tick` is called when the timer rings. How long the rounds take is noted in `measures`."""
         self.read_seconds = clock.monotonic_seconds
         self.now = Moment(0, 0)
         """The time of the turn, while `read_seconds() < over_seconds`."""
@@ -51,11 +53,16 @@ class Turns:
         """How long it took, in all turns together, to end what was due before anything was decided in them."""
         self.round_began_ms: int | None = None
         """When the first turn began of a round that is not ended yet."""
+        self.round_began_seconds = 0.0
+        """The same to the microsecond, for whoever measures."""
+        self.owing_since_seconds = 0.0
+        """When the first round began whose answers are not taken by the writer yet; 0 if there is none."""
         self.timer: asyncio.TimerHandle | None = None
         self._clock = clock
         self._tick = tick
         self._time = AuthorityTime(clock.monotonic_ms(), 0)
         self._budget = Budget(clock)
+        self._spread = (measures or Measures()).turns
 
     @property
     def now_ms(self) -> int:
@@ -74,6 +81,8 @@ class Turns:
         self.over_seconds = (read_ms + TURN_MS) / 1000
         if self.round_began_ms is None:
             self.round_began_ms = read_ms
+            self.round_began_seconds = began_seconds = self.read_seconds()
+            self.owing_since_seconds = self.owing_since_seconds or began_seconds
         self.now = Moment(self._time.advance(read_ms), self._clock.wall_ms())
         return self.now
 
@@ -84,13 +93,21 @@ class Turns:
     def end_round(self, batch: Sequence[Record], answers: Sequence[OwedAnswer]) -> None:
         """End the round and its turn. `batch` and `answers` are what it left behind."""
         began_ms = self.round_began_ms
-        if began_ms is not None and self._clock.monotonic_ms() > began_ms + BUDGET_MS:
-            self._budget.tell(began_ms, batch, answers)
+        if began_ms is not None:
+            took_seconds = self.read_seconds() - self.round_began_seconds
+            self._spread.note(took_seconds)
+            if took_seconds > _LONG_SECONDS and self._clock.monotonic_ms() > began_ms + BUDGET_MS:
+                self._budget.tell(began_ms, batch, answers)
         self.over_seconds, self.round_began_ms = 0.0, None
+
+    def take_owing(self) -> float:
+        """Return since when answers are owed, and know that the writer has all that were."""
+        since_seconds, self.owing_since_seconds = self.owing_since_seconds, 0.0
+        return since_seconds
 
     def drop(self) -> None:
         """End the round and its turn, and say nothing of it."""
-        self.over_seconds, self.round_began_ms = 0.0, None
+        self.over_seconds, self.round_began_ms, self.owing_since_seconds = 0.0, None, 0.0
 
     # The timer.
 

@@ -7,6 +7,7 @@ else. What a request is told when its wait is over is returned as an answer that
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from holdfast.engine.turns import Turns
 
 
+BETWEEN_MS_MAX = 2_000
+"""How long a place counts as present between two requests of one that comes back."""
 SPENT_MAX = 1_000
 """How many deadlines of requests that wait no more may be kept: each of them keeps its request alive."""
 
@@ -61,13 +64,15 @@ def _instead(waited: Waited, place: Waiting | None) -> Waited | None:
 class Waiter:
     """One request that waits at one place."""
 
-    __slots__ = ("deadline_ms", "received_ms", "reply", "ticket_id")
+    __slots__ = ("comes_back", "deadline_ms", "received_ms", "reply", "ticket_id")
 
     def __init__(self, ticket_id: str, reply: Reply, *, received_ms: int, deadline_ms: int) -> None:
         self.ticket_id = ticket_id
         self.reply = reply
         self.received_ms = received_ms
         self.deadline_ms = deadline_ms
+        self.comes_back = False
+        """Whether another request follows this one, if it is told `waiting`."""
 
     def answered(self, outcome: object, turns: Turns) -> OwedAnswer:
         """Return the answer that it is owed, now that its wait is over."""
@@ -83,6 +88,9 @@ class Waiters:
         self._by_ticket: dict[str, Waiter] = {}
         self.deadlines: list[tuple[int, int, Waiter]] = []
         """The earliest on top; a request may have stopped waiting already."""
+        self.between: OrderedDict[str, int] = OrderedDict()
+        """Places between two requests of one that comes back, and until when they count as present. First over, first
+        here."""
         self._number = count()
 
     def __len__(self) -> int:
@@ -103,17 +111,30 @@ class Waiters:
                 yield waiter.answered(outcome, turns)
                 # Most have no place any more. Who has is answered, and so not present.
                 state.depart(ticket_id, turns.now.ms)
+            elif self.between.pop(ticket_id, None) is not None:
+                # It hears of it when it comes back: its key leads to the lease.
+                state.depart(ticket_id, turns.now.ms)
 
-    def send_away(self, waiters: Iterable[Waiter], state: State, turns: Turns) -> Iterator[OwedAnswer]:
-        """Answer those who stop waiting, most often because their time is over; they keep their places (W2)."""
+    def send_away(
+        self, waiters: Iterable[Waiter], state: State, turns: Turns, *, for_good: bool
+    ) -> Iterator[OwedAnswer]:
+        """Answer those who stop waiting, most often because their time is over; they keep their places (W2).
+
+        Who said that it comes back is present for a moment longer, or all who wait would be overtaken whenever the
+        time of their requests is over. `for_good`: nobody can come back here.
+        """
         for waiter in waiters:
             position = state.position_of(waiter.ticket_id)
-            state.depart(waiter.ticket_id, turns.now.ms)
+            if waiter.comes_back and not for_good:
+                self.between[waiter.ticket_id] = turns.now.ms + BETWEEN_MS_MAX
+            else:
+                state.depart(waiter.ticket_id, turns.now.ms)
             yield waiter.answered(Waiting(waiter.ticket_id, position), turns)
 
     def put(self, waiter: Waiter) -> Waiter | None:
         """Let a request wait at its place; return the one that waited there before, if one did."""
         before = self._by_ticket.get(waiter.ticket_id)
+        self.between.pop(waiter.ticket_id, None)
         self._by_ticket[waiter.ticket_id] = waiter
         if len(self.deadlines) > 2 * len(self._by_ticket) + SPENT_MAX:
             self.deadlines = [entry for entry in self.deadlines if self._waits(entry[2])]
@@ -140,11 +161,21 @@ class Waiters:
         everybody = list(self._by_ticket.values())
         self._by_ticket.clear()
         self.deadlines.clear()
+        self.between.clear()
         return everybody
 
     def next_deadline_ms(self) -> int | None:
         """Return the next deadline; its request may have stopped waiting already."""
-        return self.deadlines[0][0] if self.deadlines else None
+        over_ms = next(iter(self.between.values()), None)
+        if not self.deadlines:
+            return over_ms
+        return self.deadlines[0][0] if over_ms is None else min(over_ms, self.deadlines[0][0])
+
+    def give_up_on_those_between(self, state: State, now_ms: int) -> None:
+        """Count those no longer as present who said that they come back, and did not."""
+        while self.between and next(iter(self.between.values())) <= now_ms:
+            ticket_id, _ = self.between.popitem(last=False)
+            state.depart(ticket_id, now_ms)
 
     def overdue(self, now_ms: int) -> Iterator[Waiter]:
         """Yield those who have waited for as long as they wanted, and let them wait no more."""

@@ -24,10 +24,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from holdfast.core.state import State
 from holdfast.engine.feed import Feed
+from holdfast.engine.measures import Measures, Spans
 from holdfast.engine.recovery import Trouble
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all
 from holdfast.engine.silence import Silence
@@ -49,14 +50,28 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.engine")
 
 
+class Taken(NamedTuple):
+    """What is measured of a batch, as of when the writer took it."""
+
+    owing_since_seconds: float
+    """When the first round began whose answers are in it; 0 if none is."""
+    at_seconds: float
+    holds_ms: list[int]
+    waits_ms: list[int]
+
+
 class Writer(ABC):
     """Everything from a decision to its answer."""
 
-    def __init__(self, journal: Journal, archiver: Archiver, turns: Turns, clock: Clock) -> None:
+    def __init__(
+        self, journal: Journal, archiver: Archiver, turns: Turns, clock: Clock, measures: Measures | None = None
+    ) -> None:
         self.journal = journal
         self._shared = cast("SharedJournal", journal) if journal.is_shared else None
         self._silence = Silence(clock, self._fall_silent, self._serve_again)
-        self.feed = Feed()
+        self.measures = measures or Measures()
+        self._spans = Spans()
+        self.feed = Feed(self.measures.tally)
         self.state = State()
         self.turns = turns
         self.failed: str | None = None
@@ -71,6 +86,11 @@ class Writer(ABC):
         """The call that comes when this round is over, or what the writer waits for. None: there is nothing to do."""
         self._waiters = Waiters()
         self._archiver = archiver
+
+    @property
+    def unarchived(self) -> tuple[int, bool]:
+        """How many durable records are not archived, and whether the last try to do so failed."""
+        return self._archiver.owed_records, self._archiver.is_refused
 
     @abstractmethod
     def _end_round(self) -> None:
@@ -106,37 +126,44 @@ class Writer(ABC):
             return
         batch, answers = self._batch, self._answers
         self._batch, self._answers = [], []
+        taken = Taken(self.turns.take_owing(), self.turns.read_seconds(), *self._spans.take())
         if appending is None:
             if self._shared is None or not answers:
-                answer_all(answers)
+                self._answer(answers, taken.owing_since_seconds)
                 return
             appending = self._shared.confirm(self.turns.now_ms)
         if isinstance(appending, AtOnce):
-            self._conclude(appending.now, batch, answers)
+            self._conclude(appending.now, batch, answers, taken)
             return
         self._writer = asyncio.ensure_future(appending)
         if self._shared is not None:
             self._silence.ask()
-        self._writer.add_done_callback(lambda appended: self._go_on(appended, batch, answers))
+        self._writer.add_done_callback(lambda appended: self._go_on(appended, batch, answers, taken))
 
     def _append(self, batch: list[Record]) -> Awaitable[None]:
         failpoint("before_append")
         return self.journal.append(batch)
 
-    def _go_on(self, appended: asyncio.Future[None], batch: list[Record], answers: list[OwedAnswer]) -> None:
+    def _go_on(
+        self, appended: asyncio.Future[None], batch: list[Record], answers: list[OwedAnswer], taken: Taken
+    ) -> None:
         """An append that took its time is over: conclude it, and look at what gathered meanwhile."""
         self._writer = None
         if self._shared is not None:
             self._silence.hear(is_well=not appended.cancelled() and appended.exception() is None)
-        self._conclude(appended.result, batch, answers)
+        self._conclude(appended.result, batch, answers, taken)
         self._wake_writer()
 
-    def _conclude(self, append: Callable[[], None], batch: list[Record], answers: list[OwedAnswer]) -> None:
+    def _conclude(
+        self, append: Callable[[], None], batch: list[Record], answers: list[OwedAnswer], taken: Taken
+    ) -> None:
         """Append, publish, answer. In this order. `append` returns when the batch is durable, or raises why not."""
         try:
             append()
             failpoint("after_append_before_publish")
+            self.measures.committed(self.turns.read_seconds() - taken.at_seconds, len(batch))
             self.feed.publish(batch)
+            self.measures.ended(taken.holds_ms, taken.waits_ms)
             failpoint("after_publish_before_answer")
         except JournalUnavailableError as error:
             self._writer = asyncio.create_task(self._take_back(answers, Unavailable(str(error))))
@@ -147,11 +174,18 @@ class Writer(ABC):
             if not isinstance(error, Exception):
                 raise
         else:
-            answer_all(answers)
-            if self._trouble.is_on:
+            self._answer(answers, taken.owing_since_seconds)
+            if batch and self._trouble.is_on:
+                # A proof of the seat changes a row in its place: a full disk may take that, and no record.
                 self._trouble.ended(len(batch))
             if self.failed is None:
                 self._archiver.count(len(batch))
+
+    def _answer(self, answers: list[OwedAnswer], since_seconds: float) -> None:
+        """Give the answers of a batch, and note how long the first of them took: the others took no longer."""
+        answer_all(answers)
+        if since_seconds and answers:
+            self.measures.answers.note(self.turns.read_seconds() - since_seconds, len(answers))
 
     # When the journal fails.
 

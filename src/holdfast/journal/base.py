@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from holdfast.core.events import Record, names_of, owners_of
+from holdfast.core.events import Record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
@@ -112,6 +112,8 @@ class Recovered(msgspec.Struct, frozen=True):
     must_jump: bool = False
     """Whether the store may have lost records since they were answered. Then the first record of this tenure is
     `Restored`, with a fencing token beyond all that were given out; the journal asks for it until it was appended."""
+    why_jump: str = ""
+    """Why it must, where it need not have lost any. Empty: what it has shows a loss, or nobody knows."""
     key: bytes | None = None
     """The authority's key, where the store keeps it. None: a file beside the journal does."""
 
@@ -174,6 +176,8 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     since_wall_ms: int | None = None
     until_wall_ms: int | None = None
     owner: str | None = None
+    badly: bool = False
+    """Only what ended a lease badly (`ended_badly`)."""
     limit: int = 100
 
 
@@ -191,38 +195,30 @@ class HeldQuery(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     after: str | None = None
     prefix: str = ""
+    owner: str | None = None
+    session: str | None = None
+    labels: frozenset[tuple[str, str]] = frozenset()
     limit: int = 100
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A name that was held: the lease as it was granted, and the numbers of the records that began and ended it."""
+    """A name that was held: the lease as it was granted, and the number of the record that began it.
+
+    What renewals changed since, its deadline, note and metadata, is not known: they are not kept.
+    """
 
     name: str
     lease: Lease
     granted_seq: int
-    ended_seq: int | None
-    """None if it has not ended, as far as the journal knows now."""
+    """0 for one that is older than all numbers."""
 
 
 class HeldPage(msgspec.Struct, frozen=True):
-    """Some of the names that were held, in their order."""
+    """Some of the names that were held, in their order. A look has a budget: it may find nothing and have a next."""
 
     held: list[Held]
     next_after: str | None
     """The name to go on after. None: there are no more."""
-
-
-def matches(query: HistoryQuery, record: Record) -> bool:
-    """Tell whether a record is one of those asked for."""
-    if query.before_seq is not None and record.seq >= query.before_seq:
-        return False
-    if query.since_wall_ms is not None and record.wall_ms < query.since_wall_ms:
-        return False
-    if query.until_wall_ms is not None and record.wall_ms > query.until_wall_ms:
-        return False
-    if query.owner is not None and query.owner not in owners_of(record.event):
-        return False
-    return query.name is None or query.name in names_of(record.event)
 
 
 class Keeping(msgspec.Struct, frozen=True, kw_only=True):
@@ -341,7 +337,8 @@ class Journal(Protocol):
         once.
 
         History is dropped when it is older than is kept at `wall_ms`, or when there is too much of it: then the eldest
-        of whoever has left the most (`principal_of`) goes first.
+        of whoever has left the most (`principal_of`) goes first. Age alone never drops the newest: it says since when
+        nothing happened.
         """
         ...
 

@@ -125,15 +125,20 @@ def encode_batch(batch: Iterable[Record]) -> bytes:
 
 def decode_batch(data: bytes, holding: Sequence[bytes] = ()) -> Iterator[Record]:
     """Read the records of a batch; only those in whose bytes all this stands. The others are checked, and not made."""
-    for body in _frames(data):
+    for body in bodies_in(data):
         if all(each in body for each in holding):
-            yield _record_from(_row_of(body))
+            yield record_in(body)
+
+
+def record_in(body: bytes) -> Record:
+    """Read the record in one frame (`bodies_in`)."""
+    return _record_from(_row_of(body))
 
 
 def history_in(data: bytes) -> Iterator[tuple[bytes, Record]]:
     """Read the records of a batch that have history value, each with its own bytes: a batch of one."""
     place = 0
-    for body in _frames(data):
+    for body in bodies_in(data):
         start, place = place, place + _FRAME.size + len(body)
         row = _row_of(body)
         if is_history(row.event):
@@ -165,7 +170,7 @@ def frame_sizes(data: bytes) -> Iterator[int]:
 
 def count_records(data: bytes) -> int:
     """Check every frame of a batch, and count them: a tenth of the cost of reading the records."""
-    return sum(1 for _ in _frames(data))
+    return sum(1 for _ in bodies_in(data))
 
 
 def seal(body: bytes) -> bytes:
@@ -175,7 +180,7 @@ def seal(body: bytes) -> bytes:
 
 def unseal(data: bytes) -> bytes:
     """Take the frame off again."""
-    bodies = list(_frames(data))
+    bodies = list(bodies_in(data))
     if len(bodies) != 1:
         raise JournalDamagedError(f"a part of a snapshot has {len(bodies)} frames instead of one")
     return bodies[0]
@@ -225,7 +230,8 @@ def values_of_parts(parts: Iterable[bytes]) -> Iterator[Values]:
         raise JournalDamagedError(f"the snapshot has {count} parts and should have {wanted}", RESTORE)
 
 
-def _frames(data: bytes) -> Iterator[bytes]:
+def bodies_in(data: bytes) -> Iterator[bytes]:
+    """Yield what stands in each frame of a batch, one that checks out. Raises at the first that does not."""
     if not isinstance(data, bytes):
         raise JournalDamagedError(f"there is {type(data).__name__} where bytes were written")
     place = 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.events import ends_of, grants_of, is_history, principal_of
 from holdfast.journal.archive.shares import eldest_of_the_largest, weight_of
@@ -31,15 +31,28 @@ from holdfast.journal.base import (
     Keeping,
     Recovered,
     Values,
-    matches,
 )
 from holdfast.journal.codec import decode_batch, encode_batch
+from holdfast.journal.matching import matches, suits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from holdfast.core.events import Record
     from holdfast.core.values import Lease
+
+
+class Hold(NamedTuple):
+    """A time in which a name was held: by which lease, from which record, up to which; None while it lives."""
+
+    name: str
+    lease: Lease
+    granted_seq: int
+    ended_seq: int | None
+
+    def is_at(self, seq: int) -> bool:
+        """Tell whether it was held once that record was durable."""
+        return self.granted_seq <= seq and (self.ended_seq is None or self.ended_seq > seq)
 
 
 class Archive:
@@ -52,7 +65,7 @@ class Archive:
         self.history: list[Record] = []
         self.pruned = 0
         """The number up to which history was dropped."""
-        self.holds: list[Held] = []
+        self.holds: list[Hold] = []
         """Who held what: all that live, and those whose end is in the history."""
 
     def copy(self) -> Archive:
@@ -90,14 +103,15 @@ class Archive:
 
     def prune(self, keeping: Keeping, wall_ms: int) -> None:
         """Drop history that is too old or too much."""
-        oldest_ms = wall_ms - keeping.wall_ms
+        newest_ms = self.history[-1].wall_ms if self.history else wall_ms
+        oldest_ms = min(wall_ms - keeping.wall_ms, newest_ms)
         self._drop({record.seq for record in self.history if record.wall_ms < oldest_ms})
         self._drop(_over(self.history, lambda _: 1, keeping.records_max))
         self._drop(_over(self.history, _bytes_of, keeping.bytes_max))
 
     def _drop(self, seqs: set[int]) -> None:
         self.history = [record for record in self.history if record.seq not in seqs]
-        self.holds = [held for held in self.holds if held.ended_seq not in seqs]
+        self.holds = [hold for hold in self.holds if hold.ended_seq not in seqs]
         self.pruned = max(self.pruned, *seqs, 0)
 
 
@@ -235,10 +249,10 @@ class MemoryJournal:
         """Follow every grant and every end."""
         shelf = self._seated("held")
         found = [
-            held
-            for held in holds_after(shelf.archive.holds, shelf.tail())
-            if held.granted_seq <= query.seq and (held.ended_seq is None or held.ended_seq > query.seq)
-            if held.name.startswith(query.prefix) and (query.after is None or held.name > query.after)
+            Held(hold.name, hold.lease, hold.granted_seq)
+            for hold in holds_after(shelf.archive.holds, shelf.tail())
+            if hold.is_at(query.seq) and suits(query, hold.lease)
+            if hold.name.startswith(query.prefix) and (query.after is None or hold.name > query.after)
         ]
         found.sort(key=lambda held: held.name)
         page = found[: query.limit]
@@ -277,21 +291,20 @@ class MemoryJournal:
         self.tail_bytes = sum(len(data) for _, data in self._shelf.batches)
 
 
-def holds_after(holds: Iterable[Held], records: Iterable[Record]) -> list[Held]:
+def holds_after(holds: Iterable[Hold], records: Iterable[Record]) -> list[Hold]:
     """Return who held what, once these records are counted too. A name has one holder at a time (I1)."""
     all_holds = list(holds)
-    living = {held.name: place for place, held in enumerate(all_holds) if held.ended_seq is None}
+    living = {hold.name: place for place, hold in enumerate(all_holds) if hold.ended_seq is None}
 
     def end(name: str, seq: int) -> None:
         place = living.pop(name, None)
         if place is not None:
-            held = all_holds[place]
-            all_holds[place] = Held(held.name, held.lease, held.granted_seq, seq)
+            all_holds[place] = all_holds[place]._replace(ended_seq=seq)
 
     def begin(name: str, lease: Lease, seq: int) -> None:
         end(name, seq)
         living[name] = len(all_holds)
-        all_holds.append(Held(name, lease, seq, None))
+        all_holds.append(Hold(name, lease, seq, None))
 
     for record in records:
         for name in ends_of(record.event):

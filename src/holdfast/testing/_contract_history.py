@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast.core.events import Ended, Record, SessionEnded, is_history
+from holdfast.core.events import Ended, Record, SessionEnded, TokenEnded, is_history
 from holdfast.journal.base import HistoryQuery, Keeping
 from holdfast.testing._contract_tools import (
     WALL_MS,
@@ -24,6 +24,7 @@ from holdfast.testing._contract_tools import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.core.events import Event
     from holdfast.testing._contract_tools import Check, JournalPlace
 
 DAY_MS = 86_400_000
@@ -118,6 +119,30 @@ async def _history_is_kept_for_so_long(place: JournalPlace) -> None:
     expect(await pages(journal, 9, name="job/29"), [], "what is left of a name that is too old")
     journal = await reopened(journal, place, keeping)
     expect(await pages(journal, 9), newest_first(records[29:]), "what is left after a restart")
+    await journal.close()
+
+
+@_check
+async def _bad_ends_are_found(place: JournalPlace) -> None:
+    """What ended a lease by time, by force, or as failed is found alone, in one end and in an end of many."""
+    events: list[Event] = [
+        Ended("a", "lease", 1, "released", True),
+        Ended("a-expired", "lease", 1, "released", True, note="revoked, expired, failed"),
+        Ended("b", "lease", 1, "expired", False),
+        Ended("c", "lease", 1, "revoked", False, by="op", reason="stuck"),
+        Ended("d", "lease", 1, "released", False, reason="failed"),
+        SessionEnded("s-1", "deleted", (Ended("e", "lease", 1, "session_ended", False),)),
+        SessionEnded("s-2", "expired", (Ended("f", "lease", 1, "session_ended", False),)),
+        SessionEnded("s-3", "expired", ()),
+        TokenEnded("t-1", "op", (SessionEnded("s-4", "revoked", (Ended("g", "lease", 1, "session_ended", False),)),)),
+        TokenEnded("t-2", "op"),
+    ]
+    records = [Record(seq, seq, WALL_MS + seq, event) for seq, event in enumerate(events, 1)]
+    journal = await filled(place, [records[:4], records[4:]])
+    for upto in (0, 4, 10):
+        await archived(journal, upto)
+        found = [record.seq for record in await pages(journal, 2, badly=True)]
+        expect(found, [9, 7, 5, 4, 3], f"what ended badly, with {upto} archived")
     await journal.close()
 
 

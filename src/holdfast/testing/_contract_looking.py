@@ -106,8 +106,6 @@ class _Play:
         self.holding: dict[str, tuple[Lease, int]] = {}
         self.after: list[dict[str, tuple[Lease, int]]] = [{}]
         """Who holds what after each record; the first is before all of them."""
-        self.ended: dict[int, dict[str, int]] = {}
-        """By the number of a grant: the number of the end of each of its names."""
         self._seq = first_seq - 1
 
     def go_on(self, count: int) -> list[Record]:
@@ -121,10 +119,7 @@ class _Play:
 
     def held_at(self, seq: int) -> list[Held]:
         """Return what is expected of `held`."""
-        return [
-            Held(name, lease, granted, self.ended.get(granted, {}).get(name))
-            for name, (lease, granted) in sorted(self.after[seq].items())
-        ]
+        return [Held(name, lease, granted) for name, (lease, granted) in sorted(self.after[seq].items())]
 
     def _draw(self) -> Event:
         free = [name for name in self.names if name not in self.holding]
@@ -154,8 +149,7 @@ class _Play:
         return replace(made, lease_id=f"{name} at {self._seq}")
 
     def _end(self, name: str) -> Ended:
-        lease, granted = self.holding.pop(name)
-        self.ended.setdefault(granted, {})[name] = self._seq
+        lease, _ = self.holding.pop(name)
         return Ended(name, lease.lease_id, lease.token, "released", True, principal=lease.principal)
 
     def _transfer(self, name: str) -> Transferred:
@@ -244,12 +238,12 @@ async def _held_outlives_the_history_of_its_grant(place: JournalPlace) -> None:
     over = Record(3, 3, WALL_MS + 3, Transferred("over", "lease-2", _lease_of(grant(3)), "ci"))
     journal = await filled(place, [[old, grant(2, "over"), over]], keeping)
     await _flood(journal, 4, 23)
-    lives = Held("over", _lease_of(over), 3, None)
+    lives = Held("over", _lease_of(over), 3)
     for _ in range(2):
         expect(journal.history_begins_after in range(3, 23), True, f"{journal.history_begins_after} is right")
         expect(await pages(journal, 9, name="old"), [], "the history of the old name")
         for seq in range(journal.history_begins_after, 24):
-            expected = [Held("old", _lease_of(old), 1, None), lives]
+            expected = [Held("old", _lease_of(old), 1), lives]
             expect(await held_pages(journal, seq, prefix="o"), expected, f"who held the old names at {seq}")
         journal = await reopened(journal, place, keeping)
     end = Record(24, 24, WALL_MS + 24, Ended("old", "lease-1", 1, "released", True, principal="ci"))
@@ -257,14 +251,63 @@ async def _held_outlives_the_history_of_its_grant(place: JournalPlace) -> None:
     for upto in (23, 24):
         await archived(journal, upto)
         expect(await pages(journal, 9, name="old"), [end], "the history of the old name after its end")
-        for seq, ended in ((23, [Held("old", _lease_of(old), 1, 24)]), (24, [])):
+        for seq, ended in ((23, [Held("old", _lease_of(old), 1)]), (24, [])):
             expect(await held_pages(journal, seq, prefix="o"), [*ended, lives], f"who held the old names at {seq}")
     await _flood(journal, 25, 44)
     await journal.append([grant(45, "old")])
     await archived(journal, 45)
-    expected = [Held("old", _lease_of(grant(45)), 45, None), lives]
+    expected = [Held("old", _lease_of(grant(45)), 45), lives]
     expect(await held_pages(journal, 45, prefix="o"), expected, "who holds the old names, one of them anew")
     expect(await held_pages(journal, 44, prefix="o"), [lives], "who held them before")
+    await journal.close()
+
+
+@_check
+async def _the_newest_record_outlives_its_age(place: JournalPlace) -> None:
+    """However old it is, the newest record is kept: by it a later moment is found, and who held what then."""
+    keeping = Keeping(wall_ms=1_000)
+    journal = await filled(place, [[grant(1, "old"), grant(2, "new")], [renewal(3)]], keeping)
+    later_ms = WALL_MS + 10**10
+    for _ in range(2):
+        await archived(journal, 3, later_ms)
+        expect([record.seq for record in await pages(journal, 9)], [2], "what is left of the history")
+        expect((journal.history_begins_after, await journal.last_by(later_ms - 1)), (1, 2), "the last by then")
+        held = [each.name for each in await held_pages(journal, 2)]
+        expect(held, ["new", "old"], "who held what since then")
+        journal = await reopened(journal, place, keeping)
+    await journal.close()
+
+
+@_check
+async def _held_is_asked_for_by_owner_session_and_labels(place: JournalPlace) -> None:
+    """A look finds what one owner or session held, or what had all these labels, on pages that lead on to the end."""
+    records = []
+    for seq in range(1, 41):
+        lease = replace(
+            _lease_of(grant(seq)),
+            owner=None if seq % 4 == 0 else f"owner-{seq % 4}",
+            session=f"session-{seq % 3}",
+            labels=None if seq % 5 == 0 else {"team": "web", "shard": str(seq % 5)},
+        )
+        records.append(Record(seq, seq, WALL_MS + seq, Granted(f"job/{seq:02d}", lease)))
+    journal = await filled(place, [records[start : start + 8] for start in range(0, 40, 8)])
+    wanted: list[tuple[dict[str, object], Callable[[Lease], bool]]] = [
+        ({"owner": "owner-1"}, lambda lease: lease.owner == "owner-1"),
+        ({"session": "session-2"}, lambda lease: lease.session == "session-2"),
+        ({"labels": frozenset({("team", "web")})}, lambda lease: lease.labels is not None),
+        (
+            {"labels": frozenset({("team", "web"), ("shard", "3")}), "owner": "owner-3"},
+            lambda lease: lease.owner == "owner-3" and lease.labels == {"team": "web", "shard": "3"},
+        ),
+        ({"owner": "nobody"}, lambda _: False),
+    ]
+    for upto in (0, 16, 40):
+        await archived(journal, upto)
+        for fields, is_wanted in wanted:
+            expected = [f"job/{each.seq:02d}" for each in records if is_wanted(_lease_of(each))]
+            for limit in (1, 7, 100):
+                found = await held_pages(journal, 40, limit, **fields)  # type: ignore[arg-type] # fields of a query
+                expect([each.name for each in found], expected, f"{fields} by {limit} with {upto} archived")
     await journal.close()
 
 

@@ -207,12 +207,12 @@ async def followed(journal: Journal, limit: int, after_seq: int = 0) -> list[Rec
     return found
 
 
-async def held_pages(journal: Journal, seq: int, limit: int = 100, prefix: str = "") -> list[Held]:
+async def held_pages(journal: Journal, seq: int, limit: int = 100, prefix: str = "", **wanted: object) -> list[Held]:
     """Page through who held what as a caller would."""
     found: list[Held] = []
     after: str | None = None
     while True:
-        page = await journal.held(HeldQuery(seq=seq, after=after, prefix=prefix, limit=limit))
+        page = await journal.held(HeldQuery(seq=seq, after=after, prefix=prefix, limit=limit, **wanted))  # type: ignore[arg-type]
         if len(page.held) > limit:
             raise BrokenPromiseError(f"held gave {len(page.held)} names for a limit of {limit}")
         found.extend(page.held)

@@ -84,7 +84,7 @@ _MAKE = (*_WHO, "as", "by", "ttl", "metadata", "labels", "session", "bound", "de
 _ACQUIRE = (*_MAKE, "resume", "wait", "ticket", "interest")
 _RENEW = (*_WHO, "as", "token", "ttl", "note", "metadata")
 _RELEASE = (*_WHO, "as", "token", "failed", "done", "remember", "result")
-_TRANSFER = (*_WHO, "as", "token", "to", "ttl")
+_TRANSFER = (*_WHO, "as", "token", "to", "ttl", "reason")
 _SESSION = (*_WHO, "ttl", "name", "metadata")
 _TOKEN = (*_WHO, "prefix", "expires")
 _NOT_ASKED = frozenset(
@@ -345,6 +345,7 @@ class _Player:
             new_lease_id=self._fresh(),
             to_owner=told["to"],
             ttl_ms=read_ms(told["ttl"]) if "ttl" in told else None,
+            reason=told.get("reason"),
             **self._asker(told),
         )
         return _marked(asked)

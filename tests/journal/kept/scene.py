@@ -295,8 +295,9 @@ async def _what_lives_on(world: World, p: str, worker: str, other: str) -> dict[
     await world.acquire(f"{p}/held", token=worker, key=f"{p}-resumed", resume=True, **day, owner="ana")
     given = await world.acquire(f"{p}/given", token=worker, owner="ana", **day)
     given = await world.verb(
-        "transfer", f"{p}/given", token=worker, key=f"{p}-given", lease_id=given["lease_id"], to_owner="ivo", **day
-    )
+        "transfer", f"{p}/given", token=worker, key=f"{p}-given", lease_id=given["lease_id"], to_owner="ivo", **day,
+        reason="the night shift"
+    )  # fmt: skip
     names = [f"{p}/held", f"{p}/any"]
     await world.told("POST", "/claims", {"any": names, **day}, token=worker, key=f"{p}-any")
     names = [f"{p}/all-1", f"{p}/all-2"]

@@ -89,7 +89,7 @@ async def until(question: Callable[[], Coroutine[Any, Any, int]]) -> int:
 async def all_of(journal: PostgresJournal, last_seq: int) -> tuple[Tables, list[int], list[int], list[Any]]:
     """Return all that a journal tells: the state, the tail, the history, and who holds what."""
     state, tail = await read(journal)
-    held = [(each.name, each.granted_seq, each.ended_seq) for each in await held_pages(journal, last_seq)]
+    held = [(each.name, each.granted_seq) for each in await held_pages(journal, last_seq)]
     return state, [record.seq for record in tail], [record.seq for record in await pages(journal, 50)], held
 
 

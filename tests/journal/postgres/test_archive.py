@@ -144,11 +144,11 @@ def step_begun(journal: PostgresJournal, upto: int, statements: int) -> tuple[as
     return asyncio.create_task(archived(journal, upto, count=3)), is_so_far
 
 
-def expected(archived_at: list[int], records: int) -> tuple[Tables, list[int], list[int], list[tuple[str, int, None]]]:
+def expected(archived_at: list[int], records: int) -> tuple[Tables, list[int], list[int], list[tuple[str, int]]]:
     """Return what `all_of` finds after steps at these numbers, if record N grants the name N modulo 7."""
     tail = list(range((archived_at or [0])[-1] + 1, records + 1))
     holders = {f"job/{seq % 7}": seq for seq in range(1, records + 1)}
-    held = [(name, seq, None) for name, seq in sorted(holders.items())]
+    held = sorted(holders.items())
     return marked(*archived_at, count=3), tail, list(range(records, 0, -1)), held
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
-from holdfast.journal.postgres.driver import Line, LostError
+from holdfast.journal.postgres.driver import Line, LostError, RefusedError
 
 MESSAGE = {"C": "01000", "M": "synchrone Replikation wird nicht mehr erwartet"}
 
@@ -53,3 +53,31 @@ def test_warning_in_any_language_is_a_lost_answer(fields: dict[str, str]) -> Non
 def test_notice_changes_nothing(fields: dict[str, str]) -> None:
     """What is not a warning is none in another language either."""
     assert asked(fields) == []
+
+
+class Ending(Saying):
+    """One whose connection ends while it is asked, as asyncpg tells it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__({"S": "NOTICE"})
+        self._error = error
+
+    async def fetch(self) -> Sequence[object]:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
+        asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),
+        ConnectionResetError("reset"),
+    ],
+)
+def test_connection_that_ends_is_no_refusal(error: Exception) -> None:
+    """Nobody refused what was under way when the connection ended, and of asyncpg's insides nothing is said."""
+    line = Line(cast("asyncpg.Connection", Ending(error)), {"append": "SELECT"}, "a server")
+    with pytest.raises(LostError, match="the connection to a server was lost") as caught:
+        asyncio.run(line.ask("append", seconds=None))
+    assert not isinstance(caught.value, RefusedError)
+    assert "refused" not in str(caught.value) and "state 12" not in str(caught.value)

@@ -23,8 +23,11 @@ from tests.journal.sharing import InPostgres, a_peer, in_postgres
 ROLE = "owner_of_tests"
 
 
-def test_many_who_find_nothing_make_one_authority() -> None:
-    """Of several nodes that start at once on an empty store one makes the authority, and all find the same (N-6)."""
+def test_many_who_find_nothing_make_one_authority(caplog: pytest.LogCaptureFixture) -> None:
+    """Of several nodes that start at once on an empty store one makes the authority, and all find the same (N-6).
+
+    The log of none names another.
+    """
 
     async def scene(place: InPostgres) -> None:
         nodes = [place() for _ in range(8)]
@@ -32,6 +35,9 @@ def test_many_who_find_nothing_make_one_authority() -> None:
         keys = await asyncio.gather(*(node.key() for node in nodes))
         assert len({seat.authority for seat in seats}) == 1 and len(set(keys)) == 1
         assert place.sql("SELECT count(*) FROM {s}.authority") == "1"
+        told = [line for line in caplog.messages if "had no store" in line or "has no store" in line]
+        assert sum("it was made now" in line for line in told) == 1
+        assert all(line.endswith(f"as authority {seats[0].authority}") for line in told)
         opened = await asyncio.gather(*(node.open() for node in nodes), return_exceptions=True)
         assert sum(not isinstance(each, JournalLockedError) for each in opened) == 1
         for node in nodes:

@@ -1,5 +1,7 @@
 """What of the history goes: what is too old, then what is too much, the eldest of whoever has left the most first.
 
+The newest record is never too old: it says since when nothing happened.
+
 A grant that goes while its lease lives, or while its end is kept, is kept beside the history: who held what at a moment
 is answered from it. It goes for good with its end.
 
@@ -55,7 +57,10 @@ class Pruning:
     def prune(self, wall_ms: int) -> None:
         """Drop what is too old or too much."""
         shares, keeping = self._shares, self._keeping
-        self._drop_overdue(wall_ms - keeping.wall_ms)
+        newest = self._store.one("read_newest_wall")
+        if newest is not None:
+            # Never the newest: it says since when nothing happened, and who held what since then.
+            self._drop_overdue(min(wall_ms - keeping.wall_ms, newest[0]))
         self._drop_excess(lambda: shares.records() - keeping.records_max, lambda _: 1, by_bytes=False)
         self._drop_excess(lambda: shares.bytes() - keeping.bytes_max, _weight_of, by_bytes=True)
         if self.newest:

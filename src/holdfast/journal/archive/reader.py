@@ -11,22 +11,18 @@ import heapq
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from holdfast.core.events import Record, grants_of
+from holdfast.core.events import Record
 from holdfast.journal.archive.file import OPEN, position_of, segment_of, stretch_of
 from holdfast.journal.archive.values import read_values
-from holdfast.journal.base import Held
 from holdfast.journal.codec import decode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from holdfast.core.values import Lease
     from holdfast.journal.archive.file import Position
     from holdfast.journal.base import HeldQuery, Values
     from holdfast.journal.store import Row, Store
-
-    Hold = tuple[str, int, int | None]
-    """A name, the number of its grant, and that of its end."""
+    from holdfast.journal.tail.holds import Grants, Hold
 
 SOME = 256
 _LARGEST_CHARACTER = 0x10FFFF
@@ -98,23 +94,12 @@ class Reader:
         )
         return heapq.merge(living, *over, key=itemgetter(0, 1))
 
-    def held(self, holds: Iterable[Hold]) -> Iterator[Held]:
-        """Yield these, each with its lease."""
-        seen: tuple[int, dict[str, Lease]] = (-OPEN, {})
-        for name, seq, ended in holds:
-            if seen[0] != seq:
-                seen = (seq, self._granted(seq))
-            if name not in seen[1]:
-                raise self.store.damaged(f"record {seq} did not grant {name}")
-            # A grant that was made up has no number that a record has.
-            yield Held(name, seen[1][name], max(seq, 0), ended)
-
-    def _granted(self, seq: int) -> dict[str, Lease]:
+    def read_grant(self, seq: int, grants: Grants) -> None:
+        """Read the leases that a record granted. Raises if it did not."""
         found = self.store.one("read_body", (seq,))
-        if found is None:
-            raise self.store.damaged(f"the grant of record {seq} is missing")
-        (record,) = decode_batch(found[0])
-        return dict(grants_of(record.event))
+        problem = f"the grant of record {seq} is missing" if found is None else grants.take(seq, found[0])
+        if problem is not None:
+            raise self.store.damaged(problem)
 
 
 @contextlib.contextmanager

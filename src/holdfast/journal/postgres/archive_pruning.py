@@ -42,7 +42,10 @@ class Pruning:
     async def prune(self, wall_ms: int) -> None:
         """Drop what is too old or too much: at most so many records, and the next time more."""
         self._left = STEP_MAX
-        await self._drop_overdue(wall_ms - self._keeping.wall_ms)
+        newest = await self._ground.read("read_newest_wall")
+        if newest:
+            # Never the newest: it says since when nothing happened, and who held what since then.
+            await self._drop_overdue(min(wall_ms - self._keeping.wall_ms, newest[0][0]))
         await self._drop_excess("records", self._keeping.records_max)
         await self._drop_excess("bytes", self._keeping.bytes_max)
 

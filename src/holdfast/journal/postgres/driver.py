@@ -41,7 +41,15 @@ SESSION = {
 """What every session of ours sets. `demands` asks back what matters."""
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 """On our side of the socket: asyncpg sets none of it (N-25)."""
-_LOST = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError, EOFError)
+_LOST = (
+    OSError,
+    TimeoutError,
+    EOFError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    # No answer of the server, though asyncpg tells it as one: the connection ended.
+    asyncpg.PostgresConnectionError,
+)
 
 log = logging.getLogger("holdfast.journal")
 
@@ -106,13 +114,13 @@ class Line:
             raise LostError(f"{name}: {self.where} did not answer within {seconds:g} s")
         try:
             rows = task.result()
+        except _LOST as error:
+            self.drop()
+            raise LostError(f"{name}: the connection to {self.where} was lost: {_words(error)}") from error
         except asyncpg.PostgresError as error:
             # What was prepared may not fit the tables any more.
             self._prepared.pop(name, None)
             raise RefusedError(f"{name}: {self.where} refused it: {error}", error.sqlstate or "") from error
-        except _LOST as error:
-            self.drop()
-            raise LostError(f"{name}: the connection to {self.where} was lost: {error}") from error
         if self._warning:
             # "canceling wait for synchronous replication": done here, and perhaps on no replica.
             self.drop()
@@ -123,11 +131,11 @@ class Line:
         """Run a named script: several statements, in one transaction."""
         try:
             await self._db.execute(self._sql[name])
-        except asyncpg.PostgresError as error:
-            raise RefusedError(f"{name}: {self.where} refused it: {error}", error.sqlstate or "") from error
         except _LOST as error:
             self.drop()
-            raise LostError(f"{name}: the connection to {self.where} was lost: {error}") from error
+            raise LostError(f"{name}: the connection to {self.where} was lost: {_words(error)}") from error
+        except asyncpg.PostgresError as error:
+            raise RefusedError(f"{name}: {self.where} refused it: {error}", error.sqlstate or "") from error
 
     async def _fetch(self, name: str, values: Sequence[object]) -> Sequence[Row]:
         statement = self._prepared.get(name)
@@ -178,9 +186,16 @@ async def connect(url: str, where: str, sql: Mapping[str, str], *, application: 
     except asyncpg.TargetServerAttributeNotMatched:
         raise CannotConnectError(f"PostgreSQL at {where} is a standby: it takes no writes") from None
     except (asyncpg.PostgresError, *_LOST) as error:
-        raise CannotConnectError(f"PostgreSQL at {where} cannot be asked: {error}") from error
+        raise CannotConnectError(f"PostgreSQL at {where} cannot be asked: {_words(error)}") from error
     _keep_alive(db)
     return Line(db, sql, where)
+
+
+def _words(error: Exception) -> str:
+    """Say what went wrong. What asyncpg says of its own insides helps nobody."""
+    if isinstance(error, asyncpg.InternalClientError):
+        return "it ended while it was in use"
+    return str(error) or type(error).__name__
 
 
 def _keep_alive(db: asyncpg.Connection) -> None:

@@ -286,7 +286,7 @@ class PostgresJournal:
             await self._side.close()
             raise
         mine.epoch, mine.last_seq, mine.now_ms = taken.epoch, taken.last_seq, taken.now_ms
-        mine.must_jump = taken.must_jump
+        mine.must_jump, mine.why_jump = taken.must_jump, taken.why_jump
         self._tenancy.begin(taken.line, taken.server)
         self._is_open = True
         return taken
@@ -309,6 +309,7 @@ class PostgresJournal:
             was_closed,
             now_ms=self._mine.now_ms,
             must_jump=self._mine.must_jump,
+            why_jump=self._mine.why_jump,
             key=key,
         )
 

@@ -66,7 +66,7 @@ def _lost(seen: Noted, noted: Noted) -> str | None:
     if seen.jumps > noted.jumps:
         return None
     if seen.jumps < noted.jumps:
-        return f"it knows of {seen.jumps} losses, and {noted.jumps} were known before"
+        return f"its tokens jumped {seen.jumps} times, and {noted.jumps} were known before"
     if seen.last_seq < noted.last_seq:
         return f"its last record is {seen.last_seq}, and {noted.last_seq} was durable"
     if seen.epoch < noted.epoch:

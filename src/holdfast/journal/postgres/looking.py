@@ -10,32 +10,31 @@ A look has a budget in bytes, as the other journals have it (`Spent`): a page ma
 from __future__ import annotations
 
 import asyncio
-import heapq
-from bisect import bisect_right
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from holdfast.core.events import Record, grants_of, is_history
-from holdfast.journal.base import Held, HeldPage, HistoryPage, JournalDamagedError, matches
+from holdfast.core.events import Record, is_history
+from holdfast.journal.base import HistoryPage, JournalDamagedError
 from holdfast.journal.codec import decode_batch
+from holdfast.journal.matching import Texts, matches
 from holdfast.journal.postgres.archive_ground import LOOK_SECONDS, Ground
-from holdfast.journal.postgres.archive_reading import READ_BYTES, read_batches, records_of
-from holdfast.journal.tail.batches import SEARCH_BYTES, SLICE_BYTES, Spent, TailHolds, texts_of
-from holdfast.journal.tail.looking import FOREVER, SEARCH_ROWS, all_held, is_wanted
+from holdfast.journal.postgres.archive_reading import READ_BYTES, READ_ROWS, read_batches, records_of
+from holdfast.journal.skimming import follow, last_by_in
+from holdfast.journal.tail.batches import FEED_BYTES, SEARCH_BYTES, SLICE_BYTES, Spent
+from holdfast.journal.tail.holds import Grants, Names, PageOfHeld, TailHolds, all_held
+from holdfast.journal.tail.looking import FOREVER, SEARCH_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
-    from holdfast.core.values import Lease
-    from holdfast.journal.archive.reader import Hold
-    from holdfast.journal.base import HeldQuery, HistoryQuery
+    from holdfast.journal.base import HeldPage, HeldQuery, HistoryQuery
     from holdfast.journal.postgres.archive_reading import Ask
     from holdfast.journal.postgres.lines import Side
     from holdfast.journal.postgres.seat import Mine
+    from holdfast.journal.tail.holds import Hold
 
-NAMES_AT_ONCE = 2_000
-"""How many names are put in order before others have their turn."""
+SKIMMED_ROWS = 4_096
+"""How many batches are asked for at once where only the front of each record is read; their bytes are bounded too."""
 BEHIND_ALL = b"\xff"
 """It stands behind every name: no byte of UTF-8 is this."""
 
@@ -80,13 +79,16 @@ class Looking:
     async def _search_tail(self, query: HistoryQuery, before: int, spent: Spent) -> tuple[list[Record], int]:
         """Search a slice as bytes, and decode only what may match; return the number it reached down to."""
         found: list[Record] = []
-        wanted = texts_of(query)
+        wanted = Texts(query)
         spent.begin_slice()
-        for first, body in await self._ground.look("search_tail", before, SEARCH_ROWS, _slice_bytes(wanted)):
+        slice_bytes = _slice_bytes(is_searched=bool(wanted))
+        for first, body in await self._ground.look("search_tail", before, SEARCH_ROWS, slice_bytes):
             before = first
-            is_decoded = all(text in body for text in wanted)
+            is_decoded = wanted.are_in(body)
             if is_decoded:
-                records = [each async for some in records_of(body, wanted) for each in some if is_history(each.event)]
+                records = [
+                    each async for some in records_of(body, wanted.all) for each in some if is_history(each.event)
+                ]
                 found.extend(record for record in reversed(records) if matches(query, record))
             spent.add(len(body), is_decoded=is_decoded)
             if spent.ends_slice or len(found) >= query.limit:
@@ -98,8 +100,8 @@ class Looking:
         since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
         until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
         found: list[Record] = []
-        wanted = texts_of(query)
-        slice_bytes = _slice_bytes([] if query.owner is None else wanted)
+        wanted = Texts(query)
+        slice_bytes = _slice_bytes(is_searched=query.owner is not None or query.badly)
         values: tuple[object, ...] = (before, SEARCH_ROWS, slice_bytes, since, until)
         name = "search_history"
         if query.name is not None:
@@ -107,7 +109,7 @@ class Looking:
         spent.begin_slice()
         for seq, body, size_bytes in await self._ground.look(name, *values):
             before = seq
-            is_decoded = body is not None and all(text in body for text in wanted)
+            is_decoded = body is not None and wanted.are_in(body)
             if is_decoded:
                 found.extend(record for record in decode_batch(body) if matches(query, record))
             spent.add(size_bytes, is_decoded=is_decoded)
@@ -134,18 +136,12 @@ class Looking:
     async def last_by(self, wall_ms: int) -> int:
         """Look in the tail first, then in the history."""
         before = self._mine.last_seq + 1
-        while rows := await self._ground.look("search_tail", before, SEARCH_ROWS, SLICE_BYTES):
+        while rows := await self._ground.look("search_tail", before, SKIMMED_ROWS, SLICE_BYTES):
             for first, body in rows:
                 before = first
-                seqs = [
-                    each.seq
-                    async for some in records_of(body)
-                    for each in some
-                    if each.wall_ms <= wall_ms and is_history(each.event)
-                ]
-                if seqs:
-                    return seqs[-1]
-                await asyncio.sleep(0)
+                if found := await last_by_in(body, wall_ms):
+                    return found
+            await asyncio.sleep(0)
         rows = await self._ground.look("last_by", wall_ms)
         return rows[0][0] if rows else 0
 
@@ -168,16 +164,16 @@ class Looking:
     async def _held(self, query: HeldQuery, side: Side) -> HeldPage:
         position = await Ground(side, self._mine).position()
         ask = partial(side.rows, seconds=LOOK_SECONDS)
-        last_seq = min(position["last_seq"], self._mine.last_seq)
+        last_seq = min(query.seq, position["last_seq"], self._mine.last_seq)
         tail = await _tail_holds(ask, position["upto"], last_seq)
-        page: list[Held | Hold] = []
-        async for found in _all_held(ask, query, position["upto"], tail):
-            if len(page) == query.limit:
-                last = page[-1] if page else None
-                name = query.after if last is None else last.name if isinstance(last, Held) else last[0]
-                return HeldPage(await _with_leases(ask, page), name)
-            page.append(found)
-        return HeldPage(await _with_leases(ask, page), None)
+        page = PageOfHeld(query)
+        holds = _all_held(ask, query, position["upto"], tail)
+        is_all = False
+        while (room := page.room) and not is_all:
+            some = await _first_of(holds, room)
+            is_all = len(some) < room
+            page.add(some, await _grants_of(ask, some))
+        return page.ended(is_all=is_all or not await _first_of(holds, 1))
 
     async def close(self) -> None:
         """Close the connections that only these looks have."""
@@ -185,91 +181,74 @@ class Looking:
         await self._instant.close()
 
 
-def _slice_bytes(wanted: list[bytes]) -> int:
+def _slice_bytes(*, is_searched: bool) -> int:
     """Return how many bytes one slice is given: more if most of them are only searched through."""
-    return SEARCH_BYTES if wanted else SLICE_BYTES
+    return SEARCH_BYTES if is_searched else SLICE_BYTES
 
 
 async def _tail_holds(ask: Ask, after: int, upto: int) -> TailHolds:
     """Return who was given what by the records after a number and up to another, and what was taken."""
     holds = TailHolds()
+    looked_at = 0
     async for body in read_batches(ask, after, upto):
-        async for records in records_of(body):
-            for record in records:
-                holds.add(record)
-        await asyncio.sleep(0)
+        await follow(body, upto, holds.latest)
+        looked_at += len(body)
+        if looked_at >= FEED_BYTES:
+            looked_at = 0
+            await asyncio.sleep(0)
     return holds
 
 
-async def _all_held(ask: Ask, query: HeldQuery, upto: int, tail: TailHolds) -> AsyncIterator[Held | Hold]:
+async def _all_held(ask: Ask, query: HeldQuery, upto: int, tail: TailHolds) -> AsyncIterator[Hold]:
     """Yield who held what by the archive and by the tail, by name. The archive is asked for some names at a time."""
-    limit = min(query.limit + 1, SEARCH_ROWS)
+    limit = min(query.limit + 1, READ_ROWS)
     first, behind = query.prefix.encode(), _behind(query.prefix.encode())
     if query.after is not None:
         first = max(first, query.after.encode() + b"\0")
     names, after, is_over = await _names_in_order(query, tail), "", False
     while not is_over:
         rows = await ask("read_holds", first, behind, min(query.seq, upto), limit)
-        holds = [(name.decode(), seq, until) for name, seq, until in rows]
+        holds: list[Hold] = [(name.decode(), seq, None) for name, seq in rows]
         is_over = len(holds) < limit
         last = None if is_over else holds[-1][0]
-        for found in all_held(query, names.between(after, last), holds, tail):
+        for found in all_held(names.between(after, last), holds, tail):
             yield found
         if last is not None:
             first, after = last.encode() + b"\0", last
 
 
-async def _names_in_order(query: HeldQuery, tail: TailHolds) -> _Names:
-    """Put the names that the tail has in order, some at a time: they may be many, and others have their turn."""
+async def _names_in_order(query: HeldQuery, tail: TailHolds) -> Names:
+    """Put the names that the tail gave in order, some at a time: they may be many, and others have their turn."""
     runs = []
-    names = iter(tail.spans)
-    while some := list(islice(names, NAMES_AT_ONCE)):
-        runs.append(sorted(name for name in some if is_wanted(query, name)))
+    for run in tail.runs(query):
+        runs.append(run)
         await asyncio.sleep(0)
-    return _Names(runs)
+    return Names(runs)
 
 
-class _Names:
-    """Names in order, as several lists that are."""
-
-    def __init__(self, runs: list[list[str]]) -> None:
-        self._runs = runs
-
-    def between(self, after: str, last: str | None) -> Iterator[str]:
-        """Yield the names after one, up to another or to the end."""
-        return heapq.merge(*(_part(run, after, last) for run in self._runs))
+async def _first_of(holds: AsyncIterator[Hold], count: int) -> list[Hold]:
+    """Return the next so many, or as many as there are."""
+    some: list[Hold] = []
+    while len(some) < count and (hold := await anext(holds, None)) is not None:
+        some.append(hold)
+    return some
 
 
-def _part(run: list[str], after: str, last: str | None) -> Iterator[str]:
-    return islice(run, bisect_right(run, after), len(run) if last is None else bisect_right(run, last))
-
-
-async def _with_leases(ask: Ask, page: list[Held | Hold]) -> list[Held]:
-    """Return a page with the lease of each hold of the archive."""
-    names: dict[int, set[str]] = {}
-    for hold in page:
-        if not isinstance(hold, Held):
-            names.setdefault(hold[1], set()).add(hold[0])
-    leases: dict[tuple[int, str], Lease] = {}
-    left = sorted(names)
+async def _grants_of(ask: Ask, holds: list[Hold]) -> Grants:
+    """Return the leases of some holds. Raises if a record is missing, or did not grant what it should."""
+    grants = Grants(holds)
+    left = grants.missing
     while left:
         rows = await ask("read_grants", left[:SEARCH_ROWS], READ_BYTES)
-        if not rows:
+        if not rows or rows[0][0] != left[0]:
             raise JournalDamagedError(f"the grant of record {left[0]} is missing, in the store")
-        for seq, body in rows:
-            (record,) = decode_batch(body)
-            leases.update(((seq, name), lease) for name, lease in grants_of(record.event) if name in names[seq])
-        left = [seq for seq in left if seq > rows[-1][0]]
+        for (seq, body), wanted in zip(rows, left, strict=False):
+            problem = grants.take(seq, body) if seq == wanted else f"the grant of record {wanted} is missing"
+            if problem is not None:
+                raise JournalDamagedError(f"{problem}, in the store")
+        left = left[len(rows) :]
         await asyncio.sleep(0)
-    return [hold if isinstance(hold, Held) else _held_by(hold, leases) for hold in page]
-
-
-def _held_by(hold: Hold, leases: dict[tuple[int, str], Lease]) -> Held:
-    name, seq, ended = hold
-    if (seq, name) not in leases:
-        raise JournalDamagedError(f"record {seq} did not grant {name}, or is missing, in the store")
-    # A grant that was made up has no number that a record has.
-    return Held(name, leases[seq, name], max(seq, 0), ended)
+    return grants
 
 
 def _behind(prefix: bytes) -> bytes:

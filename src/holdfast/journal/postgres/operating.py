@@ -8,11 +8,18 @@ that lives is not deposed: a seat that is held is watched for as long as a follo
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.journal.base import JournalError, JournalLockedError, JournalLostError, Peer, Seat
+from holdfast.journal.base import (
+    JournalError,
+    JournalLockedError,
+    JournalLostError,
+    JournalUnavailableError,
+    Peer,
+    Seat,
+)
 from holdfast.journal.postgres import schema as tables
 from holdfast.journal.postgres.addresses import addresses
 from holdfast.journal.postgres.driver import RefusedError
@@ -27,6 +34,11 @@ if TYPE_CHECKING:
 APPLICATION = "holdfast operator"
 LOOKS = 8
 """How often a seat is looked at while it is watched."""
+TRIED_BYTES = 256 * 1024
+"""More than there is room for by chance, in what was deleted."""
+NO_SEQ = -1
+"""No record has this number."""
+MAY_NOT = "42501"
 INIT = "Make one: holdfast store init --store URL, or start a node on it"
 
 
@@ -58,6 +70,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     tail_records: int
     tail_bytes: int
+    refusal: str | None = None
+    """Why the store takes no write, as one that was tried found out; None if it does."""
+    may_write: bool = True
+    """Whether this role may write: else none was tried."""
 
 
 class Operating:
@@ -111,7 +127,23 @@ class Operating:
             size_bytes=size[0]["size_bytes"],
             tail_records=tail[0]["records"],
             tail_bytes=tail[0]["bytes"],
+            **await self._tried(),
         )
+
+    async def _tried(self) -> dict[str, Any]:
+        """Try to write a batch that is no authority's, and take it back. A full disk answers, and takes none."""
+        side = self._side.another()
+        try:
+            await side.rows("begin")
+            await side.rows("fill_tail", NO_SEQ, NO_SEQ, 0, bytes(TRIED_BYTES))
+        except RefusedError as error:
+            return {"may_write": False} if error.sqlstate == MAY_NOT else {"refusal": error.problem}
+        except JournalUnavailableError as error:
+            return {"refusal": error.problem}
+        finally:
+            # Without a word: so nothing of it is ever committed.
+            side.drop()
+        return {}
 
     async def init(self, fresh: tables.Fresh, secret: bytes | None) -> Seat | None:
         """Make the tables and the authority. Return the seat if there was one already. Raises `JournalError`."""

@@ -84,6 +84,8 @@ class Mine:
         """The time that the seat had when it was taken, or confirmed last."""
         self.must_jump = False
         """Whether the next batch begins with `Restored`, and brings the marks of this server."""
+        self.why_jump = ""
+        """Why, for people, where no record need be lost."""
 
     def end(self) -> None:
         """Let the next tenure, if there is one, have another name: no two have the same."""

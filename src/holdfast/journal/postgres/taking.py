@@ -45,6 +45,7 @@ class Taken(msgspec.Struct, frozen=True):
     now_ms: int
     was_held: bool
     must_jump: bool
+    why_jump: str = ""
 
 
 class Watching:
@@ -108,6 +109,7 @@ class Watching:
             found["now_ms"],
             found["was_held"],
             found["must_jump"] or is_lost,
+            "" if is_lost else _why_jump(row, server.marks),
         )
 
     async def _write(self, line: Line, values: Sequence[object], seconds: float) -> Sequence[Row]:
@@ -159,14 +161,19 @@ class Watching:
                 ) from error
             await self._create(self._fresh)
             row = await self._side.one("read_seat")
+            self._say_who_made_it(self._fresh, refuse_unless_readable(self._where, row))
         return refuse_unless_readable(self._where, row)
+
+    def _say_who_made_it(self, fresh: Fresh, row: Row) -> None:
+        """Say which authority the store has now: of several nodes that start at once, one makes it."""
+        whose = "it was made now" if row["authority"] == fresh.authority else "another node made it at the same time"
+        log.warning("%s had no store of Holdfast: %s, as authority %s", self._where, whose, row["authority"])
 
     async def _create(self, fresh: Fresh) -> None:
         await self._side.alone()
         server = self._side.server
         if server is None:
             raise JournalUnavailableError("the connection to the store was lost again")
-        log.warning("%s has no store of Holdfast: it is made now, as authority %s", self._where, fresh.authority)
         await create(self._side, self._servers.schema, fresh, self._secret, server.marks)
         # The marks of the seat's own table are known only from here on.
         self._side.drop()
@@ -193,6 +200,23 @@ class Watching:
     @property
     def _where(self) -> str:
         return f"the schema {self._servers.schema} at {self._servers.where}"
+
+
+def _why_jump(row: Row, marks: Marks) -> str:
+    """Say why tokens jump, if it is for something that need not have lost a record."""
+    if row["wants_jump"]:
+        return "an operator said that the store was restored from a backup"
+    before = (row["system_id"], row["database_oid"], row["table_oid"])
+    if row["has_standby"] and row["timeline"] != marks.timeline and before == _but_for_timeline(marks):
+        return (
+            f"the store was promoted (timeline {row['timeline']} to {marks.timeline}): tokens jump in case something"
+            " was lost; if it was the synchronous standby that its last record waited for, nothing was"
+        )
+    return ""
+
+
+def _but_for_timeline(marks: Marks) -> tuple[int, int, int]:
+    return marks.system_id, marks.database_oid, marks.table_oid
 
 
 def _as_seen(seat: Seat) -> tuple[int, str, int]:

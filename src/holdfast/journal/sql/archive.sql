@@ -187,6 +187,10 @@ SELECT number FROM stretch WHERE wall_ms <= ? AND number <= ? ORDER BY number DE
 -- The last record in a stretch of no later than a wall time.
 SELECT max(seq) FROM history WHERE seq >= ? AND seq < ? AND seq <= ? AND wall_ms <= ?
 
+-- name: read_newest_wall
+-- The wall time of the newest record.
+SELECT wall_ms FROM history ORDER BY seq DESC LIMIT 1
+
 -- name: read_first_history
 -- The eldest record.
 SELECT min(seq) FROM history
@@ -261,7 +265,7 @@ SELECT id FROM segment WHERE id <= ? AND until > ? ORDER BY id
 
 -- name: read_held_then
 -- Names of a segment, from one on, up to another, whose grant was up to a number, and has ended after it.
-SELECT name, seq, until FROM name
+SELECT name, seq, NULL FROM name
 WHERE segment = ? AND name >= ? AND name < ? AND seq <= ? AND until > ? AND until < 4611686018427387904 ORDER BY name
 
 -- name: write_grant_kept

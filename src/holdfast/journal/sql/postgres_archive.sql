@@ -403,12 +403,12 @@ SELECT h.seq FROM {s}.seat s CROSS JOIN {s}.archive a CROSS JOIN {s}.stretch t C
 
 -- name: read_holds
 -- Some names from one on, up to another, that were held as of a record, in their order: still, or by a grant that has ended.
-SELECT name, seq, until FROM (
-    (SELECT name, seq, NULL::bigint AS until FROM {s}.living WHERE name >= $1 AND name < $2 AND seq <= $3
+SELECT name, seq FROM (
+    (SELECT name, seq FROM {s}.living WHERE name >= $1 AND name < $2 AND seq <= $3
         ORDER BY name LIMIT $4)
     UNION ALL
-    SELECT e.name, e.seq, e.until FROM {s}.segment g CROSS JOIN LATERAL (
-        SELECT name, seq, until FROM {s}.entry WHERE segment = g.id AND name >= $1 AND name < $2 AND seq <= $3
+    SELECT e.name, e.seq FROM {s}.segment g CROSS JOIN LATERAL (
+        SELECT name, seq FROM {s}.entry WHERE segment = g.id AND name >= $1 AND name < $2 AND seq <= $3
             AND until > $3 AND until < 4611686018427387904
         ORDER BY name LIMIT $4
     ) AS e WHERE g.id <= $3 >> 17 AND g.until > $3
@@ -430,6 +430,10 @@ SELECT principal, records, bytes FROM {s}.share
 -- name: read_eldest_of
 -- Some of what somebody has left after a number, eldest first.
 SELECT seq, weight FROM {s}.history WHERE principal = $1 AND seq > $2 ORDER BY seq LIMIT $3
+
+-- name: read_newest_wall
+-- The wall time of the newest record of the history.
+SELECT wall_ms FROM {s}.history ORDER BY seq DESC LIMIT 1
 
 -- name: read_overdue_stretches
 -- Some stretches that have something too old.

@@ -32,10 +32,6 @@ SELECT first_seq, last_seq, body FROM batch WHERE first_seq > ? AND first_seq <=
 -- The newest first, for history that is not yet in its own table.
 SELECT first_seq, body FROM batch WHERE first_seq > ? AND first_seq < ? ORDER BY first_seq DESC
 
--- name: read_some_batches_backwards
--- Some of the newest first.
-SELECT first_seq, body FROM batch WHERE first_seq > ? AND first_seq < ? ORDER BY first_seq DESC LIMIT 8
-
 -- name: read_batch_end
 -- The last number of the batch that a record would be in.
 SELECT last_seq FROM batch WHERE first_seq <= ? ORDER BY first_seq DESC LIMIT 1

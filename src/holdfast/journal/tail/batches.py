@@ -10,16 +10,18 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from holdfast.core.events import Record, ends_of, grants_of, is_history
-from holdfast.journal.base import JournalUnavailableError, matches
+from holdfast.core.events import Record, is_history
+from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.failpoints import failpoint
+from holdfast.journal.matching import Texts, matches
+from holdfast.journal.skimming import follow, last_by_in
 from holdfast.journal.store import DiskFullError
+from holdfast.journal.tail.holds import TailHolds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from holdfast.core.values import Lease
     from holdfast.journal.base import HistoryQuery
     from holdfast.journal.store import Store
 
@@ -113,13 +115,13 @@ class Tail:
     def search(self, query: HistoryQuery, before: int, spent: Spent) -> tuple[list[Record], int]:
         """Search a slice as bytes, and decode only what may match; return the number it reached down to."""
         found: list[Record] = []
-        wanted = texts_of(query)
+        wanted = Texts(query)
         spent.begin_slice()
         for first, body in self._store.run("read_batches_backwards", (self.upto, before)):
             before = first
-            is_decoded = all(text in body for text in wanted)
+            is_decoded = wanted.are_in(body)
             if is_decoded:
-                records = [record for record in decode_batch(body, wanted) if is_history(record.event)]
+                records = [record for record in decode_batch(body, wanted.all) if is_history(record.event)]
                 found.extend(record for record in reversed(records) if matches(query, record))
             spent.add(len(body), is_decoded=is_decoded)
             if spent.ends_slice or len(found) >= query.limit:
@@ -143,72 +145,23 @@ class Tail:
     async def last_by(self, wall_ms: int) -> int:
         """Return the number of the last record with history value whose wall time is not later; 0 if there is none."""
         before = 2**62
-        while rows := self._store.some("read_some_batches_backwards", (self.upto, before)):
+        while rows := self._store.some_bytes("read_batches_backwards", (self.upto, before), SLICE_BYTES):
             for first, body in rows:
                 before = first
-                seqs = [each.seq for each in decode_batch(body) if each.wall_ms <= wall_ms and is_history(each.event)]
-                if seqs:
-                    return seqs[-1]
+                if found := await last_by_in(body, wall_ms):
+                    return found
             await asyncio.sleep(0)
         return 0
 
     async def holds(self, after: int, upto: int) -> TailHolds:
         """Return who was given what by the records after a number and up to another, and what was taken."""
         holds = TailHolds()
-        async for _, _, body in self.batches(after, upto):
-            for record in decode_batch(body):
-                holds.add(record)
+        while after < upto and (rows := self.some(after, upto)):
+            for _, last, body in rows:
+                await follow(body, upto, holds.latest)
+                after = last
+            await asyncio.sleep(0)
         return holds
-
-
-class Span:
-    """A time in which a name was held: by which lease, from which record, up to which. None: not by these records."""
-
-    __slots__ = ("began", "ended", "lease")
-
-    def __init__(self, began: int | None, lease: Lease | None) -> None:
-        self.began = began
-        self.lease = lease
-        self.ended: int | None = None
-
-
-class TailHolds:
-    """The times in which names were held, by the records of the tail."""
-
-    def __init__(self) -> None:
-        self.spans: dict[str, list[Span]] = {}
-
-    def add(self, record: Record) -> None:
-        """Follow a record."""
-        for name in ends_of(record.event):
-            self._end(name, record.seq)
-        for name, lease in grants_of(record.event):
-            self._end(name, record.seq)
-            self.spans[name].append(Span(record.seq, lease))
-
-    def _end(self, name: str, seq: int) -> None:
-        spans = self.spans.setdefault(name, [])
-        if not spans:
-            spans.append(Span(None, None))
-        if spans[-1].ended is None:
-            spans[-1].ended = seq
-
-    def at(self, name: str, seq: int) -> Span | None:
-        """Return the time in which a name was held as of a record, if it began with one of these."""
-        for span in self.spans.get(name, ()):
-            if span.began is not None and span.began <= seq and (span.ended is None or span.ended > seq):
-                return span
-        return None
-
-    def ended(self, name: str) -> int | None:
-        """Return the record that ended what was held before these, if one of them did."""
-        spans = self.spans.get(name)
-        return spans[0].ended if spans else None
-
-
-def texts_of(query: HistoryQuery) -> list[bytes]:
-    """Return what must stand in the bytes of a record that is asked for: looking for it is cheaper than decoding."""
-    return [text.encode() for text in (query.name, query.owner) if text is not None]
 
 
 class Spent:

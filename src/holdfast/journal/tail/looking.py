@@ -12,17 +12,20 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record
-from holdfast.journal.base import Held, HeldPage, HistoryPage, matches
+from holdfast.journal.base import HistoryPage
 from holdfast.journal.codec import decode_batch
-from holdfast.journal.tail.batches import SLICE_BYTES, Spent, texts_of
+from holdfast.journal.matching import Texts, matches
+from holdfast.journal.tail.batches import SLICE_BYTES, Spent
+from holdfast.journal.tail.holds import Grants, Names, PageOfHeld, all_held
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from holdfast.journal.archive.archivist import Archivist
-    from holdfast.journal.archive.reader import Hold, Reader
-    from holdfast.journal.base import HeldQuery, HistoryQuery, Values
-    from holdfast.journal.tail.batches import Tail, TailHolds
+    from holdfast.journal.archive.reader import Reader
+    from holdfast.journal.base import HeldPage, HeldQuery, HistoryQuery, Values
+    from holdfast.journal.tail.batches import Tail
+    from holdfast.journal.tail.holds import TailHolds
 
 SEARCH_ROWS = 512
 WHOLE_RECORDS = 256
@@ -61,11 +64,11 @@ class Looking:
         since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
         until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
         found: list[Record] = []
-        wanted = texts_of(query)
+        wanted = Texts(query)
         spent.begin_slice()
         for seq, wall_ms, body in self._archivist.reader.newest_first(query.name, self._tail.upto, before, SEARCH_ROWS):
             before = seq
-            is_decoded = since <= wall_ms <= until and all(text in body for text in wanted)
+            is_decoded = since <= wall_ms <= until and wanted.are_in(body)
             if is_decoded:
                 found.extend(record for record in decode_batch(body) if matches(query, record))
             spent.add(len(body), is_decoded=is_decoded)
@@ -103,10 +106,10 @@ class Looking:
             return await self._tail.last_by(wall_ms) or self._archivist.reader.last_by(wall_ms, self._tail.upto)
 
     async def held(self, query: HeldQuery, last_seq: int) -> HeldPage:
-        """Follow the tail, then look in the archive: in a thread, for it may have to look at many names."""
+        """Follow the tail up to the record, then look in the archive: in a thread, for it may look at many names."""
         with self._tail.kept(), self._archivist.another_reader() as reader:
             upto = reader.position().upto
-            tail = await self._tail.holds(upto, last_seq)
+            tail = await self._tail.holds(upto, min(query.seq, last_seq))
             return await asyncio.to_thread(_page_of, reader, query, upto, tail)
 
     @contextlib.asynccontextmanager
@@ -154,52 +157,12 @@ class Whole:
 
 def _page_of(reader: Reader, query: HeldQuery, upto: int, tail: TailHolds) -> HeldPage:
     """Return the names that were held, in their order, and where to go on."""
-    page: list[Held] = []
-    names = sorted(name for name in tail.spans if is_wanted(query, name))
-    for found in all_held(query, names, reader.holds(query, upto), tail):
-        if len(page) == query.limit:
-            return HeldPage(page, page[-1].name if page else query.after)
-        page.extend([found] if isinstance(found, Held) else reader.held([found]))
-    return HeldPage(page, None)
-
-
-def all_held(query: HeldQuery, names: Iterable[str], holds: Iterable[Hold], tail: TailHolds) -> Iterator[Held | Hold]:
-    """Yield who held what by the archive and by the tail, by name: as holds of the archive, or with their leases.
-
-    `names` are those that the tail has, in their order (`is_wanted`).
-    """
-    names = iter(names)
-    name = next(names, None)
-    for hold in holds:
-        while name is not None and name < hold[0]:
-            yield from _held_by_tail(query, name, tail)
-            name = next(names, None)
-        if name == hold[0]:
-            is_newer = list(_held_by_tail(query, name, tail))
-            yield from is_newer or _still_held(query, hold, tail)
-            name = next(names, None)
-        else:
-            yield hold
-    while name is not None:
-        yield from _held_by_tail(query, name, tail)
-        name = next(names, None)
-
-
-def is_wanted(query: HeldQuery, name: str) -> bool:
-    """Tell whether a name is asked for."""
-    return name.startswith(query.prefix) and (query.after is None or name > query.after)
-
-
-def _held_by_tail(query: HeldQuery, name: str, tail: TailHolds) -> Iterator[Held]:
-    span = tail.at(name, query.seq)
-    if span is not None and span.lease is not None and span.began is not None:
-        yield Held(name, span.lease, span.began, span.ended)
-
-
-def _still_held(query: HeldQuery, hold: Hold, tail: TailHolds) -> Iterator[Hold]:
-    """Yield a hold of the archive unless a record of the tail had ended it by then."""
-    name, seq, ended = hold
-    if ended is None:
-        ended = tail.ended(name)
-    if ended is None or ended > query.seq:
-        yield name, seq, ended
+    page = PageOfHeld(query)
+    names = Names(tail.runs(query)).between("", None)
+    holds = all_held(names, reader.holds(query, upto), tail)
+    while (room := page.room) and (some := list(islice(holds, room))):
+        grants = Grants(some)
+        for seq in grants.missing:
+            reader.read_grant(seq, grants)
+        page.add(some, grants)
+    return page.ended(is_all=next(holds, None) is None)

@@ -1,0 +1,139 @@
+"""Which names to look at again: durable records alone say it, each name once, and nothing while nobody looks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.core.commands import KeepSession, OpenSession
+from holdfast.core.events import Joined, Left, Record, Renewed, TimePassed
+from holdfast.core.values import Terms, Ticket
+from holdfast.engine.feed import Feed
+from holdfast.engine.touched import TOUCHED_MAX, Touched
+from holdfast.journal.memory import MemoryJournal
+from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
+
+if TYPE_CHECKING:
+    from holdfast.core.events import Event
+    from holdfast.testing.clock import ManualClock
+
+
+def _record(event: Event) -> Record:
+    return Record(1, 1, 1, event)
+
+
+def _renewal(name: str, note: str | None = None) -> Record:
+    return _record(Renewed(name, "id", 1_000, 2_000, note))
+
+
+def test_each_name_is_noted_once() -> None:
+    """A name is noted once however often it changes; a plain heartbeat says so, and any other change counts more."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(acquire("before"))
+            touched = engine.feed.look()
+            for _ in range(3):
+                await engine.ask(renew("before"))
+            for command in (acquire("new"), renew("new"), acquire("short"), release("short")):
+                await engine.ask(command)
+            assert touched.take(10) == {"before": False, "new": True, "short": True}
+            await engine.ask(renew("before", note="tests pass"))
+            assert touched.take(10) == {"before": True}
+            assert touched.take(10) == {}
+
+    run(test)
+
+
+def test_a_note_is_not_forgotten_by_the_next_heartbeat() -> None:
+    """Once more than a heartbeat has changed, a later heartbeat does not make less of it."""
+    touched = Touched()
+    touched.note([_renewal("a", "a note"), _renewal("a"), _renewal("b"), _renewal("b", "a note")])
+    assert touched.take(10) == {"a": True, "b": True}
+
+
+def test_a_line_that_changes_touches_its_names() -> None:
+    """Who joins or leaves a line touches every name that it stands in line for; time that passes touches none."""
+    touched = Touched()
+    ticket = Ticket("t", ("a", "b"), ("1", "2"), Terms("ana", 1_000))
+    touched.note([_record(Joined(ticket)), _record(TimePassed())])
+    assert touched.take(10) == {"a": True, "b": True}
+    touched.note([_record(Left("t", "gone", ("b", "c")))])
+    assert touched.take(10) == {"b": True, "c": True}
+
+
+def test_a_session_that_is_kept_is_noted_as_one() -> None:
+    """A session with another deadline is one entry, however many jobs are bound to it."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
+            for name in ("a", "b"):
+                await engine.ask(acquire(name, session="s", bound=True))
+            touched = engine.feed.look()
+            clock.advance(20_000)
+            await engine.ask(KeepSession(principal="ana", session_id="s"))
+            assert (touched.take(10), list(touched.take_sessions())) == ({}, ["s"])
+
+    run(test)
+
+
+def test_nothing_is_noted_before_it_is_durable() -> None:
+    """A name is noted when its record is durable, and never for one that was refused (I16)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            touched = engine.feed.look()
+            waiting = asyncio.create_task(touched.wait())
+            journal.is_shut = True
+            asking = asyncio.create_task(engine.ask(acquire("job")))
+            await turns(20)
+            assert not waiting.done() and not touched.names
+            journal.open_gate()
+            await asking
+            await waiting
+            assert touched.take(10) == {"job": True}
+
+    run(test)
+
+
+def test_nobody_who_looked_away_is_told() -> None:
+    """Who looks away is noted nothing more for, and while nobody looks the feed has nobody to note it for."""
+    feed = Feed()
+    one, other = feed.look(), feed.look()
+    feed.look_away(one)
+    feed.publish([_renewal("a")])
+    assert (one.names, other.names) == ({}, {"a": False})
+    feed.look_away(other)
+    feed.look_away(other)
+    feed.publish([_renewal("b")])
+    assert other.names == {"a": False} and feed._looks == ()
+
+
+def test_what_is_noted_is_bounded() -> None:
+    """Beyond the most that is noted everything is dropped, and said; then it begins anew."""
+    touched = Touched()
+    touched.note([_renewal(f"job-{number}") for number in range(TOUCHED_MAX)])
+    assert not touched.is_too_much
+    touched.note([_renewal("one more")])
+    assert touched.names == {} and touched.take_too_much() and not touched.take_too_much()
+    touched.note([_renewal("again")])
+    assert touched.take(1) == {"again": False}
+
+
+def test_some_are_taken_and_the_rest_stays() -> None:
+    """Those that were touched first are taken first; the rest is still there to be waited for."""
+
+    async def test(_: ManualClock) -> None:
+        touched = Touched()
+        touched.note([_renewal(name) for name in "abc"])
+        assert list(touched.take(2)) == ["a", "b"]
+        await touched.wait()
+        assert list(touched.take(2)) == ["c"]
+        waiting = asyncio.create_task(touched.wait())
+        await turns()
+        assert not waiting.done()
+        waiting.cancel()
+
+    run(test)
