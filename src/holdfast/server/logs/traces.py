@@ -1,0 +1,90 @@
+"""Traces: every request is a span of OpenTelemetry. It is imported only where the setting `traces` asks for it.
+
+A span has the route, the method, the status and the request id. It has no names of jobs, owners or access tokens, and
+no addresses of clients: those have no bound, and whoever keeps spans is somebody else. A request that comes with
+`traceparent` belongs to the trace of its client.
+
+Spans stand in the bounded queue of OpenTelemetry, and a thread of it sends them; what finds no room is dropped there.
+Where to, how many and how often is said by its own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`).
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from holdfast import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span
+
+    from holdfast.server.doors.request import Request
+    from holdfast.server.logs.observed import Ended
+
+LAST_SPANS_SECONDS = 2.0
+"""How long the end of the process waits for whoever takes spans."""
+_METHODS = frozenset({b"DELETE", b"GET", b"HEAD", b"OPTIONS", b"PATCH", b"POST", b"PUT"})
+_CARRIED = ("traceparent", "tracestate")
+_SERVER_ERROR = 500
+
+
+class Traces:
+    """Makes the spans."""
+
+    def __init__(self, node: str = "") -> None:
+        own = {"service.name": "holdfast", "service.version": __version__}
+        if node:
+            own["service.instance.id"] = node
+        # What the variables say counts more than what we say.
+        resource = Resource.create(own).merge(OTELResourceDetector().detect())
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._tracer = self._provider.get_tracer("holdfast", __version__)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(self, request: Request, route: str) -> Ended:
+        """Begin the span of a request."""
+        method = request.method.decode("ascii") if request.method in _METHODS else "_OTHER"
+        attributes = {"http.request.method": method, "holdfast.request_id": request.request_id}
+        if route:
+            attributes["http.route"] = route
+        span = self._tracer.start_span(
+            f"{method} {route}".rstrip(),
+            context=self._trace_of(request),
+            kind=SpanKind.SERVER,
+            attributes=attributes,
+        )
+        return partial(_end, span)
+
+    def _trace_of(self, request: Request) -> Context | None:
+        """Return the trace that the client's own span belongs to."""
+        headers = request.headers
+        if b"traceparent" not in headers:
+            return None
+        carried = {name: headers.get(name.encode(), b"").decode("latin-1") for name in _CARRIED}
+        return self._propagator.extract(carried)
+
+    def close(self) -> None:
+        """Send what is left, if somebody takes it soon."""
+        sending = threading.Thread(target=self._provider.shutdown, name="holdfast-last-spans", daemon=True)
+        sending.start()
+        sending.join(LAST_SPANS_SECONDS)
+
+
+def _end(span: Span, status: int | None, _principal: str | None) -> None:
+    if status is None:
+        span.set_attribute("holdfast.client_left", True)
+    else:
+        span.set_attribute("http.response.status_code", status)
+        if status >= _SERVER_ERROR:
+            span.set_status(StatusCode.ERROR)
+    span.end()

@@ -1,0 +1,39 @@
+"""How late the loop is: noted ten times a second, whatever kept it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.engine.measures import Spread
+from holdfast.server.metrics.sources import LAG_SECONDS
+from holdfast.server.metrics.stalls import Stalls
+from tests.engine.driving import run
+
+if TYPE_CHECKING:
+    from holdfast.testing.clock import ManualClock
+
+
+def test_a_loop_that_is_held_is_seen() -> None:
+    """Ten looks a second of a loop that is on time; one that was held for 300 ms is that late, and is the longest."""
+
+    async def test(clock: ManualClock) -> None:
+        lags = Spread(LAG_SECONDS)
+        stalls = Stalls(clock, lags)
+        stalls.start()
+        await asyncio.sleep(1.05)
+        assert (sum(lags.counts), lags.counts[0]) == (10, 10)
+        clock.advance(300)  # Whoever does this to the loop of a server computes, or waits for a disk.
+        await asyncio.sleep(0.2)
+        late = sum(count for bound, count in zip(LAG_SECONDS, lags.counts, strict=False) if bound > 0.1)
+        assert late == 1
+        assert stalls.take_longest() == pytest.approx(0.25, abs=0.06)
+        assert stalls.take_longest() == 0.0, "it is told once"
+        stalls.stop()
+        before = sum(lags.counts)
+        await asyncio.sleep(1)
+        assert sum(lags.counts) == before
+
+    run(test)
