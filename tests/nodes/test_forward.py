@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.nodes import pending
-from tests.nodes.linked import BEN, Caller, OneNode, nodes, run, two_nodes, until
+from tests.nodes.linked import ANA, BEN, Caller, OneNode, nodes, run, two_nodes, until
 from tests.nodes.proxy import Draw, Fate
 from tests.support.checks import refused
 from tests.support.http import Answer
@@ -114,13 +114,13 @@ def test_what_is_held_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Mo
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
             users = [await follower.call() for _ in range(4)]
-            for user in users:
-                await user.ask("GET", "/locks/a")
+            for user, token in zip(users, (ANA, BEN, ANA, ANA), strict=True):
+                await user.ask("GET", "/locks/a", token=token)
             await leader.resign()
             await until(lambda: not follower.node.is_linked)
             body = b'{"ttl_seconds": 60}' + b" " * 15_000
-            for user in users[:2]:
-                user.send("POST", "/locks/a/acquire", body)
+            for user, token in zip(users[:2], (ANA, BEN), strict=True):
+                user.send("POST", "/locks/a/acquire", body, token=token)
             await until(lambda: len(follower.forwarding._held) == 2)
             refused(await users[2].ask("POST", "/locks/a/acquire", body), 503, "not_leader")
             users[3].send("POST", "/locks/a/acquire", CLAIM)

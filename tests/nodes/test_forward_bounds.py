@@ -10,11 +10,11 @@ import pytest
 
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.doors.request import Request, request_from
-from holdfast.server.nodes import bearers
+from holdfast.server.nodes import bearers, pending
 from holdfast.server.nodes.bearers import Bearers, LargeBodies
 from holdfast.server.nodes.link import framed
 from holdfast.wire.problems import Problem
-from tests.nodes.linked import ANA, Caller, OneNode, lose, nodes, run, two_nodes, until
+from tests.nodes.linked import ANA, BEN, Caller, OneNode, lose, nodes, run, two_nodes, until
 from tests.support.checks import refused
 
 NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seconds": 60}
@@ -175,6 +175,36 @@ def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytes
             answers = [await caller.answer() for caller in callers]
             assert {answer.json()["status"] for answer in answers} == {"acquired"}
             assert sorted(answer.json()["fencing_token"] for answer in answers) == list(range(1, 201))
+
+    run(test)
+
+
+def test_a_full_link_is_no_missing_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-31: who finds the link full and too much held is told `overloaded`: another node has the same leader. One user
+    has half of the places at most.
+    """
+    monkeypatch.setattr(pending, "HELD_MAX", 4)
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (_, follower):
+            callers = await _known(follower, 3)
+            other = await follower.call()
+            await other.ask("GET", "/locks/a", token=BEN)
+            link, held = follower.forwarding._link, follower.forwarding._held
+            assert link is not None
+            link.pause_writing()
+            for caller in callers[:2]:
+                caller.send("GET", "/locks/a")
+            await until(lambda: len(held) == 2)
+            answer = await callers[2].ask("GET", "/locks/a")
+            refused(answer, 503, "overloaded")
+            assert answer.headers["Retry-After"] is not None
+            other.send("GET", "/locks/a", token=BEN)
+            await until(lambda: len(held) == 3)
+            link.resume_writing()
+            for caller in (*callers[:2], other):
+                assert (await caller.answer()).status == 200
+            assert not held._of
 
     run(test)
 

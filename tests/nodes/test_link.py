@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from holdfast.server.doors.request import Request
 from holdfast.server.operations.call import Reply
 from tests.nodes.linked import ANA, BEN, run, two_nodes, until
@@ -136,6 +138,38 @@ def test_a_follower_learns_who_asks_from_the_leader(tmp_path: Path) -> None:
             assert [each.is_known for each in follower.lanes.connections] == [False]
             await caller.ask("GET", "/locks/a")
             assert [each.known_as for each in follower.lanes.connections] == ["ana"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_known_before", [False, True])
+def test_who_waits_in_line_does_not_give_way_to_strangers(tmp_path: Path, is_known_before: bool) -> None:
+    """N-30: a wait that is the first request of its connection is a user's at a follower too, long before its answer.
+
+    One whose token is known to the follower is a user's even while there is no leader.
+    """
+
+    async def test() -> None:
+        async with two_nodes(tmp_path, connections_max=20) as (leader, follower):
+            holder, link = await leader.call(), follower.forwarding._link
+            assert link is not None
+            lease = (await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})).json()["lease_id"]
+            if is_known_before:
+                before = await follower.call()
+                await before.ask("GET", "/locks/a", token=BEN)
+                before.close()
+                await until(lambda: not follower.lanes.connections)
+                link.pause_writing()
+            caller = await follower.call()
+            caller.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 30}, token=BEN)
+            await until(lambda: [each.known_as for each in follower.lanes.connections] == ["ben"])
+            for _ in range(30):
+                await follower.call()
+            await until(lambda: len(follower.lanes.connections) == 20)
+            if is_known_before:
+                link.resume_writing()
+            await holder.ask("POST", "/locks/a/release", {"lease_id": lease})
+            assert (await caller.answer()).json()["status"] == "acquired"
 
     run(test)
 
@@ -293,5 +327,40 @@ def test_who_asks_much_over_a_link_stands_behind(tmp_path: Path) -> None:
             assert (await ana.ask("GET", "/locks/a", token=ANA)).status == 200
             assert (await ben.ask("GET", "/locks/a", token=BEN)).status == 200
             assert behind == ["ana"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("through", ["leader", "follower"])
+def test_large_answers_are_charged_by_their_size(tmp_path: Path, through: str) -> None:
+    """Decision 0042: who asks for large answers again and again is in debt for them, however short each request is."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            lanes, names = leader.lanes, [f"job/{number}" for number in range(1_000)]
+            lanes.charge = lambda *_: None  # type: ignore[method-assign]
+            claimed = {"all": names, "ttl_seconds": 60}
+            assert (await (await leader.call()).ask("POST", "/claims", claimed, token=BEN)).status == 200
+            lanes.debtors.clear()
+            caller = await (leader if through == "leader" else follower).call()
+            for _ in range(10):
+                held = await caller.ask("POST", "/claims", {"any": names, "ttl_seconds": 60})
+                assert len(held.body) > 100_000
+            assert "ana" in lanes.debtors
+
+    run(test)
+
+
+def test_who_comes_through_a_follower_is_somebody_who_asks(tmp_path: Path) -> None:
+    """Decision 0042: those in debt have all of the time only while nobody else asks, through whichever node."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            caller = await follower.call()
+            await caller.ask("GET", "/locks/a", token=BEN)
+            leader.lanes.debtors["ana"] = leader.lanes.now_ms() + 60_000
+            leader.lanes._others_asked = False
+            await caller.ask("GET", "/locks/a", token=BEN)
+            assert leader.lanes._others_asked
 
     run(test)

@@ -178,6 +178,39 @@ def test_strangers_write_few_lines_into_the_log(tmp_path: Path, caplog: pytest.L
         run(test)
 
 
+DEEP = b"\x96\x01\xa0\x00\xa0\xc4\x00" + b"\x91" * (HELLO_BYTES_MAX - 8) + b"\xc0"
+"""A greeting of the largest size, with lists in lists behind all that is looked at."""
+
+
+@pytest.mark.parametrize("is_bug", [False, True], ids=["deep", "a bug"])
+def test_what_nobody_expects_of_strangers_fills_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_bug: bool
+) -> None:
+    """N-29: a frame that nests too deep is one that cannot be read; and what no one foresaw has few lines too."""
+    if is_bug:
+        monkeypatch.setattr(Decoder, "next", _fail)
+
+    async def test() -> None:
+        async with nodes(tmp_path, 1) as (leader,):
+            await leader.lead()
+            caplog.clear()
+            for _ in range(fewlines.LINES_MAX + 5):
+                reader, writer = await _stranger(leader, PREFIX + len(DEEP).to_bytes(4) + DEEP)
+                assert await _is_closed(reader)
+                writer.close()
+            told = [record for record in caplog.records if record.name == "holdfast.server.nodes"]
+            assert len(told) == fewlines.LINES_MAX
+            assert ("a bug" if is_bug else "cannot be read") in told[0].getMessage()
+            assert bool(told[0].exc_info) == is_bug
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+
+
+def _fail(_decoder: Decoder) -> None:
+    raise RuntimeError("on purpose")
+
+
 def test_lines_that_were_left_out_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     """After a minute the log says how many lines it does not have, and lines are written again."""
     lines = FewLines()

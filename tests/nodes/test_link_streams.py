@@ -33,6 +33,22 @@ def test_events_come_through_a_follower(tmp_path: Path) -> None:
     run(test)
 
 
+def test_the_stream_of_the_page_comes_through_a_follower(tmp_path: Path) -> None:
+    """N-32: a page that a follower serves is told of a claim made at the leader, and of its end."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            reader, claimer = await follower.call(), await leader.call()
+            reader.send("GET", "/ui/live")
+            await reader.read_until(b"event: hello")
+            await claimer.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60, "owner": "ana"})
+            await reader.read_until(b'"owner":"ana"')
+            await claimer.ask("POST", "/locks/a/revoke", {"reason": "over"})
+            await reader.read_until(b'"how":"revoked"')
+
+    run(test)
+
+
 def test_watch_and_follow_come_through_a_follower(tmp_path: Path) -> None:
     """N-32, L9: a watcher sees a claim, and a holder hears of its end, through a follower."""
 

@@ -19,6 +19,7 @@ from holdfast.journal.base import (
     JournalTooNewError,
     JournalUnavailableError,
 )
+from holdfast.server.nodes.node_log import WENT_BACK
 from tests.engine.driving import Asked, acquire, run
 from tests.nodes.living import Cluster
 
@@ -254,6 +255,28 @@ def test_who_cannot_look_follows_as_before() -> None:
         b.wires.look_error = JournalUnavailableError("look: no way there")
         await asyncio.sleep(60)
         assert b.follows == "a" and nodes.shelf.seat.epoch == 1
+
+    cluster(test)
+
+
+def test_who_cannot_lead_says_why_for_as_long_as_that_is_so() -> None:
+    """A seat that a dead node left is seen at every look. It does not hide why nobody could take it (N-21)."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        a.wires.is_stopped = True
+        b = nodes.start("b")
+        b.wires.open_error = JournalLostError("the store went back in time")
+        await nodes.until(lambda: b.node.trouble is not None)
+        for _ in range(100):
+            await asyncio.sleep(0.3)
+            assert "went back" in (b.node.trouble or ""), "at every look"
+            assert b.node.public_trouble == WENT_BACK
+        b.wires.open_error = None
+        await nodes.until(lambda: b.leads)
+        assert b.node.trouble is None and b.node.public_trouble is None
+        a.wires.go_on()
 
     cluster(test)
 

@@ -6,10 +6,11 @@ import uuid
 
 import pytest
 
-from holdfast.journal.base import Peer, Seat
+from holdfast.journal.base import JournalUnavailableError, Peer, Seat
 from holdfast.server.doors.request import Request, request_from
 from holdfast.server.nodes.node import Node
 from holdfast.server.nodes.node_health import FollowersHealth
+from holdfast.server.nodes.node_log import in_public
 
 SEAT = Seat(
     authority="authority",
@@ -35,7 +36,9 @@ def test_health_says_no_address_and_no_error(path: bytes, state: str) -> None:
     """N-34: anybody may ask how a node is, and hears neither where the others are nor what the store said."""
     node = Node(Peer(node="node2", process=uuid.uuid4().hex, url="", version="test", format_max=99, tokens=""))
     node.is_linked = state == "linked"
-    node.trouble = "the store cannot be used: db.internal:5432 refused it" if state == "no store" else None
+    if state == "no store":
+        error = JournalUnavailableError("db.internal:5432 refused it")
+        node.trouble, node.public_trouble = str(error), in_public(error)
     if state in {"linked", "no link"}:
         node.tell(SEAT, None)
     said: list[bytes] = []

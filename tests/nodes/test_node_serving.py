@@ -251,7 +251,7 @@ def test_a_node_without_a_store_is_alive_and_not_ready(tmp_path: Path) -> None:
             await until(lambda: node.whole.node.trouble is not None)
             assert (await node.ask("GET", "/healthz", token=None)).status == 200
             ready = await node.ask("GET", "/readyz", token=None)
-            assert ready.status == 503 and "cannot use the store" in ready.json()["details"]
+            assert ready.status == 503 and "the store cannot be reached" in ready.json()["details"]
             assert "no way there" not in ready.json()["details"] and "no way there" in node.whole.node.why_nobody()
         finally:
             await node.stop()

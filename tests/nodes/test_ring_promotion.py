@@ -133,6 +133,9 @@ def test_loss_stops_everything_until_an_operator_says_so(tmp_path: Path) -> None
         answer = alice.acquire(unique("after"), ttl_seconds=600)
         assert answer.status == 503, answer
         assert not any(one.is_leader() for one in members)
+        for _ in range(20):
+            told = [Api.of(one.server, callers.ALICE).get("/readyz").json()["details"] for one in members]
+            assert all("holdfast store restored" in each for each in told), told
         both.say_restored()
         assert granted(alice) > max(lost) + JUMP // 2
 
@@ -153,4 +156,6 @@ def test_synchronous_standby_loses_nothing(
         roamers.finish()
         complaints = complaints_about(roamers, both.cluster.journal())
         assert not complaints, f"seed {seed}: " + "\n".join(complaints[:5])
+        logs = "".join(one.server.log for one in both.cluster.members)
+        assert "the store was promoted (timeline 1 to 2)" in logs and "may have lost" not in logs
     record_property("count: promotions", 1)

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.crash.load import BROKEN
-from tests.crash.test_time import HOUR, WallClock
+from tests.crash.test_time import HOUR
 from tests.nodes.cluster import Cluster, Member, insist, rest
 from tests.support import callers, proof
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
 from tests.support.http import Connection
 from tests.support.postgres import shared_url
+from tests.support.wallclock import WallClock
 
 ROUNDS = proof.count("nodes: failovers with leases on the way")
 LEASES = 4

@@ -122,9 +122,21 @@ def test_a_namesake_is_reported_and_left_alone() -> None:
     """Later a seat of another process with our name is anybody's: it is reported, and deposed for silence alone."""
     looking = Looking()
     looking.look(SEAT)
-    seen = looking.look(seat(node="a", process="other", epoch=8))
+    namesake = seat(node="a", process="other", epoch=8)
+    looking.look(namesake)
+    alive = msgspec.structs.replace(namesake, beat=101)
+    seen = looking.look(alive)
     assert seen.is_namesake and seen.why_take is None and seen.leader is not None
-    assert looking.looks_until_taken(seat(node="a", process="other", epoch=8)) == 2_000 // LOOK_MS
+    assert looking.looks_until_taken(alive) == 2_000 // LOOK_MS
+
+
+def test_a_namesake_that_is_gone_is_none() -> None:
+    """A store that was restored has the seat of this node as it was then: no other process has its name."""
+    looking = Looking()
+    looking.look(SEAT)
+    former = seat(node="a", process="former", epoch=3, is_behind=True)
+    looking.watcher.leave_alone(looking.now_ms + 60_000)
+    assert not any(looking.look(former).is_namesake for _ in range(40))
 
 
 def test_a_lower_epoch_is_of_the_past() -> None:

@@ -14,6 +14,7 @@ from holdfast.server.doors.exchange import REQUEST
 from holdfast.server.doors.message import NEVER_KEPT
 from holdfast.server.doors.request import Request, fold, request_from
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, too_large
+from holdfast.server.receiving import Receiving
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     from holdfast.server.streams.backup import Backup
     from holdfast.server.streams.events import Events
     from holdfast.server.streams.follow import Follow
+    from holdfast.server.streams.live import Live
     from holdfast.server.streams.watch import Watch
 
 _NO_CONTENT = 204
-STREAM_ENDS = (b"/watch", b"/events", b"/follow", b"/backup")
+STREAM_ENDS = (b"/watch", b"/events", b"/follow", b"/backup", b"/live")
 """How the paths of streams end: a quick look tells that nearly all requests are for none."""
 _STREAM_FIELDS = (
     # OctoStore's clients look for the first word; the second is what all our answers say.
@@ -55,6 +57,8 @@ class Door:
         self._mounts = {path.encode(): application for path, application in (mounts or {}).items()}
         self._mounted = tuple(self._mounts)
         self._chunks_only = chunks_only
+        self._receiving = Receiving()
+        """The bodies that are read here. Those that come through lanes count there as well, and for longer."""
         self.whole_methods = frozenset() if self._mounts else frozenset({b"POST"})
         """The methods of repeated heads that `is_in_pieces` need not be asked about. Streams are asked for with GET and
         mounts with any; the one stream that is asked for with POST never counts as repeated (`incoming`)."""
@@ -88,7 +92,7 @@ class Door:
             raise ValueError(f"{scope['type']} is not served here")
         request = request_from(b"", b"", b"", {}, b"")
         try:
-            request = scope.get("extensions", {}).get(REQUEST) or _request(scope)
+            request = scope.get("extensions", {}).get(REQUEST) or request_of(scope)
             self._routes.check_host(request)
             mounted = self._mount_of(request.path)
             if mounted is not None:
@@ -115,6 +119,12 @@ class Door:
         return scope | {"scheme": proxies.scheme_of(request, scope["scheme"]), "client": client}
 
     async def _body(self, request: Request, receive: Receive) -> bytes:
+        try:
+            return await self._read_body(request, receive)
+        finally:
+            self._receiving.free(request)
+
+    async def _read_body(self, request: Request, receive: Receive) -> bytes:
         body = bytearray()
         bytes_max, more = SMALL_BODY_BYTES, True
         announced = request.headers.get(b"content-length", b"")
@@ -122,6 +132,9 @@ class Door:
         while True:
             if size > bytes_max == SMALL_BODY_BYTES:
                 bytes_max = self.body_limit(request)
+                if bytes_max > SMALL_BODY_BYTES:
+                    who = self._api.principal_of(request) or ""
+                    self._receiving.take(request, request, who, min(size, bytes_max) if announced else bytes_max)
             if size > bytes_max:
                 raise too_large(bytes_max)
             if not more:
@@ -151,7 +164,9 @@ class Door:
     async def _stream(self, route: Route, request: Request, segment: bytes, receive: Receive, send: Send) -> None:
         if route.operation.body is not None:
             request.body = await self._body(request, receive)
-        stream: Watch | Events | Follow | Backup = route.handler(self._api, route.read(request, segment, _no_reply))
+        stream: Watch | Events | Follow | Backup | Live = route.handler(
+            self._api, route.read(request, segment, _no_reply)
+        )
         request.body = b""  # It was read, and the request lives as long as the stream.
         media_type = (b"content-type", str(route.operation.replies[200]).encode())
         if request.method == b"HEAD":
@@ -192,7 +207,7 @@ def _answer_to_come() -> tuple[asyncio.Future[Answered], Reply]:
     return answered, reply
 
 
-def _request(scope: Scope) -> Request:
+def request_of(scope: Scope) -> Request:
     """Return the request without its body, or raise what is wrong with its head."""
     path = scope.get("raw_path") or scope["path"].encode()
     peer = (scope.get("client") or ("",))[0]
@@ -220,6 +235,8 @@ async def _disconnected(receive: Receive) -> None:
 async def _respond(send: Send, request: Request, answered: Answered) -> None:
     status, body, extra = answered
     headers = [*extra, *_identity(request)]
+    if any(name == b"cache-control" for name, _ in extra):
+        headers.remove(NEVER_KEPT[0])
     if not any(name == b"content-type" for name, _ in extra) and status != _NO_CONTENT:
         headers.insert(0, (b"content-type", b"application/json"))
     if status != _NO_CONTENT:

@@ -91,11 +91,15 @@ class PutBehind(Protocol):
 class Exchange:
     """One request and its answer. The lane calls `put`, `end_body`, `begin` and what ends it; the rest is ASGI's."""
 
-    def __init__(self, connection: Connection, request: Request, put_behind: PutBehind) -> None:
+    def __init__(
+        self, connection: Connection, request: Request, put_behind: PutBehind, free_body: Callable[[Request], None]
+    ) -> None:
+        """`free_body` is told that the body was read and is kept no more: it is, when the answer begins."""
         self._connection = connection
         self.request = request
         self.loop = connection.loop
         self._put_behind = put_behind
+        self._free_body = free_body
         self._turn: asyncio.Future[None] | None = None
         """When the end of a large body may be handed over."""
         self._body = bytearray()
@@ -230,6 +234,7 @@ class Exchange:
         if self._has_begun:
             raise RuntimeError("an answer was begun twice")
         self._has_begun = True
+        self._free_body(self.request)
         names = {name.lower(): value for name, value in fields}
         if self.request.method == b"HEAD" or status in {_NO_CONTENT, _NOT_MODIFIED}:
             self._has_body = False

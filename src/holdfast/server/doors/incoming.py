@@ -275,12 +275,16 @@ class Incoming:
             self._remember_head(request)
         self._sink.take(request)
 
+    def end(self) -> None:
+        """Read no more, and keep nothing of a body that will never be whole."""
+        self.ended, self._body = True, b""
+
     def close(self) -> None:
         """Let go of all that holds on to us, or to the sink.
 
         Such a circle stays until the garbage collector comes, and after many connections all others wait for it.
         """
-        self.ended = True
+        self.end()
         if self._request is not None and self._request.on_lost is not None:
             self._request.on_lost()
         self._body_pieces = self._request = None

@@ -193,8 +193,7 @@ class Lane(asyncio.BufferedProtocol):
     def _recognise(self, principal: str) -> None:
         """Know who asks here, or raise that it has too many connections."""
         if not self.is_known:
-            self.known_as = self._lanes.count_in(self.peer, principal)
-            self.is_known = True
+            self.known_as, self.is_known = self._lanes.count_in(self.peer, principal), True
 
     # The queue. `incoming` puts in, `_work` takes out.
 
@@ -207,7 +206,7 @@ class Lane(asyncio.BufferedProtocol):
         if not self._lanes.door.is_in_pieces(request):
             return None
         request.on_known = None if self.is_known else self._recognise
-        exchange = Exchange(self, request, self._lanes.put_behind)
+        exchange = Exchange(self, request, self._lanes.put_behind, self._lanes.receiving.free)
         self._owed.append(exchange)
         return exchange
 
@@ -218,7 +217,7 @@ class Lane(asyncio.BufferedProtocol):
     def body_limit(self, request: Request) -> int:
         """Return how many bytes of body a request may send, or raise why none."""
         request.on_known = None if self.is_known else self._recognise
-        return self._lanes.door.body_limit(request)
+        return self._lanes.body_limit(self, request)
 
     def refuse(self, problem: Problem, request: Request | None) -> None:
         """Owe a refusal: the last word on this connection."""
@@ -232,8 +231,7 @@ class Lane(asyncio.BufferedProtocol):
         """Feed what was received and begin what is owed, until it must wait for somebody or has had its turn."""
         if self._is_working or self._is_behind:
             return
-        owed = self._owed
-        in_debt = self._lanes.is_in_debt(self.known_as or self)
+        owed, in_debt = self._owed, self._lanes.is_in_debt(self.known_as or self)
         self._is_working = True
         steps, may_begin = 0, has_turn or not in_debt
         while steps < STEPS_PER_TURN and not self._is_over and not self._transport.is_closing():
@@ -323,13 +321,15 @@ class Lane(asyncio.BufferedProtocol):
         owed, lanes = self._owed, self._lanes
         if owed.current is not request or self._rest:
             return
+        if lanes.receiving.kept:
+            lanes.receiving.free(request)
         keep_alive = request.keep_alive and not self.is_stopping
         data = message(request, status, body, headers, lanes.beginning, keep_alive)
         self._uptake.written_bytes += len(data)
         self._transport.write(data)
         if len(body) > LARGE_BYTES and request.method != b"HEAD":
-            request.keep_alive = keep_alive
-            request.on_disconnect = None
+            lanes.charge_answer(self.known_as or self, len(body))
+            request.keep_alive, request.on_disconnect = keep_alive, None
             self._rest = memoryview(body)
             self._write_rest()
         elif keep_alive and not owed and not self._unread and not self._half_closed:
@@ -402,9 +402,10 @@ class Lane(asyncio.BufferedProtocol):
         self._transport.close()
 
     def _forget(self) -> None:
-        self._is_over = self._incoming.ended = True
+        self._is_over = True
+        self._incoming.end()
         self._unread, self._rest = b"", _NOTHING
-        self._lanes.untaken.drop(self)
+        self._lanes.let_go(self)
         self._owed.forget()
 
     def abort(self) -> None:
@@ -428,13 +429,12 @@ class Lane(asyncio.BufferedProtocol):
             self._check_sender(now)
 
     def _check_sender(self, now: int) -> None:
-        settings, incoming = self._lanes.settings, self._incoming
+        settings, incoming, owed = self._lanes.settings, self._incoming, self._owed
         if incoming.ended or self._reading_pauses:
             return
         passed = now - incoming.since
         if incoming.phase == IDLE:
-            is_waiting = self._owed.current is None and not self._owed
-            if is_waiting and min(passed, now - self._since) > settings.idle_timeout_seconds:
+            if not (owed.current or owed) and min(passed, now - self._since) > settings.idle_timeout_seconds:
                 self._end()
         elif incoming.phase == HEAD and passed > settings.header_timeout_seconds:
             self._refuse_late("head of a request", settings.header_timeout_seconds)

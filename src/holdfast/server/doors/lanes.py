@@ -16,7 +16,8 @@ Whoever asks what takes long is in debt for a while: all its connections stand b
 begun between two looks. So the others wait for one such request, and not for as many as one user has connections. If
 nobody else asks, nobody has to wait: then those in debt have the time that all in the backlog have.
 Those in debt have their turns one user after another: who fell into debt although it asked little waits for one request
-of each, and not for all that another has asked. For a pause of the machine nobody is in debt (`server/pauses`).
+of each, and not for all that another has asked. A large answer is made after its request was handled, so it is charged
+by its size, and with all others of the same second. For a pause of the machine nobody is in debt (`server/pauses`).
 When a debt is over, whoever still stands behind for it goes on like everybody else. Otherwise each would have to wait
 for a look of its own, and those who ask anew would pass it.
 """
@@ -33,7 +34,9 @@ import msgspec
 
 from holdfast.server.doors.message import Beginning
 from holdfast.server.doors.untaken import Untaken
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES
 from holdfast.server.pauses import Pauses
+from holdfast.server.receiving import Receiving
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -57,6 +60,8 @@ LONG_SECONDS = 0.002
 """From here on a request takes long: nearly all take a tenth of it or less."""
 DEBT_TIMES, DEBT_MS_MAX = 20, 1_000
 """How long one is in debt for it: for so many times as long as it took."""
+ANSWER_SECONDS_PER_BYTE = 4e-9
+"""What it takes to make a large answer: 4 µs for each KiB."""
 READ_BYTES = 8_192
 WAIT_SECONDS_MAX = 60
 """No request of ours waits longer in line, with some to spare."""
@@ -65,6 +70,7 @@ CHECKS_PER_TURN = 500
 
 log = logging.getLogger("holdfast.server")
 
+_LENGTH_DIGITS = 20
 _LAST_SECOND = 253_402_300_799
 """Of the year 9999: no date can be written behind it."""
 
@@ -176,9 +182,18 @@ class Lanes:
     """What the connections of one server share."""
 
     def __init__(
-        self, front: Front, settings: Settings, clock: Clock, proxies: Proxies, server_state: ServerState
+        self,
+        front: Front,
+        settings: Settings,
+        clock: Clock,
+        proxies: Proxies,
+        server_state: ServerState,
+        *,
+        observe: Callable[[Front], Front] | None = None,
     ) -> None:
+        """`observe` puts whoever watches requests around each front."""
         self.settings = settings
+        self._observe = observe
         self._proxies = proxies
         self.connections: set[Any] = server_state.connections
         self.tasks = server_state.tasks
@@ -199,9 +214,12 @@ class Lanes:
         """How many connections each principal has; and all of them together."""
         self._known = 0
         self.untaken = Untaken(self._principal_of)
+        self.receiving = Receiving()
         self._pauses = Pauses()
         self.debtors: dict[object, int] = {}
         """Who is in debt, and until when: a principal, or a connection whose principal is not known."""
+        self._made: dict[object, float] = {}
+        """How long it took to make the large answers of each in this second, as far as nobody is in debt for them."""
         self._backlog: deque[Behind] = deque()
         self._backlog_of_debtors = InTurn()
         self._others_asked = False
@@ -211,6 +229,8 @@ class Lanes:
 
     def answer_from(self, front: Front) -> None:
         """Let somebody else answer from now on. Connections stay, and what was begun is ended by whoever began it."""
+        if self._observe is not None:
+            front = self._observe(front)
         self._front = front
         self.routes, self.door = front.routes, front.door
         self.whole_methods = front.door.whole_methods
@@ -244,6 +264,22 @@ class Lanes:
             if not self._has[connection.known_as]:
                 del self._has[connection.known_as]
 
+    def body_limit(self, connection: Connection, request: Request) -> int:
+        """Return how many bytes of body a request may send, and count them if they are many; or raise why not."""
+        bytes_max = self.door.body_limit(request)
+        if bytes_max > SMALL_BODY_BYTES:
+            who = self._principal_of(request) or connection.known_as
+            if who is not None:
+                said = request.headers.get(b"content-length", b"")
+                announced = int(said[-_LENGTH_DIGITS:]) if said.isdigit() else bytes_max
+                self.receiving.take(connection, request, who, min(announced, bytes_max))
+        return bytes_max
+
+    def let_go(self, connection: Connection) -> None:
+        """Know that nothing is kept for a connection any more."""
+        self.untaken.drop(connection)
+        self.receiving.drop(connection)
+
     def count_in(self, peer: object, principal: str) -> str | None:
         """Count a connection for the principal that asks on it first, or raise that it has too many.
 
@@ -265,6 +301,7 @@ class Lanes:
         self.now_seconds += 1
         self._read_date()
         self._not_own_seconds()
+        self._made.clear()
         for who in list(self.debtors):
             self.is_in_debt(who)
         for number, connection in enumerate(list(self.connections), 1):
@@ -296,6 +333,15 @@ class Lanes:
         own_seconds = took_seconds - self._not_own_seconds()
         if own_seconds >= LONG_SECONDS:
             self.debtors[who] = self.now_ms() + min(int(DEBT_TIMES * own_seconds * 1000), DEBT_MS_MAX)
+
+    def charge_answer(self, who: object, size: int) -> None:
+        """Let somebody be in debt for large answers: many of them in a second count as one request that took long."""
+        made_seconds = self._made.get(who, 0.0) + size * ANSWER_SECONDS_PER_BYTE
+        if made_seconds >= LONG_SECONDS:
+            until = self.now_ms() + min(int(DEBT_TIMES * made_seconds * 1000), DEBT_MS_MAX)
+            self.debtors[who] = max(until, self.debtors.get(who, until))
+            made_seconds = 0.0
+        self._made[who] = made_seconds
 
     def _not_own_seconds(self) -> float:
         before_ms, self._settling_ms = self._settling_ms, self._turns.settling_ms

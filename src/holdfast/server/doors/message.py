@@ -36,12 +36,14 @@ def status_line(status: int) -> bytes:
 class Beginning:
     """How answers begin. It is made once a second, because the date is in it."""
 
-    __slots__ = ("fields", "usual")
+    __slots__ = ("fields", "fields_kept", "usual")
 
     def __init__(self, said_always: Iterable[tuple[bytes, bytes]]) -> None:
         """`said_always` are the date, and what else every answer of this server says."""
         self.fields = written([*said_always, *NEVER_KEPT])
         """The header fields that every answer has, as they are written."""
+        self.fields_kept = written([*said_always, *NEVER_KEPT[1:]])
+        """Of an answer that says by itself how long it may be kept."""
         self.usual = _STATUS_LINES[_OK] + _JSON_HEADER + self.fields + b"content-length: "
         """Of an answer with JSON in it, up to its length: nearly all are such."""
 
@@ -63,6 +65,8 @@ def message(  # noqa: PLR0917 - made for every answer: keywords cost
         return b"".join((beginning.usual, _LENGTHS[length], request_id, b"\r\n\r\n", body))
     extra = beginning.fields
     is_json = status != _NO_CONTENT
+    if headers and any(name == b"cache-control" for name, _ in headers):
+        extra = beginning.fields_kept
     for name, value in headers:
         extra += name + b": " + value + b"\r\n"
         is_json = is_json and name != b"content-type"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.engine.ids import new_request_id
+from holdfast.server.access.cookies import shown_in
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -53,9 +54,10 @@ class Request(msgspec.Struct, eq=False):
     """The address at the other end of the connection, which may be a proxy's; empty if it has none."""
     host: bytes | None
     authorization: bytes | None
+    """What shows who asks: the field of that name, or where there is none the page's cookie (`access.cookies`)."""
     content_type: bytes | None
     key: bytes | None
-    """The idempotency key, as the three above what the head says of it."""
+    """The idempotency key. This and those above are what the head says."""
     request_id: str
     keep_alive: bool = True
     """Whether the connection goes on behind it. Set by the door, as the next."""
@@ -76,6 +78,8 @@ class Request(msgspec.Struct, eq=False):
     """To be called with the principal of whoever asks; raises if it has too many connections. Set by the door."""
     held_ms: int = 0
     """How long ago another node received it, if it was passed on. It is taken off what a claim waits in line."""
+    scheme: str = ""
+    """`http` or `https`, as the node that passed it on knows it; empty if it came here."""
 
 
 def request_from(  # noqa: PLR0917 - as the parts of a request come
@@ -85,5 +89,7 @@ def request_from(  # noqa: PLR0917 - as the parts of a request come
     said = headers.get
     host, authorization, content_type = said(b"host"), said(b"authorization"), said(b"content-type")
     key = said(b"idempotency-key")
+    if authorization is None and b"cookie" in headers:
+        authorization = shown_in(headers)
     request_id = new_request_id()
     return Request(method, path, query, headers, body, peer, host, authorization, content_type, key, request_id)

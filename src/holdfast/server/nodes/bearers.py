@@ -49,6 +49,14 @@ class Bearers:
                 del self._known[next(iter(self._known))]
             self._known[bearer] = principal
 
+    def principal_of(self, bearer: bytes | None) -> str | None:
+        """Return whose a bearer token is, as it was last time; None if it is not known."""
+        return None if bearer is None else self._known.get(bearer)
+
+    def owner_of(self, request: Request) -> str | None:
+        """Return whose a request is; None of a stranger's. It is empty for users whose token was forgotten since."""
+        return self.principal_of(request.authorization) or ("" if self.knows(request) else None)
+
     def knows(self, request: Request) -> bool:
         """Tell whether whoever asks is known: by the token, or because the connection is a user's already."""
         if request.authorization in self._known:

@@ -34,7 +34,7 @@ from holdfast.server.nodes.bearers import Bearers, LargeBodies
 from holdfast.server.nodes.link.streams import Here, Inbox
 from holdfast.server.nodes.pending import Held, Pending
 from holdfast.server.nodes.relaying import read_body, relay, respond, until_disconnected
-from holdfast.server.operations.call import NOBODY, Call
+from holdfast.server.operations.call import NOBODY, Call, Counters
 from holdfast.server.operations.finding import Finder
 from holdfast.server.operations.operation import Key
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
@@ -61,6 +61,7 @@ LOOK_SECONDS = 0.1
 """How often those that are held are looked at."""
 RETRY_MS = 200
 NOT_LEADER = "This node follows, and there is no leader at the moment: ask again."
+FULL = "The leader takes no more from this node at the moment, and too much waits here already: ask again."
 UNKNOWN = (
     "The leader went away before it answered, so nobody here knows whether this was done. Ask again with the same"
     " Idempotency-Key, or look first."
@@ -102,14 +103,19 @@ class Forwarding(Finder[Row]):
         clock: Clock,
         proxies: Proxies,
         *,
-        local: Mapping[bytes, Callable[[Request, Reply], None]] | None = None,
+        local: Mapping[bytes, Callable[[Request, Reply], Reply | None]] | None = None,
+        counters: Counters | None = None,
     ) -> None:
-        """`local` answers paths that are about this node, whoever leads."""
+        """`local` answers paths that are about this node, whoever leads. What it returns answers once the leader has.
+
+        `counters` counts what is refused here.
+        """
         super().__init__(settings, operations, partial(Row, settings))
         self._node = node
         self._read_ms = clock.monotonic_ms
         self._proxies = proxies
         self._local = dict(local or {})
+        self._counters = counters or Counters()
         self._scheme = "http" if settings.tls_cert is None else "https"
         self._link: Link | None = None
         self._epoch: int | None = None
@@ -136,8 +142,10 @@ class Forwarding(Finder[Row]):
                 self.check_host(request)
             local = self._local.get(request.path)
             if local is not None and request.method in _SAFE:
-                local(request, reply)
-                return
+                passed = local(request, reply)
+                if passed is None:
+                    return
+                reply = passed
             row, _ = self.find(request.method, request.path)
             if row.is_stream:
                 raise self.no_route(request.path)
@@ -157,6 +165,7 @@ class Forwarding(Finder[Row]):
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
         """Refuse a request in the words of its route. It rests on no state, so it is said at once."""
         self._bodies.free(request.request_id)
+        self._counters.refuse(problem.code)
         reply(request, *self._words_of(request)(problem, request))
 
     def _free_and_reply(self, reply: Reply, request: Request, status: int, body: bytes, headers: Fields) -> None:
@@ -212,9 +221,11 @@ class Forwarding(Finder[Row]):
             await here(scope, _again(request, receive), send)
 
     def _principal_of(self, request: Request) -> str | None:
-        """Return who asked. It is asked for while that is answered, and never later."""
+        """Return who asks, as the leader says with the answer, or else as it said last time."""
         answering = self._answering
-        return answering[1] if answering is not None and answering[0] is request else None
+        if answering is not None and answering[0] is request:
+            return answering[1]
+        return self._bearers.principal_of(request.authorization)
 
     def _answer_by_itself(self, operation: Operation, request: Request, reply: Reply) -> None:
         """Answer what looks at nothing: documents."""
@@ -224,7 +235,12 @@ class Forwarding(Finder[Row]):
     # On its way.
 
     def _pass_on(self, pending: Pending) -> None:
-        link = self._link
+        request, link = pending.request, self._link
+        if request.on_known is not None:
+            # As it was last time. It gives no right, and keeps a user's connection from giving way to strangers'.
+            who = self._bearers.principal_of(request.authorization)
+            if who is not None:
+                self._recognise(request, who)
         if link is not None and not self._held.waiting and link.has_room():
             self._ask(link, pending)
         else:
@@ -250,7 +266,7 @@ class Forwarding(Finder[Row]):
         """Hold a request until somebody can answer it, or give it up."""
         if pending.is_answered:
             return
-        pending.is_stranger = not self._bearers.knows(pending.request)
+        pending.who = self._bearers.owner_of(pending.request)
         if not self._held.put(pending):
             self._give_up(pending)
             return
@@ -275,9 +291,13 @@ class Forwarding(Finder[Row]):
 
     def _give_up(self, pending: Pending) -> None:
         code, text = ("outcome_unknown", UNKNOWN) if pending.is_uncertain else ("not_leader", NOT_LEADER)
+        if code == "not_leader" and self._link is not None and self._link.leads:
+            # Whoever hears `not_leader` goes to another node, which has the same leader.
+            code, text = "overloaded", FULL
         self._answer_problem(pending, Problem(code, text, retry_after_ms=RETRY_MS))
 
     def _answer_problem(self, pending: Pending, problem: Problem) -> None:
+        self._counters.refuse(problem.code)
         pending.answer(*self._words_of(pending.request)(problem, pending.request))
 
     def _reply_uncertain(self, reply: Reply, request: Request, status: int, body: bytes, headers: Fields) -> None:
@@ -356,6 +376,10 @@ class Forwarding(Finder[Row]):
         self._answering = pending.request, answer.principal
         pending.answer(answer.status, answer.body, answer.headers)
         self._answering = None
+
+    def recognised(self, pending: Pending, principal: str) -> None:
+        """Know who asks, of a request that waits in line: until its answer comes its connection is a user's too."""
+        self._recognise(pending.request, principal)
 
     def begun(self, pending: Pending, begun: Begun) -> None:
         """Know that an answer in pieces has begun: it is never asked for again."""

@@ -29,7 +29,9 @@ class Node:
         self.hurry = asyncio.Event()
         """Set when the next look at the store should come at once."""
         self.trouble: str | None = None
-        """Why it cannot be found out who leads; None if it can."""
+        """Why it cannot be found out who leads, or why this node could not lead; None if neither is so."""
+        self.public_trouble: str | None = None
+        """The same in fixed words, without addresses and errors: anybody may hear them."""
         self._leader: Seat | None = None
         self._tenure: Tenure | None = None
         self._changed = asyncio.Event()

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 FOLLOWS = "this node follows, and passes requests on to the leader"
 NO_LINK = "this node follows, and has no link to the leader: its log says why"
-CANNOT_TELL = "this node cannot use the store, or could not lead: its log says why"
 _OK, _NOT_READY = 200, 503
 
 
@@ -36,7 +35,7 @@ class FollowersHealth:
         self._node = node
         self._storage = storage
 
-    def answers(self) -> dict[bytes, Callable[[Request, Reply], None]]:
+    def answers(self) -> dict[bytes, Callable[[Request, Reply], Reply | None]]:
         """Return what answers each path."""
         return {b"/health/leader": self._leads, b"/readyz": self._ready, b"/health": self._health}
 
@@ -54,6 +53,7 @@ class FollowersHealth:
         reply(request, _OK if is_linked else _NOT_READY, encode(body), ())
 
     def _words(self) -> str:
-        if self._node.leader() is None:
-            return CANNOT_TELL if self._node.trouble else "no node leads now"
-        return FOLLOWS if self._node.is_linked else NO_LINK
+        has_leader = self._node.leader() is not None
+        if has_leader and self._node.is_linked:
+            return FOLLOWS
+        return self._node.public_trouble or (NO_LINK if has_leader else "no node leads now")

@@ -33,14 +33,12 @@ from holdfast.engine.build import (
     OutcomeUnknownError,
 )
 from holdfast.engine.ids import new_secret
-from holdfast.server.nodes.node_log import NodeLog
+from holdfast.server.nodes.node_log import NodeLog, in_public
 from holdfast.server.nodes.watcher import ALONE_MS, Loneliness, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.core.state import State
-    from holdfast.core.values import Moment
     from holdfast.engine.build import Seat, SharedJournal
     from holdfast.engine.clock import Clock
     from holdfast.server.nodes.node import Node
@@ -91,8 +89,10 @@ class Life:
         self._heard_ms: int | None = None
         """When another node last told the store of itself, as far as is known. Never later than it was."""
         self._reported_ms: int | None = None
-        self._cannot_lead: str | None = None
+        self._cannot_lead: tuple[str, Exception] | None = None
         """Why this node could not lead when it tried last; None if it could, or another leads."""
+        self._failed_at: tuple[int, str, int] | None = None
+        """The seat that it could not take, as it was seen then."""
         self._lost_epoch: int | None = None
         """The epoch under which the seat was last taken by another, while we tried."""
 
@@ -106,7 +106,7 @@ class Life:
             except Exception as error:  # noqa: BLE001 - Whatever it is: who stops looking never leads again.
                 self._watcher.miss()
                 self._log.missed(error)
-                self._node.trouble = self._log.trouble
+                self._tell_trouble(self._log.trouble, error)
                 if not isinstance(error, _AWAY):
                     # What is there is not what was there. One that only cannot be reached may have a leader all the
                     # same, and that one answers over our link or does not.
@@ -146,12 +146,17 @@ class Life:
             await self._report()
         seen = self._watcher.see(seat, self._clock.monotonic_ms(), is_ours_over=not self._ending)
         self._log.saw(seat, seen)
-        if seen.leader is not None:
+        if seen.leader is not None and _as_seen(seat) != self._failed_at:
+            # Not at the mere sight of a seat: whoever had it may be long gone, and nobody could take it.
             self._cannot_lead = None
-        self._node.trouble = self._cannot_lead
+        self._tell_trouble(*self._cannot_lead or (None, None))
         self._node.tell(seen.leader, None)
         if seen.why_take is not None:
             await self._take(seat, seen)
+
+    def _tell_trouble(self, text: str | None, error: Exception | None) -> None:
+        self._node.trouble = text
+        self._node.public_trouble = None if error is None else in_public(error)
 
     async def _report(self) -> None:
         """Tell the store of this node now and then, and ask who else did."""
@@ -199,10 +204,12 @@ class Life:
         except Exception as error:  # noqa: BLE001 - Whatever it is, another node may do better, or this one later.
             pause_ms = AGAIN_MS if isinstance(error, (*_AWAY, OutcomeUnknownError)) else ALONE_MS
             self._watcher.leave_alone(self._clock.monotonic_ms() + pause_ms)
-            self._cannot_lead = self._node.trouble = self._log.could_not_lead(error)
+            self._cannot_lead, self._failed_at = (self._log.could_not_lead(error), error), _as_seen(seat)
+            self._tell_trouble(*self._cannot_lead)
             return
         self._log.leads(tenure.seat, seen)
-        self._cannot_lead = self._node.trouble = None
+        self._cannot_lead = None
+        self._tell_trouble(None, None)
         self._node.tell(None, tenure)
         try:
             why = await self._lead(tenure)
@@ -224,7 +231,7 @@ class Life:
         reporting: asyncio.Task[None] | None = None
         try:
             while True:
-                engine.read(_nothing, _ignore)
+                engine.beat()
                 await asyncio.wait({ended, told}, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
                     return engine.failed or "it ended"
@@ -265,16 +272,12 @@ _AWAY = (JournalUnavailableError, TimeoutError, OSError)
 """What a store is met with that cannot be reached."""
 
 
+def _as_seen(seat: Seat) -> tuple[int, str, int]:
+    return seat.epoch, seat.tenure, seat.beat
+
+
 def _new_tenure() -> str:
     return new_secret(16).hex()
-
-
-def _nothing(_state: State, _now: Moment) -> None:
-    """Look at nothing."""
-
-
-def _ignore(_outcome: object, _now: Moment) -> None:
-    """A heartbeat is answered to nobody."""
 
 
 def _ignore_key(_key: bytes) -> None:

@@ -13,8 +13,9 @@ with an idempotency key on a route that honours keys. Else, and if no copy is an
 
 A copy that a leader answered with `not_leader` was not decided: it changes nothing, and the request waits again.
 
-**Bounds** of what is held: in number and in bytes. Those whom nobody knows may have half of both, so they cannot take
-the places of users. The 5 s are what a request is held in all, however many leaders come and go.
+**Bounds** of what is held: in number and in bytes. One user may have half of both, and so may all together whom nobody
+knows: nobody can take the places of all others. The 5 s are what a request is held in all, however many
+leaders come and go.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.server.nodes.link.frames import Fields
 
 HELD_MS_MAX = 5_000
-HELD_MAX = 4_096
+HELD_MAX = 8_192
 HELD_BYTES_MAX = 32 * 2**20
 ITSELF_BYTES = 1_024
 """What a request takes beside its head and body."""
@@ -52,7 +53,8 @@ class Pending(msgspec.Struct, eq=False):
     is_uncertain: bool = False
     is_answered: bool = False
     """Whether it was answered, or a stream begun; or nobody waits for it any more."""
-    is_stranger: bool = False
+    who: str | None = None
+    """Whose it is, as far as that is known when it is held; None of a stranger's."""
     held_ms: int = 0
     """For how long it was held before it was held last."""
     held_since_ms: int = 0
@@ -85,7 +87,8 @@ class Held:
         self._read_ms = read_ms
         self.waiting: dict[Pending, None] = {}
         self.bytes = 0
-        self._strangers, self._strangers_bytes = 0, 0
+        self._of: dict[str | None, tuple[int, int]] = {}
+        """How many each has, and their bytes."""
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -97,11 +100,10 @@ class Held:
         size = _size_of(pending)
         if len(self.waiting) >= HELD_MAX or self.bytes + size > HELD_BYTES_MAX:
             return False
-        if pending.is_stranger:
-            if self._strangers >= HELD_MAX // 2 or self._strangers_bytes + size > HELD_BYTES_MAX // 2:
-                return False
-            self._strangers += 1
-            self._strangers_bytes += size
+        has, has_bytes = self._of.get(pending.who, (0, 0))
+        if has >= HELD_MAX // 2 or has_bytes + size > HELD_BYTES_MAX // 2:
+            return False
+        self._of[pending.who] = has + 1, has_bytes + size
         pending.held_since_ms = self._read_ms()
         self.waiting[pending] = None
         self.bytes += size
@@ -114,9 +116,9 @@ class Held:
         del self.waiting[pending]
         size = _size_of(pending)
         self.bytes -= size
-        if pending.is_stranger:
-            self._strangers -= 1
-            self._strangers_bytes -= size
+        has, has_bytes = self._of.pop(pending.who)
+        if has > 1:
+            self._of[pending.who] = has - 1, has_bytes - size
         pending.held_ms += self._read_ms() - pending.held_since_ms
 
     def first(self) -> Pending:

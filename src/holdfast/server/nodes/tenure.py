@@ -11,6 +11,7 @@ from holdfast.server.access.auth import Auth
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
+from holdfast.server.logs.events import EventLog
 from holdfast.server.operations.routes import Routes
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
     from holdfast.server.access.auth import StaticTokens
     from holdfast.server.doors.request import Request
+    from holdfast.server.metrics.meter import Meter
     from holdfast.server.operations.call import Reply
     from holdfast.server.operations.operation import Operation
     from holdfast.settings import Settings
@@ -39,6 +41,9 @@ class CountedRoutes(Routes):
 class Tenure:
     """What answers while this node leads. When it is over, nothing of it is believed any more."""
 
+    events: EventLog | None = None
+    """What writes a line for each grant and end, if the settings ask for it."""
+
     def __init__(self, seat: Seat, engine: Engine, api: Api, routes: CountedRoutes, door: Door) -> None:
         """`seat` is ours, as we took it: its epoch, its tenure and its authority are those of this tenure."""
         self.seat = seat
@@ -54,11 +59,14 @@ class Tenure:
     async def end(self) -> None:
         """Answer what is owed, tell all who wait their places, and give the seat back; then nothing of it runs."""
         try:
+            self.api.meter.sources.serve_no_more(self.engine)
             self.engine.feed.close()
             self.engine.end_waits()
             self.api.end()
         finally:
             await self.engine.stop()
+            if self.events is not None:
+                self.events.end()
             gc.unfreeze()
 
 
@@ -73,13 +81,18 @@ class Tenures:
         *,
         engines: Callable[[SharedJournal], Engine],
         prepare: Callable[[Api], Awaitable[None]],
+        meter: Meter | None = None,
     ) -> None:
-        """`engines` makes the engine of a journal. `prepare` is done before anybody is served."""
+        """`engines` makes the engine of a journal. `prepare` is done before anybody is served.
+
+        `meter` has what the process has measured; without, each tenure has its own.
+        """
         self._settings = settings
         self._static = static
         self._operations = operations
         self._engines = engines
         self._prepare = prepare
+        self._meter = meter
 
     async def begin(self, journal: SharedJournal, seat: Seat) -> Tenure:
         """Take the seat and make ready to serve. Raises as `Journal.open` does; then nothing of it is left."""
@@ -88,7 +101,7 @@ class Tenures:
         try:
             if engine.key is None:
                 raise RuntimeError("the store gave no key of its authority")
-            api = Api(engine, Auth(self._static, AuthorityKey(engine.key)), self._settings)
+            api = Api(engine, Auth(self._static, AuthorityKey(engine.key)), self._settings, self._meter)
             await self._prepare(api)
             routes = CountedRoutes(api, self._operations)
             door = Door(routes, chunks_only=not self._settings.fast_lane)
@@ -97,4 +110,6 @@ class Tenures:
             raise
         # What was loaded stays for as long as the tenure: the garbage collector need not look at it.
         gc.freeze()
-        return Tenure(msgspec.structs.replace(seat, epoch=engine.state.epoch), engine, api, routes, door)
+        tenure = Tenure(msgspec.structs.replace(seat, epoch=engine.state.epoch), engine, api, routes, door)
+        tenure.events = EventLog(engine) if self._settings.log_events else None
+        return tenure

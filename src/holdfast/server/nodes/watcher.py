@@ -88,7 +88,10 @@ class Watcher:
         why = self._why_take(seat, is_first=last is None, is_ours_over=is_ours_over)
         if now_ms < self._not_before_ms:
             why = None
-        is_namesake = seat.is_held and seat.node == self._node and seat.process != self._process and why is None
+        # One that is gone is none: a restored store has the seat of our own process before this one.
+        is_alive = last is not None and (seat.epoch, seat.tenure) == (last.epoch, last.tenure) and seat.beat > last.beat
+        is_other = seat.is_held and seat.process != self._process
+        is_namesake = is_alive and is_other and seat.node == self._node and why is None
         return Seen(self._leader(seat), why, is_namesake)
 
     def _leader(self, seat: Seat) -> Seat | None:

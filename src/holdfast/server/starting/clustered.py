@@ -27,6 +27,10 @@ from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.doors.lanes import front_of
+from holdfast.server.logs.setup import lines_left_out
+from holdfast.server.metrics.answering import FollowersMetrics
+from holdfast.server.metrics.meter import Meter
+from holdfast.server.metrics.sources import Place
 from holdfast.server.nodes.forwarding import Forwarding
 from holdfast.server.nodes.link.doorkeeper import Doorkeeper
 from holdfast.server.nodes.link.follower import Security
@@ -42,6 +46,7 @@ from holdfast.server.starting.building import archiving_of, keeping_of, limits_o
 from holdfast.server.starting.exits import EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, warn_of_hidden
 from holdfast.server.starting.listening import Server, url_of
+from holdfast.server.starting.observing import observing_of
 from holdfast.settings import parse_address
 
 if TYPE_CHECKING:
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.engine.build import SharedJournal
+    from holdfast.engine.engine import Engine
     from holdfast.server.access.auth import StaticTokens
     from holdfast.server.api import Api
     from holdfast.server.doors.lanes import Front, Lanes
@@ -93,22 +99,12 @@ class Clustered:
         clock, proxies = SystemClock(), Proxies(settings.trusted_proxies)
         me = peer_of(settings, listener, tls)
         self.node = Node(me)
-        self._forwarding = Forwarding(
-            self.node, settings, OPERATIONS, clock, proxies, local=FollowersHealth(self.node, STORAGE).answers()
-        )
-        tenures = Tenures(
-            settings,
-            static,
-            OPERATIONS,
-            engines=lambda journal: build_shared(
-                journal, limits_of(settings), clock=clock, version=__version__, archiving=archiving_of(settings)
-            ),
-            prepare=self._prepare,
-        )
+        self._meter = Meter(settings, clock)
+        self._forwarding = self._passing_on(clock, proxies)
         self._life = Life(
             self.node,
             journals=_journals_of(settings, me, clock) if journals is None else journals(me),
-            tenures=tenures.begin,
+            tenures=self._tenures(clock).begin,
             clock=clock,
             takeover_ms=settings.takeover_seconds * 1000,
             jitter_ms=lambda: drawn(JITTER_MS + 1),
@@ -116,12 +112,49 @@ class Clustered:
         )
         self._links = LinkServer(self.node, settings, new_secret, insecure=settings.link_insecure)
         self.server = Server(settings, tls, self, self._forwarding)
+        self._observing = observing_of(settings, clock, proxies, me.node)
         self._lanes = self.server.open_lanes(
-            self._forwarding.front(), clock, proxies, takes=self._take, takes_secured=self._take_secured
+            self._forwarding.front(),
+            clock,
+            proxies,
+            takes=self._take,
+            takes_secured=self._take_secured,
+            observe=self._observing.front,
         )
+        self._let_it_measure()
         security = Security(settings.link_ca_file, insecure=settings.link_insecure)
         self._linking = Linking(self.node, self._forwarding, self._lanes, new_secret, security)
         self._living: asyncio.Task[None] | None = None
+
+    def _passing_on(self, clock: SystemClock, proxies: Proxies) -> Forwarding:
+        """Return what answers while this node follows."""
+        local = FollowersHealth(self.node, STORAGE).answers()
+        local |= {b"/metrics": FollowersMetrics(self._meter, self._static).answer}
+        counters = self._meter.sources.counters
+        return Forwarding(self.node, self._settings, OPERATIONS, clock, proxies, local=local, counters=counters)
+
+    def _tenures(self, clock: SystemClock) -> Tenures:
+        """Return what begins a tenure. What one has measured, the next goes on with."""
+        settings, meter = self._settings, self._meter
+
+        def engine_on(journal: SharedJournal) -> Engine:
+            return build_shared(
+                journal,
+                limits_of(settings),
+                clock=clock,
+                version=__version__,
+                archiving=archiving_of(settings),
+                measures=meter.sources.measures,
+            )
+
+        return Tenures(settings, self._static, OPERATIONS, engines=engine_on, prepare=self._prepare, meter=meter)
+
+    def _let_it_measure(self) -> None:
+        """Say where the numbers are that a node of several has, whoever leads."""
+        sources = self._meter.sources
+        sources.stand(self._place)
+        sources.connections = lambda: len(self._lanes.connections)
+        sources.lines_left_out = lines_left_out
 
     def _take(self, lanes: Lanes) -> asyncio.BaseProtocol:
         return Doorkeeper(lanes, self._links)
@@ -133,14 +166,17 @@ class Clustered:
         """Serve until told to stop."""
         beside = [asyncio.create_task(_for_ever(self._linking.run)), asyncio.create_task(_for_ever(self._keep_front))]
         self._living = asyncio.create_task(_for_ever(self._life.run, unless=lambda: self._life.is_told_to_stop))
+        self._meter.start()
         try:
             await self.server.run(listener, greet)
         finally:
+            self._meter.stop()
             self._life.stop()
             await asyncio.wait({self._living})
             for task in beside:
                 task.cancel()
             await asyncio.wait(beside)
+            self._observing.close()
 
     # What a server asks of it.
 
@@ -149,6 +185,7 @@ class Clustered:
         tenure = self.node.tenure()
         if tenure is not None:
             tenure.api.tick()
+        self._meter.tick()
 
     async def end_waits(self) -> None:
         """Give the seat back: all who wait are answered, and another node can lead while connections are closed."""
@@ -157,6 +194,13 @@ class Clustered:
             # It may have to find out what became of its last write. Connections are not kept for that.
             await asyncio.wait({self._living}, timeout=self._settings.stop_timeout_seconds)
         self._links.end_all()
+
+    def _place(self) -> Place:
+        """Tell which place this node has among the others."""
+        tenure, leader = self.node.tenure(), self.node.leader()
+        seat = leader if tenure is None else tenure.seat
+        epoch = None if seat is None else seat.epoch
+        return Place(tenure is not None, epoch, self.node.is_linked, self.node.links)
 
     # Who answers.
 

@@ -129,9 +129,10 @@ class Server(uvicorn.Server):
         *,
         takes: Callable[[Lanes], asyncio.BaseProtocol] = Lane,
         takes_secured: Callable[[Lanes, Handshake], asyncio.BaseProtocol] | None = None,
+        observe: Callable[[Front], Front] | None = None,
     ) -> Lanes:
         """Let connections be ours. `takes` makes what takes a new one, `takes_secured` one whose TLS is ready."""
-        self._lanes = Lanes(front, self._settings, clock, proxies, self.server_state)
+        self._lanes = Lanes(front, self._settings, clock, proxies, self.server_state, observe=observe)
         self._takes, self._takes_secured = takes, takes_secured
         return self._lanes
 

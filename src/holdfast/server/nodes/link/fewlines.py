@@ -20,14 +20,15 @@ class FewLines:
         """None while nothing was written: a window begins with a line."""
         self._lines = self._left_out = 0
 
-    def warn(self, text: str, now_ms: int) -> None:
-        """Write a line, or count it if there were enough."""
+    def warn(self, text: str, now_ms: int, bug: Exception | None = None) -> None:
+        """Write a line, with the way to a bug if it is one; or count it if there were enough."""
         self.look(now_ms)
         if self._window_ends_ms is None:
             self._window_ends_ms = now_ms + WINDOW_MS
         if self._lines < LINES_MAX:
             self._lines += 1
-            log.warning("%s", text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}...")
+            shown = text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}..."
+            log.warning("%s", shown, exc_info=bug)
         else:
             self._left_out += 1
 

@@ -34,6 +34,7 @@ from holdfast.server.nodes.link.frames import (
     Over,
     Piece,
     Ping,
+    Recognised,
     ToFollower,
     Welcome,
     framed,
@@ -62,6 +63,11 @@ KEPT = (
     b"cookie",
     b"accept",
     b"last-event-id",
+    b"holdfast-comes-back",
+    b"sec-fetch-dest",
+    b"sec-fetch-mode",
+    b"sec-fetch-site",
+    b"x-holdfast-page",
 )
 """The fields of a head that go over the link: all that anybody looks at, there or in time to come."""
 
@@ -73,6 +79,9 @@ class Owner(Protocol):
 
     def answered(self, link: Link, pending: Pending, answer: Answered) -> None:
         """Take the whole answer to a request."""
+
+    def recognised(self, pending: Pending, principal: str) -> None:
+        """Know who asks, of a request that waits in line."""
 
     def begun(self, pending: Pending, begun: Begun) -> None:
         """Know that an answer in pieces has begun."""
@@ -150,6 +159,11 @@ class Link(Framed):
             return False
         return self._rests_until_ms == 0 or self.lanes.now_ms() >= self._rests_until_ms
 
+    @property
+    def leads(self) -> bool:
+        """Whether the other end leads, as far as it has said: a tenure that is over never comes back."""
+        return not self.is_over and self._rests_until_ms == 0
+
     def rest(self) -> None:
         """Ask nothing for a moment: the leader refuses."""
         self._rests_until_ms = self.lanes.now_ms() + REST_MS
@@ -201,6 +215,10 @@ class Link(Framed):
                 self._owner.answered(self, pending, frame)
         elif isinstance(frame, Begun | Piece | Over):
             self._take_in_pieces(frame)
+        elif isinstance(frame, Recognised):
+            waits = self._unanswered.get(frame.number)
+            if waits is not None:
+                self._owner.recognised(waits, frame.principal)
         elif isinstance(frame, Greeting) and self._handshake is not None:
             self.send(self._handshake.answer(frame))
             self._handshake = None

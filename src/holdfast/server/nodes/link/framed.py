@@ -62,6 +62,10 @@ class Framed(asyncio.Protocol):
         """Say why the link ends. What a stranger brings about is said where it cannot fill the log."""
         log.warning("a link with %s ends: %s", self.peer, why)
 
+    def complain_of_bug(self, bug: Exception) -> None:
+        """Say what nobody expected, with the way there."""
+        log.error("a bug ended a link with %s", self.peer, exc_info=bug)
+
     @property
     def must_not_read(self) -> bool:
         """Whether nothing more may be read for now, for another reason than that others have their turn."""
@@ -104,8 +108,8 @@ class Framed(asyncio.Protocol):
         except (BadFrameError, HandshakeError) as error:
             self.complain(str(error))
             self.end()
-        except Exception:
-            log.exception("a bug ended a link with %s", self.peer)
+        except Exception as bug:  # noqa: BLE001 - it is told, with the way there
+            self.complain_of_bug(bug)
             self.end()
         self.look_at_reading()
 

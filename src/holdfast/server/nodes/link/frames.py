@@ -11,7 +11,8 @@ that clients use. Then the follower and the leader prove to each other who they 
     follower ─► leader     Asked      a request, with a number that is never used again on this link
                            More       so many more bytes of a stream may come
                            Gone       nobody waits for the answer to this number any more
-    leader ─► follower     Answered   the whole answer to a number
+    leader ─► follower     Recognised who asks, of a request that waits in line: its answer may be long in coming
+                           Answered   the whole answer to a number
                            Begun, Piece …, Over     an answer in pieces: a stream
     both                   Ping       we are still here
 
@@ -150,8 +151,15 @@ class Over(_Frame, tag=12):
     is_whole: bool
 
 
+class Recognised(_Frame, tag=13):
+    """Who asks, of a request that waits in line. The answer says it too, but that may take nearly a minute."""
+
+    number: int
+    principal: str
+
+
 ToLeader: TypeAlias = Hello | Proof | Ping | Asked | More | Gone
-ToFollower: TypeAlias = Greeting | Welcome | Ping | Answered | Begun | Piece | Over
+ToFollower: TypeAlias = Greeting | Welcome | Ping | Answered | Begun | Piece | Over | Recognised
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -199,7 +207,7 @@ class Decoder:
         self._at = ends
         try:
             return self._decode(memoryview(data)[begins:ends])
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadFrameError(f"a frame cannot be read: {error}") from error
 
     def _gather(self) -> bool:

@@ -23,6 +23,7 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from holdfast.server.access.cookies import shown_in
 from holdfast.server.doors.exchange import LARGE_BYTES
 from holdfast.server.doors.lanes import LONG_SECONDS
 from holdfast.server.doors.request import Request
@@ -42,11 +43,13 @@ from holdfast.server.nodes.link.frames import (
     More,
     Ping,
     Proof,
+    Recognised,
     ToLeader,
     Welcome,
 )
 from holdfast.server.nodes.link.handshake import Bond, LeadersHandshake
 from holdfast.server.nodes.link.streams import LeadersStream
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 
@@ -188,6 +191,14 @@ class LinkEnd(Framed):
         else:
             self._server.lines.warn(f"a link from {self.peer} is refused: {why}", self.lanes.now_ms())
 
+    def complain_of_bug(self, bug: Exception) -> None:
+        """Say what nobody expected; a stranger that found it can bring it about again and again."""
+        if self.is_known:
+            super().complain_of_bug(bug)
+        else:
+            text = f"a bug ended a link from {self.peer} that had proved nothing"
+            self._server.lines.warn(text, self.lanes.now_ms(), bug)
+
     def check_time(self) -> None:
         """Called every second."""
         self._server.lines.look(self.lanes.now_ms())
@@ -214,6 +225,7 @@ class LinkEnd(Framed):
     def lost(self) -> None:
         """Know that it is over: all who wait over it are gone."""
         self.lanes.remove(self)
+        self.lanes.let_go(self)
         self._server.remove(self)
         asked, self._asked = self._asked, {}
         streams, self._streams = self._streams, {}
@@ -273,6 +285,9 @@ class LinkEnd(Framed):
             raise BadFrameError(f"the number {frame.number} was used before")
         self._last_number = frame.number
         said = frame.headers.get
+        authorization = said(b"authorization")
+        if authorization is None and b"cookie" in frame.headers:
+            authorization = shown_in(frame.headers)
         request = Linked(
             frame.method,
             frame.path,
@@ -281,11 +296,12 @@ class LinkEnd(Framed):
             frame.body,
             frame.client,
             None,
-            said(b"authorization"),
+            authorization,
             said(b"content-type"),
             said(b"idempotency-key"),
             frame.request_id,
             held_ms=frame.held_ms,
+            scheme=frame.scheme,
             number=frame.number,
         )
         is_one_too_many = len(self._asked) >= ASKED_MAX
@@ -299,12 +315,23 @@ class LinkEnd(Framed):
             self._streams[frame.number] = LeadersStream(self, frame.number, request, frame.scheme)
         lanes = self.lanes
         who = self._principals.get(request.authorization)
-        if (lanes.debtors and lanes.is_in_debt(who or (frame.client,))) or (
+        if who is not None and len(frame.body) > SMALL_BODY_BYTES and not self._may_keep(request, who):
+            return
+        if (lanes.debtors and lanes.must_stand_behind(who or (frame.client,))) or (
             frame.in_pieces and len(frame.body) > LARGE_BYTES
         ):
             lanes.put_behind(_Later(self, request), debtor=who or "")
         else:
             self.begin(request)
+
+    def _may_keep(self, request: Linked, who: str) -> bool:
+        """Count a large body, or refuse it. Not with 429: another copy of it may have been decided."""
+        try:
+            self.lanes.receiving.take(self, request, who, len(request.body))
+        except Problem as problem:
+            self._refuse(request, "overloaded", problem.details)
+            return False
+        return True
 
     def begin(self, request: Linked) -> None:
         """Let a request be answered."""
@@ -325,6 +352,8 @@ class LinkEnd(Framed):
         tenure.routes.handle(request, self._reply)
         if (took_seconds := lanes.read_seconds() - began) >= LONG_SECONDS:
             lanes.charge(request.principal or (request.peer,), took_seconds)
+        if request.on_disconnect is not None and request.principal is not None and request.number in self._asked:
+            self.send(Recognised(request.number, request.principal))
 
     def _knows(self, principal: str) -> None:
         """Know who asks what is handled now: nothing else is, until that returns."""
@@ -343,6 +372,8 @@ class LinkEnd(Framed):
 
     def _run(self, stream: LeadersStream, request: Linked, tenure: Tenure) -> None:
         request.on_known = partial(self._recognise, request)
+        # It is read in the next turn, and not kept.
+        self.lanes.receiving.free(request)
         task = self.loop.create_task(stream.run(tenure.door))
         self.lanes.tasks.add(task)
         task.add_done_callback(partial(self._ran, request.number))
@@ -361,6 +392,8 @@ class LinkEnd(Framed):
             stream.leave()
         elif request is not None:
             _tell_gone(request)
+        if request is not None:
+            self.lanes.receiving.free(request)
         self._end_if_done()
 
     # What goes out.
@@ -371,6 +404,10 @@ class LinkEnd(Framed):
             return
         # It may be in a circle with the place that it waited at.
         request.on_disconnect = None
+        if self.lanes.receiving.kept:
+            self.lanes.receiving.free(request)
+        if len(body) > LARGE_BYTES:
+            self.lanes.charge_answer(request.principal or (request.peer,), len(body))
         if (
             len(body) > LARGE_ANSWER_BYTES
             and request.method in _SAFE

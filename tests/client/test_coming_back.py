@@ -1,0 +1,60 @@
+"""W2: a wait is several requests. Between two of them it is there, and nobody overtakes it; in both clients."""
+
+from __future__ import annotations
+
+import threading
+
+from holdfast import Place
+from holdfast.client.flows.claiming import claim
+from holdfast.client.values.options import Wanted
+from tests.client.both import Either
+from tests.client.driving import POLICY, World, acquired, after, lock, scripted
+from tests.client.driving import waiting as told_to_wait
+from tests.client.test_absence import line
+from tests.support.api import Api
+from tests.support.pending import waiting
+
+
+def test_who_watches_is_not_overtaken(either: Either, operator: Api, job: str) -> None:
+    """W1, W2: a job that is given back while the first in line is being told its place is the first's."""
+    lease_id = operator.acquired(job, owner="ana", ttl_seconds=600)["lease_id"]
+    is_told, may_go_on = threading.Event(), threading.Event()
+
+    def hear(_: Place) -> None:
+        is_told.set()
+        may_go_on.wait(20)
+
+    granted: list[int] = []
+    first = threading.Thread(target=lambda: granted.append(either.claim_job(job, "first", wait=60, on_wait=hear).token))
+    first.start()
+    assert is_told.wait(20), "its first request is over"
+    second = waiting(operator, job, owner="second")
+    operator.release(job, lease_id)
+    may_go_on.set()
+    first.join(20)
+    assert granted, "the first in line has it"
+    operator.revoke(job, reason="the next one has its turn")
+    assert second.json()["fencing_token"] > granted[0]
+    second.close()
+
+
+def test_all_but_the_last_say_that_they_come_back() -> None:
+    """W2: the last request of a wait does not say that another follows, nor does one that gives up."""
+    world = World(line(70))
+    world.run(claim("j", Wanted(ttl=60, owner="o", wait=80, on_wait=lambda _: None), POLICY))
+    claims = [request for request in world.sent if request.method == "POST"]
+    assert len(claims) > 3 and all(request.comes_back for request in claims)
+    world = World(line(70))
+    world.run(claim("j", Wanted(ttl=60, owner="o", wait=75), POLICY))
+    said = [request.comes_back for request in world.sent if request.method == "POST"]
+    assert said[-1] is False and all(said[:-1])
+
+
+def test_server_that_stops_is_left_at_once() -> None:
+    """W2: who is sent away early, after waits that lasted, asks again first, without a look or a rest."""
+    answers = scripted(after(0.1, told_to_wait(2)), lock(), after(1, told_to_wait(1)), acquired())
+    world = World(answers)
+    places: list[Place] = []
+    world.run(claim("j", Wanted(ttl=60, owner="o", wait=80, on_wait=places.append), POLICY))
+    assert [request.method for request in world.sent] == ["POST", "GET", "POST", "POST"]
+    assert world.rests == [] and [place.position for place in places] == [2]

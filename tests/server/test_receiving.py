@@ -1,0 +1,96 @@
+"""Large bodies that are not answered yet are bounded for each user, however many connections it has."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+
+import pytest
+
+from holdfast.server import receiving
+from holdfast.server.doors.request import Request, request_from
+from holdfast.server.receiving import Receiving
+from holdfast.wire.problems import Problem
+from tests.load.crowd import rss_bytes
+from tests.support import callers
+from tests.support.api import Api
+from tests.support.pending import payload
+from tests.support.server import ServerProcess
+
+MIB = 2**20
+BODY_BYTES = 1_500_000
+
+
+def _request() -> Request:
+    return request_from(b"POST", b"/claims", b"", {}, b"")
+
+
+def _refused(kept: Receiving, who: str, size: int) -> str:
+    with pytest.raises(Problem) as told:
+        kept.take(object(), _request(), who, size)
+    return told.value.code
+
+
+def test_each_user_has_a_bound_and_all_together() -> None:
+    """The budget is a user's own; the last of what all may have is for those who have little."""
+    kept = Receiving()
+    for _ in range(32):
+        kept.take("line", _request(), "ana", MIB)
+    assert _refused(kept, "ana", MIB) == "quota_exceeded"
+    for number in range(160):
+        kept.take(number, _request(), f"user {number // 32}", MIB)
+    assert kept.bytes == receiving.ALL_BYTES_MAX - receiving.SPARE_BYTES
+    assert _refused(kept, "user 7", receiving.LITTLE_BYTES + 1) == "overloaded"
+    for number in range(16):
+        kept.take(number, _request(), f"small {number}", receiving.LITTLE_BYTES)
+    assert _refused(kept, "one more", MIB) == "overloaded"
+
+
+def test_what_is_answered_or_lost_counts_no_more() -> None:
+    """A body is free once, by its answer or with its connection; a single one may be as large as its route takes."""
+    kept, first, second = Receiving(), _request(), _request()
+    kept.take("line", first, "ana", 2 * receiving.USER_BYTES_MAX)
+    kept.free(first)
+    kept.free(first)
+    kept.take("line", first, "ana", MIB)
+    kept.take("line", second, "ana", MIB)
+    kept.free(first)
+    assert kept.bytes == MIB
+    kept.drop("line")
+    kept.drop("line")
+    assert kept.bytes == 0 and not kept.kept and not kept._on and not kept._has
+
+
+@pytest.mark.parametrize("fast_lane", [True, False], ids=["lane", "asgi"])
+def test_bodies_that_are_held_back_are_bounded_for_one_user(tmp_path: Path, fast_lane: bool) -> None:
+    """House rule 10: of bodies that lack their last byte one user may have 32 MiB, and nobody else is touched by it."""
+    sent = payload("/claims", callers.ALICE, {"any": ["a" * BODY_BYTES]})[:-1]
+    settings = {"fast_lane": fast_lane}
+    with (
+        ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS, settings=settings) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        bob = Api.of(server, callers.BOB)
+        assert bob.acquired("first")
+        before = rss_bytes(server.pid)
+        told: list[bytes] = []
+        socks = [stack.enter_context(socket.socket()) for _ in range(60)]
+        for sock in socks:
+            sock.settimeout(20)
+            sock.connect((server.host, server.port))
+            with contextlib.suppress(ConnectionError):
+                sock.sendall(sent)
+        bob.acquired("meanwhile")
+        for sock in socks:
+            sock.settimeout(0.05)
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                told.append(sock.recv(65_536))
+        assert rss_bytes(server.pid) - before < 60 * MIB
+        assert len(told) >= 60 - receiving.USER_BYTES_MAX // BODY_BYTES
+        assert all(answer.startswith(b"HTTP/1.1 429 ") and b"quota_exceeded" in answer for answer in told)
+        large = {"any": [f"{'x' * 60}/{number}" for number in range(500)], "ttl_seconds": 60}
+        assert bob.post("/claims", large).status == 200
+        for sock in socks:
+            sock.close()
+        assert Api.of(server, callers.ALICE).post("/claims", large).status == 200
