@@ -134,6 +134,7 @@ def test_found_file_may_not_say_who_gets_in(row: Setting, tmp_path: Path) -> Non
         "advertise": "http://1.1.1.1",
         "store_schema": "one",
         "link_insecure": "True",
+        "metrics_open": "True",
     }
     value = special.get(row.name, "1.1.1.1:1")
     file.write_text(f"{row.name} = {value.lower() if row.kind == 'switch' else repr(value)}\n")

@@ -1,15 +1,22 @@
-"""One server per file, callers with fixed tokens, and a fresh name per test."""
+"""One server per file, callers with fixed tokens, and a fresh name per test.
+
+With `HOLDFAST_THROUGH=follower` each file asks a node that follows, and another one on the same PostgreSQL answers.
+What holds of one server must hold of several, whichever is asked. `make prove` ends with that.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.nodes.cluster import Cluster
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
+from tests.support.postgres import running
 from tests.support.raw import facts
 from tests.support.server import ServerProcess
 
@@ -20,10 +27,37 @@ def server_settings() -> dict[str, object]:
     return {}
 
 
+@pytest.fixture(scope="session")
+def store_of_nodes() -> Iterator[str | None]:
+    """The store of the nodes that are asked; None if each file has a server of its own."""
+    if os.environ.get("HOLDFAST_THROUGH") != "follower":
+        yield None
+        return
+    with running("through") as postgres:
+        yield postgres.url
+
+
+@pytest.fixture
+def one_server(store_of_nodes: str | None) -> None:
+    """For a test of what is so on one server, and otherwise on several."""
+    if store_of_nodes is not None:
+        pytest.skip("this is about a server on a directory")
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, server_settings: dict[str, object]) -> Iterator[ServerProcess]:
-    """The server of this file, on a data directory of its own."""
-    data = tmp_path_factory.mktemp("server") / "data"
+def server(
+    tmp_path_factory: pytest.TempPathFactory, server_settings: dict[str, object], store_of_nodes: str | None
+) -> Iterator[ServerProcess]:
+    """The server of this file, on a data directory of its own; or a node that follows."""
+    folder = tmp_path_factory.mktemp("server")
+    if store_of_nodes is not None:
+        if server_settings.get("fast_lane") is False:
+            pytest.skip("nodes have no other door than the lane")
+        with Cluster(folder, store_of_nodes, tokens=callers.TOKENS, nodes=2, settings=server_settings) as both:
+            both.all_ready()
+            yield both.followers(both.leader())[0].server
+        return
+    data = folder / "data"
     with ServerProcess.start(data, settings=server_settings, tokens=callers.TOKENS) as process:
         yield process
         assert process.is_running(), f"the server ended during the tests; it printed:\n{process.log}"

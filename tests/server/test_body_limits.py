@@ -78,7 +78,7 @@ LARGEST = {
         "/locks/{name}/renew": {"lease_id": ID, "ttl_seconds": 2**32 - 1, "keep_ttl": False}
         | {"note": WORDS, "metadata": WORDS},
         "/locks/{name}/release": {"lease_id": ID, "outcome": "done", "remember_seconds": 2**32 - 1, "result": WORDS},
-        "/locks/{name}/transfer": {"lease_id": ID, "to_owner": OWNER, "ttl_seconds": 2**32 - 1},
+        "/locks/{name}/transfer": {"lease_id": ID, "to_owner": OWNER, "ttl_seconds": 2**32 - 1, "reason": WORDS},
         "/locks/{name}/check": {"fencing_token": 2**53 - 1},
         "/locks/{name}/revoke": {"reason": WORDS},
         "/locks/{name}/reopen": {"reason": WORDS},

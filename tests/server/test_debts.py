@@ -84,7 +84,7 @@ def test_large_bodies_of_streams_are_read_one_in_a_turn() -> None:
         connection: Any = SimpleNamespace(loop=loop, known_as=None, go_on=lambda: None)
         tasks = []
         for size in [LARGE_BYTES + 1] * SESSIONS + [LARGE_BYTES]:
-            exchange = Exchange(connection, request_from(b"", b"", b"", {}, b""), backlog.put_behind)
+            exchange = Exchange(connection, request_from(b"", b"", b"", {}, b""), backlog.put_behind, lambda _: None)
             exchange.put(b"x" * size)
             exchange.end_body()
             tasks.append(asyncio.create_task(exchange._receive()))

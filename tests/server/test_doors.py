@@ -221,12 +221,13 @@ def test_a_watch_passes_both_doors(doors: tuple[ServerProcess, ServerProcess]) -
 
 
 def test_every_described_operation_is_answered(doors: tuple[ServerProcess, ServerProcess]) -> None:
-    """Every operation of the table is described, and every one that is described is answered through both doors."""
+    """Every operation of the API is described, and every one that is described is answered through both doors."""
     for server in doors:
         client = Client(server.host, server.port, None)
         paths = client.get("/openapi.json").json()["paths"]
         described = {(method.upper(), path) for path, methods in paths.items() for method in methods}
-        assert described == {(operation.method, operation.path) for operation in OPERATIONS}
+        assert described == {(row.method, row.path) for row in OPERATIONS if row.in_documents}
+        assert all(row.in_documents or row.path.startswith("/ui/") for row in OPERATIONS)
         for method, path in described:
             at = path.replace("{name}", "n").replace("{id}", NOBODY)
             answer = client.request("HEAD" if method == "GET" else method, at)

@@ -1,9 +1,11 @@
-"""A search in the history ends with the one who asked for it."""
+"""A look that takes its time ends with the one who asked for it."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+
+import pytest
 
 from holdfast import __version__
 from holdfast.core.values import Limits
@@ -14,7 +16,7 @@ from holdfast.journal.memory import MemoryJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
-from holdfast.server.doors.request import request_from
+from holdfast.server.doors.request import Request, request_from
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
@@ -51,10 +53,42 @@ def test_a_search_ends_with_its_caller(tmp_path: Path) -> None:
         answers: list[int] = []
         routes.handle(request, lambda _request, status, _body, _headers: answers.append(status))
         await asyncio.wait_for(journal.began.wait(), 10)
-        assert request.on_disconnect is not None
-        request.on_disconnect()
+        assert request.on_lost is not None
+        request.on_lost()
         await asyncio.wait_for(journal.ended.wait(), 10)
         assert answers == []
+        await engine.stop()
+
+    asyncio.run(scene())
+
+
+LOOKS = (b"/locks", b"/sessions", b"/tokens", b"/", b"/ui/rows", b"/ui/waits", b"/ui/sessions")
+
+
+@pytest.mark.parametrize("path", LOOKS)
+def test_a_long_look_ends_with_its_caller(tmp_path: Path, path: bytes) -> None:
+    """Whoever hangs up leaves nothing behind that the lists and pages of others would have to wait for."""
+
+    async def scene() -> None:
+        engine = Engine(MemoryJournal(), Limits(), clock=SystemClock(), version=__version__)
+        await engine.start()
+        auth = Auth(StaticTokens([f"ops:{callers.OPERATOR}:read+claim+admin"]), AuthorityKey(b"k" * 32))
+        routes = Routes(Api(engine, auth, Settings(data=tmp_path)), OPERATIONS)
+        headers = {b"authorization": b"Bearer " + callers.OPERATOR.encode(), b"host": b"127.0.0.1"}
+        answered: asyncio.Queue[Request] = asyncio.Queue()
+
+        def ask() -> Request:
+            request = request_from(b"GET", path, b"", headers, b"")
+            routes.handle(request, lambda request, _status, _body, _headers: answered.put_nowait(request))
+            return request
+
+        first = ask()
+        assert await asyncio.wait_for(answered.get(), 10) is first
+        leaves = ask()
+        assert leaves.on_lost is not None
+        leaves.on_lost()
+        last = ask()
+        assert await asyncio.wait_for(answered.get(), 10) is last, "and the one who left was not waited for"
         await engine.stop()
 
     asyncio.run(scene())

@@ -14,17 +14,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.core.commands import KeepSession
 from holdfast.core.names import BadNameError, parse_name
+from holdfast.core.refusals import Deadlock
 from holdfast.engine.build import DeposedError, JournalError
 from holdfast.engine.replies import NotLeader
 from holdfast.server import render
 from holdfast.server.access.auth import OWN_CLAIM_ONLY, WrongTokenError
 from holdfast.server.access.claimsecrets import is_own, was_own
 from holdfast.server.access.lastused import TokenUses
+from holdfast.server.access.origins import Origins
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusallog import RefusalLog
 from holdfast.server.access.wrongtokens import WrongTokens
-from holdfast.server.operations.call import Counters
+from holdfast.server.metrics.meter import Meter
 from holdfast.server.operations.turns import Turns
+from holdfast.server.pages.views.recent import Recent
+from holdfast.server.streams.board import Board
 from holdfast.server.streams.frames import Frames
 from holdfast.server.streams.limit import OpenStreams
 from holdfast.wire.problems import Problem
@@ -56,24 +60,36 @@ log = logging.getLogger("holdfast.server")
 class Api:
     """What the handlers share."""
 
-    def __init__(self, engine: Engine, auth: Auth, settings: Settings) -> None:
+    def __init__(self, engine: Engine, auth: Auth, settings: Settings, meter: Meter | None = None) -> None:
+        """`meter` is that of the process, if it has one already."""
         self.engine = engine
         self.auth = auth
         self.settings = settings
         self.knows_revoked = settings.reentrant != "holder"
         """Whether callers are told the code `revoked`: not by the setting that restores OctoStore's rule."""
-        self.counters = Counters()
+        self.meter = meter or Meter(settings, engine.clock, engine.measures)
+        self.counters = self.meter.sources.counters
         self._turns = Turns()
         self.streams = OpenStreams(settings.watches_per_principal_max)
         self.followers = OpenStreams(settings.followers_per_principal_max, "followers")
         self.followed: dict[str, Followed] = {}
         """What is followed on the streams of `POST /leases/follow`, by their ids."""
         self.frames = Frames()
+        self.live = Board(engine)
+        self.pages = OpenStreams(settings.watches_per_principal_max)
+        """Streams of the operators' page: they neither take from the watches of a token nor give to them."""
         self.proxies = Proxies(settings.trusted_proxies)
+        self.origins = Origins(settings, self.proxies, auth.key)
         self._wrong_tokens = WrongTokens(settings.wrong_tokens_per_minute_max)
         self._refusal_log = RefusalLog()
+        self.circles: Recent[tuple[str, ...]] = Recent(engine.clock.wall_ms())
+        """Waits that were refused because they would never have ended: the path of each."""
+        self.ended_tokens: Recent[str] = Recent(engine.clock.wall_ms())
+        """Access tokens that were revoked, by name."""
         self.token_uses = TokenUses(engine, auth.static)
         self._seen = self.token_uses.seen
+        streams = {"watches": self.streams, "followers": self.followers, "pages": self.pages}
+        self.meter.sources.serve(engine, streams, len(auth.static.callers))
         self.started_ms = engine.clock.monotonic_ms()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -96,6 +112,8 @@ class Api:
             except WrongTokenError:
                 self._count_wrong_token(request)
                 raise
+            if caller.cookie is not None:
+                self.origins.check(request, caller)
         if request.on_known is not None:
             request.on_known(caller.principal)
         request.is_known = True
@@ -196,12 +214,22 @@ class Api:
 
     def refusal_of(self, call: Call, outcome: object) -> Answered:
         """Put what was decided against a call into a reply, and log it if somebody was not let in."""
+        if type(outcome) is Deadlock:
+            self.note_circle(call, outcome)
         problem = render.problem(outcome, call.caller.prefix, knows_revoked=self.knows_revoked)
+        self.counters.refuse(problem.code)
         self._log_refusal(problem, call.request, call.caller)
         return call.refusal(problem, call.request)
 
+    def note_circle(self, call: Call, refused: Deadlock) -> None:
+        """Keep for a while that a wait was refused, for operators: no record says so."""
+        clock = self.engine.clock
+        principal = call.caller.principal
+        self.circles.note(refused.path, principal, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms())
+
     def bug_in(self, call: Call, error: Exception) -> Answered:
         """Log a bug, and put into a reply that there was one."""
+        self.counters.refuse("internal_error")
         log.error("a bug while answering %s", call.request.request_id, exc_info=error)
         return render.envelope(Problem("internal_error", BUG), call.request)
 
@@ -211,6 +239,7 @@ class Api:
 
     def refuse(self, problem: Problem, refusal: Envelope, request: Request, reply: Reply) -> None:
         """Refuse; if the refusal rests on the state, not before that is durable."""
+        self.counters.refuse(problem.code)
         self._log_refusal(problem, request)
         answered = refusal(problem, request)
         if not request.rests_on_state:
@@ -222,8 +251,11 @@ class Api:
 
         self.engine.read(lambda _state, _now: None, answer)
 
-    def answer_later(self, call: Call, look: Callable[[], Coroutine[Any, Any, Answered]]) -> asyncio.Task[None]:
-        """Answer with what is found by a look that takes its time: at the journal, or at much, a slice at a time."""
+    def answer_later(self, call: Call, look: Callable[[], Coroutine[Any, Any, Answered]]) -> None:
+        """Answer with what is found by a look that takes its time: at the journal, or at much, a slice at a time.
+
+        Whoever hangs up does not want it any more: it ends then, and the others need not wait for it.
+        """
 
         async def answer() -> None:
             try:
@@ -241,7 +273,11 @@ class Api:
         task = asyncio.get_running_loop().create_task(answer())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
+        call.request.on_lost = partial(_cancel, task)
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
 
 
 def _ignore(outcome: object, now: Moment) -> None:

@@ -7,8 +7,8 @@ from the first that has one: `--set name=value` (`--listen` and others), `HOLDFA
 from holdfast.settings.addresses import STORE_SCHEMES, parse_address, parse_hosts, parse_networks, parse_url
 from holdfast.settings.loading import Loaded, load, unknown_variables
 from holdfast.settings.page import as_markdown
-from holdfast.settings.setting import Setting
-from holdfast.settings.table import NAMES, TABLE, About, Settings, default_data
+from holdfast.settings.setting import About, Setting
+from holdfast.settings.table import NAMES, TABLE, Settings, default_data
 
 __all__ = [
     "About",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.settings.table import NUMBER_MAX, TABLE
+from holdfast.settings.setting import NUMBER_MAX
+from holdfast.settings.table import TABLE
 
 
 def as_markdown() -> str:

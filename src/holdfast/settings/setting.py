@@ -14,8 +14,28 @@ from holdfast.errors import SettingsError
 
 PREFIX = "HOLDFAST_"
 
+NUMBER_MAX = 1_000_000_000
+
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _NUMBER = re.compile(r"-?[0-9]+(_[0-9]+)*")
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a field of `Settings` cannot say by its type and default."""
+
+    help: str
+    unit: str = ""
+    minimum: int = 0
+    maximum: int = NUMBER_MAX
+    secret: bool = False
+    default: str = ""
+    """How the docs write a default that depends on the machine."""
+    named_file_only: bool = False
+    """Whether a file that nobody named may not set it, although it is a number, a switch or one of some words."""
+    also: str = ""
+    """A second name, which the file and the command line take as well: what another program calls it."""
+    read: Callable[[str], object] | None = None
+    """Reads a text that is more than any text; raises `ValueError` for what it cannot read."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,27 +20,7 @@ from holdfast.settings.addresses import (
     parse_store,
     parse_url,
 )
-from holdfast.settings.setting import Setting
-
-NUMBER_MAX = 1_000_000_000
-
-
-class About(msgspec.Struct, frozen=True):
-    """What a field of `Settings` cannot say by its type and default."""
-
-    help: str
-    unit: str = ""
-    minimum: int = 0
-    maximum: int = NUMBER_MAX
-    secret: bool = False
-    default: str = ""
-    """How the docs write a default that depends on the machine."""
-    named_file_only: bool = False
-    """Whether a file that nobody named may not set it, although it is a number, a switch or one of some words."""
-    also: str = ""
-    """A second name, which the file and the command line take as well: what another program calls it."""
-    read: Callable[[str], object] | None = None
-    """Reads a text that is more than any text; raises `ValueError` for what it cannot read."""
+from holdfast.settings.setting import About, Setting
 
 
 def _default_data() -> Path:
@@ -81,8 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_proxies: Annotated[
         str,
         About(
-            "The proxies whose `X-Forwarded-For` is believed, which says who asks, and `X-Forwarded-Proto`, which is"
-            " the scheme for mounted applications.",
+            "The proxies whose `X-Forwarded-For` is believed, which says who asks, and `X-Forwarded-Proto`, which"
+            " says whether the page's cookie is for https alone.",
             unit="IP addresses and networks, separated by commas",
             read=parse_networks,
         ),
@@ -377,6 +357,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         About("How log lines are written: `auto` is `human` on a terminal and `json` elsewhere."),
     ] = "auto"
     log_requests: Annotated[bool, About("Whether every request gets a log line; secrets never do.")] = False
+    metrics_open: Annotated[
+        bool,
+        About("Whether anybody may read `/metrics`; else an access token with `read` can.", named_file_only=True),
+    ] = False
+    log_events: Annotated[
+        bool, About("Whether every grant and every end of a lease gets a log line, once it is durable.")
+    ] = False
+    traces: Annotated[
+        bool,
+        About(
+            "Whether every request is a span of OpenTelemetry. It needs the extra `otel`; where spans are sent, and how"
+            " many, is said by its own variables, as `OTEL_EXPORTER_OTLP_ENDPOINT`."
+        ),
+    ] = False
 
     def __repr__(self) -> str:
         """Show everything but secrets."""

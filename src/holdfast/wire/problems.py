@@ -28,6 +28,7 @@ KINDS: dict[str, Kind] = {
     "lease_not_current": Kind(404, "Lease is not current"),
     "not_found": Kind(404, "Resource not found"),
     "session_expired": Kind(410, "Session expired"),
+    "history_not_kept": Kind(410, "History not kept"),
     "conflict": Kind(409, "Conflict"),
     "capacity_exceeded": Kind(409, "Capacity exceeded"),
     "quota_exceeded": Kind(429, "Quota exceeded"),

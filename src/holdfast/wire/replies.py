@@ -20,7 +20,7 @@ class _Shown(msgspec.Struct, kw_only=True, gc=False):
     """Only if `owner` is null: what people are shown instead, `(access token ci-runner, issue=1842)`."""
 
 
-class _ShownClaim(_Shown, kw_only=True, gc=False):
+class ShownClaim(_Shown, kw_only=True, gc=False):
     """What is shown of somebody's claim wherever it is shown; it stands behind all else."""
 
     labels: Labels | UnsetType = UNSET
@@ -58,7 +58,7 @@ class AcquiredReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"
     """What the claim is marked with; left out if it has none."""
 
 
-class HeldReply(_ShownClaim, gc=False, tag_field="status", tag="held"):
+class HeldReply(ShownClaim, gc=False, tag_field="status", tag="held"):
     """Somebody else owns the name."""
 
     holder_id: Uuid
@@ -123,7 +123,7 @@ class ClaimsReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"):
     waited_ms: Millis
 
 
-class HeldName(_ShownClaim, gc=False):
+class HeldName(ShownClaim, gc=False):
     """One of the names that could not be had."""
 
     name: str
@@ -156,7 +156,7 @@ class CheckReply(msgspec.Struct, gc=False):
     """That of the live lease, if there is one."""
 
 
-class HappenedReply(_ShownClaim, gc=False):
+class HappenedReply(ShownClaim, gc=False):
     """Something that happened to a name."""
 
     seq: int
@@ -256,7 +256,7 @@ class RenewedReply(msgspec.Struct, gc=False):
     expires_in_ms: Millis
 
 
-class LockReply(_ShownClaim, gc=False, omit_defaults=True):
+class LockReply(ShownClaim, gc=False, omit_defaults=True):
     """What is known of a name."""
 
     name: str

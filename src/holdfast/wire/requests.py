@@ -99,6 +99,8 @@ class TransferBody(_Body):
     to_owner: str
     ttl_seconds: U32 | None = None
     """The new lease's ttl; the old one's if absent."""
+    reason: str | UnsetType | None = UNSET
+    """The old owner is told, and the history keeps it."""
 
 
 class ClaimSecretBody(_Body):

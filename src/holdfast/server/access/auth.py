@@ -1,4 +1,4 @@
-"""Who asks: bearer tokens from the settings, from the journal, and the secrets of sessions.
+"""Who asks: bearer tokens from the settings, from the journal, the secrets of sessions, and the cookie of the page.
 
 What is known of a token is read from the engine's state at each request, so that a revoked one is out at once.
 """
@@ -20,6 +20,7 @@ from holdfast.server.access.claimsecrets import (
     claim_secret,
     was_ours,
 )
+from holdfast.server.access.cookies import COOKIE, Cookie, cookie_in, is_ours, is_right
 from holdfast.server.access.secrets import (
     SECRET_CHARS_MAX,
     SESSION_PREFIX,
@@ -81,12 +82,16 @@ class Caller(msgspec.Struct, frozen=True):
     """Of the token that the principal has now: the secrets of its sessions depend on it (S5)."""
     claim: ClaimId | None = None
     """The claim whose secret was used. Its scopes are those of `own_scope`, and it always has a prefix."""
+    cookie: Cookie | None = None
+    """The cookie of the page, if that was used (`origins` says what else such a one must show)."""
 
     @property
     def secret(self) -> str | None:
         """What was shown in place of the token itself, for people; None if it was the token."""
         if self.claim is not None:
             return "a claim's secret"
+        if self.cookie is not None:
+            return "signed in at the page"
         return None if self.session is None else "a session's secret"
 
     @property
@@ -223,6 +228,8 @@ class Auth:
             caller = self._seen_before(run, state, wall_ms)
             if caller is not None:
                 return caller
+        if authorization is not None and authorization.startswith(COOKIE):
+            return self._by_cookie(authorization[len(COOKIE) :].decode("latin-1"), state, wall_ms)
         if authorization is None or not authorization.startswith(_BEARER):
             text = "Send the header 'Authorization: Bearer ACCESS_TOKEN', with the first word written so."
             raise Problem("authentication_required", text)
@@ -318,6 +325,21 @@ class Auth:
         scopes = frozenset(own_scope(scope) for scope in owner.scopes)
         # The prefix makes `Api.name_for` look closer at each name: no other caller pays for that.
         return Caller(owner.principal, scopes, owner.prefix or "", digest=owner.digest, claim=claim)
+
+    def _by_cookie(self, shown: str, state: State, wall_ms: int) -> Caller:
+        """Return who signed in. A cookie that is none of ours is no guess at one: it may be another server's."""
+        said = ((value, cookie_in(value)) for value in shown.split(" "))
+        ours = ((value, cookie) for value, cookie in said if cookie is not None and is_ours(self.key, value, cookie))
+        value, cookie = next(ours, ("", None))
+        if cookie is None:
+            raise Problem("authentication_required", "Nobody is signed in: the cookie is none of this server's.")
+        owner = self._by_principal(cookie.principal, state, wall_ms)
+        if owner is None or not is_right(self.key, value, cookie, owner.digest):
+            text = "You are signed out: the access token of your sign-in was revoked, replaced or has expired."
+            raise Problem("authentication_required", text)
+        if cookie.is_over(wall_ms):
+            raise Problem("authentication_required", "You are signed out: your sign-in was not used for 12 hours.")
+        return msgspec.structs.replace(owner, cookie=cookie)
 
     def _by_principal(self, principal: str, state: State, wall_ms: int) -> Caller | None:
         caller = self.static.of(principal)

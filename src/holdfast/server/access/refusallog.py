@@ -15,10 +15,10 @@ our secrets was put there by mistake, and is not shown either.
 from __future__ import annotations
 
 import logging
-import re
 from typing import TYPE_CHECKING
 
 from holdfast.server.access.wrongtokens import place_of
+from holdfast.server.logs.lines import shown_path
 
 if TYPE_CHECKING:
     from holdfast.server.access.proxies import Address
@@ -36,7 +36,6 @@ SOURCES_TOLD_MAX = 3
 PATH_CHARS_MAX = 80
 """A character may be six in the log, so this bounds the bytes of a line."""
 _METHOD_CHARS_MAX = 16
-_SECRET = re.compile(r"hold[a-z]?_[A-Za-z0-9_-]+")
 
 log = logging.getLogger("holdfast.server")
 
@@ -75,15 +74,27 @@ class RefusalLog:
         if problem.code != COUNTED_CODE and lines < LINES_PER_SOURCE_MAX and self._lines < LINES_MAX:
             self._lines_by_source[source] = lines + 1
             self._lines += 1
+            method = request.method[:_METHOD_CHARS_MAX].decode("latin-1")
+            path = shown_path(request.path, PATH_CHARS_MAX)
             log.warning(
                 "refused %d %s: %s from %s, %s %s, request %s",
                 problem.status,
                 problem.code,
                 (principal or "unknown") + (f" ({secret})" if secret else ""),
                 client or "an unknown address",
-                request.method[:_METHOD_CHARS_MAX].decode("latin-1"),
-                _shown(request.path),
+                method,
+                path,
                 request.request_id,
+                extra={
+                    "fields": {
+                        "status": problem.status,
+                        "code": problem.code,
+                        "principal": principal,
+                        "shown": secret,
+                        "client": None if client is None else str(client),
+                        "request_id": request.request_id,
+                    }
+                },
             )
         elif lines:
             self._left_out[source] = self._left_out.get(source, 0) + 1
@@ -115,8 +126,3 @@ class RefusalLog:
         if rest:
             told.append(f"elsewhere {rest}")
         log.warning("%d more refusals in the last minute (%s)", count, ", ".join(told))
-
-
-def _shown(path: bytes) -> str:
-    text = _SECRET.sub("hold_...", path.decode("latin-1"))
-    return text if len(text) <= PATH_CHARS_MAX else f"{text[:PATH_CHARS_MAX]}..."

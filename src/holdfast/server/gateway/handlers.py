@@ -98,7 +98,8 @@ def _held(_api: Api, _call: Call, outcome: Held, _now: Moment) -> Answered:
     return _CONFLICT, encode(refused), ()
 
 
-def _deadlock(_api: Api, call: Call, outcome: Deadlock, _now: Moment) -> Answered:
+def _deadlock(api: Api, call: Call, outcome: Deadlock, _now: Moment) -> Answered:
+    api.note_circle(call, outcome)
     path = render.masked(outcome.path, call.caller.prefix)
     around = " → ".join([*path, path[0]])
     refused = GatewayRefusedReply(reason=f"possible deadlock: {around}", deadlock=True, cycle=list(path))

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 SECONDS_MAX = 1e9
 """More than any limit, and still a number after it is multiplied."""
 _OK, _CONFLICT = 200, 409
+COMES_BACK = b"holdfast-comes-back"
+"""The header of one who asks again at once if its wait is over (W2)."""
 
 
 # What is read and checked before the handlers are called.
@@ -93,7 +95,13 @@ def acquire(api: Api, call: Call) -> None:
     command = Acquire(call.item, lease_id, terms_of(api, call), body.resume is True, 0, None, "", as_session)
     if body.wait_seconds or body.ticket is not None:
         # Most claims do not wait, and do not pay for it.
-        command = msgspec.structs.replace(command, wait_ms=_wait_ms(call), ticket=body.ticket, new_ticket=new_uuid())
+        command = msgspec.structs.replace(
+            command,
+            wait_ms=_wait_ms(call),
+            ticket=body.ticket,
+            new_ticket=new_uuid(),
+            comes_back=_comes_back(call),
+        )
     api.submit(call, command, SHOWS_ONE)
 
 
@@ -113,6 +121,7 @@ def claim(api: Api, call: Call) -> None:
         ticket=body.ticket,
         new_ticket=new_uuid(),
         as_session=as_session,
+        comes_back=_comes_back(call),
     )
     api.submit(call, command, SHOWS_SEVERAL)
 
@@ -150,6 +159,11 @@ def _wait_ms(call: Call) -> int:
     """
     wanted_ms = int(min(call.body.wait_seconds or 0, SECONDS_MAX) * 1000)
     return max(1, wanted_ms - call.request.held_ms) if wanted_ms > 0 else wanted_ms
+
+
+def _comes_back(call: Call) -> bool:
+    """Tell whether the caller asks again at once if its wait is over. Without a key it could not learn of its turn."""
+    return call.key is not None and call.request.headers.get(COMES_BACK) == b"true"
 
 
 # How their outcomes are shown. `call.query` is the status that the caller wants for a name it cannot have.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.server.render import Answered
 
 PROVEN_MS_MAX = 1_000
+REFUSED = "the store refuses writes: the log says why"
 _OK, _NOT_READY = 200, 503
 
 
@@ -41,6 +42,8 @@ def ready(api: Api, call: Call) -> None:
         call.answer((_NOT_READY, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ()))
     elif not api.engine.journal.takes_claims and not (store := api.engine.journal.health()).takes_claims:
         call.answer((_NOT_READY, encode(ReadyReply("not_ready", store.text)), ()))
+    elif api.engine.is_refused:
+        call.answer((_NOT_READY, encode(ReadyReply("not_ready", REFUSED)), ()))
     else:
         call.answer((_OK, encode(ReadyReply("ok", "the journal takes writes")), ()))
 
@@ -52,6 +55,8 @@ def leads(api: Api, call: Call) -> None:
         call.answer(not_leader(engine.why_not_serving()))
     elif engine.journal.is_shared and ((ago_ms := engine.proven_ms_ago()) is None or ago_ms > PROVEN_MS_MAX):
         call.answer(not_leader("the store has not confirmed that for a second"))
+    elif engine.is_refused:
+        call.answer(not_leader(f"this node leads, and {REFUSED}"))
     else:
         call.answer((_OK, encode(ReadyReply("ok", f"this node leads, epoch {engine.state.epoch}")), ()))
 

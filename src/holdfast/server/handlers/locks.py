@@ -115,6 +115,7 @@ def transfer(api: Api, call: Call) -> None:
         as_session=call.caller.session,
         key=call.key,
         fingerprint=call.fingerprint,
+        reason=body.reason or None,
     )
     api.submit(call, command, _SHOWS_TRANSFERRED)
 

@@ -30,22 +30,26 @@ _OK = 200
 
 def nodes(api: Api, call: Call) -> None:
     """GET /nodes."""
-    journal = api.engine.journal
-    if not journal.is_shared:
-        _answer_alone(api, call)
-        return
 
     async def look() -> Answered:
-        shared = cast("SharedJournal", journal)
-        return _OK, encode(reply_of(await shared.look(), await shared.peers())), ()
+        return _OK, encode(await found(api)), ()
 
     api.answer_later(call, look)
+
+
+async def found(api: Api) -> NodesReply:
+    """Return who leads and who is there."""
+    journal = api.engine.journal
+    if not journal.is_shared:
+        return await _found_alone(api)
+    shared = cast("SharedJournal", journal)
+    return reply_of(await shared.look(), await shared.peers())
 
 
 def reply_of(seat: Seat, peers: Sequence[Peer]) -> NodesReply:
     """Say who has the seat and who told the store of itself: the leader first, then the others by name."""
     leader = seat.node if seat.is_held else None
-    others = sorted((peer for peer in peers if peer.node != leader), key=lambda peer: peer.node)
+    others = sorted((peer for peer in peers if not _is_leader(peer, seat)), key=lambda peer: peer.node)
     shown = [_shown(peer) for peer in others]
     if leader is not None:
         # Whoever writes under the seat is heard of by that, before and between its own reports.
@@ -55,18 +59,23 @@ def reply_of(seat: Seat, peers: Sequence[Peer]) -> NodesReply:
     return NodesReply(leader, seat.epoch, since, seat.authority, shown)
 
 
+def _is_leader(peer: Peer, seat: Seat) -> bool:
+    """Tell whether it is the one that has the seat. Another process of the same name, heard of just now, is not."""
+    return seat.is_held and peer.node == seat.node and (peer.process == seat.process or peer.seen_ms_ago >= SILENT_MS)
+
+
 def _shown(peer: Peer) -> NodeReply:
     role: Literal["follower", "silent"] = "silent" if peer.seen_ms_ago >= SILENT_MS else "follower"
     return NodeReply(peer.node, peer.url, role, peer.version, peer.seen_ms_ago)
 
 
-def _answer_alone(api: Api, call: Call) -> None:
-    """Answer for the one node that a directory has: it leads since it started."""
+async def _found_alone(api: Api) -> NodesReply:
+    """Return the one node that a directory has: it leads since it started."""
     name = socket.gethostname()
     up_ms = api.engine.clock.monotonic_ms() - api.started_ms
 
-    def view(state: State, now: Moment) -> Answered:
+    def view(state: State, now: Moment) -> NodesReply:
         me = NodeReply(name, api.settings.public_url, "leader", __version__, 0)
-        return _OK, encode(NodesReply(name, state.epoch, rfc3339(now.wall_ms - up_ms), None, [me])), ()
+        return NodesReply(name, state.epoch, rfc3339(now.wall_ms - up_ms), None, [me])
 
-    api.read(call, view)
+    return await api.engine.look(view)

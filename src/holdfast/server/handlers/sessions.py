@@ -1,4 +1,8 @@
-"""The session routes: open, look, keep alive, end."""
+"""The session routes: open, look, keep alive, end.
+
+A session is its access token's own. An operator sees those of the access tokens that it could replace or revoke
+(`may_see`), and can neither keep nor end them: that is done by their token.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from holdfast.core.refusals import SessionUnknown
 from holdfast.core.values import EndedSession
 from holdfast.engine.ids import new_secret, new_uuid
 from holdfast.server import render
+from holdfast.server.access.auth import SCOPES
 from holdfast.server.handlers import paging
 from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.state import State
     from holdfast.core.values import Moment, Session
+    from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api, Show
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
@@ -137,13 +143,30 @@ def end(api: Api, call: Call) -> None:
     api.submit(call, command, {SessionOver: no_content})
 
 
+def may_see(api: Api, caller: Caller, principal: str) -> bool:
+    """Tell whether a caller sees the sessions of a principal: its own, and an operator those within its own rights.
+
+    With a session's secret it sees that session alone, which is for the handlers to keep. Of a principal without an
+    access token nobody knows the rights: only who has all of them sees its sessions.
+    """
+    if principal == caller.principal:
+        return True
+    if "admin" not in caller.scopes:
+        return False
+    rights = api.auth.static.of(principal) or api.engine.state.tokens.get(principal)
+    return caller.may_give(SCOPES, None) if rights is None else caller.may_give(rights.scopes, rights.prefix)
+
+
 def list_(api: Api, call: Call) -> None:
-    """GET /sessions: the caller's own; with a session's secret, that one."""
+    """GET /sessions: the caller's own, or those of an access token within its rights; with a secret, that one."""
     caller = call.caller
-    user_id = api.auth.key.holder("user", caller.principal)
+    principal: str = call.query.get("token", caller.principal)
+    if not may_see(api, caller, principal):
+        raise Problem("forbidden", "Only an operator whose rights are at least those of that access token may ask.")
+    user_id = api.auth.key.holder("user", principal)
 
     def names(state: State) -> Iterable[str]:
-        own = state.index.sessions_by_principal.get(caller.principal, {})
+        own = state.index.sessions_by_principal.get(principal, {})
         return own if caller.session is None else own.keys() & {caller.session}
 
     def show(session_id: str, state: State, now: Moment) -> SessionReply | None:
@@ -161,15 +184,14 @@ def list_(api: Api, call: Call) -> None:
 
 def look(api: Api, call: Call) -> None:
     """GET /sessions/{id}."""
-    principal = call.caller.principal
-    user_id = api.auth.key.holder("user", principal)
 
     def view(state: State, now: Moment) -> Answered:
-        session = state.sessions.get(call.item)
-        if session is not None and session.principal == principal:
+        session, ended = state.sessions.get(call.item), state.remembered.get(call.item)
+        if session is not None and may_see(api, call.caller, session.principal):
+            user_id = api.auth.key.holder("user", session.principal)
             return _OK, encode(_shown(session, state, now, user_id)), ()
-        ended = state.remembered.get(call.item)
-        if isinstance(ended, EndedSession) and ended.principal == principal and ended.how == "expired":
+        if isinstance(ended, EndedSession) and ended.how == "expired" and may_see(api, call.caller, ended.principal):
+            user_id = api.auth.key.holder("user", ended.principal)
             lapsed = SessionReply(call.item, user_id, rfc3339(ended.wall_ms), 0, False, None, None)
             return _OK, encode(lapsed), ()
         return call.refusal(render.problem(SessionUnknown()), call.request)

@@ -156,7 +156,18 @@ def _shows_taken(api: Api, call: Call, outcome: TokenExists, _now: Moment) -> An
 
 def list_(api: Api, call: Call) -> None:
     """GET /tokens: those whose rights lie within the caller's."""
-    may_give = call.caller.may_give
+    picked = picked_for(api, call.caller, call.query)
+
+    async def find() -> Answered:
+        await paging.in_slices(api.engine, picked.take_slice)
+        return _OK, encode(TokensReply(picked.page.items, picked.next_after or UNSET)), ()
+
+    api.answer_later(call, find)
+
+
+def picked_for(api: Api, caller: Caller, query: dict[str, str]) -> paging.Picked:
+    """Return a page of the tokens whose rights lie within the caller's, to be taken in slices."""
+    may_give = caller.may_give
     static = {
         caller.principal: caller
         for caller in api.auth.static.callers.values()
@@ -182,13 +193,7 @@ def list_(api: Api, call: Call) -> None:
         shown.last_used = None if used_wall_ms is None else rfc3339(used_wall_ms)
         return shown
 
-    picked = paging.Picked(call.query, names, show)
-
-    async def find() -> Answered:
-        await paging.in_slices(api.engine, picked.take_slice)
-        return _OK, encode(TokensReply(picked.page.items, picked.next_after or UNSET)), ()
-
-    api.answer_later(call, find)
+    return paging.Picked(query, names, show)
 
 
 def _expiry(token: AccessToken) -> str | None:
@@ -208,9 +213,9 @@ def read_keep_sessions(fields: dict[str, str]) -> bool:
 
 def revoke(api: Api, call: Call) -> None:
     """DELETE /tokens/{name}."""
-    hidden = _is_hidden(api, call.caller, call.item)
+    hidden = is_hidden(api, call.caller, call.item)
     if not hidden:
-        _check_reach(api, call.caller, call.item)
+        check_reach(api, call.caller, call.item)
     command = RevokeToken(
         principal=call.caller.principal,
         name=call.item,
@@ -219,7 +224,18 @@ def revoke(api: Api, call: Call) -> None:
         fingerprint=call.fingerprint,
         alone=hidden,
     )
-    api.submit(call, command, {TokenGone: no_content})
+    api.submit(call, command, {TokenGone: _gone})
+
+
+def _gone(api: Api, call: Call, outcome: TokenGone, now: Moment) -> Answered:
+    note_gone(api, call, now)
+    return no_content(api, call, outcome, now)
+
+
+def note_gone(api: Api, call: Call, now: Moment) -> None:
+    """Keep for a while that a token was revoked: operators ask for that, and no list has it any more."""
+    now_ms = api.engine.clock.monotonic_ms()
+    api.ended_tokens.note(call.item, call.caller.principal, now_ms=now_ms, wall_ms=now.wall_ms)
 
 
 def rotate(api: Api, call: Call) -> None:
@@ -230,7 +246,7 @@ def rotate(api: Api, call: Call) -> None:
         raise Problem(
             "invalid_input", "An access token that never expires has no expires_in_seconds: send one of the two."
         )
-    _check_reach(api, call.caller, call.item)
+    check_reach(api, call.caller, call.item)
     salt, token = _new_token(api, call)
     command = RotateToken(
         principal=call.caller.principal,
@@ -246,7 +262,7 @@ def rotate(api: Api, call: Call) -> None:
     api.submit(call, command, {TokenMade: _shows_made(token, _OK)})
 
 
-def _is_hidden(api: Api, caller: Caller, name: str) -> bool:
+def is_hidden(api: Api, caller: Caller, name: str) -> bool:
     """Tell whether there is a made token behind a static one of the same name, and both are the caller's to end."""
     static, token = api.auth.static.of(name), api.engine.state.tokens.get(name)
     if static is None or token is None:
@@ -254,7 +270,7 @@ def _is_hidden(api: Api, caller: Caller, name: str) -> bool:
     return all(caller.may_give(each.scopes, each.prefix) for each in (static, token))
 
 
-def _check_reach(api: Api, caller: Caller, name: str) -> None:
+def check_reach(api: Api, caller: Caller, name: str) -> None:
     """Raise unless this token is the caller's to end. One that is not known any more may be a retry's: that is decided.
 
     Nothing is awaited between this look at the state and the decision, so it holds for it.

@@ -28,13 +28,21 @@ _REFUSALS = frozenset(get_args(Refusal))
 class Counters:
     """What was answered since the process started and left no record; the engine's feed counts what did."""
 
-    __slots__ = ("reacquires", "refusals")
+    __slots__ = ("reacquires", "reasons", "refusals", "shown")
 
     def __init__(self) -> None:
         self.reacquires = 0
         """Claims that were had already, and given to their holder once more."""
         self.refusals = 0
         """What was decided against: held names, lost leases, full quotas, bad values."""
+        self.reasons: dict[str, int] = {}
+        """All that was refused with a problem, by its code: also what was never decided."""
+        self.shown: dict[type, int] = {}
+        """What was decided against and is an answer of its own, by kind: held, done, delayed."""
+
+    def refuse(self, code: str) -> None:
+        """Count a problem."""
+        self.reasons[code] = self.reasons.get(code, 0) + 1
 
 
 class Tells(Protocol):
@@ -93,6 +101,8 @@ class Call(msgspec.Struct):
             teller.counters.reacquires += outcome.reacquired
         elif kind in _REFUSALS:
             teller.counters.refusals += 1
+            if show is not None:
+                teller.counters.shown[kind] = teller.counters.shown.get(kind, 0) + 1
         try:
             answered = teller.refusal_of(self, outcome) if show is None else show(teller, self, outcome, now)
         except Exception as error:  # noqa: BLE001 - It is decided: without an answer the connection waits for ever.
@@ -107,7 +117,9 @@ class Call(msgspec.Struct):
             reply, (status, body, headers) = self.reply, outcome
             reply(self.request, status, body, headers)
         else:
-            self.answer(self.refusal(problem(outcome), self.request))
+            why = problem(outcome)
+            self.teller.counters.refuse(why.code)
+            self.answer(self.refusal(why, self.request))
 
 
 NOBODY = Caller("", frozenset())

@@ -40,6 +40,8 @@ VERBS = frozenset(
 )
 
 _LOCKS = b"/locks/"
+_PAGES = b"/ui/"
+_ANY_PAGE = (b"{place}", b"")
 _NONE: Mapping[bytes, Any] = {}
 
 R = TypeVar("R")
@@ -53,6 +55,8 @@ class Finder(Generic[R]):
         self._plain: dict[bytes, dict[bytes, R]] = {}
         self._lock_verbs: dict[bytes, dict[bytes, R]] = {}
         self._items: dict[tuple[bytes, bytes], dict[bytes, R]] = {}
+        self._rooms: dict[tuple[bytes, bytes], dict[bytes, R]] = {}
+        """Of the operators' page, by the room and the verb behind the name."""
         public = parse_url(settings.public_url)
         called = None if public is None else public.hostname
         self._hosts = Hosts(settings.allowed_hosts, parse_address(settings.listen)[0], called)
@@ -70,6 +74,8 @@ class Finder(Generic[R]):
         parts = path.split(b"/")
         if b"{" not in path:
             self._plain.setdefault(path, {})[method] = kept
+        elif path.startswith(_PAGES):
+            self._rooms.setdefault((parts[2], b"/".join(parts[4:])), {})[method] = kept
         elif path.startswith(_LOCKS):
             self._lock_verbs.setdefault(b"/".join(parts[3:]), {})[method] = kept
         else:
@@ -100,6 +106,8 @@ class Finder(Generic[R]):
             segment, methods = self._find_lock(rest)
         elif plain:
             raise self._no_method(method, path, plain)
+        elif path.startswith(_PAGES):
+            segment, methods = self._find_page(path)
         else:
             segment, methods = self._find_item(path)
         if method not in methods:
@@ -114,6 +122,19 @@ class Finder(Generic[R]):
         if not name or methods is None:
             raise self.no_route(_LOCKS + rest)
         return name, methods
+
+    def _find_page(self, path: bytes) -> tuple[bytes, dict[bytes, R]]:
+        """Find `/ui/room/name` or `/ui/room/name/verb`. A name may have literal slashes, if what follows is no verb."""
+        room, _, rest = path.removeprefix(_PAGES).partition(b"/")
+        item, _, verb = rest.partition(b"/")
+        if verb and (room, verb) in self._rooms:
+            return item, self._rooms[room, verb]
+        methods = self._rooms.get((room, b""))
+        if rest and methods is not None:
+            return rest, methods
+        if _ANY_PAGE not in self._rooms:
+            raise self.no_route(path)
+        return b"", self._rooms[_ANY_PAGE]
 
     def _find_item(self, path: bytes) -> tuple[bytes, dict[bytes, R]]:
         _, kind, item, verb = (*path.split(b"/", 3), b"", b"", b"")[:4]

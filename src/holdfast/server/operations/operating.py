@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.server.handlers import health, nodes
+from holdfast.server.metrics import answering
 from holdfast.server.operations.operation import Operation
 from holdfast.server.streams import backup
 from holdfast.wire import replies
@@ -42,6 +43,16 @@ OPERATING: tuple[Operation, ...] = (
         any_host=True,
         is_local=True,
         replies={200: replies.ReadyReply},
+    ),
+    Operation(
+        "GET",
+        "/metrics",
+        answering.metrics,
+        "What this node has counted and measured, for Prometheus",
+        scope=answering.SCOPE,
+        reader=answering.reader,
+        replies={200: "text/plain"},
+        problems=("forbidden",),
     ),
     Operation(
         "GET",

@@ -44,13 +44,15 @@ class Operation(msgspec.Struct, frozen=True):
     body_may_be_empty: bool = False
     """Whether no body at all stands for one in which every field is absent."""
     replies: dict[int, Any] = {}
-    """By status: a message, a media type, or None for an empty or `null` body."""
+    """By status: a message, a media type, or None for an empty or `null` body. Several that have no tag are a tuple."""
     problems: tuple[str, ...] = ()
     query: dict[str, str] = {}
     """The known fields and what they are for."""
     headers: dict[str, str] = {}
     """The headers that this operation alone reads, and what they are for."""
 
+    in_documents: bool = True
+    """Whether it is part of the API, and so of `/docs` and of the OpenAPI document: pages are not."""
     any_host: bool = False
     """Whether it answers to any name in `Host`: those who look after the server's health may not know its own."""
     is_local: bool = False

@@ -42,12 +42,9 @@ class Routes(Finder[Route]):
     def __init__(self, api: Api, operations: tuple[Operation, ...]) -> None:
         super().__init__(api.settings, operations, partial(Route, api))
         self.api = api
-        self._logs_requests = api.settings.log_requests
 
     def handle(self, request: Request, reply: Reply) -> None:
         """Answer a request; `reply` is called once, now or later, never twice."""
-        if self._logs_requests:
-            reply = self._logged(reply)
         try:
             if request.host not in self._passed_hosts:
                 self.check_host(request)
@@ -80,16 +77,3 @@ class Routes(Finder[Route]):
         with contextlib.suppress(Problem):
             words = self.find(request.method, request.path)[0].operation.refusal
         self.api.refuse(problem, words, request, reply)
-
-    def _logged(self, reply: Reply) -> Reply:
-        """Write one line for the request when it is answered. Not its query, headers or body: secrets live there."""
-        clock = self.api.engine.clock
-        began_ms = clock.monotonic_ms()
-
-        def answer(request: Request, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
-            took_ms = clock.monotonic_ms() - began_ms
-            method, path = request.method.decode("latin-1"), request.path.decode("latin-1")
-            log.info("%s %s %d %d ms %s", method, path, status, took_ms, request.request_id)
-            reply(request, status, body, headers)
-
-        return answer

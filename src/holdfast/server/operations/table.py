@@ -1,6 +1,7 @@
 """Every operation of the API: one row each. Who may ask, what is read and checked, who answers, what may be answered.
 
-Those of whoever looks after servers stand in `operations/operating.py`, those of runs in `gateway/table.py`.
+Those of whoever looks after servers stand in `operations/operating.py`, those of runs in `gateway/table.py`, those of
+the operators' page in `pages/table.py`.
 
 The routes, the reading of requests, `/openapi.json` and `/docs` are made of these rows.
 """
@@ -13,8 +14,9 @@ from holdfast.server.handlers import claims, history, listing, locks, paging, se
 from holdfast.server.operations.operating import OPERATING
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.pages.documents import Documents
+from holdfast.server.pages.table import JOBS, PAGES
 from holdfast.server.streams import events, follow, watch
-from holdfast.wire import replies, requests
+from holdfast.wire import moments, replies, requests
 
 _NAME = ("invalid_lock_name",)
 _LEASE = ("lease_not_current", "revoked", "not_found", "session_expired")
@@ -34,10 +36,10 @@ _CLAIM = (
     "idempotency_conflict",
 )
 
-_DOCUMENTS = Documents(lambda: OPERATIONS)
+_DOCUMENTS = Documents(lambda: tuple(operation for operation in OPERATIONS if operation.in_documents))
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("GET", "/", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}, is_local=True),
+    JOBS,
     Operation("GET", "/docs", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}, is_local=True),
     *OPERATING,
     Operation(
@@ -123,10 +125,12 @@ OPERATIONS: tuple[Operation, ...] = (
             "label": "Only what has this label, written as `key:value`; repeated, all of them.",
             "limit": "At most so many, and about 1 MiB; 1,000 unless told, 10,000 at most.",
             "after": "Only names after this one: the next page.",
+            "at": "Who held what at this time (RFC 3339) of the kept history, by the order of the journal.",
+            "record": "Who held what once this record was durable; with `at`, the next page of that time.",
         },
         read_query=listing.read_query,
-        replies={200: replies.LocksReply},
-        problems=("invalid_input", "forbidden"),
+        replies={200: (replies.LocksReply, moments.LocksThenReply)},
+        problems=("invalid_input", "forbidden", "history_not_kept"),
     ),
     *GATEWAY,
     Operation(
@@ -291,6 +295,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "The caller's sessions, in order of their ids",
         scope="read",
         query={
+            "token": "Those of this access token: for an operator whose rights are at least that token's.",
             "limit": "At most so many, and about 1 MiB; 1,000 unless told, 10,000 at most.",
             "after": "Only sessions after this one: the next page.",
         },
@@ -426,4 +431,5 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: replies.TokenMadeReply},
         problems=("invalid_input", "forbidden", "not_found", "conflict", "idempotency_conflict"),
     ),
+    *PAGES,
 )

@@ -50,7 +50,7 @@ class Documents:
         self._operations = operations
 
     def docs(self, _api: Api, call: Call) -> None:
-        """GET / and /docs."""
+        """GET /docs."""
         call.answer((_OK, *self._page))
 
     def openapi_json(self, _api: Api, call: Call) -> None:
@@ -75,7 +75,8 @@ def _openapi(operations: tuple[Operation, ...]) -> bytes:
     types = [
         type_
         for operation in operations
-        for type_ in (operation.body, *operation.replies.values())
+        for either in (operation.body, *operation.replies.values())
+        for type_ in (either if isinstance(either, tuple) else (either,))
         if _is_message(type_)
     ]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
@@ -148,6 +149,9 @@ def _responses(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
         response: dict[str, Any] = {"description": operation.summary, "headers": request_id}
         if isinstance(type_, str):
             response["content"] = {type_: {"schema": {"type": "string"}}}
+        elif isinstance(type_, tuple):
+            any_of = [schema_of[repr(each)] for each in type_]
+            response["content"] = {"application/json": {"schema": {"anyOf": any_of}}}
         elif type_ is not None:
             response["content"] = {"application/json": {"schema": schema_of[repr(type_)]}}
         elif status == _OK:

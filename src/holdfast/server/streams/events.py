@@ -48,6 +48,7 @@ SLICE_RECORDS = 500
 """How many records a reader looks at before others have their turn, at most."""
 KEEPALIVE_SECONDS = 15
 KEEPALIVE = b": keepalive\n\n"
+"""Said by every stream that has nothing else to say."""
 
 
 def events(api: Api, call: Call) -> Events:

@@ -22,6 +22,7 @@ from holdfast.engine.build import JournalError
 from holdfast.engine.ids import new_uuid
 from holdfast.server.operations.parts import read_uuid
 from holdfast.server.render import encode
+from holdfast.server.streams.events import KEEPALIVE, KEEPALIVE_SECONDS
 from holdfast.server.streams.followed import Followed
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
 
-KEEPALIVE_SECONDS = 15
-KEEPALIVE = b": keepalive\n\n"
 ENDS_PER_WRITE = 100
 """How many ends are told before others have their turn: a session may end with thousands of leases."""
 _OK = 200
@@ -136,7 +135,7 @@ def _told(record: Record, event: Event) -> EndReply:
         case Ended():
             return EndReply(event.lease_id, event.name, event.how, at, event.by, event.reason)
         case Transferred():
-            return EndReply(event.old_lease_id, event.name, "transferred", at, event.by, None)
+            return EndReply(event.old_lease_id, event.name, "transferred", at, event.by, event.reason)
         case SessionEnded():
             return EndReply(event.session_id, None, event.how, at, event.by, None)
         case _:

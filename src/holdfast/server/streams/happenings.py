@@ -110,7 +110,7 @@ def said(seq: int, wall_ms: int, name: str, told: Told) -> HappenedReply:
             how = "done" if told.done is not None else told.how
             return say(how, name, told.owner, told.token, told.by, told.reason)
         case Transferred(lease=lease):
-            return say("transferred", name, lease.owner, lease.token, told.by, None)
+            return say("transferred", name, lease.owner, lease.token, told.by, told.reason)
         case Reopened():
             return say("reopened", name, None, None, told.by, told.reason)
         case Joined():

@@ -14,6 +14,8 @@ class OpenStreams:
         self._per_principal_max = per_principal_max
         self._kind = kind
         self._open: dict[tuple[str, str | None], int] = {}
+        self.count = 0
+        """How many are open, whoever's they are."""
 
     def count_in(self, principal: str, share: str | None) -> None:
         """Count a stream in, or raise that its principal, or its session or claim, has too many."""
@@ -25,11 +27,13 @@ class OpenStreams:
                 f"This access token {full}" if of_all else f"This claim or session {full}, half of what its token may"
             )
             raise Problem("quota_exceeded", f"{whose} ({self._kind}_per_principal_max): close some.")
+        self.count += 1
         for who in {(principal, None), (principal, share)}:
             self._open[who] = self._open.get(who, 0) + 1
 
     def count_out(self, principal: str, share: str | None) -> None:
         """Count a stream out."""
+        self.count -= 1
         for who in {(principal, None), (principal, share)}:
             self._open[who] -= 1
             if not self._open[who]:

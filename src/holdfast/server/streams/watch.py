@@ -13,6 +13,7 @@ from holdfast.core.events import Ended, Granted, Renewed, Transferred
 from holdfast.engine.build import JournalError
 from holdfast.server.access.claimsecrets import is_own
 from holdfast.server.render import encode
+from holdfast.server.streams.events import KEEPALIVE, KEEPALIVE_SECONDS
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
 
-KEEPALIVE_SECONDS = 15
-KEEPALIVE = b": keepalive\n\n"
 RETRY_MS = 1_000
 
 

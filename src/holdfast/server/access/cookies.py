@@ -1,0 +1,170 @@
+"""The cookie of somebody who signed in at the page: a statement of ours that the browser sends back.
+
+    p.<principal, signed in, made; in base64>.<24 bytes that depend on the token, 8 bytes that do not; in base64>
+
+Nothing is stored. It is derived under the authority's key from what it says and from the digest of the token that the
+principal has now: when that token is revoked, replaced or expires, the cookie is over too. By its last 8 bytes a cookie
+that is over is told from one that was never ours: another server on the same machine may have made that.
+
+It is good for `LIFE_MS` and is made anew while it is used, for `SIGNED_IN_MS_MAX` in all. Its first letter says over
+what it was given: `s` for https. Such a one is kept under a name that begins with `__Host-`, which browsers take from
+nobody else; one with `p` is not believed where https is spoken, for anybody on the way could have planted it.
+
+Browsers send cookies to all ports of a host. So the port in `Host` is part of the name: two servers on one machine do
+not sign each other's users out.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.server.access.secrets import same
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.server.access.secrets import AuthorityKey
+
+COOKIE = b"Cookie "
+"""Stands before a cookie where a token has `Bearer ` before it."""
+LIFE_MS = 12 * 3_600_000
+RENEWED_AFTER_MS = 600_000
+"""A younger one is not made anew: not every answer need have one."""
+SIGNED_IN_MS_MAX = 30 * 86_400_000
+HEADER_BYTES_MAX = 16_384
+"""A longer field is not searched."""
+COOKIE_CHARS_MAX = 256
+SHOWN_MAX = 4
+"""How many cookies of our name are looked at."""
+
+_SAFE_NAME, _PLAIN_NAME = b"__Host-holdfast", b"holdfast"
+_SAFE, _PLAIN = "s", "p"
+_PORT = re.compile(rb":([0-9]{1,5})$")
+_OWN_BYTES, _MARK_BYTES = 24, 8
+_OWN_CHARS = 32
+
+
+class Cookie(msgspec.Struct, frozen=True):
+    """What a cookie says. It proves nothing by itself."""
+
+    principal: str
+    signed_in_ms: int
+    """When the token was shown, as wall time."""
+    made_ms: int
+    """When this very cookie was made: later, if it was renewed."""
+    is_safe: bool
+    """Whether it was given over https."""
+
+    @property
+    def said(self) -> str:
+        """What is signed."""
+        return f"{_SAFE if self.is_safe else _PLAIN} {self.principal} {self.signed_in_ms} {self.made_ms}"
+
+    def is_over(self, wall_ms: int) -> bool:
+        """Tell whether its time is over, however good it was."""
+        return wall_ms - self.made_ms >= LIFE_MS or wall_ms - self.signed_in_ms >= SIGNED_IN_MS_MAX
+
+    def is_worth_renewing(self, wall_ms: int) -> bool:
+        """Tell whether its user should get another one with the next page."""
+        return not 0 <= wall_ms - self.made_ms < RENEWED_AFTER_MS
+
+    def renewed(self, wall_ms: int) -> Cookie:
+        """Return the one that takes its place."""
+        return msgspec.structs.replace(self, made_ms=wall_ms)
+
+
+# Making and checking.
+
+
+def written(key: AuthorityKey, cookie: Cookie, token_digest: str) -> str:
+    """Return a cookie's value, under the token that its principal has now."""
+    kind = _SAFE if cookie.is_safe else _PLAIN
+    said = f"{cookie.principal} {cookie.signed_in_ms} {cookie.made_ms}"
+    mac = key.mac("page", f"{cookie.said} {token_digest}")[:_OWN_BYTES] + _mark(key, cookie)
+    return f"{kind}.{_base64(said.encode())}.{_base64(mac)}"
+
+
+def cookie_in(value: str) -> Cookie | None:
+    """Return what something of the shape of a cookie says, or None."""
+    kind, _, rest = value.partition(".")
+    said, dot, _ = rest.partition(".")
+    if kind not in {_SAFE, _PLAIN} or not dot or len(value) > COOKIE_CHARS_MAX:
+        return None
+    try:
+        principal, signed_in, made = urlsafe_b64decode(said + "=" * (-len(said) % 4)).decode("ascii").split(" ")
+        return Cookie(principal, int(signed_in), int(made), kind == _SAFE)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def is_right(key: AuthorityKey, value: str, cookie: Cookie, token_digest: str) -> bool:
+    """Tell whether we made this cookie, and for the token that its principal has now."""
+    return same(written(key, cookie, token_digest), value)
+
+
+def is_ours(key: AuthorityKey, value: str, cookie: Cookie) -> bool:
+    """Tell whether we made this cookie, for whichever token: nobody else can make such."""
+    return same(_base64(b"0" * _OWN_BYTES + _mark(key, cookie))[_OWN_CHARS:], value.rpartition(".")[2][_OWN_CHARS:])
+
+
+def form_token(key: AuthorityKey, cookie: Cookie, token_digest: str) -> str:
+    """Return what a form on a page of ours has in it, and one on a page of others cannot: it stays for one sign-in."""
+    return _base64(key.mac("form", f"{cookie.principal} {cookie.signed_in_ms} {token_digest}")[:_OWN_BYTES])
+
+
+def _mark(key: AuthorityKey, cookie: Cookie) -> bytes:
+    return key.mac("page's mark", cookie.said)[:_MARK_BYTES]
+
+
+def _base64(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+# In the head of a request, and in that of an answer.
+
+
+def shown_in(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """Return what stands for a token in a head that has none: cookies, behind `COOKIE`; None if there are none."""
+    sent = headers.get(b"cookie", b"")
+    if _PLAIN_NAME not in sent or len(sent) > HEADER_BYTES_MAX:
+        return None
+    found = _found(sent, _SAFE_NAME + _port_of(headers), _SAFE) or _found(sent, _PLAIN_NAME + _port_of(headers), _PLAIN)
+    return COOKIE + b" ".join(found) if found else None
+
+
+def _found(sent: bytes, name: bytes, kind: str) -> list[bytes]:
+    """Return the first values of that name: over plain http a neighbour on the host may put its own before ours."""
+    found = []
+    # A proxy may have put two fields together, with a comma. None of our values has one.
+    for part in sent.replace(b",", b";").split(b";"):
+        said, _, value = part.strip().partition(b"=")
+        if said == name and value.startswith(kind.encode() + b".") and len(value) <= COOKIE_CHARS_MAX:
+            found.append(value)
+    return found[:SHOWN_MAX]
+
+
+def set_by(headers: Mapping[bytes, bytes], cookie: Cookie, value: str) -> tuple[bytes, bytes]:
+    """Return the field that gives a cookie to the browser that sent this head."""
+    name = (_SAFE_NAME if cookie.is_safe else _PLAIN_NAME) + _port_of(headers)
+    return b"set-cookie", _field(name, value.encode(), LIFE_MS // 1000, is_safe=cookie.is_safe)
+
+
+def forgotten_by(headers: Mapping[bytes, bytes], *, is_safe: bool) -> tuple[bytes, bytes]:
+    """Return the field that lets the browser that sent this head forget its cookie."""
+    return b"set-cookie", _field((_SAFE_NAME if is_safe else _PLAIN_NAME) + _port_of(headers), b"", 0, is_safe=is_safe)
+
+
+def _field(name: bytes, value: bytes, seconds: int, *, is_safe: bool) -> bytes:
+    field = b"%b=%b; Path=/; Max-Age=%d; HttpOnly; SameSite=Strict" % (name, value, seconds)
+    return field + b"; Secure" if is_safe else field
+
+
+def _port_of(headers: Mapping[bytes, bytes]) -> bytes:
+    """Return `-` and the port in `Host`; nothing if it is the usual one."""
+    found = _PORT.search(headers.get(b"host", b""))
+    return b"" if found is None else b"-" + found[1]

@@ -1,0 +1,120 @@
+"""Whether a request that a browser sent with our cookie was made by a page of ours, and not by one of another site.
+
+A browser adds the cookie by itself, so the cookie says who asks and not who wanted it. `SameSite=Strict` keeps it away
+from what other sites send. That is not left alone: whoever changes something by a cookie needs both of these.
+
+    where from    `Sec-Fetch-Site: same-origin`, which no page can write; where a browser does not say it, as over plain
+                  http, `Origin` must be the address that was asked
+    who wrote it  the header `X-Holdfast-Page: 1`, which no form can send and no other site may; or, in a form that was
+                  sent without a script, a field that only a page of ours has (`cookies.form_token`)
+
+A page that tells nobody where its reader comes from (`Referrer-Policy: no-referrer`) sends forms with `Origin: null`.
+So a form of ours may come from nowhere, if the signed field is right. A token in `Authorization` needs none of this: no
+browser adds that by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+from holdfast.server.access.cookies import form_token
+from holdfast.server.access.secrets import same
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.server.access.auth import Caller
+    from holdfast.server.access.proxies import Proxies
+    from holdfast.server.access.secrets import AuthorityKey
+    from holdfast.server.doors.request import Request
+    from holdfast.settings import Settings
+
+FORM = b"application/x-www-form-urlencoded"
+FORM_FIELD = "form_token"
+FORM_FIELDS_MAX = 64
+OWN_PATHS = b"/ui/"
+"""Forms are sent to paths below it, and nowhere else."""
+_SAFE_METHODS = frozenset({b"GET", b"HEAD"})
+_STREAM = b"/ui/live"
+_OTHER_SITES = frozenset({b"same-site", b"cross-site"})
+_NOT_OURS = "This request came by the page's cookie, but not from the page: that is refused. Programs send a token."
+
+
+class Origins:
+    """What one server knows of where requests of browsers come from."""
+
+    def __init__(self, settings: Settings, proxies: Proxies, key: AuthorityKey) -> None:
+        self._own_scheme = "http" if settings.tls_cert is None else "https"
+        self._proxies = proxies
+        self._key = key
+        public = urlsplit(settings.public_url)
+        self._public = f"{public.scheme}://{public.netloc}".lower().encode() if public.netloc else None
+
+    def is_safe(self, request: Request) -> bool:
+        """Tell whether the client speaks https: with us, with a proxy that we trust, or with the node that it asked."""
+        return (request.scheme or self._proxies.scheme_of(request, self._own_scheme)) == "https"
+
+    def check(self, request: Request, caller: Caller) -> None:
+        """Raise unless one who came by a cookie may be let in with this request."""
+        cookie = caller.cookie
+        if cookie is None:
+            return
+        if not cookie.is_safe and self.is_safe(request):
+            raise Problem("authentication_required", "This sign-in was made over plain http: sign in again.")
+        if request.method in _SAFE_METHODS:
+            self._check_look(request)
+            return
+        is_own = self.is_same(request)
+        if is_own and request.headers.get(b"x-holdfast-page") == b"1":
+            return
+        if is_own is not False and request.path.startswith(OWN_PATHS) and is_form(request):
+            told = dict(fields_of(request)).get(FORM_FIELD, "")
+            if same(told, form_token(self._key, cookie, caller.digest)):
+                return
+            raise Problem("forbidden", "This form is not of your sign-in: open the page again, and send it from there.")
+        raise Problem("forbidden", _NOT_OURS)
+
+    def _check_look(self, request: Request) -> None:
+        """Raise if a page of another origin loads something of ours behind its reader's back, as a picture or a script.
+
+        A neighbour on another port, or below the same domain, gets the cookie sent. It could read nothing, but it could
+        open streams until its reader has none left, or measure how long answers take. A link to a page of ours may be
+        followed. It may not be opened in a frame, and a link may not lead to a stream or a backup.
+        """
+        said = request.headers.get
+        if said(b"sec-fetch-site") not in _OTHER_SITES:
+            return
+        is_followed = said(b"sec-fetch-mode") == b"navigate" and said(b"sec-fetch-dest", b"document") == b"document"
+        is_page = request.path == b"/" or request.path.startswith(OWN_PATHS)
+        if not is_followed or not is_page or request.path == _STREAM:
+            raise Problem("forbidden", _NOT_OURS)
+
+    def is_same(self, request: Request) -> bool | None:
+        """Tell whether a request was made by a page of ours; None if its browser says nothing of that."""
+        said = request.headers.get
+        site, origin = said(b"sec-fetch-site"), said(b"origin")
+        if site is not None:
+            return site == b"same-origin"
+        if origin is None or origin == b"null":
+            return None
+        scheme = b"https" if self.is_safe(request) else b"http"
+        ours = b"%b://%b" % (scheme, said(b"host", b"").lower())
+        return origin.lower() in {ours, self._public}
+
+
+def is_form(request: Request) -> bool:
+    """Tell whether the body is that of a form."""
+    return (request.content_type or b"").split(b";", 1)[0].strip().lower() == FORM
+
+
+def fields_of(request: Request) -> list[tuple[str, str]]:
+    """Return the fields of a form, in their order."""
+    try:
+        return parse_qsl(
+            request.body.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=FORM_FIELDS_MAX,
+        )
+    except ValueError:
+        raise Problem("invalid_input", "The body is not that of a form.") from None

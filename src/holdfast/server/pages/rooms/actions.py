@@ -1,0 +1,118 @@
+"""What a form on a job's page does: end its lease, reopen it, hand it over. Each with a reason.
+
+A form says which lease its reader saw, by the fencing token. If another one lives by then, nothing is done and the page
+is shown again: whoever ended a lease by a page that was an hour old would end another's. It also has a key of its own,
+so that a form that is sent twice has one effect.
+
+Nothing is awaited between the look at the lease and the decision, so what was checked holds for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.core.answers import Acquired, OpenAgain, Released
+from holdfast.core.commands import Reopen, Revoke, Transfer
+from holdfast.core.rights import may_touch
+from holdfast.core.state import EMPTY
+from holdfast.core.values import OWNER_CHARS_MAX, REASON_CHARS_MAX
+from holdfast.engine.ids import new_uuid
+from holdfast.server.operations.parts import read_uuid
+from holdfast.server.operations.reading import fingerprint
+from holdfast.server.pages import site
+from holdfast.server.pages.rooms.job import Tried, show
+from holdfast.server.pages.views.offers import REOPEN, REVOKE, TRANSFER
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.core.values import Moment
+    from holdfast.server.api import Api, Show
+    from holdfast.server.operations.call import Call
+    from holdfast.server.render import Answered
+
+_CONFLICT, _UNPROCESSABLE = 409, 422
+_CHANGED = "Nothing was done: this job has changed since you looked. What is so now stands below."
+_NO_REASON = f"Nothing was done: say why, in 1 to {REASON_CHARS_MAX} characters."
+_NO_OWNER = f"Nothing was done: name the new owner, in 1 to {OWNER_CHARS_MAX} characters."
+
+
+def revoke(api: Api, call: Call) -> None:
+    """POST /ui/jobs/{name}/revoke."""
+    reason = _reason(call)
+    lease = api.engine.state.lease_of(call.item)
+    if _is_wrong(api, call, REVOKE, reason, None if lease is None else lease.token):
+        return
+    principal, key = call.caller.principal, _key(call)
+    mark = fingerprint(call.request, call.item, (REVOKE, reason))
+    command = Revoke(name=call.item, principal=principal, reason=reason, key=key, fingerprint=mark)
+    api.submit(call, command, {Released: _shows("revoked")})
+
+
+def reopen(api: Api, call: Call) -> None:
+    """POST /ui/jobs/{name}/reopen."""
+    reason = _reason(call)
+    done = api.engine.state.slots.get(call.item, EMPTY).done
+    if _is_wrong(api, call, REOPEN, reason, None if done is None else done.token):
+        return
+    principal, key = call.caller.principal, _key(call)
+    mark = fingerprint(call.request, call.item, (REOPEN, reason))
+    command = Reopen(name=call.item, principal=principal, reason=reason, key=key, fingerprint=mark)
+    api.submit(call, command, {OpenAgain: _shows("reopened")})
+
+
+def transfer(api: Api, call: Call) -> None:
+    """POST /ui/jobs/{name}/transfer. The lease id is the server's to know: the page never shows one."""
+    caller, reason, to_owner = call.caller, _reason(call), call.body.get("to_owner", "").strip()
+    lease = api.engine.state.lease_of(call.item)
+    if lease is not None and not may_touch(lease, caller.principal, caller.session):
+        raise Problem("forbidden", "Only the access token that holds this claim can hand it over.")
+    if _is_wrong(api, call, TRANSFER, reason, None if lease is None else lease.token):
+        return
+    if not 0 < len(to_owner) <= OWNER_CHARS_MAX:
+        show(api, call, Tried(TRANSFER, _NO_OWNER, _UNPROCESSABLE, reason, to_owner))
+        return
+    command = Transfer(
+        name=call.item,
+        principal=caller.principal,
+        lease_id="" if lease is None else lease.lease_id,
+        new_lease_id=new_uuid(),
+        to_owner=to_owner,
+        as_session=caller.session,
+        key=_key(call),
+        fingerprint=fingerprint(call.request, call.item, (TRANSFER, to_owner, reason)),
+        reason=reason,
+    )
+    api.submit(call, command, {Acquired: _shows("transferred")})
+
+
+def _is_wrong(api: Api, call: Call, verb: str, reason: str, token: int | None) -> bool:
+    """Show the page again, and tell so, if the form cannot be meant: without a reason, or for another lease."""
+    if not 0 < len(reason) <= REASON_CHARS_MAX:
+        problem, status = _NO_REASON, _UNPROCESSABLE
+    elif str(token) != call.body.get("token") and (call.caller.principal, _key(call)) not in api.engine.state.memos:
+        # One that was sent before is decided: its key knows what became of it.
+        problem, status = _CHANGED, _CONFLICT
+    else:
+        return False
+    show(api, call, Tried(verb, problem, status, reason, call.body.get("to_owner", "").strip()))
+    return True
+
+
+def _reason(call: Call) -> str:
+    reason: str = call.body.get("reason", "").strip()
+    return reason
+
+
+def _key(call: Call) -> str:
+    """Return the key of a form. It is the page's own: no program's can be the same."""
+    return f"page {read_uuid(call.body.get('key', ''), 'key')}"
+
+
+def _shows(did: str) -> Show:
+    """Lead back to the job's page, which says what was done. To load that again does nothing."""
+
+    def shown(_api: Api, call: Call, _outcome: object, _now: Moment) -> Answered:
+        path = site.path_of(call.item)
+        return site.redirect(f"{path}{'&' if '?' in path else '?'}did={did}")
+
+    return shown

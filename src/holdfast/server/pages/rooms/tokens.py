@@ -1,0 +1,108 @@
+"""GET /ui/tokens and POST /ui/tokens/{name}/revoke: access tokens for operators. No secret is ever on a page.
+
+What is listed is what `GET /tokens` lists: those whose rights lie within the reader's. A token is made by a command,
+because it is shown once, and a page is no place for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.core.answers import TokenGone
+from holdfast.core.commands import RevokeToken
+from holdfast.engine.ids import new_uuid
+from holdfast.server.handlers import paging
+from holdfast.server.handlers.tokens import check_reach, is_hidden, note_gone, picked_for
+from holdfast.server.operations.parts import read_uuid
+from holdfast.server.operations.reading import fingerprint
+from holdfast.server.pages import site
+from holdfast.wire.replies import TokenReply
+
+if TYPE_CHECKING:
+    from holdfast.core.state import State
+    from holdfast.core.values import Moment
+    from holdfast.server.api import Api
+    from holdfast.server.operations.call import Call
+    from holdfast.server.pages.views.recent import Entry
+    from holdfast.server.render import Answered
+
+SHOWN = 100
+QUERY = {"after": "Only names after this one: the next page.", "did": "What was just done."}
+_read = msgspec.json.Decoder(TokenReply).decode
+
+
+class Token(msgspec.Struct, frozen=True):
+    """One access token with what hangs on it."""
+
+    told: TokenReply
+    holds: int
+    sessions: int
+    waits: int
+    key: str
+    """Of the form that revokes it: sent twice, it has one effect."""
+
+
+def tokens(api: Api, call: Call) -> None:
+    """GET /ui/tokens."""
+    picked = picked_for(api, call.caller, {"limit": str(SHOWN), "after": call.query.get("after", "")})
+
+    def view(state: State, now: Moment) -> tuple[list[Token], list[Entry[str]], Moment]:
+        found = [_token(_read(item), state) for item in picked.page.items]
+        ended = api.ended_tokens.newest_first(api.engine.clock.monotonic_ms())
+        # Nobody knows the rights of a token that is gone. Who has all of them sees it, and whoever ended it.
+        mine = [each for each in ended if call.caller.prefix is None or each.principal == call.caller.principal]
+        return found, mine, now
+
+    async def look() -> Answered:
+        await paging.in_slices(api.engine, picked.take_slice)
+        found, ended, now = await api.engine.look(view)
+        return await site.large_page(
+            api,
+            call,
+            now,
+            "tokens.html",
+            "tokens",
+            tokens=found,
+            total=picked.total,
+            next_after=picked.next_after,
+            ended=ended,
+            ended_since_ms=api.ended_tokens.since_wall_ms,
+            did=call.query.get("did", ""),
+        )
+
+    api.answer_later(call, look)
+
+
+def _token(told: TokenReply, state: State) -> Token:
+    index = state.index
+    return Token(
+        told,
+        index.lease_count.get(told.name, 0),
+        len(index.sessions_by_principal.get(told.name, ())),
+        len(index.tickets_by_principal.get(told.name, ())),
+        new_uuid(),
+    )
+
+
+def revoke(api: Api, call: Call) -> None:
+    """POST /ui/tokens/{name}/revoke: as `DELETE /tokens/{name}`."""
+    hidden = is_hidden(api, call.caller, call.item)
+    if not hidden:
+        check_reach(api, call.caller, call.item)
+    keeps = call.body.get("keep_sessions") == "true"
+    command = RevokeToken(
+        principal=call.caller.principal,
+        name=call.item,
+        keep_sessions=keeps,
+        key=f"page {read_uuid(call.body.get('key', ''), 'key')}",
+        fingerprint=fingerprint(call.request, call.item, ("revoke token", keeps)),
+        alone=hidden,
+    )
+    api.submit(call, command, {TokenGone: _gone})
+
+
+def _gone(api: Api, call: Call, _outcome: TokenGone, now: Moment) -> Answered:
+    note_gone(api, call, now)
+    return site.redirect("/ui/tokens?did=revoked")

@@ -1,0 +1,198 @@
+"""Signing in at the page, with an access token, and out again.
+
+    GET any page        without a token or a cookie: the sign-in page, in its place. Bytes that were made once
+    POST /ui/sign-in    the token, in a form: a cookie and the way back (303), or the sign-in page with the reason
+    POST /ui/sign-out   the browser forgets its cookie
+    GET /ui/here        who is signed in, for scripts; a cookie that is used is renewed by it
+
+The token is in the body of that one request and nowhere else: not in an address, a page, a log or what a browser keeps.
+A wrong one counts by address, as everywhere (`wrongtokens`).
+
+**A link from another site.** A browser sends a `Strict` cookie only with what our own pages ask for. So who opens a
+link that somebody pasted into a chat comes without one. The sign-in page then asks `/ui/here`, once, before it shows
+its field: that is asked by a page of ours, so the cookie comes along. If it is good, the page is loaded again.
+
+**Somebody else's token.** Another site must not sign a reader in, as somebody whom that site chose. So the form is
+taken only from a page of ours. The sign-in page tells where it is sent from (`Referrer-Policy: same-origin`): over
+plain http browsers say nothing else. All other pages tell nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache, partial
+from html import escape
+from typing import TYPE_CHECKING
+
+from holdfast.server.access import cookies
+from holdfast.server.access.auth import in_order
+from holdfast.server.access.claimsecrets import CLAIM_PREFIX
+from holdfast.server.access.secrets import SESSION_PREFIX
+from holdfast.server.operations.call import NOBODY
+from holdfast.server.pages.reading import read_form
+from holdfast.server.pages.site import HEADERS, environment, problem_page, redirect, renewal, templates
+from holdfast.server.render import encode
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.core.state import State
+    from holdfast.core.values import Moment
+    from holdfast.server.api import Api
+    from holdfast.server.doors.request import Request
+    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.operation import Handler
+    from holdfast.server.render import Answered
+
+SIGN_IN = b"/ui/sign-in"
+NEXT_CHARS_MAX = 2_048
+"""A longer way back is not kept: then it leads to the list."""
+_NEXT = re.compile(r"/(?:\?[!-\[\]-~]*|ui/(?!sign-|here|static/)[!-\[\]-~]*)?")
+"""A page of ours, as it stands in an address: no other host, nothing that is not to be looked at."""
+_NOTE, _BACK = b"<!--note-->", b"<!--next-->"
+_OK, _UNAUTHORISED = 200, 401
+_FROM_PAGE = "Sign in at the page itself: this form came from elsewhere, or your browser does not say where from."
+_OTHER_SECRET = "This is the secret of a session or of a claim. Sign in with an access token."  # noqa: S105 - a text
+
+
+# The sign-in page.
+
+
+@cache
+def _bytes() -> bytes:
+    """Return the sign-in page, with two places to write into."""
+    return environment().get_template("sign_in.html").render().encode()
+
+
+def sign_in_page(status: int, note: str = "", back: str = "/") -> Answered:
+    """Return the sign-in page, with the reason why somebody has to sign in, and where to go on from there."""
+    body = _bytes()
+    if note:
+        body = body.replace(_NOTE, f'<p class="notice bad" role="alert">{escape(note)}</p>'.encode(), 1)
+    if back != "/":
+        body = body.replace(_BACK, f'<input type="hidden" name="next" value="{escape(back)}">'.encode(), 1)
+    return status, body, (*HEADERS, (b"referrer-policy", b"same-origin"))
+
+
+def inside(handler: Handler, status: int = _UNAUTHORISED) -> Handler:
+    """Return a handler that shows the sign-in page to strangers, and lets the other one answer all others."""
+
+    def answer(api: Api, call: Call) -> None:
+        if call.caller is NOBODY:
+            call.answer(sign_in_page(status, back=_asked(call.request)))
+        elif templates.is_ready:
+            handler(api, call)
+        else:
+            templates.make_ready(partial(_begin, handler, api, call))
+
+    return answer
+
+
+def _begin(handler: Handler, api: Api, call: Call) -> None:
+    """Let a handler answer later than the routes did: what it raises is answered here."""
+    try:
+        handler(api, call)
+    except Problem as problem:
+        api.refuse(problem, call.refusal, call.request, call.reply)
+    except Exception as error:  # noqa: BLE001 - Whatever it is, the reader waits for an answer.
+        call.answer(api.bug_in(call, error))
+
+
+def refusal(problem: Problem, request: Request) -> Answered:
+    """Put a problem into a page: for somebody whom nobody knows, or who could not sign in, the sign-in page."""
+    if request.path == SIGN_IN and request.method == b"POST":
+        status, body, fields = sign_in_page(problem.status, problem.details, _way_back(request))
+        return status, body, (*fields, *problem.headers())
+    if problem.status == _UNAUTHORISED:
+        return sign_in_page(_UNAUTHORISED, problem.details, _asked(request))
+    return problem_page(problem, request)
+
+
+def refusal_at_root(problem: Problem, request: Request) -> Answered:
+    """Put a problem into a page. Anybody may ask for `/`, so that is no refusal there."""
+    if problem.status == _UNAUTHORISED:
+        return sign_in_page(_OK, problem.details, _asked(request))
+    return refusal(problem, request)
+
+
+def _asked(request: Request) -> str:
+    """Return the address that was asked for, if it is one to come back to."""
+    query = b"?" + request.query if request.query else b""
+    return _checked((request.path + query).decode("latin-1")) if request.method in {b"GET", b"HEAD"} else "/"
+
+
+def _checked(back: str) -> str:
+    return back if len(back) <= NEXT_CHARS_MAX and _NEXT.fullmatch(back) else "/"
+
+
+def _way_back(request: Request) -> str:
+    try:
+        return _checked(read_form(request).get("next", "/"))
+    except Problem:
+        return "/"
+
+
+# Handlers.
+
+
+def show(_api: Api, call: Call) -> None:
+    """GET /ui/sign-in, of somebody who is signed in already."""
+    call.answer(redirect("/"))
+
+
+def sign_in(api: Api, call: Call) -> None:
+    """POST /ui/sign-in."""
+    request = call.request
+    if not api.origins.is_same(request):
+        raise Problem("forbidden", _FROM_PAGE)
+    token = read_form(request).get("token", "").strip()
+    if not token:
+        raise Problem("invalid_input", "Enter an access token.")
+    if token.startswith((SESSION_PREFIX, CLAIM_PREFIX)):
+        raise Problem("forbidden", _OTHER_SECRET)
+    back, is_safe = _way_back(request), api.origins.is_safe(request)
+    # From here on it is the token that asks. Who was signed in before, in the same browser, is of no matter.
+    request.authorization = b"Bearer " + token.encode("latin-1", "replace")
+    caller = api.admit(request, "read")
+
+    def view(_state: State, now: Moment) -> Answered:
+        cookie = cookies.Cookie(caller.principal, now.wall_ms, now.wall_ms, is_safe)
+        value = cookies.written(api.auth.key, cookie, caller.digest)
+        return redirect(back, cookies.set_by(request.headers, cookie, value))
+
+    api.read(call, view)
+
+
+def sign_out(api: Api, call: Call) -> None:
+    """POST /ui/sign-out."""
+    is_safe = api.origins.is_safe(call.request)
+    api.read(call, lambda _state, _now: redirect("/", cookies.forgotten_by(call.request.headers, is_safe=is_safe)))
+
+
+def here(api: Api, call: Call) -> None:
+    """GET /ui/here."""
+    caller = call.caller
+    if caller is NOBODY:
+        call.answer(_NOT_HERE)
+        return
+
+    def view(_state: State, now: Moment) -> Answered:
+        said = {
+            "signed_in": True,
+            "principal": caller.principal,
+            "scopes": in_order(caller.scopes),
+            "prefix": caller.prefix,
+            "server_ms": now.wall_ms,
+        }
+        return _OK, encode(said), renewal(api, call, now.wall_ms)
+
+    api.read(call, view)
+
+
+def not_here(problem: Problem, request: Request) -> Answered:
+    """Put a problem into what `GET /ui/here` says."""
+    if problem.status == _UNAUTHORISED:
+        return _NOT_HERE
+    return problem.status, problem.body(request.request_id), problem.headers()
+
+
+_NOT_HERE: Answered = (_OK, encode({"signed_in": False}), ())

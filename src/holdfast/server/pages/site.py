@@ -1,0 +1,250 @@
+"""What all pages share: their templates, their headers, what they know of their reader, and the files beside them.
+
+    handler ──► page(api, call, now, "room.html", …) ──► status, bytes, headers
+    problem ──► problem_page(problem, request)       ──► the same, for a reader who was refused
+
+**Text is text.** Templates escape whatever they are given (autoescape), and a name that a template does not have is an
+error. No page has a script or a style in it: `POLICY` forbids both, and in the browsers that know it also that a script
+makes a page of text.
+
+**Files** are served below one folder that is named by the hash of all of them. So a browser keeps them for ever,
+modules import each other by plain names, and a page never gets those of another version by mistake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import jinja2
+import msgspec
+
+from holdfast import __version__
+from holdfast.server.access import cookies
+from holdfast.server.access.auth import in_order
+from holdfast.server.pages.rows import left_text, span_text
+from holdfast.server.render import envelope
+from holdfast.server.times import rfc3339
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.core.values import Moment
+    from holdfast.server.access.auth import Caller
+    from holdfast.server.api import Api
+    from holdfast.server.doors.request import Request
+    from holdfast.server.operations.call import Call
+    from holdfast.server.render import Answered
+
+Fields = tuple[tuple[bytes, bytes], ...]
+
+STATIC = b"/ui/static/"
+POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; worker-src 'self';"
+    b" form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script';"
+    b" trusted-types holdfast"
+)
+HEADERS: Fields = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"content-security-policy", POLICY),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+)
+"""Of every page, beside `x-content-type-options` and `cache-control: no-store`, which every answer has."""
+NO_REFERRER = (b"referrer-policy", b"no-referrer")
+_KEPT_FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
+_TYPES = {
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
+}
+SLICE_PIECES = 300
+"""How many pieces of a long page are made before others have their turn: about a millisecond."""
+_OK = 200
+
+
+# Pages.
+
+
+class Me(msgspec.Struct, frozen=True):
+    """Whoever reads a page, as templates see it."""
+
+    name: str
+    scopes: list[str]
+    prefix: str | None
+    form_token: str
+    """For forms; empty for one who came by a token, and needs none."""
+    is_signed_in: bool
+
+    def may(self, scope: str) -> bool:
+        """Tell whether it has the scope."""
+        return scope in self.scopes
+
+
+def me_of(api: Api, caller: Caller) -> Me:
+    """Return what templates are told of a caller."""
+    cookie = caller.cookie
+    field = "" if cookie is None else cookies.form_token(api.auth.key, cookie, caller.digest)
+    return Me(caller.principal, in_order(caller.scopes), caller.prefix, field, cookie is not None)
+
+
+def page(  # noqa: PLR0917 - what every page has, in the order in which it is known
+    api: Api, call: Call, now: Moment, template: str, room: str = "", status: int = _OK, **shown: object
+) -> Answered:
+    """Return a page for whoever asked. `room` is the one that is marked in the head of the page."""
+    text = environment().get_template(template).render(shown, **_known(api, call, now, room))
+    return status, text.encode(), (*HEADERS, NO_REFERRER, *renewal(api, call, now.wall_ms))
+
+
+async def large_page(  # noqa: PLR0917 - as above
+    api: Api, call: Call, now: Moment, template: str, room: str = "", status: int = _OK, **shown: object
+) -> Answered:
+    """Return the same for a page that may be long: made a slice at a time, and everybody else is served in between."""
+    pieces: list[str] = []
+    for piece in environment().get_template(template).generate(shown, **_known(api, call, now, room)):
+        pieces.append(piece)
+        if len(pieces) % SLICE_PIECES == 0:
+            await asyncio.sleep(0)
+    return status, "".join(pieces).encode(), (*HEADERS, NO_REFERRER, *renewal(api, call, now.wall_ms))
+
+
+def _known(api: Api, call: Call, now: Moment, room: str) -> dict[str, object]:
+    """Return what every template knows."""
+    state = api.engine.state
+    counts = {"jobs": len(state.index.held), "waits": len(state.tickets), "sessions": len(state.sessions)}
+    return {"me": me_of(api, call.caller), "room": room, "server_ms": now.wall_ms, "counts": counts}
+
+
+def renewal(api: Api, call: Call, wall_ms: int) -> Fields:
+    """Return the fields that renew the cookie of whoever asked, if it is time for that."""
+    cookie = call.caller.cookie
+    if cookie is None or not cookie.is_worth_renewing(wall_ms):
+        return ()
+    anew = cookie.renewed(wall_ms)
+    value = cookies.written(api.auth.key, anew, call.caller.digest)
+    return (cookies.set_by(call.request.headers, anew, value),)
+
+
+def problem_page(problem: Problem, request: Request) -> Answered:
+    """Return a refusal as a page. It rests on nothing but the problem: any node can make it.
+
+    Under a name that is not ours there is no page of ours.
+    """
+    if problem.code == "misdirected":
+        return envelope(problem, request)
+    text = environment().get_template("problem.html").render(problem=problem, request_id=request.request_id)
+    return problem.status, text.encode(), (*HEADERS, NO_REFERRER, *problem.headers())
+
+
+def redirect(to: str, *fields: tuple[bytes, bytes]) -> Answered:
+    """Return the answer that leads a browser elsewhere, after it has sent a form."""
+    return 303, b"", (*HEADERS, NO_REFERRER, (b"location", to.encode("ascii")), *fields)
+
+
+def path_of(name: str) -> str:
+    """Return the address of a job's page. A name is one percent-encoded segment, whatever stands in it."""
+    if name == ".":
+        # Browsers take it for this folder, however it is written.
+        return "/ui/jobs?name=."
+    return f"/ui/jobs/{quote(name, safe='')}"
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Return what makes pages of templates."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("holdfast.server.pages"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {"path_of": path_of, "static": static_path, "version": __version__}
+    made.filters |= {"rfc3339": rfc3339, "span": span_text, "left": left_text}
+    return made
+
+
+class Templates:
+    """All templates, made ready beside the loop: to compile them takes 0.16 s, and nobody else waits for that.
+
+    It is done when the first reader comes, and not at the start: many servers never have one. `signin.inside` lets that
+    reader wait, so every handler of a page finds them ready.
+    """
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        self._making: asyncio.Future[None] | None = None
+
+    def make_ready(self, then: Callable[[], None] | None = None) -> None:
+        """Make them ready, and call `then` when they are."""
+        loop = asyncio.get_running_loop()
+        if self._making is None or self._making.get_loop() is not loop:
+            self._making = loop.run_in_executor(None, _compile_all, environment())
+            self._making.add_done_callback(self._made)
+        if then is not None:
+            self._making.add_done_callback(lambda _: then())
+
+    def _made(self, making: asyncio.Future[None]) -> None:
+        self.is_ready = not making.cancelled() and making.exception() is None
+
+
+def _compile_all(made: jinja2.Environment) -> None:
+    for name in made.list_templates():
+        made.get_template(name)
+
+
+templates = Templates()
+
+
+# The files beside them.
+
+
+class Files(msgspec.Struct, frozen=True):
+    """Every file that pages load, and the name of the folder that they stand in."""
+
+    version: str
+    by_name: dict[str, tuple[bytes, bytes]]
+    """The media type and the content of each."""
+
+
+@cache
+def static_files() -> Files:
+    """Read them, once."""
+    by_name: dict[str, tuple[bytes, bytes]] = {}
+    whole = hashlib.blake2b(digest_size=10)
+    for file in sorted(files(__package__).joinpath("static").iterdir(), key=lambda file: file.name):
+        media_type = _TYPES.get("." + file.name.rpartition(".")[2])
+        if media_type is not None:
+            content = file.read_bytes()
+            by_name[file.name] = media_type, content
+            whole.update(b"%b %d " % (file.name.encode(), len(content)) + content)
+    return Files(whole.hexdigest(), by_name)
+
+
+def static_path(name: str) -> str:
+    """Return the path of a file, for a template. A file that is not there is a bug, and found by the first test."""
+    known = static_files()
+    if name not in known.by_name:
+        raise KeyError(name)
+    return f"{STATIC.decode()}{known.version}/{name}"
+
+
+def static(_api: Api, call: Call) -> None:
+    """GET /ui/static/{version}/{file}, for anyone. One of another version is not kept: nodes are upgraded in turn."""
+    version, _, name = call.request.path.removeprefix(STATIC).decode("latin-1").partition("/")
+    known = static_files()
+    found = known.by_name.get(name)
+    if found is None:
+        call.answer(envelope(Problem("not_found", "There is no such file."), call.request))
+        return
+    media_type, content = found
+    kept = (_KEPT_FOR_EVER,) if version == known.version else ()
+    fields = ((b"content-type", media_type), (b"cross-origin-resource-policy", b"same-origin"), *kept)
+    call.answer((_OK, content, fields))

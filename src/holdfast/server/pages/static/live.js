@@ -1,0 +1,186 @@
+// What looks different now, for any page: `subscribe` is told rows as they change, and whether they are live.
+//
+//   import { subscribe } from "./live.js";
+//   const leave = subscribe({
+//     name: "deploy-main",        // optional: only of this job
+//     load() {},                  // look at everything now; what is told afterwards is newer
+//     rows(frame) {},             // {seq, now, rows, beats, gone, kept, totals}, see server/pages/rows.py
+//     status(status) {},          // {kind, since, why}, see stream.js
+//   });
+//
+// The word for it in the head of the page is written here.
+//
+// All tabs of one who is signed in share one stream. It is read by a shared worker, and where there is none by one of
+// the tabs: whoever holds a lock reads, and tells the others over a channel. When that tab closes, another has the lock.
+
+import { showSignedOut, workerAddress } from "./api.js";
+import { learnServerTime, serverNow } from "./clock.js";
+import { showLive } from "./page.js";
+import { Stream } from "./stream.js";
+
+const SHOWN = { live: "live", reconnecting: "reconnecting", away: "away" };
+const subscribers = new Set();
+let status = { kind: "reconnecting", since: Date.now(), why: "" };
+let source = null;
+
+export function subscribe(subscriber) {
+  subscribers.add(subscriber);
+  subscriber.status?.(status);
+  if (source === null) {
+    source = newSource();
+    source.open();
+  } else if (status.kind === "live") {
+    subscriber.load?.();
+  }
+  return () => subscribers.delete(subscriber);
+}
+
+// Try again at once.
+export function again() {
+  source?.again();
+}
+
+export function liveStatus() {
+  return status;
+}
+
+// A message takes time to arrive, so what it says of the server's clock is late, never early: the latest is the best.
+// Where all is to be looked at anew, that clock may have been set: what is heard next is believed, whatever it says.
+let isTimeOpen = false;
+
+export function heardAt(serverMs, isFirst = false) {
+  if (!isFirst && !isTimeOpen && serverMs <= serverNow()) return;
+  isTimeOpen = false;
+  learnServerTime(serverMs);
+}
+
+function tellStatus() {
+  showLive(status.kind in SHOWN ? SHOWN[status.kind] : "still", status.kind === "live" ? undefined : status.since);
+  document.getElementById("live")?.setAttribute("title", status.why);
+  if (status.kind === "signed-out") showSignedOut();
+  for (const each of subscribers) each.status?.(status);
+}
+
+function hear(message) {
+  if (message.kind === "status") {
+    ({ status } = message);
+    tellStatus();
+  } else if (message.kind === "hello") {
+    if (message.data) heardAt(JSON.parse(message.data).now, true);
+    for (const each of subscribers) each.load?.();
+  } else if (message.kind === "resync") {
+    isTimeOpen = true;
+    for (const each of subscribers) each.load?.();
+  } else if (message.kind === "rows") {
+    const frame = JSON.parse(message.data);
+    for (const kind of ["rows", "beats", "gone", "kept"]) frame[kind] ??= [];
+    heardAt(frame.now);
+    for (const each of subscribers) {
+      const own = each.name === undefined ? frame : ofOne(frame, each.name);
+      if (own !== null) each.rows?.(own);
+    }
+  }
+}
+
+function ofOne(frame, name) {
+  const rows = frame.rows.filter((row) => row.name === name);
+  const beats = frame.beats.filter((beat) => beat[0] === name);
+  const gone = frame.gone.filter((each) => each.name === name);
+  return rows.length || beats.length || gone.length || frame.kept.length ? { ...frame, rows, beats, gone } : null;
+}
+
+// Who reads the stream.
+
+function newSource() {
+  // Named after who is signed in: another one's tabs must not be told what this one may see.
+  const { may, prefix } = document.body.dataset;
+  const name = ["holdfast", document.querySelector("#menu summary")?.textContent ?? "", may, prefix ?? "*"].join(" ");
+  if (typeof SharedWorker === "function") {
+    try {
+      return new OfWorker(name);
+    } catch {
+      // Forbidden here: the tabs do it among themselves.
+    }
+  }
+  return typeof BroadcastChannel === "function" && navigator.locks ? new OfTabs(name) : new OfOne();
+}
+
+class OfWorker {
+  #port;
+
+  constructor(name) {
+    const worker = new SharedWorker(workerAddress("live_worker.js"), { type: "module", name });
+    this.#port = worker.port;
+    this.#port.onmessage = ({ data }) => hear(data);
+    worker.onerror = () => this.#fallBack();
+    addEventListener("pagehide", () => this.#port.postMessage("leave"));
+    addEventListener("pageshow", (event) => event.persisted && this.open());
+  }
+
+  open() {
+    this.#port.postMessage("enter");
+  }
+
+  again() {
+    this.#port.postMessage("again");
+  }
+
+  #fallBack() {
+    if (source !== this) return;
+    source = new OfOne();
+    source.open();
+  }
+}
+
+class OfTabs {
+  #channel;
+  #stream = null;
+  #name;
+
+  constructor(name) {
+    this.#name = name;
+    this.#channel = new BroadcastChannel(name);
+    this.#channel.onmessage = ({ data }) => {
+      if (data === "again") this.#stream?.again();
+      else if (data !== "enter") hear(data);
+      else if (this.#stream !== null) this.#greet();
+    };
+  }
+
+  open() {
+    this.#channel.postMessage("enter");
+    navigator.locks.request(this.#name, () => {
+      this.#stream = new Stream((message) => {
+        this.#channel.postMessage(message);
+        hear(message);
+      });
+      // Never over: the lock is held until the tab is gone.
+      return this.#stream.run();
+    });
+  }
+
+  again() {
+    this.#stream?.again();
+    this.#channel.postMessage("again");
+  }
+
+  #greet() {
+    this.#channel.postMessage({ kind: "status", status: this.#stream.status });
+    if (this.#stream.status.kind === "live") this.#channel.postMessage({ kind: "hello", data: "" });
+  }
+}
+
+class OfOne {
+  #stream = new Stream(hear);
+
+  open() {
+    this.#stream.run();
+  }
+
+  again() {
+    this.#stream.again();
+  }
+}
+
+addEventListener("online", again);
+document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && again());

@@ -1,0 +1,80 @@
+// What the search field understands, and by what the list is sorted. The same as server/pages/search.py, which says what
+// each term means.
+
+const CHARS_MAX = 512;
+const TERMS_MAX = 16;
+const UNFINISHED = new Set(["prefix:", "owner:", "label:"]);
+export const SORTS = ["name", "owner", "held", "heartbeat", "left", "line"];
+
+export function readSearch(text) {
+  const search = { prefix: "", outside: false, owners: [], labels: [], words: [] };
+  const terms = text.slice(0, CHARS_MAX).matchAll(/(?:(prefix|owner|label):)?(?:"([^"]*)"?|(\S+))/g);
+  let number = 0;
+  for (const [, kind, quoted, plain] of terms) {
+    if (number++ >= TERMS_MAX) break;
+    const value = quoted ?? plain ?? "";
+    if (!value || (kind === undefined && UNFINISHED.has(value))) continue;
+    if (kind === "prefix") {
+      search.outside ||= !(value.startsWith(search.prefix) || search.prefix.startsWith(value));
+      if (value.length > search.prefix.length) search.prefix = value;
+    } else if (kind === "owner") {
+      search.owners.push(value.toLowerCase());
+    } else if (kind === "label") {
+      const colon = value.indexOf(":");
+      search.labels.push(colon < 0 ? [value, null] : [value.slice(0, colon), value.slice(colon + 1)]);
+    } else {
+      search.words.push(value.toLowerCase());
+    }
+  }
+  return search;
+}
+
+export function isEmpty(search) {
+  return !search.prefix && !search.owners.length && !search.labels.length && !search.words.length;
+}
+
+export function fits(search, row) {
+  if (search.outside || !row.name.startsWith(search.prefix)) return false;
+  if (search.owners.length) {
+    const owner = row.owner.toLowerCase();
+    if (!search.owners.every((each) => owner.startsWith(each))) return false;
+  }
+  for (const [key, value] of search.labels) {
+    const has = Object.hasOwn(row.labels, key);
+    if (!has || (value !== null && row.labels[key] !== value)) return false;
+  }
+  if (!search.words.length) return true;
+  row.text ??= textOf(row);
+  return search.words.every((word) => row.text.includes(word));
+}
+
+function textOf(row) {
+  const labels = Object.entries(row.labels).map(([key, value]) => `${key}:${value}`);
+  const fields = row.fields.map(([key, value]) => `${key}=${value}`);
+  return [row.name, row.owner, row.note, ...labels, ...fields].join("\n").toLowerCase();
+}
+
+export function readSort(text) {
+  const kind = text.replace(/^-/, "");
+  return SORTS.includes(kind) ? { kind, isReversed: text.startsWith("-") } : { kind: "name", isReversed: false };
+}
+
+export function writeSort({ kind, isReversed }) {
+  return (isReversed ? "-" : "") + kind;
+}
+
+// By code point, as the server does: a locale would take long, and is another in each browser.
+const byName = (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0);
+const ORDERS = {
+  name: byName,
+  owner: (a, b) => (a.owner < b.owner ? -1 : a.owner > b.owner ? 1 : byName(a, b)),
+  held: (a, b) => a.since - b.since || byName(a, b),
+  heartbeat: (a, b) => a.beat - b.beat || byName(a, b),
+  left: (a, b) => a.until - b.until || byName(a, b),
+  line: (a, b) => b.line - a.line || byName(a, b),
+};
+
+export function orderOf({ kind, isReversed }) {
+  const order = ORDERS[kind];
+  return isReversed ? (a, b) => order(b, a) : order;
+}

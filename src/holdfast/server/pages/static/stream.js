@@ -1,0 +1,170 @@
+// The page's stream, once for a browser: opens it, reads its frames, and opens it again when it breaks.
+// There is no document here: this runs in a worker, or in the one tab that reads for all (see live.js).
+//
+// tell({kind: "status", status}) says how it is:
+//   live          what is shown is how things are
+//   reconnecting  it broke, and is being opened again
+//   away          that did not go well for AWAY_MS
+//   signed-out    the server does not know us any more
+//   refused       it knows us and has a reason, which is in `why`
+// tell({kind: "hello" | "rows" | "resync", data}) passes frames on, their JSON as text.
+
+const QUIET_MS = 40_000; // The server says something every 15 seconds. After so long without it the line is dead.
+const AWAY_MS = 8_000;
+const REST_MS = [250, 500, 1_000, 2_000, 4_000, 8_000];
+const REST_SIGNED_OUT_MS = 20_000;
+
+export class Stream {
+  #tell;
+  #url;
+  #tries = 0;
+  #isOver = false;
+  #abort = null;
+  #wake = null;
+  #away = null;
+  status = { kind: "reconnecting", since: Date.now(), why: "" };
+
+  constructor(tell, url = "/ui/live") {
+    this.#tell = tell;
+    this.#url = url;
+  }
+
+  async run() {
+    this.#broke();
+    while (!this.#isOver) {
+      let rest = 0;
+      try {
+        rest = await this.#once();
+      } catch {
+        // It could not be opened, or it broke. Both are told by the status.
+      }
+      if (this.#isOver) return;
+      this.#broke();
+      await this.#pause(rest || this.#nextRest());
+    }
+  }
+
+  stop() {
+    this.#isOver = true;
+    clearTimeout(this.#away);
+    this.#abort?.abort();
+    this.#wake?.();
+  }
+
+  // Try at once: somebody looks, or the network is back.
+  again() {
+    if (this.status.kind !== "live") {
+      this.#tries = 0;
+      this.#wake?.();
+    }
+  }
+
+  // Opens it and reads it to its end. Returns how long to rest, 0 for the usual time.
+  async #once() {
+    const abort = (this.#abort = new AbortController());
+    let quiet = setTimeout(() => abort.abort(), QUIET_MS);
+    const heard = () => {
+      clearTimeout(quiet);
+      quiet = setTimeout(() => abort.abort(), QUIET_MS);
+    };
+    try {
+      const answer = await fetch(this.#url, {
+        headers: { Accept: "text/event-stream" },
+        cache: "no-store",
+        credentials: "same-origin",
+        redirect: "error",
+        signal: abort.signal,
+      });
+      if (answer.status === 401) return this.#stay("signed-out", "");
+      if (answer.status === 403 || answer.status === 429) return this.#stay("refused", await reasonOf(answer));
+      if (!answer.ok || !isStream(answer)) return 0;
+      await this.#read(answer.body, heard);
+      return 0;
+    } finally {
+      clearTimeout(quiet);
+      abort.abort();
+    }
+  }
+
+  async #read(body, heard) {
+    const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+    let pieces = [];
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      heard();
+      // A frame may come in many pieces: they are joined when its end is there, not before.
+      const tail = pieces.length ? pieces[pieces.length - 1].slice(-1) : "";
+      if (!(tail + value).includes("\n\n")) {
+        pieces.push(value);
+        continue;
+      }
+      const frames = (pieces.join("") + value).split("\n\n");
+      pieces = [frames.pop()];
+      for (const frame of frames) this.#frame(frame);
+    }
+  }
+
+  #frame(text) {
+    let kind = "message";
+    let data = "";
+    for (const line of text.split("\n")) {
+      if (line.startsWith("event: ")) kind = line.slice(7);
+      else if (line.startsWith("data: ")) data += line.slice(6);
+    }
+    if (!data) return;
+    if (kind === "hello") {
+      this.#tries = 0;
+      this.#say("live");
+    }
+    this.#tell({ kind, data });
+  }
+
+  #broke() {
+    if (this.status.kind === "live" || this.#away === null) this.#say("reconnecting");
+    if (this.status.kind === "reconnecting" && this.#away === null) {
+      this.#away = setTimeout(() => this.#say("away", "", this.status.since), AWAY_MS);
+    }
+  }
+
+  #stay(kind, why) {
+    if (this.status.kind !== kind) this.#say(kind, why);
+    return REST_SIGNED_OUT_MS;
+  }
+
+  #say(kind, why = "", since = Date.now()) {
+    if (kind !== "reconnecting") clearTimeout(this.#away);
+    if (kind === "live") this.#away = null;
+    this.status = { kind, since, why };
+    this.#tell({ kind: "status", status: this.status });
+  }
+
+  #nextRest() {
+    const most = REST_MS[Math.min(this.#tries, REST_MS.length - 1)];
+    this.#tries += 1;
+    // Not all browsers of a house at the same moment.
+    return most * (0.5 + Math.random() / 2);
+  }
+
+  #pause(ms) {
+    return new Promise((done) => {
+      const timer = setTimeout(done, ms);
+      this.#wake = () => {
+        clearTimeout(timer);
+        done();
+      };
+    });
+  }
+}
+
+function isStream(answer) {
+  return (answer.headers.get("Content-Type") || "").startsWith("text/event-stream");
+}
+
+async function reasonOf(answer) {
+  try {
+    return String((await answer.json()).details || "");
+  } catch {
+    return "";
+  }
+}

@@ -1,0 +1,159 @@
+"""The rows of the operators' page: one for each address. They are rows as those of the API, and no part of it.
+
+`_room` makes the row of a page: for strangers the sign-in page, for others its handler, and problems as pages. What a
+script of a page asks for is a plain row with a scope: it is answered and refused in JSON.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.server.handlers import paging
+from holdfast.server.operations.operation import Operation
+from holdfast.server.pages import jobs, moment, numbers, signin, site
+from holdfast.server.pages.reading import by_page
+from holdfast.server.pages.rooms import actions, job, nodes, sessions, tokens, waits
+from holdfast.server.streams import live
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.server.api import Api
+    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.operation import Handler
+
+_HTML = "text/html"
+
+
+def _room(method: str, path: str, handler: Handler, summary: str, *, scope: str = "read", **more: Any) -> Operation:  # noqa: ANN401 - fields of a row
+    """Return the row of a page, or of a form on one."""
+    row: dict[str, Any] = {"replies": {200: _HTML}, "refusal": signin.refusal, "in_documents": False, **more}
+    return Operation(method, path, signin.inside(handler), summary, scope=scope, reader=by_page, **row)
+
+
+def _nowhere(_api: Api, call: Call) -> None:
+    """GET of anything below /ui/ that is no page."""
+    raise Problem("not_found", f"There is no page at {call.request.path.decode('latin-1')}.")
+
+
+def _jobs(api: Api, call: Call) -> None:
+    """GET /: the jobs, now or at a moment."""
+    (moment.show if call.query.get("at") else jobs.show)(api, call)
+
+
+JOBS = Operation(
+    "GET",
+    "/",
+    signin.inside(_jobs, 200),
+    "The operators' page: jobs, live. Without a token: the way to sign in, and a link to /docs",
+    reader=by_page,
+    refusal=signin.refusal_at_root,
+    query={
+        "q": "Which jobs: `prefix:`, `owner:`, `label:key:value`, and words.",
+        "sort": "`name`, `owner`, `held`, `heartbeat`, `left` or `line`; with `-` before it, the other way round.",
+        "after": "Only names after this one: the next page.",
+        "page": "Which page, in another order than that of names.",
+        "at": "Who held what at this moment.",
+        "record": "As of this record of that moment.",
+    },
+    replies={200: _HTML},
+)
+
+PAGES: tuple[Operation, ...] = (
+    _room("GET", "/ui/{place}", _nowhere, "Every other address below it"),
+    _room("GET", "/ui/numbers", numbers.numbers, "What the server has measured of itself", query=numbers.QUERY),
+    Operation(
+        "GET",
+        "/ui/numbers/drawn",
+        numbers.drawn,
+        "The same, as its script takes it",
+        scope="read",
+        query=numbers.QUERY,
+        in_documents=False,
+        replies={200: "application/json"},
+    ),
+    Operation(
+        "GET",
+        "/ui/here",
+        signin.here,
+        "Who is signed in",
+        scope="read",
+        reader=by_page,
+        refusal=signin.not_here,
+        in_documents=False,
+        replies={200: "application/json"},
+    ),
+    Operation(
+        "GET",
+        "/ui/live",
+        live.live,
+        "Which rows of the list look different now",
+        scope="read",
+        is_stream=True,
+        in_documents=False,
+        replies={200: "text/event-stream"},
+    ),
+    Operation(
+        "GET",
+        "/ui/marks",
+        moment.marks,
+        "Where things ended badly, newest first, and how far back the history reaches",
+        scope="read",
+        query={"before": "Only records before this number."},
+        in_documents=False,
+        replies={200: "application/json"},
+    ),
+    Operation(
+        "GET",
+        "/ui/rows",
+        jobs.rows,
+        "Rows of the list, in the order of their names",
+        scope="read",
+        query={"q": "Which jobs.", "after": "Only names after this one.", "limit": "At most so many, and about 1 MiB."},
+        read_query=paging.read_limit,
+        in_documents=False,
+        replies={200: "application/json"},
+    ),
+    Operation(
+        "GET",
+        "/ui/sign-in",
+        signin.inside(signin.show, 200),
+        "The field for a token",
+        scope="read",
+        reader=by_page,
+        refusal=signin.refusal,
+        in_documents=False,
+        replies={200: _HTML},
+    ),
+    Operation(
+        "POST",
+        "/ui/sign-in",
+        signin.sign_in,
+        "Sign in",
+        refusal=signin.refusal,
+        in_documents=False,
+        replies={303: None},
+    ),
+    _room("POST", "/ui/sign-out", signin.sign_out, "Sign out", replies={303: None}),
+    _room("GET", "/ui/jobs", job.by_query, "A job, by its name", query=job.QUERY),
+    _room("GET", "/ui/jobs/{name}", job.job, "One job", query=job.QUERY),
+    _room("POST", "/ui/jobs/{name}/reopen", actions.reopen, "Reopen a job", scope="admin", replies={303: None}),
+    _room("POST", "/ui/jobs/{name}/revoke", actions.revoke, "End a lease", scope="admin", replies={303: None}),
+    _room(
+        "POST", "/ui/jobs/{name}/transfer", actions.transfer, "Hand a claim over", scope="claim", replies={303: None}
+    ),
+    _room("GET", "/ui/nodes", nodes.nodes, "Who leads, who follows"),
+    _room("GET", "/ui/sessions", sessions.sessions, "Sessions", query=sessions.LIST_QUERY),
+    _room("GET", "/ui/sessions/{id}", sessions.session, "One session", query=sessions.ONE_QUERY),
+    _room("GET", "/ui/tokens", tokens.tokens, "Access tokens", scope="admin", query=tokens.QUERY),
+    _room("POST", "/ui/tokens/{name}/revoke", tokens.revoke, "Revoke one", scope="admin", replies={303: None}),
+    _room("GET", "/ui/waits", waits.waits, "Who waits for whom"),
+    Operation(
+        "GET",
+        "/ui/static/{file}",
+        site.static,
+        "What pages load",
+        is_local=True,
+        in_documents=False,
+        replies={200: "text/css"},
+    ),
+)

@@ -1,0 +1,77 @@
+"""What was said lately and has no record: refused circles, and access tokens that ended. In memory, and bounded.
+
+A restart forgets it, and so does a change of the leader. Whoever shows it says since when it is kept.
+
+Nobody can push out what another did: each principal has a small share, and when all shares together are too much, the
+eldest of whoever has most goes. The same thing said again is one entry with a count, so that a client which asks every
+second for what it cannot have leaves one line.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Generic, TypeVar
+
+import msgspec
+
+KEPT_MAX = 100
+OF_ONE_MAX = 20
+KEPT_MS = 86_400_000
+"""A day, by the clock that only moves forward."""
+
+T = TypeVar("T")
+
+
+class Entry(msgspec.Struct, Generic[T]):
+    """Something that was said, how often, and when: wall times for people."""
+
+    what: T
+    principal: str
+    first_wall_ms: int
+    last_wall_ms: int
+    said_ms: int
+    """When it was last said, by the clock that only moves forward."""
+    count: int = 1
+
+
+class Recent(Generic[T]):
+    """The last things of one kind, the newest last."""
+
+    def __init__(self, since_wall_ms: int) -> None:
+        self.since_wall_ms = since_wall_ms
+        """Since when they are kept: when this process began to serve."""
+        self._entries: dict[tuple[str, T], Entry[T]] = {}
+
+    def note(self, what: T, principal: str, *, now_ms: int, wall_ms: int) -> None:
+        """Keep what was said to a principal, or done by it."""
+        self._forget(now_ms)
+        place = (principal, what)
+        entry = self._entries.pop(place, None)
+        if entry is None:
+            self._make_room(principal)
+            entry = Entry(what, principal, wall_ms, wall_ms, now_ms)
+        else:
+            entry.count, entry.last_wall_ms, entry.said_ms = entry.count + 1, wall_ms, now_ms
+        self._entries[place] = entry
+
+    def newest_first(self, now_ms: int) -> list[Entry[T]]:
+        """Return what is kept."""
+        self._forget(now_ms)
+        return list(reversed(self._entries.values()))
+
+    def _forget(self, now_ms: int) -> None:
+        """Drop what is too old. They stand in the order in which they were last said."""
+        while self._entries:
+            place, eldest = next(iter(self._entries.items()))
+            if now_ms - eldest.said_ms <= KEPT_MS:
+                return
+            del self._entries[place]
+
+    def _make_room(self, principal: str) -> None:
+        """Drop one if there is no room for one more."""
+        owned = Counter(whose for whose, _ in self._entries)
+        giver = principal if owned[principal] >= OF_ONE_MAX else None
+        if giver is None and len(self._entries) >= KEPT_MAX:
+            giver = owned.most_common(1)[0][0]
+        if giver is not None:
+            del self._entries[next(place for place in self._entries if place[0] == giver)]

@@ -1,0 +1,416 @@
+"""The board of the page: made once for all readers of equal rights, bounded for each, and of what is durable alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.core.commands import KeepSession, OpenSession
+from holdfast.engine.touched import TOUCHED_MAX
+from holdfast.journal.base import JournalUnavailableError
+from holdfast.journal.memory import MemoryJournal
+from holdfast.server.pages.rows import row_of, sign_of
+from holdfast.server.streams import board
+from holdfast.server.streams.board import SHEET_BYTES_MAX, Board, Sheet
+from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
+
+if TYPE_CHECKING:
+    from holdfast.core.state import State
+    from holdfast.core.values import Moment
+    from holdfast.engine.engine import Engine
+    from holdfast.server.pages.rows import Row
+    from holdfast.server.streams.board import Place
+    from holdfast.testing.clock import ManualClock
+
+
+def _told(frame: bytes | None) -> dict[str, Any]:
+    assert frame is not None, "it fell behind"
+    event, data = frame.decode().split("\n")[:2]
+    assert event == "event: rows"
+    body: dict[str, Any] = json.loads(data.removeprefix("data: "))
+    return body
+
+
+async def _next(place: Place) -> dict[str, Any]:
+    while not place.is_behind:
+        place.news.clear()
+        await place.news.wait()
+    return _told(place.next())
+
+
+def _fell_behind(place: Place) -> bool:
+    """Is a reader told that it missed something?"""
+    return place.is_behind and place.next() is None
+
+
+async def _rounds(count: int = 3) -> None:
+    """Let some rounds of the board pass."""
+    await asyncio.sleep(count * (board.FIRST_SECONDS + board.GATHER_SECONDS))
+
+
+def test_a_claim_its_heartbeat_and_its_end_are_told() -> None:
+    """A claim is a row, a heartbeat tells its times alone, a note tells the row again, an end says how it ended."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            place = Board(engine).enter(None)
+            await engine.ask(acquire("job", owner="ben", labels={"team": "web"}, metadata="model=x n=1"))
+            told = await _next(place)
+            (row,) = told["rows"]
+            assert (row["name"], row["owner"], row["labels"]) == ("job", "ben", {"team": "web"})
+            assert row["fields"] == [["model", "x"], ["n", "1"]]
+            assert row["until"] - row["since"] == row["ttl"] == 60_000
+            assert told["totals"] == {"jobs": 1, "waiting": 0, "sessions": 0}
+            await _pass(5_000, clock, engine)
+            await engine.ask(renew("job"))
+            told = await _next(place)
+            assert "rows" not in told
+            ((name, token, beat, until, ttl, own),) = told["beats"]
+            assert (name, token, ttl, own) == ("job", row["token"], 60_000, 0)
+            assert until - row["until"] == beat - row["beat"] >= 5_000
+            await engine.ask(renew("job", note="tests pass"))
+            assert (await _next(place))["rows"][0]["note"] == "tests pass"
+            await engine.ask(release("job"))
+            (gone,) = (await _next(place))["gone"]
+            assert (gone["name"], gone["how"], gone["owner"]) == ("job", "released", "ben")
+            place.leave()
+
+    run(test)
+
+
+def test_what_changes_often_is_told_at_most_five_times_a_second() -> None:
+    """A job that is renewed every ten milliseconds for a second is told about five times, each time as it is then."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            place = Board(engine).enter(None)
+            for _ in range(100):
+                await engine.ask(acquire("job") if not engine.state.index.held else renew("job"))
+                await asyncio.sleep(0.01)
+            await _rounds()
+            frames = []
+            while place.is_behind:
+                frames.append(_told(place.next()))
+            assert 4 <= len(frames) <= 7
+            last = frames[-1]["beats"][0]
+            lease = engine.state.lease_of("job")
+            assert lease is not None and last[2] == lease.beat_wall_ms
+            place.leave()
+
+    run(test)
+
+
+def test_readers_of_equal_rights_are_given_the_same_bytes() -> None:
+    """What is told is put into bytes once: two readers of one prefix get the very same object."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            whole = Board(engine)
+            places = [whole.enter(None), whole.enter(None), whole.enter("a/"), whole.enter("a/")]
+            await engine.ask(acquire("a/job"))
+            await _rounds()
+            frames = [place.next() for place in places]
+            assert frames[0] is frames[1] and frames[2] is frames[3]
+            assert _told(frames[2])["rows"] == _told(frames[0])["rows"]
+            for place in places:
+                place.leave()
+
+    run(test)
+
+
+def test_a_confined_reader_sees_its_prefix_alone() -> None:
+    """A reader that is confined to a prefix is told of names below it, of nothing else, and no totals of all."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            whole = Board(engine)
+            confined, deeper, other = whole.enter("acme/"), whole.enter("acme/web/"), whole.enter("b")
+            for name in ("acme/one", "acme", "acme/web/two", "zebra"):
+                await engine.ask(acquire(name))
+            await _rounds()
+            told = _told(confined.next())
+            assert [row["name"] for row in told["rows"]] == ["acme/one", "acme/web/two"] and "totals" not in told
+            assert [row["name"] for row in _told(deeper.next())["rows"]] == ["acme/web/two"]
+            assert not (confined.is_behind or deeper.is_behind or other.is_behind)
+            for place in (confined, deeper, other):
+                place.leave()
+
+    run(test)
+
+
+def test_a_session_that_is_kept_is_told_once_to_those_who_see_its_jobs() -> None:
+    """The new deadline of a session is told as one entry, and only to sheets that see a job bound to it."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
+            for number in range(5):
+                await engine.ask(acquire(f"a/{number}", session="s", bound=True, ttl_ms=600_000))
+            whole = Board(engine)
+            everything, own, other = whole.enter(None), whole.enter("a/"), whole.enter("b/")
+            await _pass(20_000, clock, engine)
+            await engine.ask(KeepSession(principal="ana", session_id="s"))
+            await _rounds()
+            for place in (everything, own):
+                told = _told(place.next())
+                ((session, until),) = told["kept"]
+                assert session == "s" and until - told["now"] <= 60_000 and "rows" not in told
+            assert not other.is_behind
+            for place in (everything, own, other):
+                place.leave()
+
+    run(test)
+
+
+def test_a_session_that_is_kept_is_told_however_many_jobs_it_has() -> None:
+    """Jobs that were only claimed in a session hide none that is bound to it, nor do jobs that a reader may not see."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
+            for number in range(150):
+                await engine.ask(acquire(f"a/{number}", session="s", ttl_ms=600_000))
+                await engine.ask(acquire(f"b/{number}", session="s", bound=True, ttl_ms=600_000))
+            await engine.ask(acquire("c/1", session="s", bound=True, ttl_ms=600_000))
+            board = Board(engine)
+            places = {prefix: board.enter(prefix) for prefix in (None, "a/", "b/", "c/")}
+            await engine.ask(KeepSession(principal="ana", session_id="s"))
+            await _rounds()
+            assert {prefix: place.is_behind for prefix, place in places.items()} == {
+                None: True,
+                "a/": False,
+                "b/": True,
+                "c/": True,
+            }
+            for place in places.values():
+                place.leave()
+
+    run(test)
+
+
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000, 3_000])
+def test_a_step_of_the_wall_clock_makes_all_look_anew(step_ms: int) -> None:
+    """What was told of deadlines is wall time: where that clock is set, or the server stood still, it is told anew."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            place = Board(engine).enter(None)
+            await engine.ask(acquire("job", ttl_ms=600_000))
+            assert (await _next(place))["rows"]
+            clock.step_wall(step_ms)
+            await engine.ask(renew("job", ttl_ms=600_000))
+            await _rounds()
+            assert _fell_behind(place)
+            await engine.ask(renew("job", ttl_ms=600_000))
+            assert (await _next(place))["beats"]
+            place.leave()
+
+    run(test)
+
+
+def test_many_readers_do_not_make_the_next_look_late() -> None:
+    """However many read, they are woken in a bounded number of groups: thousands who take nothing delay nobody."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            whole = Board(engine)
+            places = [whole.enter(None) for _ in range(3_000)]
+            await engine.ask(acquire("job"))
+            await _rounds()
+            assert all(place.news.is_set() for place in places)
+            pauses = 0
+
+            async def pause(_seconds: float) -> None:
+                nonlocal pauses
+                pauses += 1
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(asyncio, "sleep", pause)
+                await whole._wake()
+            assert 0 < pauses <= board.WAKES_MAX
+            for place in places:
+                place.leave()
+
+    run(test)
+
+
+def test_a_bound_job_says_when_it_would_end_by_itself() -> None:
+    """A job that ends with its session shows the session's end, and beside it its own: the browser needs both."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
+            place = Board(engine).enter(None)
+            await engine.ask(acquire("job", session="s", bound=True, ttl_ms=600_000))
+            (row,) = (await _next(place))["rows"]
+            assert row["bound"] and row["session"] == "s"
+            assert row["own"] - row["since"] == 600_000 and row["until"] - row["since"] <= 60_000
+            place.leave()
+
+    run(test)
+
+
+def test_a_bound_job_lives_by_the_keepalives_of_its_session() -> None:
+    """A lease of a minute in a session of ten seconds is alive while the session is kept, though nobody renews it."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=10_000))
+            await engine.ask(acquire("job", session="s", bound=True, ttl_ms=60_000))
+            for kept in range(3):
+                assert await _after(5_000, clock, engine) == (10_000, "alive"), kept
+                assert await _after(2_500, clock, engine) == (10_000, "late"), kept
+                assert await _after(2_000, clock, engine) == (10_000, "ending"), kept
+                await engine.ask(KeepSession(principal="ana", session_id="s"))
+
+    run(test)
+
+
+async def _pass(ms: int, clock: ManualClock, engine: Engine) -> None:
+    """Let time pass, in steps that are no pause."""
+    for _ in range(ms // 250):
+        clock.advance(250)
+        await engine.look(lambda _state, _now: None)
+
+
+async def _after(ms: int, clock: ManualClock, engine: Engine) -> tuple[int, str]:
+    """Let time pass, and look at the job."""
+    await _pass(ms, clock, engine)
+    row, sign = await engine.look(_row_and_sign)
+    return row.ttl, sign
+
+
+def _row_and_sign(state: State, now: Moment) -> tuple[Row, str]:
+    lease = state.lease_of("job")
+    assert lease is not None
+    row = row_of("job", lease, state, now)
+    return row, sign_of(row, now.wall_ms)
+
+
+def test_nothing_is_told_before_it_is_durable() -> None:
+    """A row waits for the record that it rests on, like every answer (I16)."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            place = Board(engine).enter(None)
+            await engine.ask(acquire("before"))
+            journal.is_shut = True
+            asking = asyncio.create_task(engine.ask(acquire("job")))
+            await turns(20)
+            # The board looks at "before" now, on top of a grant that is not durable: its look has to wait for it.
+            await asyncio.sleep(board.FIRST_SECONDS * 2)
+            assert not place.is_behind and not asking.done()
+            journal.open_gate()
+            await asking
+            assert [row["name"] for row in (await _next(place))["rows"]] == ["before"]
+            assert [row["name"] for row in (await _next(place))["rows"]] == ["job"]
+            place.leave()
+
+    run(test)
+
+
+def test_a_store_that_fails_lets_everybody_look_anew() -> None:
+    """If a look cannot be answered, nothing of it is told; every reader is told to look anew, and then goes on."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = GateJournal()
+        async with serving(journal, clock) as engine:
+            place = Board(engine).enter(None)
+            await engine.ask(acquire("before"))
+            journal.is_shut = True
+            asking = asyncio.create_task(engine.ask(acquire("refused")))
+            await asyncio.sleep(board.FIRST_SECONDS * 2)
+            journal.is_shut = False
+            journal.let_through(JournalUnavailableError("no"))
+            await asking
+            await asyncio.sleep(board.TRY_AGAIN_SECONDS + 1)
+            assert _fell_behind(place)
+            await engine.ask(acquire("after"))
+            assert [row["name"] for row in (await _next(place))["rows"]] == ["after"]
+            place.leave()
+
+    run(test)
+
+
+def test_a_reader_that_takes_nothing_falls_behind_and_keeps_nothing() -> None:
+    """A sheet keeps a bounded number of bytes. A reader whose place is gone is told so, once, and is at the newest."""
+    sheet = Sheet(None)
+    whole = Board.__new__(Board)
+    slow, quick = board.Place(whole, sheet), board.Place(whole, sheet)
+    frame = b"x" * 100_000
+    for _ in range(40):
+        sheet.put(frame)
+        assert quick.next() is frame
+        assert sheet.size_bytes <= SHEET_BYTES_MAX
+    assert _fell_behind(slow) and not slow.is_behind
+    sheet.put(b"newest")
+    assert slow.next() == quick.next() == b"newest"
+
+
+def test_too_many_changes_let_everybody_look_anew() -> None:
+    """When more names change than are noted, readers are told to look anew; what changes afterwards is told."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            place = Board(engine).enter(None)
+            whole = engine.feed._looks[0]
+            whole.names |= {f"job-{number}": True for number in range(TOUCHED_MAX)}
+            await engine.ask(acquire("one-more"))
+            await _rounds()
+            assert _fell_behind(place) and not place.is_behind
+            await engine.ask(renew("one-more"))
+            assert (await _next(place))["beats"][0][0] == "one-more"
+            place.leave()
+
+    run(test)
+
+
+def test_many_names_are_looked_at_in_slices() -> None:
+    """A claim of many names is told in several frames: no look takes more than a slice."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            place = Board(engine).enter(None)
+            for number in range(3 * board.SLICE_NAMES):
+                await engine.ask(acquire(f"job-{number:04}"))
+            await _rounds()
+            frames = []
+            while place.is_behind:
+                frames.append(_told(place.next()))
+            assert max(len(frame.get("rows", ())) for frame in frames) <= board.SLICE_NAMES
+            names = [row["name"] for frame in frames for row in frame.get("rows", ())]
+            assert sorted(set(names)) == [f"job-{number:04}" for number in range(3 * board.SLICE_NAMES)]
+            place.leave()
+
+    run(test)
+
+
+def test_nothing_runs_while_nobody_looks() -> None:
+    """The board listens from its first reader to its last; then nothing is noted, kept or running."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            whole = Board(engine)
+            assert _is_idle(whole, engine)
+            one, other = whole.enter(None), whole.enter("a/")
+            assert not _is_idle(whole, engine)
+            one.leave()
+            one.leave()
+            assert not _is_idle(whole, engine)
+            other.leave()
+            await turns()
+            assert _is_idle(whole, engine)
+            again = whole.enter(None)
+            await engine.ask(acquire("job"))
+            assert (await _next(again))["rows"]
+            again.leave()
+
+    run(test)
+
+
+def _is_idle(whole: Board, engine: Engine) -> bool:
+    return engine.feed._looks == () and whole._task is None and not whole._sheets and not whole._lengths

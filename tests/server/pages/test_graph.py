@@ -1,0 +1,227 @@
+"""Who waits for whom: read from the state, drawn, as lists; and the circles that were refused. All of it bounded."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from holdfast.core.values import Moment
+from holdfast.server.pages.views.graph import NESTED_DEEP_MAX, NESTED_MAX, Edge, Item, Knot, draw, nest
+from holdfast.server.pages.views.recent import KEPT_MAX, KEPT_MS, OF_ONE_MAX, Entry, Recent
+from holdfast.server.pages.views.tangle import LINES_SHOWN, NAMES_MAX, PLACES_SHOWN, Longest, circles_for, tangle_of
+from tests.core.bare import Core
+from tests.support.steps import count_steps
+
+NOW = Moment(0, 0)
+
+
+def found(core: Core, prefix: str | None = None) -> tuple[set[str], set[tuple[str, str, str]]]:
+    """Labels, and edges by label."""
+    longest = Longest(prefix)
+    while not longest.take_slice(core.state, NOW):
+        pass
+    tangle = tangle_of(core.state, longest.names, prefix)
+    label = {knot.key: knot.label for knot in tangle.knots}
+    return set(label.values()), {(label[edge.waiter], edge.name, label[edge.holder]) for edge in tangle.edges}
+
+
+# From the state.
+
+
+def test_a_chain_is_found_whole() -> None:
+    """Who waits, for which name, and who holds it: up to the one who waits for nobody."""
+    core = Core()
+    core.hold("docs", owner="ana")
+    core.hold("deploy", owner="ben")
+    core.hold("schema", owner="cem")
+    core.want("deploy", "ana")
+    core.want("schema", "ben")
+    assert found(core) == (
+        {"ana", "ben", "cem"},
+        {("ana", "deploy", "ben"), ("ben", "schema", "cem")},
+    )
+
+
+def test_who_is_away_blocks_nobody() -> None:
+    """A place whose request is gone for the moment is no edge."""
+    core = Core()
+    core.hold("deploy", owner="ben")
+    core.want("deploy", "ana")
+    core.state.depart("t-ana-deploy", 0)
+    assert found(core) == (set(), set())
+
+
+def test_a_prefix_hides_all_else() -> None:
+    """A confined reader sees the lines for names within its prefix, and neither name nor owner of any other."""
+    core = Core()
+    core.hold("web/a", owner="ana")
+    core.hold("web/b", owner="ben")
+    core.hold("db/x", owner="secret-owner")
+    core.want("web/b", "ana")
+    core.want("db/x", "ben")
+    core.want("db/x", "other-secret")
+    assert found(core, "web/") == ({"ana", "ben"}, {("ana", "web/b", "ben")})
+    assert ("ben", "db/x", "secret-owner") in found(core)[1]
+
+
+def test_a_long_line_is_a_crowd() -> None:
+    """Of many who hold nothing, the first are shown and the others counted; one who is waited for is always shown."""
+    core = Core()
+    core.hold("deploy", owner="ben")
+    for number in range(30):
+        core.want("deploy", f"w{number}")
+    core.hold("docs", owner="w20")
+    core.want("docs", "ana")
+    labels, edges = found(core)
+    assert f"{30 - PLACES_SHOWN - 1} more" in labels
+    assert ("w20", "deploy", "ben") in edges
+    assert len(labels) == 1 + PLACES_SHOWN + 1 + 1 + 1
+
+
+def test_looking_costs_what_is_shown() -> None:
+    """However many names have lines and however long these are, a slice and a graph take a bounded number of steps."""
+    core = Core()
+    for number in range(400):
+        core.hold(f"n{number}", owner=f"h{number}")
+        core.want(f"n{number}", f"w{number}")
+    for number in range(600):
+        core.want("n7", f"x{number}")
+    longest = Longest(None)
+    while not longest.take_slice(core.state, NOW):
+        pass
+    assert len(longest.names) == LINES_SHOWN and longest.names[0] == "n7" and longest.found == 400
+    assert count_steps(lambda: tangle_of(core.state, longest.names, None)) < 200 * NAMES_MAX
+
+
+# Drawn.
+
+
+def knots(*keys: str) -> tuple[Knot, ...]:
+    return tuple(Knot(key, key) for key in keys)
+
+
+def test_whoever_is_waited_for_stands_on_the_left() -> None:
+    """The column of a knot is the length of its longest chain; arrows lead to the left."""
+    edges = [Edge("ana", "deploy", "ben"), Edge("ben", "schema", "cem"), Edge("dan", "schema", "cem")]
+    drawn = draw(knots("ana", "ben", "cem", "dan"), edges)
+    x = {box.knot.key: box.x for box in drawn.boxes}
+    assert x["cem"] < x["ben"] == x["dan"] < x["ana"]
+    assert not any(arrow.closes_circle for arrow in drawn.arrows)
+    assert all(box.x + box.width <= drawn.width and box.y + box.height <= drawn.height for box in drawn.boxes)
+
+
+def test_no_two_boxes_overlap() -> None:
+    """Every box has a place of its own."""
+    edges = [Edge(f"w{number}", "x", f"h{number % 3}") for number in range(20)]
+    drawn = draw(knots("h0", "h1", "h2", *(f"w{number}" for number in range(20))), edges)
+    assert len({(box.x, box.y) for box in drawn.boxes}) == 23
+
+
+def test_a_circle_is_drawn_and_marked() -> None:
+    """A circle ends neither the drawing nor the lists, and its closing edge is marked."""
+    edges = [Edge("a", "x", "b"), Edge("b", "y", "c"), Edge("c", "z", "a"), Edge("d", "x", "b")]
+    drawn = draw(knots("a", "b", "c", "d"), edges)
+    assert [arrow.closes_circle for arrow in drawn.arrows].count(True) == 1
+    assert len(drawn.boxes) == 4
+    assert said(nest(knots("a", "b", "c", "d"), edges)) >= 4
+
+
+def test_several_names_between_two_are_one_arrow() -> None:
+    """Who waits for two names of the same holder has one arrow with both."""
+    drawn = draw(knots("a", "b"), [Edge("a", "x", "b"), Edge("a", "y", "b")])
+    assert [arrow.names for arrow in drawn.arrows] == [("x", "y")]
+
+
+def test_a_long_chain_is_drawn() -> None:
+    """A chain of a thousand is no deeper for the program than one of three."""
+    keys = [f"k{number}" for number in range(1_000)]
+    edges = [Edge(one, "n", other) for one, other in pairwise(keys)]
+    drawn = draw(knots(*keys), edges)
+    assert len({box.x for box in drawn.boxes}) == 1_000
+    deep, below = 0, nest(knots(*keys), edges)
+    while below:
+        deep, below = deep + 1, below[0].below
+    assert deep == NESTED_DEEP_MAX + 1
+
+
+def said(items: tuple[Item, ...]) -> int:
+    return sum(1 + said(item.below) for item in items)
+
+
+def test_lists_say_the_same_once() -> None:
+    """Who stands in two lines stands in two lists, and what hangs on it is said in the first."""
+    edges = [Edge("w", "x", "a"), Edge("w", "y", "b"), Edge("v", "z", "w")]
+    first, second = nest(knots("a", "b", "w", "v"), edges)
+    assert [item.knot.key for item in (first, second)] == ["a", "b"]
+    assert first.below[0].below[0].knot.key == "v"
+    assert second.below[0].is_above and second.below[0].below == ()
+
+
+def test_lists_are_bounded() -> None:
+    """However tangled, the lists have a bounded number of items, and say what is left out."""
+    edges = [Edge(f"w{one}", f"n{other}", f"h{other}") for one in range(60) for other in range(60)]
+    items = nest(knots(*(f"h{number}" for number in range(60)), *(f"w{number}" for number in range(60))), edges)
+    assert said(items) <= NESTED_MAX + 60
+    assert any(item.left_out for item in items)
+
+
+# Circles that were refused, and all else that is kept for a day.
+
+
+PATH = ("ana", "web/b", "ben", "db/x", "cem", "web/a")
+"""Ana wants web/b, which ben holds, who wants db/x, which cem holds, who wants web/a, which ana holds."""
+
+
+@pytest.mark.parametrize(
+    ("prefix", "shown"),
+    [
+        (None, PATH),
+        ("", PATH),
+        ("web/", ("ana", "web/b", "ben", "(hidden)", "(hidden)", "web/a")),
+        ("db/", ("(hidden)", "(hidden)", "(hidden)", "db/x", "cem", "(hidden)")),
+        ("else/", None),
+    ],
+)
+def test_a_circle_is_shown_as_far_as_the_reader_may_see(prefix: str | None, shown: tuple[str, ...] | None) -> None:
+    """A name outside of the prefix is hidden, and so is whoever holds it; a circle without any other is not shown."""
+    circles = circles_for([Entry(PATH, "p", 1, 2, 2)], prefix)
+    assert [circle.path for circle in circles] == ([] if shown is None else [shown])
+
+
+def note(recent: Recent[str], what: str, principal: str = "p", now_ms: int = 0) -> None:
+    recent.note(what, principal, now_ms=now_ms, wall_ms=now_ms)
+
+
+def kept(recent: Recent[str], now_ms: int = 0) -> list[tuple[str, int]]:
+    return [(entry.what, entry.count) for entry in recent.newest_first(now_ms)]
+
+
+def test_the_same_again_is_counted() -> None:
+    """What is said again is one entry, the newest, with a count."""
+    recent: Recent[str] = Recent(0)
+    for what in ("a", "b", "a", "a"):
+        note(recent, what)
+    assert kept(recent) == [("a", 3), ("b", 1)]
+
+
+def test_a_day_later_it_is_forgotten() -> None:
+    """What was last said more than a day ago is dropped."""
+    recent: Recent[str] = Recent(0)
+    note(recent, "old")
+    note(recent, "new", now_ms=1_000)
+    assert kept(recent, KEPT_MS) == [("new", 1), ("old", 1)]
+    assert kept(recent, KEPT_MS + 1) == [("new", 1)]
+
+
+def test_nobody_pushes_out_what_another_did() -> None:
+    """One principal has a share, and beyond the room for all the eldest of whoever has most goes."""
+    recent: Recent[str] = Recent(0)
+    note(recent, "mine", "quiet")
+    for number in range(10 * KEPT_MAX):
+        note(recent, f"loud {number}", "loud")
+    assert len(kept(recent)) == 1 + OF_ONE_MAX
+    for number in range(10 * KEPT_MAX):
+        note(recent, f"many {number}", f"loud {number % 20}")
+    assert len(kept(recent)) == KEPT_MAX
+    assert ("mine", 1) in kept(recent)

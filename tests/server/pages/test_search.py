@@ -1,0 +1,106 @@
+"""What the search field finds, and how the list is put in order: on the server, and the same in the page's script."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.server.pages import search as searching
+from holdfast.server.pages.rows import Row, left_text, sign_of, span_text
+from holdfast.server.pages.search import SEARCH_CHARS_MAX, TERMS_MAX, read_search, read_sort, sort_key
+from tests.server.pages.searches import CASES, ROWS, SORTED, TO_SORT, filled
+
+SCRIPTS = Path(searching.__file__).parent / "static"
+
+
+def _row(fields: dict[str, Any]) -> Row:
+    return Row(**filled(fields))
+
+
+@pytest.mark.parametrize(("text", "found"), CASES)
+def test_search_finds(text: str, found: list[int]) -> None:
+    """Each term is looked for where it says, all of them must fit, and whatever is typed is a search."""
+    search = read_search(text)
+    assert [place for place, row in enumerate(ROWS) if search.fits(_row(row))] == found
+
+
+@pytest.mark.parametrize(("text", "names"), SORTED)
+def test_order(text: str, names: list[str]) -> None:
+    """Each order puts first what an operator looks for first, equal ones by name, and reversed all the other way."""
+    kind, is_reversed = read_sort(text)
+    rows = sorted(map(_row, TO_SORT), key=sort_key(kind), reverse=is_reversed)
+    assert [row.name for row in rows] == names
+
+
+def test_a_search_is_bounded() -> None:
+    """Of a search that is too long the beginning counts, in characters and in terms."""
+    words = read_search(" ".join(f"w{number}" for number in range(TERMS_MAX + 5))).words
+    assert len(words) == TERMS_MAX
+    assert read_search("x" * (SEARCH_CHARS_MAX + 50)).words == ("x" * SEARCH_CHARS_MAX,)
+
+
+@pytest.mark.parametrize(
+    ("beat", "until", "sign"),
+    [(0, 30_000, "alive"), (-20_000, 10_000, "alive"), (-20_001, 9_999, "late"), (-27_001, 2_999, "ending")],
+)
+def test_signs_of_life(beat: int, until: int, sign: str) -> None:
+    """Late is a job without a heartbeat for two thirds of its ttl, ending one with less than a tenth of it left."""
+    now = 1_000_000
+    row = _row({"name": "a", "owner": "b", "beat": now + beat, "until": now + until, "ttl": 30_000})
+    assert sign_of(row, now) == sign
+
+
+@pytest.mark.parametrize(
+    ("ms", "span", "left"),
+    [
+        (-5, "0 s", "0:00"),
+        (999, "0 s", "0:00"),
+        (9_000, "9 s", "0:09"),
+        (92_000, "1 min", "1:32"),
+        (3_600_000, "1 h", "1:00:00"),
+        (7_500_000, "2 h", "2:05:00"),
+        (86_400_000, "1 d", "1 d"),
+        (300_000_000, "3 d", "3 d"),
+    ],
+)
+def test_times_in_words(ms: int, span: str, left: str) -> None:
+    """How long something lasts is said in the largest unit that fits, and how much is left as a clock."""
+    assert (span_text(ms), left_text(ms)) == (span, left)
+
+
+NODE = shutil.which("node") or shutil.which("nodejs")
+
+
+@pytest.mark.skipif(NODE is None, reason="there is no node here to run the page's script: the browser ring runs it too")
+def test_the_script_finds_the_same() -> None:
+    """The page's script reads every search and every order as the server does."""
+    script = f"""
+        import {{ fits, orderOf, readSearch, readSort }} from {json.dumps((SCRIPTS / "search.js").as_uri())};
+        const {{ rows, cases, toSort, sorted }} = JSON.parse(process.argv[1]);
+        console.log(JSON.stringify({{
+          found: cases.map(([text]) => rows.flatMap((row, at) => fits(readSearch(text), {{ ...row }}) ? [at] : [])),
+          sorted: sorted.map(([text]) => [...toSort].sort(orderOf(readSort(text))).map((row) => row.name)),
+        }}));
+    """
+    told = {
+        "rows": [filled(row) for row in ROWS],
+        "cases": CASES,
+        "toSort": [filled(row) for row in TO_SORT],
+        "sorted": SORTED,
+    }
+    done = subprocess.run(
+        [str(NODE), "--no-warnings", "--input-type=module", "-e", script, json.dumps(told)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["found"] == [found for _, found in CASES]
+    assert seen["sorted"] == [names for _, names in SORTED]
