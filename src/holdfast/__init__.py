@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.client.threads.claim import Claim, Claims
     from holdfast.client.threads.client import Holdfast
     from holdfast.client.threads.session import Session
+    from holdfast.client.values.moments import JobsThen, JobThen
     from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions
     from holdfast.client.values.records import (
         Happened,
@@ -77,6 +78,8 @@ __all__ = [
     "JobHeld",
     "JobOwner",
     "JobStatus",
+    "JobThen",
+    "JobsThen",
     "LeaseLost",
     "LeaseReleased",
     "Metadata",
@@ -125,6 +128,8 @@ _HOMES: dict[str, str] = {
     "list_claimed_jobs": "holdfast.client.functions",
     "release_job": "holdfast.client.functions",
     "session": "holdfast.client.functions",
+    "JobThen": "holdfast.client.values.moments",
+    "JobsThen": "holdfast.client.values.moments",
     "ClaimAllOptions": "holdfast.client.values.options",
     "ClaimAnyOptions": "holdfast.client.values.options",
     "ClaimJobOptions": "holdfast.client.values.options",

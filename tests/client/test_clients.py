@@ -153,11 +153,11 @@ def test_job_functions(either: Either, job: str) -> None:
     assert either.heartbeat_job(job, claim.lease_id, ttl=90, metadata="text") > 80
     owner = either.get_job_owner(job)
     assert (owner.note, owner.metadata) == ("n", "text")
-    given = either.transfer_job(job, claim.lease_id, "ben", ttl=60)
+    given = either.transfer_job(job, claim.lease_id, "ben", ttl=60, reason="end of shift")
     assert (given.owner, given.token > claim.token) == ("ben", True)
     with pytest.raises(LeaseLost) as caught:
         either.heartbeat_job(job, claim.lease_id)
-    assert caught.value.reason == "transferred"
+    assert (caught.value.reason, caught.value.why) == ("transferred", "end of shift")
     with pytest.raises(LeaseLost):
         either.release_job(job, claim.lease_id)
     either.release_job(job, given.lease_id, outcome="done", result="r", remember=30)

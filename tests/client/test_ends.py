@@ -253,6 +253,19 @@ def test_short_claims_cost_nothing() -> None:
     assert [each.is_over for each in background.resting] == [False, True, True, True, True]
 
 
+def test_a_claim_whose_answer_took_long_is_renewed() -> None:
+    """Where the moment to begin is past already, the background may begin before the claim is complete: it is renewed
+    and followed all the same.
+    """
+    followed, background = Followed(), AtOnce()
+    term = Term("j0", 1, clock.now(), LONG * 1_000)
+    kept = Kept(background, term, Renewal("id-0", "j0"), send=lambda _: None, ends=followed.ends, policy=POLICY)
+    assert list(followed.ends._held) == ["id-0"]
+    assert len(background.resting) == 3  # The beginning, one that watches the deadline, and one that renews.
+    kept.stop()
+    assert all(each.is_over for each in background.resting[1:])
+
+
 class Noted(Background):
     """Takes note of what rests, and resumes nothing."""
 
@@ -269,6 +282,15 @@ class Noted(Background):
 
     def _ask(self, running: BackgroundFlow, request: Send) -> None:
         pytest.fail("something was asked")
+
+
+class AtOnce(Noted):
+    """Begins what is to begin before whoever wanted it goes on, as another thread may."""
+
+    def _rest(self, resting: Resting, due_ms: int) -> None:
+        super()._rest(resting, due_ms)
+        if len(self.resting) == 1:
+            self._resume(resting)
 
 
 def test_what_comes_together_is_one_request() -> None:

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +67,18 @@ def test_a_session_that_is_shortened_is_told(holdfast: Run, tmp_path: Path) -> N
             done = holdfast("session", *more, **known)
             assert done.returncode == 0 and "less than the 10 min that were asked for" in done.stderr, done
         done = holdfast("session", "start", "--ttl", "5m", **known)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_session_that_is_answered_late_is_not_shortened(holdfast: Run, tmp_path: Path) -> None:
+    """A server that was slow gave all the time that was asked for: nothing is said of its settings."""
+    with ServerProcess.start(tmp_path, tokens=callers.TOKENS) as server:
+        server.pause()
+        slow = threading.Timer(4, server.resume)
+        slow.start()
+        known = {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE}
+        done = holdfast("session", "exec", "--ttl", "30", "x", "--", "true", **known)
+        slow.join()
         assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -84,3 +84,14 @@ def test_a_seat_that_was_given_back_has_no_leader() -> None:
 def test_a_leader_that_told_nothing_yet_is_shown() -> None:
     """Who has the seat is a node also before it told the store of itself."""
     assert [(each.name, each.role) for each in reply_of(SEAT, []).nodes] == [("node2", "leader")]
+
+
+def test_two_processes_of_one_name_are_both_shown() -> None:
+    """Another process with the leader's name is a node of its own; one that is silent is the leader's of before."""
+    twin = msgspec.structs.replace(peer("2"), process="twin")
+    assert [(each.name, each.role) for each in reply_of(SEAT, [twin]).nodes] == [
+        ("node2", "leader"),
+        ("node2", "follower"),
+    ]
+    former = msgspec.structs.replace(twin, seen_ms_ago=SILENT_MS)
+    assert [(each.name, each.role) for each in reply_of(SEAT, [former]).nodes] == [("node2", "leader")]

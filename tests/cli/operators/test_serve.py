@@ -92,6 +92,17 @@ def test_found_file_is_named_in_the_greeting(tmp_path: Path) -> None:
     assert "Data is in" in server.log and "Settings are from" not in server.log
 
 
+def test_the_greeting_leads_to_the_page(tmp_path: Path) -> None:
+    """A server says where its page is: at its public address, if it has one."""
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
+        assert server.terminate() == 0
+    assert f"The page for a browser is {server.url}/," in server.log
+    settings = {"public_url": "https://locks.example"}
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS, settings=settings) as server:
+        assert server.terminate() == 0
+    assert "The page for a browser is https://locks.example/," in server.log
+
+
 @pytest.mark.parametrize("line", ["listen = '0.0.0.0:7420'", "tokens = 'eve:0123456789abcdef:admin'", "data = 'data'"])
 def test_found_file_may_not_open_the_door(
     holdfast: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, line: str

@@ -43,7 +43,9 @@ SEAT = Seat(
     version="1.0",
 )
 PEERS = [
-    Peer(node=f"node{number}", process="p", url="", version="1.0", format_max=4, tokens="same", seen_ms_ago=500)
+    Peer(
+        node=f"node{number}", process=f"p{number}", url="", version="1.0", format_max=4, tokens="same", seen_ms_ago=500
+    )
     for number in (1, 2)
 ]
 WELL = Facts(
@@ -81,8 +83,8 @@ def test_a_store_with_a_leader_is_well(ask: Ask, schema: str) -> None:
     assert done.returncode == 0, done.stdout
     checks = checks_of(done)
     assert list(checks) == [
-        *("store", "round trip", "leader", "nodes", "tokens", "settings", "pooler", "replicas", "timeline", "space"),
-        "format",
+        *("store", "round trip", "leader", "nodes", "tokens", "settings", "pooler", "replicas", "timeline", "writes"),
+        *("space", "format"),
     ]
     assert checks["leader"]["status"] == "ok" and "node1 at http://node1:7420 since" in checks["leader"]["text"]
     assert checks["settings"]["text"] == "synchronous_commit on, fsync on, full_page_writes on"
@@ -142,6 +144,14 @@ def test_static_tokens_that_differ_fail() -> None:
     assert verdicts(peers=silent)["nodes"].startswith("warn heard of: node1; silent: node2 (1 h)")
 
 
+def test_two_processes_of_one_name_fail() -> None:
+    """Of two nodes with one name the others know one at a time: it is said, if the one that leads is the other."""
+    twin = msgspec.structs.replace(PEERS[0], process="twin")
+    assert verdicts(peers=[twin, PEERS[1]])["names"].startswith("FAIL two processes call themselves node1")
+    gone = msgspec.structs.replace(twin, seen_ms_ago=60_000)
+    assert "names" not in verdicts(peers=[gone, PEERS[1]]) and "names" not in verdicts()
+
+
 def test_versions_that_differ_are_a_warning() -> None:
     """During an upgrade two versions are there, and it is said which comes last (N-36)."""
     others = [PEERS[0], msgspec.structs.replace(PEERS[1], version="1.1")]
@@ -159,10 +169,27 @@ def test_nobody_who_leads_fails() -> None:
 def test_another_server_than_before_is_a_warning() -> None:
     """After a failover or a restore of the database the marks differ, until a leader let tokens jump (N-22)."""
     moved = msgspec.structs.replace(MARKS, timeline=1)
-    text = verdicts(marks=moved, is_beating=False)["timeline"]
+    text = verdicts(marks=moved, has_standby=False, is_beating=False)["timeline"]
     assert text.startswith("warn timeline 2: this is another server") and "holdfast store restored" in text
     assert verdicts(marks=moved, wants_jump=True)["timeline"].startswith("ok timeline 2; the next leader lets")
-    assert verdicts(jumps=2)["timeline"].startswith("ok timeline 2, 2 losses so far")
+    assert verdicts(jumps=2)["timeline"].startswith("ok timeline 2, fencing tokens jumped 2 times so far")
+
+
+def test_promoted_standby_is_no_loss() -> None:
+    """After a failover to a synchronous standby nothing is said to be lost: only the timeline is another."""
+    moved = msgspec.structs.replace(MARKS, timeline=1)
+    text = verdicts(marks=moved, is_beating=False)["timeline"]
+    assert text.startswith("ok timeline 2: it was promoted") and "restored" not in text
+
+
+def test_nodes_that_run_are_not_to_be_started() -> None:
+    """Where nobody leads and nodes run, the hint is where they say why."""
+    empty = msgspec.structs.replace(SEAT, is_held=False)
+    assert verdicts(seat=empty, is_beating=False)["leader"].endswith("each that runs say why: node1, node2")
+    assert verdicts(is_beating=False)["leader"].endswith("each that runs say why: node1, node2")
+    away = [PEERS[0], msgspec.structs.replace(PEERS[1], seen_ms_ago=60_000)]
+    assert "they may run" in verdicts(marks=msgspec.structs.replace(MARKS, table_oid=9), peers=away)["nodes"]
+    assert verdicts(seat=empty, is_beating=False, peers=[])["leader"].endswith("start a node on it")
 
 
 def test_a_pooler_and_a_long_way_are_warnings() -> None:
@@ -177,6 +204,26 @@ def test_a_synchronous_standby_that_is_away_fails() -> None:
     assert verdicts(replicas=[])["replicas"].startswith("FAIL none; none is synchronous, so commits hang")
     hidden = [Replica("standby", "", "")]
     assert verdicts(replicas=hidden)["replicas"].startswith("ok 1 that this role may not see")
+
+
+def test_a_store_that_takes_no_write_fails(ask: Ask, schema: str) -> None:
+    """A store can be read and take no write, as with a full disk: one is tried, and nothing of it is left."""
+    asyncio.run(Leader(schema).once())
+    before = checks_of(ask("doctor", "--store", postgres.shared_url(), "--json"))
+    assert before["writes"]["text"] == "one was tried, and taken back" and before["space"]["text"].endswith("yet")
+    postgres.shared().sql(
+        f"CREATE FUNCTION {schema}.full_disk() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;"
+        f"CREATE TRIGGER full_disk BEFORE INSERT ON {schema}.batch EXECUTE FUNCTION {schema}.full_disk()"
+    )
+    done = ask("doctor", "--store", postgres.shared_url())
+    assert done.returncode == 1
+    assert "FAIL  writes" in done.stdout and "No space left on device" in done.stdout
+
+
+def test_a_role_that_may_not_write_is_said() -> None:
+    """What was not tried is not said to be well."""
+    assert verdicts(may_write=False)["writes"].startswith("warn none was tried")
 
 
 def test_a_tail_that_grows_is_a_warning() -> None:

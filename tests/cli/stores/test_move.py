@@ -66,7 +66,7 @@ def all_of(journal: Journal) -> tuple[Any, ...]:
         try:
             history = await journal.history(HistoryQuery(limit=10_000))
             held = await journal.held(HeldQuery(seq=state.seq, limit=10_000))
-            shown = [(each.name, each.lease, each.ended_seq) for each in held.held]
+            shown = [(each.name, each.lease, each.granted_seq) for each in held.held]
             return state.freeze(), history.records, shown, journal.history_begins_after
         finally:
             await journal.close()

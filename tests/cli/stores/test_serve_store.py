@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 
 from holdfast import __version__
 from tests.cli.stores.conftest import Ask, Serve
@@ -74,4 +75,46 @@ def test_the_options_are_short_for_settings(serve: Serve) -> None:
     options = ["--store", postgres.shared_url(), "--advertise", "http://127.0.0.1:9"]
     node = serve("node-a", *options, HOLDFAST_STORE="")
     assert "the others reach it at http://127.0.0.1:9." in node.output
+    stop(node)
+
+
+def test_full_store_is_not_ready(serve: Serve, schema: str) -> None:
+    """While the store takes no record, the leader is not ready, at every look; and it is again when there is room."""
+    node = serve("node-a")
+    api = api_of(node, callers.ALICE)
+    wait_until(lambda: api.get("/readyz").status == 200)
+    lease_id = api.acquired("before", ttl_seconds=600)["lease_id"]
+    postgres.shared().sql(
+        f"CREATE FUNCTION {schema}.full_disk() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;"
+        f"CREATE TRIGGER full_disk BEFORE INSERT ON {schema}.batch EXECUTE FUNCTION {schema}.full_disk()"
+    )
+    wait_until(lambda: api.acquire("job").status == 503)
+    looks = [api.get(path) for _ in range(50) for path in ("/readyz", "/health/leader")]
+    assert {look.status for look in looks} == {503}
+    assert "No space" not in str([look.json() for look in looks]), "anybody may ask"
+    postgres.shared().sql(f"DROP TRIGGER full_disk ON {schema}.batch")
+    wait_until(lambda: api.get("/readyz").status == 200 and api.get("/health/leader").status == 200)
+    assert api.renew("before", lease_id, ttl_seconds=600).status == 200
+    stop(node)
+    assert node.output.count("No space left on device") == 1, node.output
+
+
+def test_nodes_without_a_leader_say_what_they_know(serve: Serve, ask: Ask, schema: str) -> None:
+    """Where no node knows who leads, `holdfast nodes` says so soon, with what each says and where to look next."""
+    node = serve("node-a")
+    api = api_of(node)
+    wait_until(lambda: api.get("/health/leader").status == 200)
+    # As after a restore: another copy of the tables than the one that was served.
+    postgres.shared().sql(f"UPDATE {schema}.seat SET last_seq = 0, epoch = 0, tenure = 'other'")
+    wait_until(lambda: "went back" in api.get("/readyz").json()["details"])
+    url = f"http://127.0.0.1:{api.port}"
+    began = time.monotonic()
+    done = ask("nodes", HOLDFAST_URL=url, HOLDFAST_TOKEN=callers.READER)
+    assert time.monotonic() - began < 5
+    assert done.returncode == 1, done.stderr
+    assert "knows of a leader" in done.stdout and "node-a" in done.stdout and "holdfast store restored" in done.stdout
+    assert "holdfast nodes --store URL" in done.stderr
+    told = json.loads(ask("nodes", "--json", HOLDFAST_URL=url, HOLDFAST_TOKEN=callers.READER).stdout)
+    assert (told["leader"], told["epoch"], told["nodes"][0]["name"]) == (None, None, "node-a")
     stop(node)

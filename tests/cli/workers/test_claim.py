@@ -343,7 +343,8 @@ def test_transfer_hands_on(alice: Run, api: Api) -> None:
     """`transfer` makes another the owner without a gap, prints the new lease id, and keeps it in that one's name."""
     job = unique()
     before = json.loads(alice("claim", job, "--json").stdout)
-    done = alice("transfer", job, "--to", "agent-9")
+    done = alice("transfer", job, "--to", "agent-9", "--reason", "end of shift")
+    assert api.history(job).json()["history"][0]["reason"] == "end of shift"
     first, last = done.stdout.splitlines()
     assert re.fullmatch(rf"handed to agent-9: {job}, fencing token \d+, until {CLOCK} \(2 min\)", first)
     assert LEASE.fullmatch(last.removeprefix("lease ")) and before["lease_id"] not in last

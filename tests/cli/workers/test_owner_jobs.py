@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from tests.cli.asides import CLOCK, Aside, clean_environment
 from tests.support import callers
 from tests.support.api import Api
-from tests.support.checks import unique, wait_until
+from tests.support.checks import moment_over, unique, wait_until
 from tests.support.pending import waiting
 from tests.support.server import ServerProcess
 
@@ -166,3 +167,34 @@ def test_narrow_terminal_loses_no_column(server: ServerProcess, api: Api, tmp_pa
     names = ["owner", "age", "heartbeat", "left", "waiting"]
     assert list(fields(one)) == [*names, "note"] and list(fields(two)) == names
     assert (fields(one)["owner"], fields(one)["note"]) == ("agent-1", "half way")
+
+
+def test_jobs_at_a_moment(reader: Run, api: Api) -> None:
+    """`--at` lists who had what then, with the same filters, and says beside it which moment and record that is."""
+    prefix = unique("then") + "/"
+    lease = api.acquired(f"{prefix}one", owner="agent-1", ttl_seconds=600, labels={"team": "web"})
+    api.acquired(f"{prefix}two", owner="agent-2")
+    at = moment_over()
+    api.release(f"{prefix}one", lease["lease_id"])
+    done = reader("jobs", prefix, "--at", at)
+    head, *rows = done.stdout.splitlines()
+    assert head.split() == ["JOB", "OWNER", "SINCE", "AGE", "TTL", "FENCING", "TOKEN", "LABELS"]
+    assert [row.split()[:2] for row in rows] == [[f"{prefix}one", "agent-1"], [f"{prefix}two", "agent-2"]]
+    assert re.search(rf"{CLOCK} +0 s +10 min +{lease['fencing_token']} +team=web$", rows[0])
+    assert re.fullmatch(rf"as of {CLOCK} \(\d+ s ago\), record \d+; times to live as claimed\n", done.stderr)
+    for option, value in (("--owner", "agent-1"), ("--label", "team=web")):
+        _, row = reader("jobs", prefix, "--at", at, option, value).stdout.splitlines()
+        assert row.startswith(f"{prefix}one ")
+    told = json.loads(reader("jobs", prefix, "--at", at, "--json").stdout)
+    assert [each["owner"] for each in told["jobs"]] == ["agent-1", "agent-2"] and told["record"] > 0
+    assert [each["job_id"] for each in json.loads(reader("jobs", prefix, "--json").stdout)["jobs"]] == [f"{prefix}two"]
+
+
+def test_jobs_at_a_moment_that_has_none(reader: Run) -> None:
+    """A moment without jobs is said beside an empty result; one in the future, and what is no time, are refused."""
+    done = reader("jobs", unique("nothing"), "--at", "0s")
+    assert (done.returncode, done.stdout) == (0, "") and "no job like this was claimed at " in done.stderr
+    ahead = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    done = reader("jobs", "--at", ahead)
+    assert done.returncode != 0 and "in the future" in done.stderr
+    assert reader("jobs", "--at", "soon").returncode == 64

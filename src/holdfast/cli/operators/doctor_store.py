@@ -1,4 +1,7 @@
-"""`holdfast doctor --store`: what a store that nodes share shows, and a verdict on each thing. It changes nothing."""
+"""`holdfast doctor --store`: what a store that nodes share shows, and a verdict on each thing.
+
+It changes nothing: what it writes, to find out whether that can be done, it takes back.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,7 @@ def _checks(facts: Facts, round_trip_ms: float, place: Place) -> Iterator[Findin
     yield _pooler(facts)
     yield _replicas(facts)
     yield _marks(facts)
+    yield _writes(facts)
     yield _space(facts)
     yield Finding("format", "ok", f"records of format {facts.seat.format}, tables of version {facts.schema_version}")
 
@@ -62,15 +66,17 @@ def _round_trip(ms: float) -> Finding:
 
 def _leader(facts: Facts) -> Finding:
     seat = facts.seat
+    running = ", ".join(sorted(peer.node for peer in facts.peers if peer.seen_ms_ago < SILENT_MS))
+    hint = f"/readyz and the log of each that runs say why: {running}" if running else "start a node on it"
     if not seat.is_held:
         if seat.epoch == 0:
-            return Finding("leader", "warn", "nobody has ever led", "start a node on it")
-        return Finding("leader", "FAIL", f"nobody leads; the last epoch was {seat.epoch}", "start a node on it")
+            return Finding("leader", "warn", "nobody has ever led", hint)
+        return Finding("leader", "FAIL", f"nobody leads; the last epoch was {seat.epoch}", hint)
     now = times.now()
     who = f"{seat.node} at {seat.url} since {times.since(times.at_ms(seat.since_wall_ms), now)}, epoch {seat.epoch}"
     if facts.is_beating:
         return Finding("leader", "ok", who)
-    return Finding("leader", "FAIL", f"{who}: it is silent, and nobody took over", "look whether any node runs")
+    return Finding("leader", "FAIL", f"{who}: it is silent, and nobody took over", hint)
 
 
 def _nodes(facts: Facts) -> Iterator[Finding]:
@@ -79,11 +85,18 @@ def _nodes(facts: Facts) -> Iterator[Finding]:
     names = ", ".join(sorted(peer.node for peer in live)) or "none"
     if silent:
         gone = ", ".join(f"{peer.node} ({times.span(peer.seen_ms_ago / 1_000)})" for peer in silent)
-        yield Finding("nodes", "warn", f"heard of: {names}; silent: {gone}", "start them, or let them be: they are")
+        hint = "start them, or let them be: they are"
+        if facts.marks != facts.server.marks and not facts.wants_jump:
+            hint = "they may run, and keep away from a store that went back in time: ask /readyz of each"
+        yield Finding("nodes", "warn", f"heard of: {names}; silent: {gone}", hint)
     elif len(live) == 1:
         yield Finding("nodes", "warn", f"heard of: {names}", "start another one: now nobody could take over")
     else:
         yield Finding("nodes", "ok" if live else "warn", f"heard of: {names}")
+    seat = facts.seat
+    if facts.is_beating and any(peer.node == seat.node and peer.process != seat.process for peer in live):
+        text = f"two processes call themselves {seat.node}: one leads, and another one told of itself"
+        yield Finding("names", "FAIL", text, "give each node a name of its own (setting node_name)")
     if len({peer.tokens for peer in live}) > 1:
         text = "the nodes have different static access tokens"
         yield Finding("tokens", "FAIL", text, "give `tokens` and `tokens_file` the same content on each")
@@ -121,7 +134,8 @@ def _replicas(facts: Facts) -> Finding:
 
 
 def _marks(facts: Facts) -> Finding:
-    jumps = f", {facts.jumps} losses so far" if facts.jumps else ""
+    times_so_far = "once" if facts.jumps == 1 else f"{facts.jumps} times"
+    jumps = f", fencing tokens jumped {times_so_far} so far" if facts.jumps else ""
     text = f"timeline {facts.server.marks.timeline}{jumps}"
     if facts.wants_jump:
         return Finding("timeline", "ok", f"{text}; the next leader lets fencing tokens jump")
@@ -130,8 +144,26 @@ def _marks(facts: Facts) -> Finding:
     changed = f"{text}: this is another server, timeline or copy than the last record was written on"
     if facts.seat.is_held and facts.is_beating:
         return Finding("timeline", "warn", changed, "the leader has not met it yet")
+    if _is_promoted(facts):
+        text = f"{text}: it was promoted since the last record, and that one waited for a synchronous standby"
+        return Finding("timeline", "ok", text, "the next leader goes on, and lets fencing tokens jump")
     hint = "if it was restored from a backup: holdfast store restored; else the next leader decides, by after_loss"
     return Finding("timeline", "warn", changed, hint)
+
+
+def _is_promoted(facts: Facts) -> bool:
+    """Tell whether all but the timeline is as it was, and the last record was on a synchronous standby too."""
+    as_before = msgspec.structs.replace(facts.marks, timeline=facts.server.marks.timeline)
+    return facts.has_standby and as_before == facts.server.marks
+
+
+def _writes(facts: Facts) -> Finding:
+    if not facts.may_write:
+        return Finding("writes", "warn", "none was tried: this role may not write", "ask with the role of the nodes")
+    if facts.refusal is not None:
+        hint = "make room if its disk is full; the nodes go on by themselves"
+        return Finding("writes", "FAIL", f"the store refuses writes: {facts.refusal}", hint)
+    return Finding("writes", "ok", "one was tried, and taken back")
 
 
 def _space(facts: Facts) -> Finding:

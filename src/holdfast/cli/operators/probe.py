@@ -45,9 +45,10 @@ class Probe:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._transport.close()
 
-    def ask(self, path: str) -> Answer:
-        """Ask once. Raises `Unreachable`."""
-        return self._transport.send(Send("GET", path))
+    def ask(self, path: str, seconds: float | None = None) -> Answer:
+        """Ask once, and wait for so long, or as clients do. Raises `Unreachable`."""
+        asked = Send("GET", path) if seconds is None else Send("GET", path, answer_seconds=seconds)
+        return self._transport.send(asked)
 
     def pieces(self, path: str) -> Iterator[bytes]:
         """Yield what a long answer consists of, as it comes. Raises `Unreachable`, and what a refusal means."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
@@ -149,6 +149,25 @@ class PointInTime(click.ParamType[str]):
             self.fail(
                 f"{value!r:.100} is not a time; write 02:14, 2026-11-15T02:14:00Z, or 2h for two hours ago", param, ctx
             )
+
+
+class PastMoment(PointInTime):
+    """A moment that is over: as a point in time, but a time of day alone is the last one past."""
+
+    name = "moment"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Read it."""
+        from holdfast.cli.shared import times
+
+        text = str(value).strip()
+        if re.fullmatch(r"([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?", text):
+            clock = text if text[2] == ":" else f"0{text}"
+            return _written(times.last_past(time.fromisoformat(clock), times.now()))
+        ago = re.fullmatch(r"([0-9.]+ *[a-z]+ *)+ago", text)
+        if ago:
+            text = re.sub(r"min(utes?)?\b", "m", text.removesuffix("ago")).replace(" ", "")
+        return super().convert(text, param, ctx)
 
 
 class InOrder(click.Group):

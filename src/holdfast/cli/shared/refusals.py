@@ -84,7 +84,7 @@ def sentence(error: HoldfastError) -> str:
         case NotAllowed(status=401 | 429):
             return f"{error}{_token_advice(error)}"
         case Refused(code="not_leader"):
-            again = "try again in some seconds; if that does not help, `holdfast nodes` shows which nodes there are"
+            again = "try again in some seconds; if that does not help, `holdfast nodes` shows what each node says"
             return f"no node leads right now, and nothing was changed; {again}"
         case Refused(error="Session not found" | "Session expired"):
             return f"{error} Begin one with `holdfast session start`, or leave it out: unset HOLDFAST_SESSION"

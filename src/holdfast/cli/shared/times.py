@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 from holdfast.client import clock as clocks
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_DAYS_LOOKED_AT = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MS, _LAST_MS = 0, 253_402_214_400_000
 """The last is the last day of the year 9999: every zone can still write it."""
@@ -23,6 +24,22 @@ def at_ms(wall_ms: int) -> datetime:
     A clock that was out of its mind then must not stop who looks at it now.
     """
     return _EPOCH + timedelta(milliseconds=min(max(wall_ms, _FIRST_MS), _LAST_MS))
+
+
+def last_past(clock: time, moment: datetime) -> datetime:
+    """Return when a clock on the wall here last showed this time, up to a moment.
+
+    Where clocks are changed, a day may have it twice, and then the later one counts, or not at all.
+    """
+    today = moment.astimezone().date()
+    for days in range(_DAYS_LOOKED_AT):
+        shown = datetime.combine(today - timedelta(days=days), clock)
+        for fold in (1, 0):
+            at = shown.replace(fold=fold).astimezone()
+            is_shown = at.astimezone(UTC).astimezone().replace(tzinfo=None, fold=0) == shown
+            if is_shown and at <= moment:
+                return at
+    raise ValueError(f"no clock here shows {clock}")
 
 
 def monotonic_ms() -> int:

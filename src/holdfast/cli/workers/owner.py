@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.shared import output, suggestions, times
-from holdfast.cli.shared.options import as_json, asks_server, client, labels, labels_of, names_job
+from holdfast.cli.shared.options import PastMoment, as_json, asks_server, client, labels, labels_of, names_job
 from holdfast.cli.shared.refusals import quoted
 
 if TYPE_CHECKING:
-    from holdfast import JobOwner, JobStatus
+    from collections.abc import Sequence
+
+    from holdfast import JobOwner, JobStatus, JobsThen, JobThen
 
 
 @click.command(short_help="Say who owns a job.")
@@ -43,6 +45,12 @@ def owner(*, job: str, json: bool, url: str | None, token_file: Path | None) -> 
 @click.option("--owner", metavar="NAME", help="Only what NAME owns.")
 @click.option("--session", metavar="ID", help="Only what is bound to this session.")
 @labels("Only what has this label; of several, all of them.")
+@click.option(
+    "--at",
+    metavar="WHEN",
+    type=PastMoment(),
+    help="Who had what then, from the history: 02:14 (the last one past), 2026-11-15T02:14:00Z, or 2h (ago).",
+)
 @as_json
 @asks_server
 def jobs(
@@ -51,25 +59,57 @@ def jobs(
     owner: str | None,
     session: str | None,
     labels: tuple[str, ...],
+    at: str | None,
     json: bool,
     url: str | None,
     token_file: Path | None,
 ) -> None:
-    """List the claimed jobs, all or those that begin with PREFIX, in order of name."""
+    """List the claimed jobs, all or those that begin with PREFIX, in order of name: now, or at a moment."""
+    wanted: dict[str, Any] = {"owner": owner, "session": session, "labels": labels_of(labels)}
+    kind = " like this" if prefix or owner or session or labels else ""
     with client(url, token_file) as server:
-        found = server.list_claimed_jobs(prefix, owner=owner, session=session, labels=labels_of(labels))
+        if at is not None:
+            _say_then(server.list_claimed_jobs_at(at, prefix, **wanted), kind, json=json)
+            return
+        found = server.list_claimed_jobs(prefix, **wanted)
     if json:
         output.say_json({"jobs": found})
     elif found:
         heads = ["JOB", "OWNER", "AGE", "HEARTBEAT", "LEFT", "WAITING", "NOTE"]
-        rows = [_row(each) for each in found]
-        if any(each.labels for each in found):  # A column that is empty for most users would cost all of them room.
-            heads.append("LABELS")
-            rows = [[*row, output.metadata_words(each.labels)] for row, each in zip(rows, found, strict=True)]
-        output.say_table(heads, rows, folded=("JOB", "OWNER", "NOTE", "LABELS"))
+        _say_jobs(heads, found, [_row(each) for each in found])
     else:
-        kind = " like this" if prefix or owner or session or labels else ""
         output.hint(f"no job{kind} is claimed")
+
+
+def _say_jobs(heads: list[str], found: Sequence[JobOwner | JobThen], rows: list[list[str]]) -> None:
+    """Write the table, with labels if there are any: an empty column would cost all others room."""
+    if any(each.labels for each in found):
+        heads = [*heads, "LABELS"]
+        rows = [[*row, output.metadata_words(each.labels)] for row, each in zip(rows, found, strict=True)]
+    output.say_table(heads, rows, folded=("JOB", "OWNER", "NOTE", "LABELS"))
+
+
+def _say_then(then: JobsThen, kind: str, *, json: bool) -> None:
+    """Say who had what at a moment."""
+    if json:
+        output.say_json(then)
+        return
+    now = times.now()
+    at = then.at or now
+    if then.jobs:
+        rows = [_row_then(each, at, now) for each in then.jobs]
+        _say_jobs(["JOB", "OWNER", "SINCE", "AGE", "TTL", "FENCING TOKEN"], then.jobs, rows)
+        output.hint(
+            f"as of {times.clock(at, now)} ({times.ago(at, now)}), record {then.record}; times to live as claimed"
+        )
+    else:
+        output.hint(f"no job{kind} was claimed at {times.clock(at, now)} ({times.ago(at, now)}), record {then.record}")
+
+
+def _row_then(job: JobThen, at: datetime, now: datetime) -> list[str]:
+    age = times.span((at - job.claimed_at).total_seconds())
+    since = times.clock(job.claimed_at, now)
+    return [job.job_id, job.shown_as, since, age, times.span(job.ttl), str(job.token)]
 
 
 def _row(job: JobOwner) -> list[str]:

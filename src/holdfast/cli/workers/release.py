@@ -85,6 +85,7 @@ def release(
 @names_own_job
 @click.option("--to", "to_owner", metavar="OWNER", required=True, help="Who has it from now on.")
 @click.option("--ttl", metavar="TIME", type=Duration(), help="Let it live for so long from now on; else as before.")
+@click.option("--reason", metavar="TEXT", help="Why; the old owner is told, and the history has it.")
 @as_json
 @asks_server
 def transfer(
@@ -92,6 +93,7 @@ def transfer(
     job: str,
     to_owner: str,
     ttl: int | None,
+    reason: str | None,
     lease: str | None,
     owner: str | None,
     json: bool,
@@ -104,7 +106,8 @@ def transfer(
     OWNER, and kept here in its name.
     """
     with client(url, token_file) as server:
-        given = server.transfer_job(job, find_lease_id(server.url, job, lease, owner), to_owner, ttl=ttl)
+        lease_id = find_lease_id(server.url, job, lease, owner)
+        given = server.transfer_job(job, lease_id, to_owner, ttl=ttl, reason=reason)
         claim.keep(server.url, [given])
     if json:
         output.say_json({"status": "transferred", **msgspec.structs.asdict(given)})

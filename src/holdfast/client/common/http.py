@@ -23,6 +23,7 @@ ANSWER_BYTES_MAX = 64 * 1024 * 1024
 STREAM_BYTES = 65_536
 """What is read at once of a response that goes on and on."""
 KEY_HEADER = "Idempotency-Key"
+COMES_BACK_HEADER = "Holdfast-Comes-Back"
 """The one header that differs from request to request (C5)."""
 _TOKEN_NOT_KNOWN = frozenset({401, 429})
 """429 is also what too many wrong tokens get."""
@@ -74,6 +75,8 @@ def headers_for(token: str | None, request: Send | Open) -> dict[str, str]:
         headers.update(request.headers)
     elif request.key is not None:
         headers[KEY_HEADER] = request.key
+    if isinstance(request, Send) and request.comes_back:
+        headers[COMES_BACK_HEADER] = "true"
     return headers
 
 

@@ -46,7 +46,9 @@ class Kept(Beginner):
         self._send = send
         self._ends = ends
         self._policy = policy
-        self._going_on: list[Resting] = [background.begin_at(term.quiet_ms(MOMENT_MS), self)]
+        self._going_on: list[Resting] = []
+        # Last of all: where the answer took long, the moment is past, and another thread may begin at once.
+        self._going_on.append(background.begin_at(term.quiet_ms(MOMENT_MS), self))
 
     def begin(self) -> None:
         """Watch the term, renew it, and hear of its end."""

@@ -86,10 +86,10 @@ class AsyncClaim(HeldClaim):
         """Give the job back as finished: whoever claims it within `remember` seconds gets `JobDone`."""
         await self.release(outcome="done", result=result, remember=remember)
 
-    async def transfer(self, to_owner: str, *, ttl: float | None = None) -> JobClaim:
+    async def transfer(self, to_owner: str, *, ttl: float | None = None, reason: str | None = None) -> JobClaim:
         """Hand the job to another owner without a gap; its lease id and token are in what is returned."""
         try:
-            return await self._link.run(self._transferring(to_owner, ttl))
+            return await self._link.run(self._transferring(to_owner, ttl, reason))
         finally:
             self._settle()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -23,6 +24,7 @@ from holdfast.client.flows.claiming import Got
 from holdfast.client.flows.effects import Flow
 from holdfast.client.flows.following import Follower, OnAway
 from holdfast.client.values.arguments import whole_seconds
+from holdfast.client.values.moments import JobsThen
 from holdfast.client.values.options import ClaimOptions, Wanted
 from holdfast.client.values.records import (
     Happened,
@@ -168,10 +170,13 @@ class AsyncHoldfast(
         )
         await self._run(flow)
 
-    async def transfer_job(self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None) -> JobClaim:
+    async def transfer_job(
+        self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None, reason: str | None = None
+    ) -> JobClaim:
         """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
         owner = owners.owner_of(asyncio.current_task())
-        return await self._run(leases.transfer(job_id, lease_id, to_owner, self._policy, owner=owner, ttl=ttl))
+        flow = leases.transfer(job_id, lease_id, to_owner, self._policy, owner=owner, ttl=ttl, reason=reason)
+        return await self._run(flow)
 
     async def claim_secret(self, job_id: str, lease_id: str) -> str:
         """Return a token for a command that works on a claim: it can only look at, renew and release what that holds.
@@ -213,6 +218,26 @@ class AsyncHoldfast(
         """List the claimed jobs, ordered by name: all of them, or the first `limit`."""
         flow = reading.jobs(
             self._policy, prefix=prefix, owner=owner, session=session, labels=plain_labels(labels), limit=limit
+        )
+        return await self._run(flow)
+
+    async def list_claimed_jobs_at(
+        self,
+        at: datetime | str,
+        prefix: str | None = None,
+        *,
+        owner: str | None = None,
+        session: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> JobsThen:
+        """List who had which job at a moment of the kept history, ordered by name: all of them, or the first `limit`.
+
+        `at` is a `datetime`, in local time if it has no zone, or a text in RFC 3339. Raises `Refused` for a moment in
+        the future, and for one whose history is not kept any more.
+        """
+        flow = reading.jobs_then(
+            at, self._policy, prefix=prefix, owner=owner, session=session, labels=plain_labels(labels), limit=limit
         )
         return await self._run(flow)
 

@@ -54,7 +54,7 @@ def claim(job: str, wanted: Wanted, policy: Policy, trail: Trail | None = None) 
 
     def request(wait: float) -> Send:
         body = _body(_Acquire, wanted, wait, asking.ticket, resume=wanted.resume or None)
-        return Send("POST", path, body, asking.key, wait + policy.answer_seconds)
+        return Send("POST", path, body, asking.key, wait + policy.answer_seconds, asking.comes_back(wait))
 
     reply, sent = yield from stand(asking, request, _CLAIM, policy, trail or Trail())
     match reply:
@@ -77,7 +77,7 @@ def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail 
 
     def request(wait: float) -> Send:
         body = _body(_Claims, wanted, wait, asking.ticket, all=list(jobs))
-        return Send("POST", "/claims", body, asking.key, wait + policy.answer_seconds)
+        return Send("POST", "/claims", body, asking.key, wait + policy.answer_seconds, asking.comes_back(wait))
 
     reply, sent = yield from stand(asking, request, _MANY, policy, trail or Trail())
     return _got_many(reply, sent, wanted, len(jobs))

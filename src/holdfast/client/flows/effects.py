@@ -30,6 +30,8 @@ class Send(msgspec.Struct, frozen=True):
     body: object = None
     key: str | None = None
     answer_seconds: float = ANSWER_SECONDS
+    comes_back: bool = False
+    """Whether we ask again at once if it ends in `waiting`: the place has its turn meanwhile (W2)."""
 
 
 class Now(msgspec.Struct, frozen=True):

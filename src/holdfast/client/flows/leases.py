@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from holdfast.client import owners
 from holdfast.client.clock import Instant
 from holdfast.client.flows.effects import NEW_KEY, Flow, Policy, Send
@@ -96,10 +98,20 @@ def release(
 
 
 def transfer(
-    job: str, lease_id: str, to_owner: str, policy: Policy, *, owner: str | None, ttl: float | None = None
+    job: str,
+    lease_id: str,
+    to_owner: str,
+    policy: Policy,
+    *,
+    owner: str | None,
+    ttl: float | None = None,
+    reason: str | None = None,
 ) -> Flow[JobClaim]:
     """Hand a claim to another owner, without a gap. `owner` is who had it, as in `release`."""
-    body = TransferBody(lease_id=lease_id, to_owner=to_owner, ttl_seconds=None if ttl is None else whole_seconds(ttl))
+    ttl_seconds = None if ttl is None else whole_seconds(ttl)
+    # An older server does not know the field, so it is sent only if there is something to say.
+    said = UNSET if reason is None else reason
+    body = TransferBody(lease_id=lease_id, to_owner=to_owner, ttl_seconds=ttl_seconds, reason=said)
     request = Send("POST", job_path(job, "transfer"), body, (yield NEW_KEY), policy.answer_seconds)
     try:
         heard = yield from exchange(request, policy)

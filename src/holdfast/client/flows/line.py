@@ -1,8 +1,10 @@
 """Standing in line: ask for a claim, and come back to the same place for as long as the wait lasts.
 
-One request waits for 50 seconds at most, so a long wait is several requests with one key and one ticket. Whatever is
-interrupted leaves the line, and gives back what it may have got by then. If the token comes from a file and is rotated
-meanwhile, the wait goes on with the new one, at the end of the line: the old place is gone with the old token.
+One request waits for 50 seconds at most, so a long wait is several requests with one key and one ticket. Each but the
+last says that another follows, so that nobody is overtaken in between. If its turn comes just then, the key leads to
+the lease, as after an answer that was lost. Whatever is interrupted leaves the line, and gives back what it may have
+got by then. If the token comes from a file and is rotated meanwhile, the wait goes on with the new one, at the end of
+the line: the old place is gone with the old token.
 
 A server that goes away does not end a wait: it is asked again until the wait is over, with the same key and ticket, so
 that the place is the same when it is back. If the place is gone by then, the line is joined anew. A wait without an end
@@ -93,6 +95,8 @@ class Asking:
     """How often in a row the place or the lease was gone before we heard of it."""
     crowded = 0
     """How often we were sent away early, because somebody of the same name stands at the same place."""
+    is_undisturbed = False
+    """Whether the last request waited for as long as it was to."""
 
     def __init__(self, jobs: Sequence[str], wanted: Wanted, key: str) -> None:
         self.jobs = jobs
@@ -116,6 +120,10 @@ class Asking:
             return min(left, GLANCE_SECONDS)
         longest = ROAMING_WAIT_SECONDS_MAX if roams else WAIT_SECONDS_MAX
         return min(left, WATCHED_WAIT_SECONDS_MAX if is_watched else longest)
+
+    def comes_back(self, wait: float) -> bool:
+        """Tell whether another request follows one that waits for so long, and is told `waiting`."""
+        return 0 < wait < self.left_at_last
 
     def start_over(self, key: str) -> None:
         """Forget the place and the key: what they led to is gone."""
@@ -234,12 +242,17 @@ def _go_on_waiting(asking: Asking, reply: WaitingReply, sent: Instant, policy: P
     if left <= 0:
         yield from leave(reply.ticket, policy)
         raise (yield from _not_in_time(asking, policy))
+    was_undisturbed, is_early = asking.is_undisturbed, elapsed_ms(sent, now) < asking.asked_wait * 500
+    asking.is_undisturbed = not is_early
+    if was_undisturbed and is_early:
+        # By a server that stops, most likely: whoever comes back at once is not overtaken at the next one.
+        return
     if asking.wanted.on_wait is not None:
         known = (yield from _glance(asking.jobs[0], policy)) if len(asking.jobs) == 1 else None
         with _watching():
             asking.tell(now, None if known is None else known.owner)
-    if elapsed_ms(sent, now) < asking.asked_wait * 500:
-        # Sent away early: somebody of the same name stands at the same place. Taking it back at once would never end.
+    if is_early:
+        # Again: somebody of the same name stands at the same place. Taking it back at once would never end.
         asking.crowded += 1
         yield Rest(min(asking.crowded * 0.5, SHARED_PLACE_SECONDS_MAX, left))
 

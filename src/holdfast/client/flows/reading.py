@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from holdfast.client.flows.effects import Flow, Policy, Send
 from holdfast.client.flows.exchange import ask, get
 from holdfast.client.values import records
 from holdfast.client.values.arguments import check_limit, session_name
+from holdfast.client.values.moments import JobsThen, JobThen, job_then, moment_text
 from holdfast.client.values.paths import job_path, with_query
 from holdfast.client.values.records import Happened, JobOwner, JobStatus
 from holdfast.errors import ServerError
+from holdfast.wire.moments import LocksThenReply
 from holdfast.wire.replies import CheckReply, HistoryReply, LockReply, LocksReply, StatusReply, WhyReply
 from holdfast.wire.requests import CheckBody
 
@@ -50,6 +53,34 @@ def jobs(
         if after is None:
             break
     return found
+
+
+def jobs_then(
+    at: datetime | str,
+    policy: Policy,
+    *,
+    prefix: str | None = None,
+    owner: str | None = None,
+    session: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    limit: int | None = None,
+) -> Flow[JobsThen]:
+    """List who had what at a moment, page by page. All pages are of the record that the first was made of."""
+    if limit is not None:
+        check_limit(limit)
+    if session is not None:
+        session_name(session)
+    moment = moment_text(at)
+    found: list[JobThen] = []
+    asked: dict[str, str | int | None] = {"prefix": prefix, "owner": owner, "session": session, "at": moment}
+    while True:
+        page_limit = PAGE if limit is None else min(limit - len(found), PAGE)
+        path = with_query("/locks", labels, limit=page_limit, **asked)
+        page = yield from ask(get(path, policy), policy, LocksThenReply)
+        found += map(job_then, page.locks)
+        if page.next_after is None or (limit is not None and len(found) >= limit):
+            return JobsThen(None if page.at is None else records.time_of(page.at), page.record, found)
+        asked |= {"record": page.record or None, "after": page.next_after}
 
 
 def history(

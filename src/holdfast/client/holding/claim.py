@@ -241,14 +241,14 @@ class HeldClaim:
             log.info("the claim on %s could not be given back in haste: %s", self.job_id, error)
         self._is_back = True
 
-    def _transferring(self, to_owner: str, ttl: float | None) -> Flow[JobClaim]:
+    def _transferring(self, to_owner: str, ttl: float | None, reason: str | None = None) -> Flow[JobClaim]:
         """Hand it over. From when that is asked for it may not be ours, so it is not believed in meanwhile."""
         self._raise_unless_held((yield NOW))
         self._term.end()
         try:
             return (
                 yield from leases.transfer(
-                    self.job_id, self.lease_id, to_owner, self._policy, owner=self.owner, ttl=ttl
+                    self.job_id, self.lease_id, to_owner, self._policy, owner=self.owner, ttl=ttl, reason=reason
                 )
             )
         except LeaseLost as error:

@@ -80,10 +80,10 @@ class Claim(HeldClaim, Leaving):
         """Give the job back as finished: whoever claims it within `remember` seconds gets `JobDone`."""
         self.release(outcome="done", result=result, remember=remember)
 
-    def transfer(self, to_owner: str, *, ttl: float | None = None) -> JobClaim:
+    def transfer(self, to_owner: str, *, ttl: float | None = None, reason: str | None = None) -> JobClaim:
         """Hand the job to another owner without a gap; its lease id and token are in what is returned."""
         try:
-            return self._link.run(self._transferring(to_owner, ttl))
+            return self._link.run(self._transferring(to_owner, ttl, reason))
         finally:
             self._settle()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,6 +24,7 @@ from holdfast.client.threads.session import Session
 from holdfast.client.threads.several import way_to
 from holdfast.client.threads.transport import Transport
 from holdfast.client.values.arguments import whole_seconds
+from holdfast.client.values.moments import JobsThen
 from holdfast.client.values.options import Wanted
 from holdfast.client.values.records import (
     Happened,
@@ -138,10 +140,13 @@ class Holdfast(ClaimingClient[Claim, Claims, Claim, Claims, JobClaim, list[JobCl
         )
         self._run(flow)
 
-    def transfer_job(self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None) -> JobClaim:
+    def transfer_job(
+        self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None, reason: str | None = None
+    ) -> JobClaim:
         """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
         owner = owners.owner_of(threading.current_thread())
-        return self._run(leases.transfer(job_id, lease_id, to_owner, self._policy, owner=owner, ttl=ttl))
+        flow = leases.transfer(job_id, lease_id, to_owner, self._policy, owner=owner, ttl=ttl, reason=reason)
+        return self._run(flow)
 
     def claim_secret(self, job_id: str, lease_id: str) -> str:
         """Return a token for a command that works on a claim: it can only look at, renew and release what that holds.
@@ -183,6 +188,26 @@ class Holdfast(ClaimingClient[Claim, Claims, Claim, Claims, JobClaim, list[JobCl
         """List the claimed jobs, ordered by name: all of them, or the first `limit`."""
         flow = reading.jobs(
             self._policy, prefix=prefix, owner=owner, session=session, labels=plain_labels(labels), limit=limit
+        )
+        return self._run(flow)
+
+    def list_claimed_jobs_at(
+        self,
+        at: datetime | str,
+        prefix: str | None = None,
+        *,
+        owner: str | None = None,
+        session: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> JobsThen:
+        """List who had which job at a moment of the kept history, ordered by name: all of them, or the first `limit`.
+
+        `at` is a `datetime`, in local time if it has no zone, or a text in RFC 3339. Raises `Refused` for a moment in
+        the future, and for one whose history is not kept any more.
+        """
+        flow = reading.jobs_then(
+            at, self._policy, prefix=prefix, owner=owner, session=session, labels=plain_labels(labels), limit=limit
         )
         return self._run(flow)
 
