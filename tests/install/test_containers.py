@@ -41,6 +41,14 @@ def test_the_services_fit_together() -> None:
     host = SERVICES["worker"]["environment"]["HOLDFAST_URL"]
     assert host == SERVICES["holdfast"]["environment"]["HOLDFAST_PUBLIC_URL"] == "https://holdfast:7420"
     assert SERVICES["worker"]["deploy"]["replicas"] == 2
+    for name in ("holdfast", "worker"):
+        locked = {key: SERVICES[name][key] for key in ("read_only", "tmpfs", "cap_drop", "security_opt")}
+        assert locked == {
+            "read_only": "true",
+            "tmpfs": ["/tmp"],
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges:true"],
+        }
 
 
 def test_the_image_is_made_of_what_is_there() -> None:
@@ -52,8 +60,12 @@ def test_the_image_is_made_of_what_is_there() -> None:
     copied = {word for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE) for word in line.split()[:-1]}
     assert copied == let_through and all((ROOT / name).exists() for name in copied)
     assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["python:3.11-slim", "python:3.11-slim"]
-    assert "--require-hashes -r requirements/run.txt" in text
-    assert "USER holdfast" in text
+    assert "--require-hashes -r requirements/image.txt" in text
+    # A number: whoever checks that it is not root need not look into the image for the name.
+    assert "\nUSER 10001\n" in text and "--uid 10001 " in text
+    assert (
+        'HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "/opt/holdfast/health.py"]' in text
+    )
 
 
 class Composition:
