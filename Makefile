@@ -11,7 +11,7 @@ PYTEST := .venv/bin/python -m pytest
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run cluster test coverage prove prove-release check format bench bench-check install install-run wheel lock clean
+.PHONY: help run cluster test coverage prove through prove-release check format browser pictures bench bench-check install install-run wheel lock clean
 
 help: ## Print this list
 	@echo 'Usage: make TARGET [ARGS="…"]'
@@ -41,7 +41,11 @@ coverage: .venv/dev.stamp ## Run the tests and show which lines they reach (ARGS
 	echo 'Line by line: .coverage-html/index.html'; exit $$code
 
 prove: .venv/dev.stamp ## Run every test with larger counts, as for every change; takes under an hour
-	@exec env HOLDFAST_PROOF=ci $(PYTEST) -n "$(WORKERS)" --dist worksteal -o faulthandler_timeout=3600 $(ARGS)
+	@env HOLDFAST_PROOF=ci $(PYTEST) -n "$(WORKERS)" --dist worksteal -o faulthandler_timeout=3600 $(ARGS)
+	@test -n "$(ARGS)" || $(MAKE) --no-print-directory through
+
+through: .venv/dev.stamp ## Run the tests of the server through a node that follows, on a PostgreSQL of their own (ARGS=…)
+	@exec env HOLDFAST_THROUGH=follower $(PYTEST) -n "$(WORKERS)" --dist loadfile $(or $(ARGS),tests/server)
 
 prove-release: .venv/dev.stamp ## Run every test with the counts of a release; takes hours
 	@exec env HOLDFAST_PROOF=release $(PYTEST) -n "$(WORKERS)" --dist worksteal -o faulthandler_timeout=7200 $(ARGS)
@@ -55,6 +59,20 @@ check: .venv/dev.stamp ## Lint, formatting, types and house rules
 format: .venv/dev.stamp ## Format the code and fix what ruff can fix
 	@.venv/bin/ruff check --fix-only --quiet .
 	@.venv/bin/ruff format .
+
+# Debian's own, because Playwright's are downloads that many networks refuse. This is the one target that installs something
+# outside of .venv, and it needs root for that. Any other Chromium will do: see tests/support/chromium.py.
+browser: .venv/dev.stamp ## Install Chromium (Debian's, as root), for the tests of the operators' page
+	@.venv/bin/python -m tests.support.chromium 2>/dev/null || { \
+	    root=$$(test "$$(id -u)" = 0 || echo sudo); \
+	    command -v apt-get >/dev/null && $$root apt-get update -q && \
+	    $$root apt-get install -y -q --no-install-recommends chromium fonts-dejavu-core; \
+	    .venv/bin/python -m tests.support.chromium; \
+	}
+
+pictures: .venv/dev.stamp ## Draw the pictures of the docs anew; those of the page need `make browser`
+	@.venv/bin/python docs/pictures/draw.py
+	@.venv/bin/python -m tests.browser.photographs
 
 bench: .venv/bench.stamp ## Measure our server and the peers found here; over an hour (ARGS="peers --quick")
 	@exec .venv/bin/python -m benchmarks $(ARGS)
@@ -152,5 +170,6 @@ COMPILE := CUSTOM_COMPILE_COMMAND='make lock' .venv-lock/bin/python -m piptools 
 lock: .venv-lock/lock.stamp ## Pin the dependencies again (ARGS=--upgrade for newer ones)
 	@$(COMPILE) $(ARGS) -o requirements/lock.txt requirements/lock.in
 	@$(COMPILE) $(ARGS) -o requirements/run.txt --extra server pyproject.toml requirements/run.in
+	@$(COMPILE) $(ARGS) -o requirements/image.txt --extra server --extra postgres --extra otel pyproject.toml requirements/image.in
 	@$(COMPILE) $(ARGS) -o requirements/dev.txt --extra server pyproject.toml requirements/dev.in
 	@$(COMPILE) $(ARGS) -o requirements/bench.txt --extra server pyproject.toml requirements/bench.in

@@ -7,10 +7,11 @@ import runpy
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+from tests.browser.photographs import BYTES_MAX, SHOTS
 from tests.support.pages import PAGES, ROOT
 
 FOLDER = ROOT / "docs" / "pictures"
-IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)")
+IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.(?:svg|png))\)")
 ALT_CHARS_MIN = 60
 
 
@@ -37,6 +38,13 @@ def test_pictures_are_whole() -> None:
             assert x + float(box.attrib["width"]) <= width and y + float(box.attrib["height"]) <= height, name
 
 
+def test_photographs_are_small() -> None:
+    """Those of the operators' page are the ones that `make pictures` makes, each a PNG of at most 150 KB."""
+    kept = {path.name: path.read_bytes() for path in FOLDER.glob("*.png")}
+    assert set(kept) == set(SHOTS)
+    assert [name for name, data in kept.items() if len(data) > BYTES_MAX or data[:8] != b"\x89PNG\r\n\x1a\n"] == []
+
+
 def test_each_picture_stands_in_a_guide_with_words() -> None:
     """A picture that no page shows is not needed, and one without words is not there for everybody."""
     shown: dict[Path, str] = {}
@@ -44,6 +52,6 @@ def test_each_picture_stands_in_a_guide_with_words() -> None:
         for words, link in IMAGE.findall(page.read_text(encoding="utf-8")):
             shown[(page.parent / link).resolve()] = words
     measured = {path.name for path in shown if path.parent == FOLDER / "measured"}
-    assert {path.name for path in shown} - measured == set(drawn())
+    assert {path.name for path in shown} - measured == {*drawn(), *SHOTS}
     assert measured == {path.name for path in (FOLDER / "measured").glob("*.svg")}
     assert [path.name for path, words in shown.items() if len(words) < ALT_CHARS_MIN] == []

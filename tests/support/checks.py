@@ -52,6 +52,17 @@ def moment(text: object) -> datetime:
     return datetime.fromisoformat(f"{whole}.{(fraction + '000000')[:6]}").replace(tzinfo=UTC)
 
 
+def moment_over() -> str:
+    """A moment that is over, as the API writes it: whatever happens from now on is of a later millisecond."""
+
+    def text() -> str:
+        return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    at = text()
+    wait_until(lambda: text() > at, every_seconds=0.0002)
+    return at
+
+
 def seconds_from_now(text: object) -> float:
     """How far ahead of this machine's wall clock a timestamp is."""
     return (moment(text) - datetime.now(UTC)).total_seconds()

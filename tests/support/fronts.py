@@ -1,4 +1,4 @@
-"""Real proxies in front of a server, configured by the guide: nginx and HAProxy, each in a process of its own.
+"""Real proxies in front of a server, configured by the guide: nginx, HAProxy and Caddy, each in a process of its own.
 
 The law of this file: what is tested is what the guide says. A configuration is taken out of its page, addresses and
 paths are put in, and a text that is to be replaced must be there.
@@ -33,9 +33,9 @@ STARTS_MAX = 5
 PASSES_UPGRADE_ON = "nginx that passes Upgrade on"
 SHARES_ALWAYS = "haproxy that shares connections at once"
 APPENDS = "nginx that appends to X-Forwarded-For"
-FRONTS = ("nginx", PASSES_UPGRADE_ON, "haproxy", SHARES_ALWAYS)
+FRONTS = ("nginx", PASSES_UPGRADE_ON, "haproxy", SHARES_ALWAYS, "caddy")
 """As the guide says, and as many people have it."""
-PACKAGES = {"nginx": "nginx-light", "haproxy": "haproxy", "openssl": "openssl"}
+PACKAGES = {"caddy": "caddy", "nginx": "nginx-light", "haproxy": "haproxy", "openssl": "openssl"}
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,9 @@ def front(kind: str, folder: Path, upstream: tuple[str, int]) -> Iterator[Front]
     for _ in range(STARTS_MAX):
         # Neither can be told to take any free port, so one that was free just now may be taken.
         running = Front(kind, "127.0.0.1", _free_port(), _free_port(), certificate)
-        arguments = (_haproxy if program == "haproxy" else _nginx)(running, folder, upstream)
-        with Program([command, *arguments], env={"PATH": os.environ["PATH"]}, folder=folder) as process:
+        arguments = _CONFIGURED[program](running, folder, upstream)
+        env = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+        with Program([command, *arguments], env=env, folder=folder) as process:
             if _starts(running, process):
                 yield running
                 assert process.process.poll() is None, f"the proxy ended during the tests:\n{process.output}"
@@ -126,6 +127,27 @@ def _haproxy(running: Front, folder: Path, upstream: tuple[str, int]) -> list[st
         changes["http-reuse safe"] = "http-reuse always"
     (folder / "haproxy.cfg").write_text(_from_the_guide("haproxy", changes), encoding="utf-8")
     return ["-db", "-f", str(folder / "haproxy.cfg")]
+
+
+def _caddy(running: Front, folder: Path, upstream: tuple[str, int]) -> list[str]:
+    # Whoever asks in the clear does so by address: one site for all names, on two ports.
+    changes = {
+        "locks.example.com {": (
+            "{\n\tadmin off\n\tauto_https off\n}\n(whole) {\n"
+            f"\t@forbidden path /locks/{FORBIDDEN}*\n\trespond @forbidden 403"
+        ),
+        "\ttls /etc/caddy/fullchain.pem /etc/caddy/key.pem\n": "",
+        "127.0.0.1:7420": f"{upstream[0]}:{upstream[1]}",
+    }
+    text = _from_the_guide("caddy", changes)
+    text += f"http://:{running.port} {{\n\tbind 127.0.0.1\n\timport whole\n}}\n"
+    text += f"https://:{running.tls_port} {{\n\tbind 127.0.0.1\n\ttls {running.certificate} {running.certificate}\n"
+    text += "\timport whole\n}\n"
+    (folder / "Caddyfile").write_text(text, encoding="utf-8")
+    return ["run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
+
+
+_CONFIGURED = {"caddy": _caddy, "haproxy": _haproxy, "nginx": _nginx}
 
 
 def guide_settings() -> dict[str, object]:

@@ -1,0 +1,201 @@
+"""How every room looks: on a phone, in the dark, on paper, without scripts, and by the rules of axe-core."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.browser.hands import ROWS, is_live, job_path, moment_path, names, row, sticks_out, until
+from tests.browser.scene import DEPLOY, DONE, ISSUE, NIGHTLY, Scene, scene
+from tests.support import callers
+from tests.support.chromium import PHONE, WIDE, Readers
+from tests.support.server import ServerProcess
+
+ROOMS = {
+    "jobs": "/",
+    "a search": "/?q=team:web+owner:agent-3",
+    "no match": "/?q=nothing-is-called-so",
+    "a moment": moment_path(3_600),
+    "before the history": "/?at=2020-01-01T00:00:00Z",
+    "a job that is held": job_path(ISSUE),
+    "a job with a story": job_path(DEPLOY),
+    "a job that is done": job_path(DONE),
+    "a job that nobody knows": job_path("never-heard-of"),
+    "waits": "/ui/waits",
+    "sessions": "/ui/sessions?token=alice",
+    "a session": "a session",
+    "numbers": "/ui/numbers",
+    "nodes": "/ui/nodes",
+    "tokens": "/ui/tokens",
+    "nowhere": "/ui/nowhere",
+    "sign-in": "sign-in",
+}
+REFUSED = {"nowhere", "before the history"}
+"""They are answered with a status that browsers put on the console."""
+
+
+@pytest.fixture(scope="module")
+def stage(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A busy afternoon."""
+    with scene(tmp_path_factory.mktemp("scene"), stretch=20) as made:
+        yield made
+        assert "Traceback" not in made.server.log, made.server.log
+
+
+@pytest.fixture
+def server(stage: Scene) -> ServerProcess:
+    """Its server."""
+    return stage.server
+
+
+def visit(context: BrowserContext, stage: Scene, room: str) -> Page:
+    """Go to a room, and let it be whole: with its stream, where it has one."""
+    stage.keep_waiting()
+    if room == "sign-in":
+        context.clear_cookies()
+    path = {"a session": f"/ui/sessions/{stage.session}", "sign-in": "/ui/sign-in"}.get(room, ROOMS[room])
+    page = context.new_page()
+    page.goto(path)
+    page.wait_for_load_state("load")
+    if room == "jobs":
+        expect(is_live(page)).to_be_visible()
+    return page
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_fit_a_phone(readers: Readers, stage: Scene, room: str) -> None:
+    """On a window of 360 pixels no room scrolls sideways, nor does it on a wide one."""
+    readers.expect_trouble(r"status of (401|404|410)")
+    for size in (PHONE, WIDE):
+        page = visit(readers.new(callers.OPERATOR, viewport=size), stage, room)
+        assert sticks_out(page) == []
+
+
+def test_a_row_on_a_phone_has_what_matters(readers: Readers, stage: Scene) -> None:
+    """On a phone a row is two lines: name and sign of life, owner and time left. A finger opens it."""
+    context = readers.new(callers.OPERATOR, viewport=PHONE, has_touch=True, is_mobile=True)
+    page = visit(context, stage, "jobs")
+    there = row(page, DEPLOY)
+    for part in (".col-job", ".sign", ".col-owner", ".left-text"):
+        expect(there.locator(part)).to_be_visible()
+    box = there.bounding_box()
+    assert box is not None and box["height"] >= 44
+    there.locator("a.job").tap()
+    expect(page.locator("h1")).to_contain_text(DEPLOY)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_pass_the_rules_of_axe(readers: Readers, stage: Scene, room: str, theme: str) -> None:
+    """Contrast, labels, names, order, roles: axe-core finds nothing to complain of, in either theme."""
+    readers.expect_trouble(r"status of (401|404|410)")
+    page = visit(readers.new(callers.OPERATOR, color_scheme=theme, reduced_motion="reduce"), stage, room)
+    assert complaints(page) == []
+
+
+def test_the_list_of_keys_passes_them_too(readers: Readers, stage: Scene) -> None:
+    """A dialog and an open form are looked at as well."""
+    page = visit(readers.new(callers.OPERATOR, reduced_motion="reduce"), stage, "jobs")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert complaints(page) == []
+    page.goto(f"{job_path(DEPLOY)}#revoke")
+    expect(page.get_by_label("Reason: the holder reads it")).to_be_focused()
+    assert complaints(page) == []
+
+
+def complaints(page: Page) -> list[str]:
+    """What axe-core has against a page, with the places."""
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']} ({each['impact']}): {each['help']}: {node['html'][:160]} {node.get('failureSummary', '')}"
+        for each in found
+        for node in each["nodes"][:3]
+    ]
+
+
+def test_a_theme_is_chosen_and_kept(readers: Readers, stage: Scene) -> None:
+    """It begins as the system has it; the button goes through light, dark and the system's, and the choice is kept."""
+    page = visit(readers.new(callers.OPERATOR, color_scheme="dark"), stage, "jobs")
+    dark = _ground(page)
+    assert sum(dark) < 3 * 64
+    button = page.get_by_role("button", name="Change the theme")
+    button.click()
+    assert sum(_ground(page)) > 3 * 192
+    page.reload()
+    assert sum(_ground(page)) > 3 * 192
+    button.click()
+    assert _ground(page) == dark
+
+
+def _ground(page: Page) -> tuple[int, ...]:
+    text = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
+
+
+def test_paper_has_all_rows_and_no_buttons(readers: Readers, stage: Scene) -> None:
+    """Printed, the list has all its rows, not only those in view, and none of what can only be clicked."""
+    page = visit(readers.new(callers.OPERATOR, viewport={"width": 900, "height": 300}), stage, "jobs")
+    until(lambda: len(names(page)) > 10, "rows are there")
+    total = int(page.locator("table.jobs").get_attribute("aria-rowcount") or 0) - 1
+    page.evaluate(f"""
+        addEventListener("beforeprint", () => {{ window.printed = document.querySelectorAll("{ROWS}").length; }});
+    """)
+    assert len(page.pdf(format="A4")) > 10_000
+    assert page.evaluate("window.printed") == total
+    page.emulate_media(media="print")
+    for gone in (".top nav", ".tools form", "#menu"):
+        expect(page.locator(gone).first).to_be_hidden()
+    expect(page.locator(ROWS).first).to_be_visible()
+
+
+# Without scripts.
+
+
+def test_the_list_works_without_scripts(readers: Readers, stage: Scene) -> None:
+    """A table with search, order and pages; nothing is there that would need a script."""
+    page = readers.new(callers.OPERATOR, java_script_enabled=False).new_page()
+    page.goto("/")
+    expect(row(page, ISSUE)).to_contain_text("agent-3")
+    expect(row(page, ISSUE).locator("meter")).to_be_visible()
+    for button in ("All keys", "Change the theme", "Copy"):
+        expect(page.get_by_role("button", name=button)).to_have_count(0)
+    page.get_by_role("searchbox").fill("owner:ci-7")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator(ROWS)).to_have_count(1)
+    expect(row(page, DEPLOY)).to_be_visible()
+    page.get_by_role("searchbox").fill("")
+    page.get_by_role("button", name="Search").click()
+    page.get_by_role("link", name="owner").click()
+    assert page.url.endswith("sort=owner")
+    page.get_by_label("Moment").fill(moment_path(3_600).removeprefix("/?at=").replace("%3A", ":"))
+    page.get_by_role("button", name="Look").click()
+    expect(page.get_by_text("This is the past")).to_be_visible()
+
+
+def test_a_job_is_ended_without_scripts(readers: Readers, stage: Scene) -> None:
+    """A job's page has its owner, its timeline and its forms, and they work."""
+    readers.expect_trouble(r"status of 401")
+    name = "without-scripts"
+    stage.claim(name, "agent-4")
+    page = readers.new(None, java_script_enabled=False).new_page()
+    page.goto(job_path(name))
+    page.get_by_label("Access token").fill(callers.OPERATOR)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("#owner")).to_contain_text("agent-4")
+    expect(page.locator("#timeline .lease.alive")).to_have_count(1)
+    page.get_by_text("End this lease").click()
+    page.get_by_label("Reason: the holder reads it").fill("without a script")
+    page.get_by_role("button", name="End the lease").click()
+    expect(page.get_by_role("status")).to_contain_text("The lease was ended")
+    expect(page.locator("#history")).to_contain_text("without a script")
+
+
+def test_yesterday_is_there_too(readers: Readers, stage: Scene) -> None:
+    """The scene has a past: 25 and a half hours ago cron-1 had the nightly report."""
+    page = readers.open(callers.OPERATOR, moment_path(25.5 * 3_600))
+    expect(page.locator("#jobs-then tr", has_text=NIGHTLY)).to_contain_text("cron-1")

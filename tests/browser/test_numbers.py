@@ -1,0 +1,33 @@
+"""The page of numbers in a browser: it goes on by itself, in the times of its reader."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import expect
+
+from tests.browser.hands import mark, marked
+from tests.support import callers
+
+if TYPE_CHECKING:
+    from tests.support.api import Api
+    from tests.support.chromium import Readers
+
+SAMPLE_MS = 30_000
+"""A sample comes every ten seconds; a machine may be busy."""
+
+
+def test_numbers_go_on_by_themselves(readers: Readers, alice: Api) -> None:
+    """A claim made while somebody looks is in the charts one sample later, without a reload."""
+    page = readers.open(callers.READER, "/ui/numbers", timezone_id="Asia/Tokyo")
+    expect(page.locator("#charts")).to_be_visible(timeout=SAMPLE_MS)
+    expect(page.locator("#zone")).to_have_text("Asia/Tokyo")
+    expect(page.locator("#live")).to_have_text("live")
+    mark(page)
+    alice.acquired("counted", ttl_seconds=600)
+    expect(page.locator("#stat-held")).to_have_text("1", timeout=SAMPLE_MS)
+    assert marked(page) == "same", "it was not loaded again"
+    line = page.locator("#chart-held path.series").first
+    expect(line).not_to_have_attribute("d", line.get_attribute("d") or "", timeout=SAMPLE_MS)
+    expect(page.locator("#chart-held text.mark").last).to_have_text(re.compile(r"^\d\d:\d\d$"))
