@@ -221,6 +221,49 @@ def _million(document: Row) -> list[Table]:
     return [table]
 
 
+def _looking(document: Row) -> list[Table]:
+    data = document["data"]
+    table = Table(
+        f"Looking back: pages of {data['page']:,} names at moments of {data['records']:,} records", ["", "seen"]
+    )
+    table.rows += [
+        ["a page, p50", f"{data['p50_seconds']:.3f} s"],
+        ["the longest", f"{data['worst_seconds']:.3f} s"],
+        ["the longest, of names that nobody holds any more", f"{data['over_worst_seconds']:.3f} s"],
+        ["the newest moment, whose records are in the tail", f"{data['last_seconds']:.3f} s"],
+        ["a search for an owner that has nothing", f"{data['filtered_seconds']:.3f} s"],
+        ["the longest that somebody else waits meanwhile", f"{data['asker_worst_ms']:.1f} ms"],
+        ["the same while nobody looks back", f"{data['quiet_worst_ms']:.1f} ms"],
+    ]
+    return [table]
+
+
+def _page(document: Row) -> list[Table]:
+    data = document["data"]
+    tables = []
+    if "scroll" in data:
+        scroll, seen = data["scroll"], data["claim_to_row"]
+        table = Table(f"The operators' page with {data['jobs']:,} jobs, in Chromium", ["", "seen"])
+        table.rows += [
+            ["frames a second while it scrolls", f"{scroll['frames_per_second']:.0f}"],
+            ["from frame to frame, p50, p99, worst", _three(scroll)],
+            ["processor time of the page for one frame", f"{scroll['busy_ms']:.1f} ms"],
+            ["rows in the document, at most", f"{scroll['rows_most']}"],
+            [
+                "from claim to row, p50, p95, worst",
+                f"{seen['p50_ms']:.0f}, {seen['p95_ms']:.0f}, {seen['worst_ms']:.0f} ms",
+            ],
+        ]
+        tables.append(table)
+    title = f"{data['changes_per_second']:,} claims, renewals and releases a second, with and without pages that look"
+    table = Table(title, ["pages open", "p50 ms", "p99 ms", "processor µs"])
+    for (pages,), rows in sorted(grouped(data["rows"], "pages").items()):
+        cells = [ms(middle(rows, "p50_ms")), ms(middle(rows, "p99_ms")), f"{middle(rows, 'cpu_us'):.1f}"]
+        table.rows.append([f"{pages}", *cells])
+    table.notes.append(f"With pages open the p99 is {data['p99_ratio']:.2f} × that of its neighbour without.")
+    return [*tables, table]
+
+
 def _steady(document: Row) -> list[Table]:
     data = document["data"]
     bursts, windows = data["bursts"], data["windows"]
@@ -273,6 +316,8 @@ _MAKERS: dict[str, Callable[[Row], list[Table]]] = {
     "renewals": _renewals,
     "growth": _growth,
     "million": _million,
+    "looking": _looking,
+    "page": _page,
     "steady": _steady,
     "nodes": _nodes,
     "failover": _failover,

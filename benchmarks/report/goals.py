@@ -24,6 +24,8 @@ RESTART_SECONDS, GROWTH = 5.0, 1.1
 WAKE_MS, WAITER_BYTES, LEASE_BYTES = 20, 40_000, 1_500
 FAILOVER_SECONDS = {"kill": 3.0, "stop": 3.0, "term": 0.7, "cut from the store": 4.0, "store restart": 3.0}
 OF_ONE_NODE, OF_THE_LEADER = 0.7, 0.6
+LOOK_SECONDS, LOOK_HOLD_MS = 0.5, 20.0
+ROW_MS, ROWS_MOST, PAGES_P99 = 300, 60, 1.2
 _CONNECTIONS = 64
 _MANY_CONNECTIONS = 256
 _NOISE = 0.03
@@ -158,6 +160,31 @@ def _lost(data: dict[str, Row]) -> tuple[str, bool]:
     return f"{lost:,} of {data['renewals']['leases']:,}", lost == 0
 
 
+def _look(data: dict[str, Row]) -> tuple[str, bool]:
+    seconds, records = data["looking"]["worst_seconds"], data["looking"]["records"]
+    return f"{seconds:.2f} s of {records:,} records", seconds <= LOOK_SECONDS
+
+
+def _look_hold(data: dict[str, Row]) -> tuple[str, bool]:
+    held_ms = data["looking"]["asker_worst_ms"]
+    return f"{held_ms:.1f} ms, {data['looking']['quiet_worst_ms']:.1f} ms without", held_ms <= LOOK_HOLD_MS
+
+
+def _claim_to_row(data: dict[str, Row]) -> tuple[str, bool]:
+    seen = data["page"]["claim_to_row"]
+    return f"{seen['p50_ms']:.0f} ms, p95 {seen['p95_ms']:.0f} ms", seen["p50_ms"] <= ROW_MS
+
+
+def _rows(data: dict[str, Row]) -> tuple[str, bool]:
+    most = data["page"]["scroll"]["rows_most"]
+    return f"{most}", most <= ROWS_MOST
+
+
+def _pages(data: dict[str, Row]) -> tuple[str, bool]:
+    found = data["page"]["p99_ratio"]
+    return f"{found:.2f} ×", found <= PAGES_P99
+
+
 def _node(system: str, other: str, least: float) -> Callable[[dict[str, Row]], tuple[str, bool]]:
     def look(data: dict[str, Row]) -> tuple[str, bool]:
         found = _rate(data, system, _CONNECTIONS, "nodes") / _rate(data, other, _CONNECTIONS, "nodes")
@@ -193,6 +220,11 @@ _GOALS: dict[str, Callable[[dict[str, Row]], tuple[str, bool]]] = {
     "at most 40,000 bytes of memory per waiter": _waiter,
     "at most 1,500 bytes of memory per live lease": _lease,
     "no lease of 100,000 lost that is renewed in time": _lost,
+    "a page of 1,000 names at a moment of the past within 0.5 s": _look,
+    "meanwhile nobody else waits for more than 20 ms": _look_hold,
+    "a claim is a row of the operators' page within 300 ms (p50)": _claim_to_row,
+    "of 10,000 jobs at most 60 rows are in the document": _rows,
+    "with 50 pages open the p99 at most 1.2 × that without": _pages,
     "on PostgreSQL at least 0.7 × one node at 64 connections": _node("store", "holdfast", OF_ONE_NODE),
     "through a follower at least 0.6 × its leader": _node("follower", "store", OF_THE_LEADER),
     "leader killed: an answer within 3 s (p99)": _gap("kill"),

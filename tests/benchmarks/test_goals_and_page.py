@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import run
 from benchmarks.parts.failover import percentile
+from benchmarks.parts.page import p99_ratio
 from benchmarks.report import page, text
 from benchmarks.report.contents import tables_of
 from benchmarks.report.goals import goals_of
@@ -111,6 +112,33 @@ def test_failover_is_judged_by_its_slowest() -> None:
     assert verdicts(failover(2.5, wrong=1))["every answer right, every grant synced"] is False
     assert any("2.50" in cell for table in tables_of({"failover": failover(2.5)}) for row in table.rows for cell in row)
     assert [percentile([float(n) for n in range(1, 61)], share) for share in (50, 99)] == [30.0, 60.0]
+
+
+def page_seen(p50_ms: float, rows_most: int, p99s: list[float]) -> dict[str, Any]:
+    """What the part `page` leaves: with a browser, and turns without and with pages open."""
+    turn = {"p50_ms": 0.4, "cpu_us": 90.0, "wrong": 0}
+    rows = [{**turn, "pages": 50 * (number % 2), "p99_ms": p99_ms} for number, p99_ms in enumerate(p99s)]
+    scroll = {"frames_per_second": 59.6, "p50_ms": 16.7, "p99_ms": 17.0, "worst_ms": 34.0, "busy_ms": 2.5}
+    scroll["rows_most"] = rows_most
+    seen = {"claims": 60, "p50_ms": p50_ms, "p95_ms": 2 * p50_ms, "worst_ms": 400.0}
+    data = {"jobs": 10_000, "scroll": scroll, "claim_to_row": seen, "rows": rows, "changes_per_second": 1_000}
+    return document("page", {**data, "pages": 50, "p99_ratio": p99_ratio(rows)})
+
+
+def test_the_page_is_judged_by_what_is_seen_and_what_it_costs() -> None:
+    """A row in time, few rows in the document, and claims beside open pages: each turn beside its own neighbour."""
+    promises = [
+        "a claim is a row of the operators' page within 300 ms (p50)",
+        "of 10,000 jobs at most 60 rows are in the document",
+        "with 50 pages open the p99 at most 1.2 × that without",
+    ]
+    good, bad = page_seen(180, 44, [2.0, 2.2, 9.0, 9.9, 2.0, 9.0]), page_seen(320, 61, [2.0, 2.6, 2.0, 2.6])
+    assert [verdicts(good)[promise] for promise in promises] == [True] * 3
+    assert [verdicts(bad)[promise] for promise in promises] == [False] * 3
+    shown = "\n".join(table.as_text() for table in tables_of({"page": good}))
+    assert "60" in shown and "1.10 ×" in shown
+    del bad["data"]["scroll"], bad["data"]["claim_to_row"]
+    assert verdicts(bad)[promises[0]] is None and len(tables_of({"page": bad})) == 1
 
 
 def test_nodes_are_judged_beside_one_node() -> None:
