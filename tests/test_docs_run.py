@@ -17,11 +17,12 @@ import pytest
 
 from holdfast import clientconfig, settings
 from holdfast.testing import server
-from holdfast.wire import replies, requests
+from holdfast.wire import moments, replies, requests
 from tests.support.page_session import PageSession
 from tests.support.pages import MARKS, PAGES, ROOT, Block, all_blocks, blocks_of
 
-LANGUAGES = {"console", "haproxy", "ini", "json", "nginx", "python", "sh", "sql", "text", "toml"}
+LANGUAGES = {"caddy", "console", "haproxy", "ini", "json", "nginx", "python", "sh", "sql", "text", "toml"}
+UNITS = ("holdfast.service", "holdfast-backup.service", "holdfast-backup.timer")
 RUNNING = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
 
 # Every block that nothing runs, and why: page, reason, how many.
@@ -29,6 +30,8 @@ NOT_RUN = {
     ("docs/guide/benchmarks.md", "takes minutes"): 5,
     ("docs/guide/containers.md", "needs a container engine"): 1,
     ("docs/guide/install.md", "needs a package index"): 2,
+    ("docs/guide/kubernetes.md", "needs a cluster"): 2,
+    ("docs/guide/kubernetes.md", "needs a container engine"): 1,
     ("docs/guide/nodes.md", "needs a PostgreSQL of your own"): 3,
     ("docs/guide/nodes.md", "needs systemd and root"): 2,
     ("docs/guide/nodes.md", "needs three machines"): 1,
@@ -100,7 +103,7 @@ def test_answers_shown_have_every_field() -> None:
 
     The body of a request that has a block of its own has all its fields too.
     """
-    kinds = [*vars(replies).values(), requests.FollowBody]
+    kinds = [*vars(replies).values(), *vars(moments).values(), requests.FollowBody]
     structs = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
     for block in blocks_in("json"):
         if block.page == "docs/reference/http.md":
@@ -141,11 +144,28 @@ def test_units_are_units() -> None:
     assert timer.sections() == ["Unit", "Timer", "Install"]
 
 
+def test_units_are_those_of_the_folder() -> None:
+    """The guide shows the files of `deploy/systemd`, letter by letter."""
+    for name, block in zip(UNITS, blocks_in("ini"), strict=True):
+        assert block.text == (ROOT / "deploy" / "systemd" / name).read_text(), name
+    assert {path.name for path in (ROOT / "deploy" / "systemd").iterdir()} == set(UNITS)
+
+
+def test_systemd_finds_little_open() -> None:
+    """By `systemd-analyze security` the server is exposed by less than 2 of 10: what it does not need is closed."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze here")
+    unit = ROOT / "deploy" / "systemd" / "holdfast.service"
+    command = ["systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold=20", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     """`systemd-analyze verify` has nothing to say about them."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze here")
-    names = ("holdfast.service", "holdfast-backup.service", "holdfast-backup.timer")
+    names = UNITS
     for name, block in zip(names, blocks_in("ini"), strict=True):
         # The program is not installed where the unit says.
         text = block.text.replace("ExecStart=/opt/holdfast/bin/holdfast", f"ExecStart={shutil.which('true')}")

@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal/postgres/driver.py": {"core", *LEAVES},
     "engine": {"journal", "core", *LEAVES},
     "server": {"engine", "wire", "core", *LEAVES},
+    "server/logs/traces.py": {*LEAVES},
     "client": {"wire", *LEAVES},
     "supervision": set(),
     "cli": {"supervision", "client", PUBLIC, *LEAVES},
@@ -64,6 +65,7 @@ EXTRA: dict[str, str] = {
     "journal/postgres/driver.py": "postgres",
     "engine": "server",
     "server": "server",
+    "server/logs/traces.py": "otel",
     "testing": "server",
     "testing/pytest_plugin.py": "pytest",
     "cli/operators/serve.py": "server",
@@ -203,7 +205,9 @@ def dependencies(extra: str | None = None) -> set[str]:
     """The import names of the base dependencies, or of one extra's."""
     project = tomllib.loads(_text(ROOT / "pyproject.toml"))["project"]
     wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
-    return {re.split(r"[^\w.-]", line)[0].replace("-", "_").lower() for line in wanted}
+    names = {re.split(r"[^\w.-]", line)[0].replace("-", "_").lower() for line in wanted}
+    # What OpenTelemetry is installed as, it is not imported as.
+    return {"opentelemetry" if name.startswith("opentelemetry_") else name for name in names}
 
 
 def undeclared_imports(path: str, text: str) -> list[str]:
@@ -713,9 +717,12 @@ def test_locks_have_no_addresses() -> None:
 
 def test_locks_agree() -> None:
     """The locks share one version of every package, and none forgot a dependency of pyproject.toml."""
-    run, dev, bench = (pins(_text(ROOT / "requirements" / f"{name}.txt")) for name in ("run", "dev", "bench"))
+    names = ("run", "dev", "bench", "image")
+    run, dev, bench, image = (pins(_text(ROOT / "requirements" / f"{name}.txt")) for name in names)
     assert run.items() <= dev.items()
     assert run.items() <= bench.items()
+    assert run.items() <= image.items() <= dev.items()
+    assert dependencies("postgres") <= {name.replace("-", "_") for name in image}
     assert dependencies() | dependencies("server") <= {name.replace("-", "_") for name in run}
 
 

@@ -83,7 +83,9 @@ def test_every_extra_is_used() -> None:
     code = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     for extra, lines in project["optional-dependencies"].items():
         names = [re.split(r"[^\w.-]", line)[0].replace("-", "_") for line in lines]
-        unused = [name for name in names if not re.search(rf"^\s*(?:import|from) {name}\b", code, re.MULTILINE)]
+        # A part of a larger package has dots in its name there.
+        said = {name: name.replace("_", "[._]") for name in names}
+        unused = [name for name in names if not re.search(rf"^\s*(?:import|from) {said[name]}\b", code, re.MULTILINE)]
         assert not unused, f"{extra}: {unused}"
 
 
