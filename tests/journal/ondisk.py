@@ -32,6 +32,11 @@ class OnDisk(SqliteJournal):
         super().__init__(directory, **{"archivist": archivist, **options})
         self._disk = disk
 
+    def __del__(self) -> None:
+        # One that was killed is only dropped here, and its process goes on: it must not keep the lock open.
+        if self._lock is not None:
+            os.close(self._lock.file)
+
     async def open(self) -> Recovered:
         for name in (FILE, ARCHIVE):
             path = self._directory / name
