@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -52,5 +51,5 @@ def tree_of(folder: Path) -> Tree:
     found = {}
     for path in sorted(folder.rglob("*")):
         content = b"" if path.is_dir() else str(path.readlink()).encode() if path.is_symlink() else path.read_bytes()
-        found[str(path.relative_to(folder))] = (stat.S_IFMT(path.lstat().st_mode) | path.lstat().st_mode, content)
+        found[str(path.relative_to(folder))] = (path.lstat().st_mode, content)
     return found

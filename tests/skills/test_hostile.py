@@ -156,6 +156,21 @@ def test_a_byte_order_mark_stays(project: Path, skill: Run) -> None:
     assert (project / ".mcp.json").read_bytes() == content
 
 
+def test_marks_and_links_in_files_that_we_made(project: Path, skill: Run) -> None:
+    """A file of ours that got a mark or became a link is somebody's by now: it stays, and is empty. A skill goes."""
+    for words in (["--for", "claude"], ["--for", "codex"]):
+        skill("install", *words)
+    skill_file = project / ".claude/skills/holdfast/SKILL.md"
+    skill_file.write_bytes(b"\xef\xbb\xbf" + skill_file.read_bytes())
+    (project / ".mcp.json").write_bytes(b"\xef\xbb\xbf" + (project / ".mcp.json").read_bytes())
+    (project / ".codex/config.toml").rename(project / "kept.toml")
+    (project / ".codex/config.toml").symlink_to("../kept.toml")
+    assert skill("uninstall").returncode == 0
+    assert not skill_file.exists()
+    assert (project / ".mcp.json").read_bytes() == b"\xef\xbb\xbf{}\n"
+    assert (project / ".codex/config.toml").is_symlink() and (project / "kept.toml").read_bytes() == b""
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 def test_mode_and_owner_are_kept(project: Path, skill: Run) -> None:
     """Root adds to a file of another user, and it stays that user's, with its mode."""

@@ -172,7 +172,7 @@ def test_without_a_name_the_hosts_in_use_are_meant(project: Path, skill: Run) ->
 
 
 def test_the_project_is_the_repository(project: Path, home: Path, skill: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From inside of a git repository its top is meant; --dir names another folder, and goes not with --user."""
+    """From inside of a git repository its top is meant; --dir names another folder, and cannot stand beside --user."""
     subprocess.run(["git", "init", "-q"], cwd=project, check=True)
     (project / "src" / "deep").mkdir(parents=True)
     monkeypatch.chdir(project / "src" / "deep")

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from holdfast.skills.jsontext import Item, Json, Node, NotUnderstood, scan
 
 _BLANK = " \t\r\n"
+_INDENT = re.compile(r"[ \t]*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
@@ -174,8 +175,8 @@ def _item(key: str | None, rendered: str) -> str:
 
 def _indent_at(text: str, position: int) -> str:
     """Return the white space with which the line of a position begins."""
-    start = text.rfind("\n", 0, position) + 1
-    return text[start : start + len(text[start:]) - len(text[start:].lstrip(" \t"))]
+    found = _INDENT.match(text, text.rfind("\n", 0, position) + 1)
+    return found[0] if found else ""
 
 
 def _indent_of(text: str, node: Node) -> str:

@@ -102,6 +102,9 @@ class Parts:
 
 
 # --- The things of ours -----------------------------------------------------------------------------------------------
+#
+# Each can be added to the text of a file and removed from it, where None is no file, and says what became of it.
+# `empty` is a file of that kind with nothing in it, if there is one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ class _Skill:
     """The file of the skill."""
 
     what = "the skill"
+    empty = None
 
     def added(self, text: str | None) -> tuple[str, Word]:
         ours = document.text()
@@ -127,6 +131,7 @@ class _InJson:
     what: str
     entry: Entry
     words: tuple[str, ...]
+    empty = "{}\n"
 
     def added(self, text: str | None) -> tuple[str, Word]:
         if text is not None:
@@ -172,6 +177,7 @@ class _InToml:
     what: str
     table: Table
     words: tuple[str, ...]
+    empty = ""
 
     def added(self, text: str | None) -> tuple[str, Word]:
         if text is not None:
@@ -332,8 +338,8 @@ def _changed(found: Found, pieces: list[_Piece], *, is_install: bool) -> tuple[b
             text, word = (None, Word.ABSENT) if text is None else piece.removed(text)
         outcomes.append(Outcome(piece.what, word))
     if text is None and found.content is not None and (mark or found.path.is_symlink()):
-        # We write no mark and no links: the file is somebody's, and an empty one stays.
-        text = "" if found.path.suffix == ".toml" else "{}\n"
+        # We write no mark and no links: the file is somebody's, and an empty one stays, except for the skill.
+        text = pieces[0].empty
     return None if text is None else mark + text.encode(), tuple(outcomes)
 
 

@@ -207,7 +207,7 @@ def _tell_missing(host: Host, scope: Scope, parts: Parts) -> None:
         output.hint(f"{host.title} names no file {where} for MCP servers: add `holdfast mcp` in its own settings")
     if parts.hooks and host.hooks is None:
         output.hint(f"the guard has no hooks for {host.title}")
-    if host.after:
+    if host.after and (parts.mcp or parts.hooks):
         output.hint(host.after)
 
 
