@@ -39,7 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server/logs/traces.py": {*LEAVES},
     "client": {"wire", *LEAVES},
     "supervision": set(),
-    "cli": {"supervision", "client", PUBLIC, *LEAVES},
+    "skills": set(),
+    "cli": {"supervision", "skills", "client", PUBLIC, *LEAVES},
     "cli/operators/serve.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "cli/operators/doctor.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "cli/operators/backup.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
@@ -80,7 +81,7 @@ EXTRA: dict[str, str] = {
 }
 
 # These import the standard library and msgspec, and nothing else at all.
-PURE = {"core", "fencing", "supervision", *LEAVES}
+PURE = {"core", "fencing", "skills", "supervision", *LEAVES}
 
 # rlock.py: the client's clock would cost it a third of its time to start, and it is one process for one question.
 # guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.

@@ -77,6 +77,19 @@ def test_the_wheel_brings_all_that_it_needs(place: Place) -> None:
     assert {each.name for each in place.bin.iterdir()} >= {"holdfast", "rlock", "runlock", "rlock-heartbeat"}
 
 
+def test_the_wheel_has_the_skill(place: Place) -> None:
+    """It can be shown, put in place and taken away without the checkout, from the wheel alone."""
+    text = (ROOT / "skills" / "holdfast" / "SKILL.md").read_text(encoding="utf-8")
+    assert place.run("holdfast", "skill", "show").stdout == text
+    (place.folder / "project").mkdir()
+    for command in ("install", "uninstall"):
+        done = place.run("holdfast", "skill", command, "--for", "codex", "--hooks", "--dir", "project")
+        assert done.returncode == 0, done.stderr
+        put = place.folder / "project/.agents/skills/holdfast/SKILL.md"
+        assert put.exists() == (command == "install")
+    assert list((place.folder / "project").iterdir()) == []
+
+
 def test_the_whole_way_over_two_addresses(place: Place) -> None:
     """Two workers claim over TLS, by two addresses of this machine; the backup is restored, and tokens go on beyond."""
     addresses = ["127.0.0.1", own_address()]

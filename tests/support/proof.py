@@ -44,6 +44,8 @@ COUNTS = {
     "I/O errors: positions": Counts(50, 50, 500),
     # The engine with a clock and a journal of the test's own.
     "engine: examples": Counts(100, 1_000, 5_000),
+    # Files of hosts of agents, edited by position.
+    "skills: documents": Counts(100, 2_000, 20_000),
     # Connections, byte by byte.
     "wire: histories imagined": Counts(2_000, 20_000, 100_000),
     "wire: histories": Counts(3_000, 100_000, 1_000_000),

@@ -1,0 +1,233 @@
+"""`holdfast skill`: put the skill, the MCP server and the hooks of the guard where hosts of agents look for them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from holdfast.cli.shared import output
+from holdfast.cli.shared.options import InOrder
+from holdfast.skills.hosts import HOSTS, SKILL, Host
+
+if TYPE_CHECKING:
+    from holdfast.skills.placing import Parts, Scope, Word, Work
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EXAMPLES = """\
+\b
+holdfast skill install --for claude
+holdfast skill install --for claude --for codex --hooks --dry-run
+holdfast skill install --user --for cursor --no-mcp
+"""
+
+
+@click.group(cls=InOrder)
+def skill() -> None:
+    """Teach agents to claim: a skill, an MCP server and hooks."""
+
+
+def _selects(command: F) -> F:
+    """Add the options that say for which hosts, and where."""
+    options = [
+        click.option(
+            "--for",
+            "names",
+            type=click.Choice([host.name for host in HOSTS]),
+            multiple=True,
+            help="A host of agents. Can be repeated.",
+        ),
+        click.option(
+            "--dir",
+            "folder",
+            metavar="DIR",
+            type=click.Path(path_type=Path, exists=True, file_okay=False),
+            help="The project; else the top of the git repository you are in, else this folder.",
+        ),
+        click.option("--user", "is_user", is_flag=True, help="In your home directory, for all projects."),
+        click.option("--dry-run", is_flag=True, help="Change nothing, and show what would change."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@skill.command(epilog=EXAMPLES, short_help="Put the skill where a host finds it.")
+@_selects
+@click.option("--skill/--no-skill", "with_skill", default=True, help="The skill itself; it is put there.")
+@click.option("--mcp/--no-mcp", "with_mcp", default=True, help="The MCP server `holdfast mcp`; it is added.")
+@click.option("--hooks/--no-hooks", "with_hooks", default=False, help="The hooks of the guard; they are not added.")
+def install(
+    *,
+    names: tuple[str, ...],
+    folder: Path | None,
+    is_user: bool,
+    dry_run: bool,
+    with_skill: bool,
+    with_mcp: bool,
+    with_hooks: bool,
+) -> int:
+    """Put the skill where a host finds it, and add the MCP server and the hooks.
+
+    Without --for: every host that has a folder here. Everything else in the files stays as it is, byte by byte. A file
+    that cannot be read or is not understood is left alone, and what to write there by hand is printed.
+    """
+    from shutil import which
+
+    from holdfast.skills import placing
+    from holdfast.skills.placing import Parts, Word
+
+    scope = _scope(folder, is_user=is_user)
+    hosts = _named(names) or [host for host in HOSTS if scope.uses(host)]
+    if not hosts:
+        known = ", ".join(host.name for host in HOSTS)
+        raise click.UsageError(f"no host of agents has a folder in {scope.base}; name one with --for: {known}")
+    parts = Parts(with_skill, with_mcp, with_hooks)
+    code = _do(placing.install(hosts, scope, parts), scope, dry_run=dry_run, bad={Word.LEFT})
+    for host in hosts:
+        _tell_missing(host, scope, parts)
+    if which(placing.PROGRAM) is None and (with_mcp or with_hooks):
+        output.hint("`holdfast` is not on your PATH here; hosts that do not find it can start neither server nor hooks")
+    return code
+
+
+@skill.command(short_help="Remove what install put in place.")
+@_selects
+@click.option("--skill/--no-skill", "with_skill", default=True, help="The skill itself; it is removed.")
+@click.option("--mcp/--no-mcp", "with_mcp", default=True, help="The MCP server; it is removed.")
+@click.option("--hooks/--no-hooks", "with_hooks", default=True, help="The hooks of the guard; they are removed.")
+def uninstall(
+    *,
+    names: tuple[str, ...],
+    folder: Path | None,
+    is_user: bool,
+    dry_run: bool,
+    with_skill: bool,
+    with_mcp: bool,
+    with_hooks: bool,
+) -> int:
+    """Remove what `holdfast skill install` put in place, and nothing else.
+
+    Without --for: from all hosts. The files are as they were before, byte by byte. What somebody has changed in an
+    entry of ours stays, and is said.
+    """
+    from holdfast.skills import placing
+    from holdfast.skills.placing import Parts, Word
+
+    scope = _scope(folder, is_user=is_user)
+    works = placing.uninstall(_named(names) or HOSTS, scope, Parts(with_skill, with_mcp, with_hooks))
+    if all(outcome.word is Word.ABSENT for work in works for outcome in work.outcomes):
+        output.hint(output.plain(f"there is nothing of Holdfast's in {scope.base}"))
+        return output.OK
+    return _do(works, scope, dry_run=dry_run, bad={Word.LEFT, Word.CHANGED})
+
+
+@skill.command()
+def show() -> None:
+    """Print the skill."""
+    from holdfast.skills import document
+
+    click.echo(document.text(), nl=False)
+
+
+def _scope(folder: Path | None, *, is_user: bool) -> Scope:
+    from holdfast.skills.placing import Scope
+
+    if is_user and folder is not None:
+        raise click.UsageError("--dir is a project and --user is your home directory; write one of them")
+    if is_user:
+        return Scope(Path.home(), is_user=True, environment=os.environ)
+    if folder is not None:
+        return Scope(folder.absolute())
+    here = Path.cwd()
+    return Scope(next((each for each in (here, *here.parents) if (each / ".git").exists()), here))
+
+
+def _named(names: Iterable[str]) -> list[Host]:
+    wanted = set(names)
+    return [host for host in HOSTS if host.name in wanted]
+
+
+def _do(works: list[Work], scope: Scope, *, dry_run: bool, bad: set[Word]) -> int:
+    """Carry the works out one after another, or show them; return the exit code."""
+    from holdfast.skills import placing
+
+    output.hint(output.plain(f"in {scope.base}:"))
+    found: set[Word] = set()
+    for planned in works:
+        work = planned if dry_run else placing.carry(planned, scope)
+        if dry_run and work.is_change:
+            _show(work, scope)
+        _tell(work, scope, is_shown=dry_run)
+        found |= {outcome.word for outcome in work.outcomes}
+    if dry_run:
+        output.hint("nothing was changed: this was a dry run")
+    return output.FAILED if found & bad else output.OK
+
+
+def _tell(work: Work, scope: Scope, *, is_shown: bool) -> None:
+    """Say what became of each thing in a file. What would change, a dry run has shown."""
+    from holdfast.skills.placing import Word
+
+    said = {
+        Word.ADDED: "put in place",
+        Word.RENEWED: "brought up to date",
+        Word.THERE: "there already",
+        Word.REMOVED: "removed",
+    }
+    name = _name(work.path, scope)
+    for word in Word:
+        things = ", ".join(outcome.what for outcome in work.outcomes if outcome.word is word)
+        if not things or word is Word.ABSENT:
+            continue
+        if word is Word.CHANGED:
+            output.complain(f"{name}: {things}: not as we wrote it, and left as it is")
+        elif word is Word.LEFT:
+            output.complain(f"{name} is left alone: {work.reason}. What you would write there by hand ({things}):")
+            for line in _by_hand(work):
+                output.hint(f"    {line}")
+        elif not is_shown or word is Word.THERE:
+            output.say(output.plain(f"{name}: {said[word]}: {things}"))
+
+
+def _by_hand(work: Work) -> list[str]:
+    is_skill = work.path.name == Path(SKILL).name
+    return ["what `holdfast skill show` prints"] if is_skill else work.by_hand.splitlines()
+
+
+def _tell_missing(host: Host, scope: Scope, parts: Parts) -> None:
+    """Say which wanted part a host has no place for, and what is left to do."""
+    if parts.mcp and scope.path(host.mcp.place) is None:
+        where = "for a user" if scope.is_user else "in a project"
+        output.hint(f"{host.title} names no file {where} for MCP servers: add `holdfast mcp` in its own settings")
+    if parts.hooks and host.hooks is None:
+        output.hint(f"the guard has no hooks for {host.title}")
+    if host.after and (parts.mcp or parts.hooks):
+        output.hint(host.after)
+
+
+def _show(work: Work, scope: Scope) -> None:
+    """Print what would change in a file, as a diff."""
+    from difflib import unified_diff
+
+    old = work.found.content if work.found is not None else None
+    name = _name(work.path, scope)
+    before, after = ("/dev/null" if each is None else name for each in (old, work.after))
+    for line in unified_diff(_lines(old), _lines(work.after), before, after, lineterm="\n"):
+        output.say("\t".join(map(output.plain, line.removesuffix("\n").split("\t"))))
+        if not line.endswith("\n"):
+            output.say("\\ No newline at end of file")
+
+
+def _lines(content: bytes | None) -> list[str]:
+    """Split at line feeds alone, as programs that read a diff do."""
+    return re.findall(r"[^\n]*\n|[^\n]+", (content or b"").decode())
+
+
+def _name(path: Path, scope: Scope) -> str:
+    return str(path.relative_to(scope.base)) if path.is_relative_to(scope.base) else str(path)

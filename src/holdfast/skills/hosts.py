@@ -1,0 +1,126 @@
+"""The table of hosts: where each keeps skills, MCP servers and hooks, as its documentation says.
+
+A part that a host does not document is None here, and the guide says so. A path is below the project or, for a user,
+below the home directory. Some hosts have a variable that moves their folder: `moved` says where a file is below it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SKILL = "holdfast/SKILL.md"
+NAME = "holdfast"
+"""Of our entry among the MCP servers."""
+MCP: dict[str, str | list[str]] = {"command": "holdfast", "args": ["mcp"]}
+HOOK = "holdfast guard hook --host {}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path below the project, one below the home directory, and one below the folder that a variable names."""
+
+    project: str | None
+    user: str | None
+    moved: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class McpServers:
+    """Where MCP servers are listed, under which key, and what our entry there is. A file `*.toml` has a table."""
+
+    place: Place
+    key: str
+    value: dict[str, str | list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Where hooks are listed, and for which events ours is. An event has a matcher or None.
+
+    `is_flat`: a hook is a command, and not a group of commands. `beside` are members that the file must have.
+    """
+
+    place: Place
+    events: tuple[tuple[str, str | None], ...]
+    is_flat: bool = False
+    beside: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host of agents. It is in use where its `folder` is. `after` says what is left to do by hand, if anything."""
+
+    name: str
+    title: str
+    folder: str
+    skill: Place
+    mcp: McpServers
+    hooks: Hooks | None
+    after: str = ""
+
+
+HOSTS = (
+    Host(
+        "claude",
+        "Claude Code",
+        ".claude",
+        Place(".claude/skills", ".claude/skills", ("CLAUDE_CONFIG_DIR", "skills")),
+        McpServers(Place(".mcp.json", ".claude.json", ("CLAUDE_CONFIG_DIR", ".claude.json")), "mcpServers", MCP),
+        Hooks(
+            Place(".claude/settings.json", ".claude/settings.json", ("CLAUDE_CONFIG_DIR", "settings.json")),
+            (
+                ("PreToolUse", "Edit|MultiEdit|Write|NotebookEdit|Bash|mcp__.*"),
+                ("SubagentStop", None),
+                ("SessionEnd", None),
+            ),
+        ),
+        "Claude Code asks once whether it may use the MCP server of a project.",
+    ),
+    Host(
+        "codex",
+        "Codex",
+        ".codex",
+        Place(".agents/skills", ".agents/skills"),
+        McpServers(
+            Place(".codex/config.toml", ".codex/config.toml", ("CODEX_HOME", "config.toml")), "mcp_servers", MCP
+        ),
+        Hooks(
+            Place(".codex/hooks.json", ".codex/hooks.json", ("CODEX_HOME", "hooks.json")),
+            (("PreToolUse", "Bash|apply_patch|mcp__.*"), ("SubagentStop", None), ("SessionEnd", None)),
+        ),
+        "Codex reads the files of a project only if you trust it, and runs a hook only after you allow it with /hooks.",
+    ),
+    Host(
+        "cursor",
+        "Cursor",
+        ".cursor",
+        Place(".cursor/skills", ".cursor/skills"),
+        McpServers(Place(".cursor/mcp.json", ".cursor/mcp.json"), "mcpServers", MCP),
+        Hooks(
+            Place(".cursor/hooks.json", ".cursor/hooks.json"),
+            (("preToolUse", None), ("subagentStop", None), ("sessionEnd", None)),
+            is_flat=True,
+            beside=(("version", 1),),
+        ),
+    ),
+    Host(
+        "gemini",
+        "Gemini CLI",
+        ".gemini",
+        Place(".gemini/skills", ".gemini/skills"),
+        McpServers(Place(".gemini/settings.json", ".gemini/settings.json"), "mcpServers", MCP),
+        Hooks(
+            Place(".gemini/settings.json", ".gemini/settings.json"),
+            (("BeforeTool", "write_file|replace|run_shell_command|mcp_.*"), ("SessionEnd", None)),
+        ),
+    ),
+    Host(
+        "vscode",
+        "VS Code",
+        ".vscode",
+        Place(".github/skills", ".copilot/skills"),
+        McpServers(Place(".vscode/mcp.json", None), "servers", {"type": "stdio", **MCP}),
+        None,
+    ),
+)
+"""In the order in which they are worked on."""

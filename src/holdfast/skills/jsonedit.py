@@ -1,0 +1,242 @@
+"""Add one entry to a JSON text, and take it out again: every other byte stays, and the way back is exact.
+
+An entry goes behind the last one of its object or array. Containers that are missing on the way to it are written with
+it. The text itself says later what was there before us, by one rule about white space:
+
+    {}       ->  {"hooks": …}         it was there and empty: ours follows the bracket at once
+    nothing  ->  {⏎  "hooks": …⏎}     we wrote it: white space stands between the bracket and ours
+
+So `remove` takes a container out only if it holds nothing but ours, no comment, and white space before ours. White
+space between ours and whatever stands before it is ours; white space behind it is not. The comma that we put behind
+the last entry stands right behind its value, before any comment:
+
+    "a": 1 // why          "a": 1, // why
+                             "holdfast": {…}
+
+`insert` tries the way back before it answers: an edit that could not be undone is not made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from holdfast.skills.jsontext import Item, Json, Node, NotUnderstood, scan
+
+_BLANK = " \t\r\n"
+_INDENT = re.compile(r"[ \t]*")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing in a JSON text: the keys of the containers on the way to it, its own key, and its value.
+
+    Without a key it is an element of an array. What stands `beside` are members that the file needs too: they are
+    written behind ours, where they are missing and the first container is ours.
+    """
+
+    path: tuple[str, ...]
+    key: str | None
+    value: Json
+    beside: tuple[tuple[str, Json], ...] = ()
+
+    def below(self, depth: int) -> tuple[str | None, Json]:
+        """Return key and value of what is missing in the container at this depth of the path."""
+        if depth == len(self.path):
+            return self.key, self.value
+        value: Json = [self.value] if self.key is None else {self.key: self.value}
+        for key in reversed(self.path[depth + 1 :]):
+            value = {key: value}
+        return self.path[depth], value
+
+
+def insert(text: str | None, entry: Entry) -> str:
+    """Return the text with the entry in it; None is a file that is not there.
+
+    Raises `NotUnderstood` for a text that is not JSON, or in which something else stands on the way.
+    """
+    if text is None:
+        key, value = entry.below(0)
+        changed = render({str(key): value, **dict(entry.beside)}) + "\n"
+    else:
+        root = scan(text)
+        node, depth = _deepest(root, entry)
+        changed = _appended(text, node, *entry.below(depth))
+        for key, value in entry.beside if depth == 0 else ():
+            if root.member(key) is None:
+                changed = _appended(changed, scan(changed), key, value)
+    if remove(changed, entry) != text:
+        raise NotUnderstood("it is written so that an entry of ours could not be taken out again without a trace")
+    return changed
+
+
+def remove(text: str, entry: Entry) -> str | None:
+    """Return the text without the entry, the last one that is equal to it; None if the file was ours as a whole.
+
+    Raises `NotUnderstood`, also if there is no such entry, or if a comment stands in it.
+    """
+    root = scan(text)
+    chain = [root]
+    for key in entry.path:
+        found = chain[-1].member(key)
+        if found is None:
+            raise NotUnderstood(f"there is no {key!r}")
+        chain.append(found)
+    at = next((at for at in reversed(range(len(chain[-1].items))) if _is(chain[-1].items[at], entry)), None)
+    if at is None:
+        raise NotUnderstood("there is no such entry")
+    if has_comment(text, chain[-1].items[at]):
+        raise NotUnderstood("a comment stands in the entry")
+    while len(chain) > 1 and _was_made_by_us(text, chain[-1]):
+        child = chain.pop()
+        at = next(at for at, item in enumerate(chain[-1].items) if item.node is child)
+    if len(chain) > 1:
+        return _cut(text, chain[-1], at)
+    last = at + _beside_at(root, at, entry)
+    if at == 0 and last == len(root.items) - 1 and _was_made_by_us(text, root, last) and _is_alone(text, root):
+        return None
+    for each in range(last, at - 1, -1):
+        text = _cut(text, scan(text), each)
+    return text
+
+
+def render(value: Json, indent: str = "", unit: str = "  ", newline: str = "\n") -> str:
+    """Write a value over several lines; a list of plain values stands on one."""
+    match value:
+        case dict() if value:
+            parts = [f"{json.dumps(key)}: {render(each, indent + unit, unit, newline)}" for key, each in value.items()]
+            first, last = "{}"
+        case list() if any(isinstance(each, dict | list) for each in value):
+            parts = [render(each, indent + unit, unit, newline) for each in value]
+            first, last = "[]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)
+    inner = f",{newline}{indent}{unit}".join(parts)
+    return f"{first}{newline}{indent}{unit}{inner}{newline}{indent}{last}"
+
+
+def newline_of(text: str) -> str:
+    """Tell how the lines of a text end, by its first one."""
+    found = re.search(r"\r?\n", text)
+    return found[0] if found else "\n"
+
+
+def has_comment(text: str, item: Item) -> bool:
+    """Does a comment stand inside of an item? Then somebody wrote into it."""
+    without_strings = _STRING.sub("", text[item.start : item.node.end])
+    return "//" in without_strings or "/*" in without_strings
+
+
+# --- Adding -----------------------------------------------------------------------------------------------------------
+
+
+def _deepest(root: Node, entry: Entry) -> tuple[Node, int]:
+    """Go as far along the path as there are containers; return the last one, and how many keys led to it."""
+    node = root
+    for depth, key in enumerate(entry.path):
+        found = node.member(key)
+        if found is None:
+            return node, depth
+        is_array = entry.key is None and depth == len(entry.path) - 1
+        if not isinstance(found.value, list if is_array else dict):
+            raise NotUnderstood(f"{key!r} is not {'an array' if is_array else 'an object'}")
+        node = found
+    return node, len(entry.path)
+
+
+def _appended(text: str, node: Node, key: str | None, value: Json) -> str:
+    """Return the text with one more item at the end of a container."""
+    line = _indent_at(text, node.start)
+    if not node.items:
+        at = node.comments[-1][1] if node.comments else node.start + 1
+        space = newline_of(text) + line if node.comments else ""
+        return text[:at] + space + _item(key, render(value, line, newline=newline_of(text))) + text[at:]
+    last = node.items[-1]
+    end = last.node.end if last.comma is None else last.comma + 1
+    at = max([end, *(comment[1] for comment in node.comments)])
+    if "\n" in text[node.start : node.items[0].start] + text[last.node.end : node.end]:
+        indent = _indent_of(text, node)
+        unit = indent.removeprefix(line) if indent.startswith(line) and indent != line else "  "
+        space = newline_of(text) + indent
+        ours = _item(key, render(value, indent, unit, newline_of(text)))
+    else:
+        space = " "
+        ours = _item(key, re.sub(r"\n\s*", " ", render(value)))
+    if last.comma is None:
+        return text[:end] + "," + text[end:at] + space + ours + text[at:]
+    return text[:at] + space + ours + "," + text[at:]
+
+
+def _item(key: str | None, rendered: str) -> str:
+    return rendered if key is None else f"{json.dumps(key)}: {rendered}"
+
+
+def _indent_at(text: str, position: int) -> str:
+    """Return the white space with which the line of a position begins."""
+    found = _INDENT.match(text, text.rfind("\n", 0, position) + 1)
+    return found[0] if found else ""
+
+
+def _indent_of(text: str, node: Node) -> str:
+    """Return how far the items of a container are indented: as the last that begins a line, else one step more."""
+    for item in reversed(node.items):
+        start = text.rfind("\n", 0, item.start) + 1
+        if not text[start : item.start].strip(" \t"):
+            return text[start : item.start]
+    return _indent_at(text, node.start) + "  "
+
+
+# --- Taking out -------------------------------------------------------------------------------------------------------
+
+
+def _is(item: Item, entry: Entry) -> bool:
+    return item.key == entry.key and same(item.node.value, entry.value)
+
+
+def same(one: Json, other: Json) -> bool:
+    """Are two values the same? Not as Python has it, where true is 1."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _blank_before(text: str, position: int) -> int:
+    """Return where the white space before a position begins."""
+    return len(text[:position].rstrip(_BLANK))
+
+
+def _was_made_by_us(text: str, node: Node, last: int = 0) -> bool:
+    """Does a container hold nothing but what we put there, in the form in which we write containers?"""
+    first = node.items[0]
+    has_space = _blank_before(text, first.start) < first.start
+    return len(node.items) == last + 1 and has_space and not node.comments and node.items[-1].comma is None
+
+
+def _is_alone(text: str, root: Node) -> bool:
+    return root.start == 0 and not text[root.end :].strip(_BLANK)
+
+
+def _beside_at(root: Node, at: int, entry: Entry) -> int:
+    """Tell how many of the items behind one are those that we put beside it."""
+    behind = [(item.key, item.node.value) for item in root.items[at + 1 :]]
+    count = 0
+    for key, value in entry.beside:
+        if count < len(behind) and behind[count][0] == key and same(behind[count][1], value):
+            count += 1
+    return count
+
+
+def _cut(text: str, node: Node, at: int) -> str:
+    """Return the text without one item, its comma and the white space before it."""
+    item = node.items[at]
+    start, end = _blank_before(text, item.start), item.node.end
+    if at == 0 and item.comma is not None and len(node.items) > 1:
+        # The next one takes its place behind the bracket.
+        behind = text[item.comma + 1 :]
+        return text[: item.start] + text[end : item.comma] + behind.lstrip(_BLANK)
+    if item.comma is not None:
+        return text[:start] + text[end : item.comma] + text[item.comma + 1 :]
+    comma = node.items[at - 1].comma if at else None
+    if comma is None:
+        return text[:start] + text[end:]
+    return text[:comma] + text[comma + 1 : start] + text[end:]

@@ -1,0 +1,353 @@
+"""What is done to each file when the skill is put in place or taken away. It is planned first, then `carry` does it.
+
+A plan reads files and writes none. Each file gets one `Work`: what was found, what shall be there, and an `Outcome` for
+each thing of ours in it. Ours is known by what it is: an entry that is equal to the one we write. An entry that runs
+our command and is not equal was changed by somebody; it stays, and that is said.
+"""
+
+from __future__ import annotations
+
+import codecs
+import enum
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+
+from holdfast.skills import document, jsonedit, tomledit
+from holdfast.skills.files import Found, LeftAlone, look, put, tidy
+from holdfast.skills.hosts import HOOK, NAME, SKILL, Host, Place
+from holdfast.skills.jsonedit import Entry
+from holdfast.skills.jsontext import Json, NotUnderstood, scan
+from holdfast.skills.tomledit import Table
+
+PROGRAM = "holdfast"
+MCP_WORDS = ("mcp",)
+HOOK_WORDS = ("guard", "hook")
+"""By what comes behind the program our entries are known."""
+
+
+class Word(enum.Enum):
+    """What became of one thing in one file."""
+
+    ADDED = "added"
+    RENEWED = "renewed"
+    THERE = "there"
+    REMOVED = "removed"
+    ABSENT = "absent"
+    CHANGED = "changed"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one thing."""
+
+    what: str
+    word: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One file: what was found, and what shall be there; None is no file.
+
+    If it is left alone, `reason` says why, and `by_hand` is what a person would write there.
+    """
+
+    path: Path
+    found: Found | None
+    after: bytes | None
+    outcomes: tuple[Outcome, ...]
+    reason: str = ""
+    by_hand: str = ""
+
+    @property
+    def is_change(self) -> bool:
+        return self.found is not None and self.found.content != self.after
+
+    def left(self, reason: str) -> Work:
+        """Return the same file, left alone for a reason."""
+        outcomes = tuple(Outcome(each.what, Word.LEFT) for each in self.outcomes)
+        return Work(self.path, None, None, outcomes, reason, self.by_hand)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where: a project's folder, or a user's home directory, in an environment."""
+
+    base: Path
+    is_user: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def path(self, place: Place) -> Path | None:
+        """Return where a host keeps something; None if it does not say."""
+        if not self.is_user:
+            return None if place.project is None else self.base / place.project
+        if place.moved is not None and (folder := self.environment.get(place.moved[0])):
+            return Path(folder) / place.moved[1]
+        return None if place.user is None else self.base / place.user
+
+    def uses(self, host: Host) -> bool:
+        """Is a host in use here?"""
+        return (self.base / host.folder).is_dir()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Which parts are wanted."""
+
+    skill: bool = True
+    mcp: bool = True
+    hooks: bool = True
+
+
+# --- The things of ours -----------------------------------------------------------------------------------------------
+#
+# Each can be added to the text of a file and removed from it, where None is no file, and says what became of it.
+# `empty` is a file of that kind with nothing in it, if there is one.
+
+
+@dataclass(frozen=True, slots=True)
+class _Skill:
+    """The file of the skill."""
+
+    what = "the skill"
+    empty = None
+
+    def added(self, text: str | None) -> tuple[str, Word]:
+        ours = document.text()
+        if text is None or text == ours:
+            return ours, Word.ADDED if text is None else Word.THERE
+        return (ours, Word.RENEWED) if document.is_unchanged(text) else (text, Word.CHANGED)
+
+    def removed(self, text: str) -> tuple[str | None, Word]:
+        return (None, Word.REMOVED) if document.is_unchanged(text) else (text, Word.CHANGED)
+
+
+@dataclass(frozen=True, slots=True)
+class _InJson:
+    """An entry of a JSON file, known by the words behind `holdfast` in what it runs."""
+
+    what: str
+    entry: Entry
+    words: tuple[str, ...]
+    empty = "{}\n"
+
+    def added(self, text: str | None) -> tuple[str, Word]:
+        if text is not None:
+            exact, changed = self._found(text)
+            if exact or changed:
+                return text, Word.THERE if exact else Word.CHANGED
+        return jsonedit.insert(text, self.entry), Word.ADDED
+
+    def removed(self, text: str) -> tuple[str | None, Word]:
+        exact, changed = self._found(text)
+        after: str | None = text
+        for _ in range(exact):
+            if after is None:
+                break
+            try:
+                after = jsonedit.remove(after, self.entry)
+            except NotUnderstood:  # Somebody wrote a comment into it.
+                return after, Word.CHANGED
+        if changed:
+            return after, Word.CHANGED
+        return after, Word.REMOVED if exact else Word.ABSENT
+
+    def _found(self, text: str) -> tuple[int, bool]:
+        """Count the entries that are ours, and tell whether there is one that was ours or has its name."""
+        place: Json = scan(text).value
+        for key in self.entry.path:
+            place = place.get(key) if isinstance(place, dict) else None
+        pairs: list[tuple[str | None, Json]] = []
+        if isinstance(place, dict) and self.entry.key is not None:
+            pairs = [*place.items()]
+        elif isinstance(place, list) and self.entry.key is None:
+            pairs = [(None, each) for each in place]
+        exact = [key == self.entry.key and jsonedit.same(value, self.entry.value) for key, value in pairs]
+        others = [pair for pair, is_exact in zip(pairs, exact, strict=True) if not is_exact]
+        named = any(key is not None and key == self.entry.key for key, _ in others)
+        return sum(exact), named or any(runs(value, self.words) for _, value in others)
+
+
+@dataclass(frozen=True, slots=True)
+class _InToml:
+    """A table of a TOML file."""
+
+    what: str
+    table: Table
+    words: tuple[str, ...]
+    empty = ""
+
+    def added(self, text: str | None) -> tuple[str, Word]:
+        if text is not None:
+            exact, changed = self._found(text)
+            if exact or changed:
+                return text, Word.THERE if exact else Word.CHANGED
+        return tomledit.insert(text, self.table), Word.ADDED
+
+    def removed(self, text: str) -> tuple[str | None, Word]:
+        exact, changed = self._found(text)
+        after: str | None = text
+        if exact:
+            try:
+                after = tomledit.remove(text, self.table)
+            except NotUnderstood:  # It is written in another form, or has a comment in it.
+                return text, Word.CHANGED
+        if changed:
+            return after, Word.CHANGED
+        return after, Word.REMOVED if exact else Word.ABSENT
+
+    def _found(self, text: str) -> tuple[bool, bool]:
+        place: object = tomledit.load(text)
+        for key in self.table.path[:-1]:
+            place = place.get(key) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
+            return False, False
+        name = self.table.path[-1]
+        exact = place.get(name) == dict(self.table.values)
+        others = {key: value for key, value in place.items() if not (exact and key == name)}
+        return exact, name in others or any(runs(value, self.words) for value in others.values())
+
+
+_Piece = _Skill | _InJson | _InToml
+
+
+def runs(value: object, words: tuple[str, ...]) -> bool:
+    """Does an entry, or a hook in it, run `holdfast` with these words?"""
+    if not isinstance(value, dict):
+        return False
+    command, arguments = value.get("command"), value.get("args")
+    if isinstance(command, str):
+        found = [command] if isinstance(arguments, list) else _split(command)
+        found += [str(each) for each in arguments] if isinstance(arguments, list) else []
+        if found and PurePath(found[0]).name == PROGRAM and tuple(found[1 : len(words) + 1]) == words:
+            return True
+    inner = value.get("hooks")
+    return isinstance(inner, list) and any(runs(each, words) for each in inner)
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
+
+
+def server_entry(host: Host) -> Entry:
+    """Return the MCP server as an entry of a JSON file."""
+    value: dict[str, Json] = {key: each if isinstance(each, str) else [*each] for key, each in host.mcp.value.items()}
+    return Entry((host.mcp.key,), NAME, value)
+
+
+def hook_entries(host: Host) -> list[Entry]:
+    """Return the hooks of the guard, one for each event."""
+    if host.hooks is None:
+        return []
+    command: dict[str, Json] = {"command": HOOK.format(host.name)}
+    found = []
+    for event, matcher in host.hooks.events:
+        value: dict[str, Json] = {} if matcher is None else {"matcher": matcher}
+        value |= command if host.hooks.is_flat else {"hooks": [{"type": "command", **command}]}
+        found.append(Entry(("hooks", event), None, value, host.hooks.beside))
+    return found
+
+
+def _pieces(host: Host, scope: Scope, parts: Parts) -> Iterator[tuple[Path, _Piece]]:
+    """Yield each thing of ours and the file it belongs into. What a host has no place for is left out."""
+    if parts.skill and (folder := scope.path(host.skill)):
+        yield folder / SKILL, _Skill()
+    if parts.mcp and (path := scope.path(host.mcp.place)):
+        if path.suffix == ".toml":
+            yield path, _InToml("the MCP server", Table((host.mcp.key, NAME), host.mcp.value), MCP_WORDS)
+        else:
+            yield path, _InJson("the MCP server", server_entry(host), MCP_WORDS)
+    if parts.hooks and host.hooks is not None and (path := scope.path(host.hooks.place)):
+        for entry in hook_entries(host):
+            yield path, _InJson(f"the hook for {entry.path[-1]}", entry, HOOK_WORDS)
+
+
+# --- Planning and doing -----------------------------------------------------------------------------------------------
+
+
+def install(hosts: Iterable[Host], scope: Scope, parts: Parts) -> list[Work]:
+    """Plan what has to be done to have it all in place."""
+    return [_planned(path, scope, pieces, is_install=True) for path, pieces in _by_file(hosts, scope, parts)]
+
+
+def uninstall(hosts: Iterable[Host], scope: Scope, parts: Parts) -> list[Work]:
+    """Plan what has to be done to have none of it."""
+    return [_planned(path, scope, pieces, is_install=False) for path, pieces in _by_file(hosts, scope, parts)]
+
+
+def carry(work: Work, scope: Scope) -> Work:
+    """Do what was planned for one file; return what came of it."""
+    if work.found is None or not work.is_change:
+        return work
+    try:
+        put(work.found, work.after)
+    except LeftAlone as error:
+        return work.left(str(error))
+    if work.after is None:
+        tidy(work.path.parent, scope.base)
+    return work
+
+
+def _by_file(hosts: Iterable[Host], scope: Scope, parts: Parts) -> list[tuple[Path, list[_Piece]]]:
+    files: dict[Path, list[_Piece]] = {}
+    for host in hosts:
+        for path, piece in _pieces(host, scope, parts):
+            files.setdefault(path, []).append(piece)
+    return [*files.items()]
+
+
+def _planned(path: Path, scope: Scope, pieces: list[_Piece], *, is_install: bool) -> Work:
+    plan = Work(path, None, None, tuple(Outcome(each.what, Word.ABSENT) for each in pieces), by_hand=_by_hand(pieces))
+    content: bytes | None = None
+    try:
+        found = look(path, None if scope.is_user else scope.base)
+        content = found.content
+        after, outcomes = _changed(found, pieces, is_install=is_install)
+        if after != content and found.obstacle:
+            raise LeftAlone(found.obstacle)
+    except (LeftAlone, NotUnderstood) as error:
+        if not is_install and content is not None and PROGRAM.encode() not in content:
+            return plan  # Whatever it is, nothing of ours is in it.
+        return plan.left(str(error) if isinstance(error, LeftAlone) else f"it was not understood: {error}")
+    return Work(path, found, after, outcomes, by_hand=plan.by_hand)
+
+
+def _by_hand(pieces: list[_Piece]) -> str:
+    """Return what a file would hold if all these were alone in it."""
+    text: str | None = None
+    for piece in pieces:
+        text, _ = piece.added(text)
+    return text or ""
+
+
+def _changed(found: Found, pieces: list[_Piece], *, is_install: bool) -> tuple[bytes | None, tuple[Outcome, ...]]:
+    """Apply all pieces to what was found."""
+    mark, text = _decoded(found.content)
+    if _Skill() in pieces and found.path.is_symlink():
+        raise LeftAlone("it is a link; what it leads to is not ours")
+    outcomes = []
+    for piece in pieces:
+        if is_install:
+            text, word = piece.added(text)
+        else:
+            text, word = (None, Word.ABSENT) if text is None else piece.removed(text)
+        outcomes.append(Outcome(piece.what, word))
+    if text is None and found.content is not None and (mark or found.path.is_symlink()):
+        # We write no mark and no links: the file is somebody's, and an empty one stays, except for the skill.
+        text = pieces[0].empty
+    return None if text is None else mark + text.encode(), tuple(outcomes)
+
+
+def _decoded(content: bytes | None) -> tuple[bytes, str | None]:
+    if content is None:
+        return b"", None
+    mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
+    try:
+        return mark, content.removeprefix(mark).decode()
+    except UnicodeDecodeError:
+        raise NotUnderstood("it is not UTF-8") from None
