@@ -27,7 +27,9 @@ RUNNING = [page for page in PAGES if any(block.runs for block in blocks_of(page)
 
 # Every block that nothing runs, and why: page, reason, how many.
 NOT_RUN = {
+    ("docs/guide/apscheduler.md", "needs APScheduler"): 1,
     ("docs/guide/benchmarks.md", "takes minutes"): 5,
+    ("docs/guide/celery.md", "needs Celery"): 1,
     ("docs/guide/containers.md", "needs a container engine"): 1,
     ("docs/guide/install.md", "needs a package index"): 2,
     ("docs/guide/kubernetes.md", "needs a cluster"): 2,
