@@ -117,6 +117,7 @@ def test_make_knows_every_example() -> None:
 SHOWN = {
     "celery.md": EXAMPLES / "schedulers" / "celery" / "tasks.py",
     "apscheduler.md": EXAMPLES / "schedulers" / "apscheduler" / "nightly.py",
+    "github-actions.md": EXAMPLES / "github-actions" / "deploy.yml",
 }
 
 
@@ -129,3 +130,10 @@ def test_guides_show_the_files(page: str) -> None:
         code = ast.parse(text).body[1].lineno - 1
         text = "".join(text.splitlines(keepends=True)[code:])
     assert block.text == text
+
+
+def test_guide_to_airflow_is_python() -> None:
+    """What the one recipe shows that nothing runs can be read by Python, and claims as the others do."""
+    (block,) = blocks_of(PROJECT / "docs" / "guide" / "airflow.md")
+    names = {ast.unparse(node.func) for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.Call)}
+    assert {"holdfast.claim", "claim.done", "AirflowSkipException"} <= names
