@@ -8,10 +8,16 @@ BASE    ?=
 
 PYTEST := .venv/bin/python -m pytest
 
+# What `make examples` shows. Those with a lock get an environment of their own: none of them is a dependency of ours.
+FRAMEWORKS := langgraph openai_agents pydantic_ai crewai
+SCHEDULERS := celery apscheduler
+EXAMPLES   := $(if $(ARGS),$(filter plain $(FRAMEWORKS) $(SCHEDULERS),$(ARGS)),plain $(FRAMEWORKS) $(SCHEDULERS))
+EXAMPLE_STAMPS := $(patsubst %,.venv-examples/%/stamp,$(filter-out plain,$(EXAMPLES)))
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run cluster test coverage prove through prove-release check format browser pictures bench bench-check install install-run wheel lock clean
+.PHONY: help run cluster test coverage examples prove through prove-release check format browser pictures bench bench-check install install-run wheel lock clean
 
 help: ## Print this list
 	@echo 'Usage: make TARGET [ARGS="…"]'
@@ -40,9 +46,18 @@ coverage: .venv/dev.stamp ## Run the tests and show which lines they reach (ARGS
 	.venv/bin/coverage combine --quiet && .venv/bin/coverage report && .venv/bin/coverage html --quiet && \
 	echo 'Line by line: .coverage-html/index.html'; exit $$code
 
+# All of them even if one fails, so that one run tells everything.
+examples: .venv/dev.stamp $(EXAMPLE_STAMPS) ## Run the examples of frameworks and schedulers, in environments of their own (ARGS="crewai celery")
+	@test -z "$(filter-out $(EXAMPLES),$(ARGS))" || { echo 'There are: plain $(FRAMEWORKS) $(SCHEDULERS)' >&2; exit 1; }
+	@failed=; for name in $(EXAMPLES); do \
+	    echo "--- $$name"; kind=$$(basename $$(dirname examples/*/$$name)); \
+	    .venv/bin/python -m examples.$$kind.story $$name || failed="$$failed $$name"; \
+	done; test -z "$$failed" || { echo "These failed:$$failed" >&2; exit 1; }
+
 prove: .venv/dev.stamp ## Run every test with larger counts, as for every change; takes under an hour
 	@env HOLDFAST_PROOF=ci $(PYTEST) -n "$(WORKERS)" --dist worksteal -o faulthandler_timeout=3600 $(ARGS)
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory through
+	@test -n "$(ARGS)" || $(MAKE) --no-print-directory examples
 
 through: .venv/dev.stamp ## Run the tests of the server through a node that follows, on a PostgreSQL of their own (ARGS=…)
 	@exec env HOLDFAST_THROUGH=follower $(PYTEST) -n "$(WORKERS)" --dist loadfile $(or $(ARGS),tests/server)
@@ -104,8 +119,8 @@ endef
 export BUILD_BOTH
 
 clean: ## Remove all that make and the tools made, except the data
-	rm -rf .venv .venv-lock .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
-	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	rm -rf .venv .venv-lock .venv-examples .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
 # A stamp is written only when everything before it went well, so an interrupted installation starts again.
@@ -123,9 +138,13 @@ endif
 ifneq ($(shell cat .venv-lock/made 2>/dev/null),$(shell .venv-lock/bin/python -c '$(WHOSE)' 2>/dev/null))
 .PHONY: .venv-lock/made
 endif
+ifneq ($(filter examples,$(MAKECMDGOALS)),)
+is_stale = $(shell test "$$(cat $1 2>/dev/null)" = "$$($(dir $1)bin/python -c '$(WHOSE)' 2>/dev/null)" || echo yes)
+$(foreach made,$(EXAMPLE_STAMPS:stamp=made),$(if $(call is_stale,$(made)),$(eval .PHONY: $(made))))
+endif
 
 # Without pip, because Debian's Python comes without the ensurepip that would put it there.
-.venv/made .venv-lock/made:
+.venv/made .venv-lock/made $(EXAMPLE_STAMPS:stamp=made):
 	@command -v "$(PYTHON)" >/dev/null || { \
 	    echo 'Holdfast needs Python 3.11 or newer, and "$(PYTHON)" was not found. Name another: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -155,6 +174,15 @@ endef
 	into_venv install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
+.venv-examples/%/stamp: pyproject.toml .venv-examples/%/made
+	@echo 'Installing $(wildcard examples/*/$*/requirements.txt) into $(@D) …'
+	@$(find_pip); \
+	into_venv install --quiet --require-hashes -r examples/*/$*/requirements.txt && \
+	into_venv install --quiet --no-deps --no-build-isolation -e . || { \
+	    echo 'The example $* cannot be installed; what pip says is above.' >&2; exit 1; }
+	@touch $@
+$(foreach stamp,$(EXAMPLE_STAMPS),$(eval $(stamp): $(wildcard examples/*/$(notdir $(stamp:/stamp=))/requirements.txt)))
+
 # --- Locks ------------------------------------------------------------------------------------------------------------
 
 .venv-lock/lock.stamp: requirements/lock.txt .venv-lock/made
@@ -173,3 +201,5 @@ lock: .venv-lock/lock.stamp ## Pin the dependencies again (ARGS=--upgrade for ne
 	@$(COMPILE) $(ARGS) -o requirements/image.txt --extra server --extra postgres --extra otel pyproject.toml requirements/image.in
 	@$(COMPILE) $(ARGS) -o requirements/dev.txt --extra server pyproject.toml requirements/dev.in
 	@$(COMPILE) $(ARGS) -o requirements/bench.txt --extra server pyproject.toml requirements/bench.in
+	@for lock in examples/*/*/requirements.in; do echo "$$lock …"; \
+	    $(COMPILE) $(ARGS) -o "$${lock%.in}.txt" --extra async pyproject.toml requirements/run.in "$$lock" || exit 1; done

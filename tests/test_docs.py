@@ -138,7 +138,8 @@ def prose_about_the_code() -> dict[str, str]:
 
 def test_every_module_named_is_there() -> None:
     """A file that a comment, a docstring, ARCHITECTURE or a decision names, with or without its folder, exists."""
-    paths = ["/" + path.relative_to(ROOT).as_posix() for top in ("src", "tests") for path in (ROOT / top).rglob("*.py")]
+    tops = ("src", "tests", "examples")
+    paths = ["/" + path.relative_to(ROOT).as_posix() for top in tops for path in (ROOT / top).rglob("*.py")]
     missing = [
         f"{page}: {named}"
         for page, text in prose_about_the_code().items()

@@ -21,13 +21,16 @@ from holdfast.wire import moments, replies, requests
 from tests.support.page_session import PageSession
 from tests.support.pages import MARKS, PAGES, ROOT, Block, all_blocks, blocks_of
 
-LANGUAGES = {"caddy", "console", "haproxy", "ini", "json", "nginx", "python", "sh", "sql", "text", "toml"}
+LANGUAGES = {"caddy", "console", "haproxy", "ini", "json", "nginx", "python", "sh", "sql", "text", "toml", "yaml"}
 UNITS = ("holdfast.service", "holdfast-backup.service", "holdfast-backup.timer")
 RUNNING = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
 
 # Every block that nothing runs, and why: page, reason, how many.
 NOT_RUN = {
+    ("docs/guide/airflow.md", "needs Airflow"): 1,
+    ("docs/guide/apscheduler.md", "needs APScheduler"): 1,
     ("docs/guide/benchmarks.md", "takes minutes"): 5,
+    ("docs/guide/celery.md", "needs Celery"): 1,
     ("docs/guide/containers.md", "needs a container engine"): 1,
     ("docs/guide/install.md", "needs a package index"): 2,
     ("docs/guide/kubernetes.md", "needs a cluster"): 2,

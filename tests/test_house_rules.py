@@ -699,8 +699,9 @@ def test_python_holds_no_sql() -> None:
 def test_locks_have_no_addresses() -> None:
     """No lock says where a package comes from, and every package in it is pinned and hashed."""
     digest = "0" * 64
-    locks = {path.name: _text(path) for path in sorted((ROOT / "requirements").glob("*.txt"))}
-    assert {"bench.txt", "dev.txt", "run.txt"} <= set(locks)
+    paths = [*(ROOT / "requirements").glob("*.txt"), *(ROOT / "examples").glob("*/*/requirements.txt")]
+    locks = {path.relative_to(ROOT).as_posix(): _text(path) for path in sorted(paths)}
+    assert {"requirements/dev.txt", "requirements/run.txt", "examples/frameworks/crewai/requirements.txt"} <= set(locks)
     for name, text in locks.items():
         assert addresses(name, text) == []
         assert [package for package, version in pins(text).items() if not version] == [], name
