@@ -33,6 +33,33 @@ from tests.support.server import ServerProcess
 Open = Callable[..., Either]
 
 
+class Text(str):
+    """A text as a library may make it; what it calls itself is not what it is."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "another text"
+
+
+def test_texts_of_other_classes_are_texts(either: Either, job: str) -> None:
+    """Names, owners, notes and metadata may be of a class that is a text or a number: they travel as what they are."""
+    metadata = {"model": Text("m"), "tries": type("Count", (int,), {})(3), "share": type("Share", (float,), {})(0.5)}
+    with either.claim(Text(job), owner=Text("ana"), metadata=metadata) as claim:
+        assert (claim.owner, claim.metadata) == ("ana", {"model": "m", "tries": 3, "share": 0.5})
+        claim.note(Text("half done"))
+        owner = either.get_job_owner(Text(job))
+        assert owner is not None and owner.note == "half done"
+
+
+def test_what_json_does_not_know_is_refused(either: Either, job: str) -> None:
+    """A note that is no text is an error of the caller's that names it, and the claim goes on."""
+    with either.claim(job) as claim:
+        with pytest.raises(TypeError, match="object object"):
+            claim.note(object())
+        assert not claim.lost.is_set()
+
+
 def test_claim_is_had_and_given_back(either: Either, job: str) -> None:
     """A claim is ours inside the block, says what it is, and is given back at its end."""
     with either.claim(job, ttl=120, owner="ana", metadata={"model": "m"}) as claim:

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast import __version__, clientconfig
 from holdfast.client.flows.effects import Open, Send
+from holdfast.client.values.arguments import as_json
 from holdfast.client.values.config import Target, is_loopback
 from holdfast.errors import SettingsError
 
@@ -83,7 +84,7 @@ def headers_for(token: str | None, request: Send | Open) -> dict[str, str]:
 def payload_of(request: Send | Open) -> bytes | None:
     """Return the body of a request as it travels."""
     try:
-        return None if request.body is None else msgspec.json.encode(request.body)
+        return None if request.body is None else as_json(request.body)
     except UnicodeEncodeError as error:
         raise ValueError(f"{error.object!r:.50} cannot be sent: it is not text that UTF-8 can write") from None
 

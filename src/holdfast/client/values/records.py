@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from holdfast.client.values.arguments import as_json
 from holdfast.errors import JobDone, JobHeld, ServerError
 from holdfast.wire.holders import shown_as
 from holdfast.wire.replies import (
@@ -198,7 +199,7 @@ def packed(metadata: Metadata) -> str | None:
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata is {metadata!r:.50}; give text, or a mapping that can be written as JSON")
     try:
-        return msgspec.json.encode(dict(metadata)).decode()
+        return as_json(dict(metadata)).decode()
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"metadata cannot be written as JSON ({error}); give it as text") from None
 
