@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from holdfast import Place
 from holdfast.client.flows.claiming import claim
 from holdfast.client.values.options import Wanted
@@ -15,8 +17,12 @@ from tests.support.api import Api
 from tests.support.pending import waiting
 
 
-def test_who_watches_is_not_overtaken(either: Either, operator: Api, job: str) -> None:
-    """W1, W2: a job that is given back while the first in line is being told its place is the first's."""
+@pytest.mark.parametrize("is_new", [True, False])
+def test_who_watches_is_not_overtaken(either: Either, operator: Api, job: str, is_new: bool) -> None:
+    """W1, W2: a job that is given back while the first in line is being told its place is the first's, whatever its
+    client was used for before."""
+    if not is_new:
+        either.release_job(f"{job}-before", either.claim_job(f"{job}-before").lease_id)
     lease_id = operator.acquired(job, owner="ana", ttl_seconds=600)["lease_id"]
     is_told, may_go_on = threading.Event(), threading.Event()
 

@@ -28,6 +28,7 @@ import msgspec
 from holdfast import tlswords
 from holdfast.client.common.http import (
     ANSWER_BYTES_MAX,
+    COMES_BACK_HEADER,
     CONNECT_SECONDS,
     KEY_HEADER,
     STREAM_BYTES,
@@ -46,6 +47,7 @@ from holdfast.errors import ServerError, Unreachable
 CONNECTIONS_MAX = 256
 """How many are kept open for the next request; the oldest of more is closed."""
 _KEY = KEY_HEADER.encode()
+_COMES_BACK = b"%b: true\r\n" % COMES_BACK_HEADER.encode()
 _BROKEN = (OSError, HTTPException, UnicodeError)
 """What a connection may raise. `UnicodeError`: a host's name that no name server could be asked for."""
 
@@ -153,12 +155,15 @@ class HttpTransport:
             raise _unreachable(self.target.url, error) from None
 
     def _lines_of(self, request: Send, token: str | None) -> bytes:
-        """Return the lines of a head. All but the key are the same for every request with a body, or without one."""
+        """Return the lines of a head. All but two are the same for every request with a body, or without one."""
         has_body = request.body is not None
         written_for, lines = self._lines[has_body]
         if written_for != token or not lines:
-            lines = lines_of(self._route, headers_for(token, msgspec.structs.replace(request, key=None)))
+            always = msgspec.structs.replace(request, key=None, comes_back=False)
+            lines = lines_of(self._route, headers_for(token, always))
             self._lines[has_body] = (token, lines)
+        if request.comes_back:
+            lines += _COMES_BACK
         return lines if request.key is None else b"%b%b: %b\r\n" % (lines, _KEY, request.key.encode("ascii"))
 
     def _begin_anew(self) -> deque[Connection]:
