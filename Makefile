@@ -17,7 +17,7 @@ EXAMPLE_STAMPS := $(patsubst %,.venv-examples/%/stamp,$(filter-out plain,$(EXAMP
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run cluster test coverage examples prove through prove-release check format browser pictures bench bench-check install install-run wheel lock clean
+.PHONY: help run cluster demo test coverage examples prove through prove-release check format browser pictures bench bench-check install install-run wheel lock clean
 
 help: ## Print this list
 	@echo 'Usage: make TARGET [ARGS="…"]'
@@ -35,6 +35,9 @@ run: .venv/run.stamp ## Start the server on its embedded store (DATA=DIR, ARGS="
 # `make run` keeps its data in DATA anyway; a cluster does only if somebody says so.
 cluster: .venv/dev.stamp ## Start three nodes on a PostgreSQL of their own, until Ctrl-C (DATA=DIR keeps it)
 	@exec .venv/bin/python examples/cluster.py $(if $(filter file,$(origin DATA)),,--data "$(DATA)") $(ARGS)
+
+demo: .venv/run.stamp ## Watch five agents share a backlog on a server of their own; half a minute, with a proof
+	@exec .venv/bin/python -m examples.demo $(ARGS)
 
 test: .venv/dev.stamp ## Run every test (ARGS="tests/core -k renew")
 	@exec $(PYTEST) -n "$(WORKERS)" --dist worksteal $(ARGS)

@@ -1,0 +1,149 @@
+"""The proof: what the journal and the ledger say about every job, and whether that is what was promised.
+
+    python -m examples.demo.proof EVIDENCE.json
+
+judges what `make demo ARGS="--evidence EVIDENCE.json"` kept. Nothing here asks an agent: the journal is the server's,
+the ledger is the file that the agents wrote to. A job is in order if
+
+1. it never had two owners: each grant comes after the end of the one before it, with a greater fencing token,
+   and each end is that of the claim that was live;
+2. nobody has it any more;
+3. it was done once: one claim ended as done, and no other did;
+4. its result was written once, under the very claim that was done: no claim that was lost has written.
+
+3 and 4 are for the jobs of the backlog. The others are held for a while and given back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from examples.demo.ledger import Write
+
+ENDS = ("done", "released", "expired", "revoked", "session_ended")
+GRANTS = ("granted", "transferred")
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of the journal about one job."""
+
+    seq: int
+    event: str
+    owner: str | None
+    token: int | None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is judged: the backlog, what the journal has of each job and resource, and what was written."""
+
+    backlog: Sequence[str]
+    journal: Mapping[str, Sequence[Event]]
+    writes: Sequence[Write]
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Evidence:
+        kept = json.loads(path.read_text())
+        journal = {job: [Event(**event) for event in events] for job, events in kept["journal"].items()}
+        return cls(kept["backlog"], journal, [Write(**write) for write in kept["writes"]])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is known of one job."""
+
+    job: str
+    claims: int
+    ends: tuple[str, ...]
+    done: Event | None
+    faults: tuple[str, ...]
+
+
+def judge(evidence: Evidence) -> list[Finding]:
+    """Judge every job that the backlog, the journal or the ledger names."""
+    named = dict.fromkeys([*evidence.backlog, *evidence.journal, *(write.job for write in evidence.writes)])
+    return [_judge_job(job, evidence) for job in named]
+
+
+def _judge_job(job: str, evidence: Evidence) -> Finding:
+    events = sorted(evidence.journal.get(job, ()), key=lambda event: event.seq)
+    ends = [event for event in events if event.event in ENDS]
+    done = [event for event in ends if event.event == "done"]
+    faults = list(_owners(events))
+    if job in evidence.backlog:
+        faults += _once(done)
+        faults += _written([write for write in evidence.writes if write.job == job], ends)
+    elif written := [write for write in evidence.writes if write.job == job]:
+        faults.append(f"{written[0].agent} wrote a result, and it is not in the backlog")
+    claims = sum(event.event in GRANTS for event in events)
+    return Finding(job, claims, tuple(event.event for event in ends), done[0] if done else None, tuple(faults))
+
+
+def _owners(events: Sequence[Event]) -> Iterator[str]:
+    """Rules 1 and 2: one owner at a time, and none in the end."""
+    live: Event | None = None
+    greatest = 0
+    for event in events:
+        if event.event in GRANTS:
+            if live is not None and event.event == "granted":
+                yield f"two owners: {_who(event)} got it while {_who(live)} had it"
+            if (event.token or 0) <= greatest:
+                yield f"the fencing token of {_who(event)} is not greater than {greatest}"
+            live, greatest = event, max(greatest, event.token or 0)
+        elif event.event in ENDS:
+            if live is None or live.token != event.token:
+                yield f"the claim of {_who(event)} ended ({event.event}) and was not live"
+            else:
+                live = None
+    if live is not None:
+        yield f"{_who(live)} still has it"
+
+
+def _once(done: Sequence[Event]) -> Iterator[str]:
+    """Rule 3."""
+    if not done:
+        yield "never done"
+    elif len(done) > 1:
+        yield f"done {len(done)} times: by {', '.join(map(_who, done))}"
+
+
+def _written(writes: Sequence[Write], ends: Sequence[Event]) -> Iterator[str]:
+    """Rule 4."""
+    how = {event.token: event.event for event in ends}
+    if not writes:
+        yield "no result was written"
+    for write in writes:
+        if how.get(write.token) != "done":
+            ended = how.get(write.token, "never seen by the journal")
+            yield f"{write.agent} wrote with fencing token {write.token}, and that claim was not done: {ended}"
+    if len(writes) > 1:
+        yield f"{len(writes)} results were written"
+
+
+def _who(event: Event) -> str:
+    return f"{event.owner} (fencing token {event.token})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Judge what a demonstration has kept.")
+    parser.add_argument("evidence", type=Path)
+    evidence = Evidence.load(parser.parse_args().evidence)
+    findings = judge(evidence)
+    faults = [f"{finding.job}: {fault}" for finding in findings for fault in finding.faults]
+    if not evidence.backlog:
+        faults.append("nothing was done: the backlog is empty")
+    print("\n".join(faults) or f"{len(findings)} jobs, all in order")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The story-teller: prints what happens, as it happens, so that a person can follow it.
+
+In colour on a terminal, plain elsewhere and where NO_COLOR is set. Each line has the seconds since the beginning, who
+it is about, and what that one says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+import time
+from collections.abc import Sequence
+from typing import TextIO
+
+from examples.demo.backlog import AGENTS
+from examples.demo.proof import Finding
+from examples.demo.reports import Report
+
+WIDTH = 100
+MARGIN = 18
+"""Columns before the text of a line: the seconds, and who."""
+BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN = "1", "2", "31", "32", "33", "34", "35", "36"
+
+OF_AGENT = dict(zip(AGENTS, (CYAN, MAGENTA, BLUE, YELLOW, GREEN), strict=True))
+OF_KIND = {
+    "got": GREEN,
+    "done": f"{BOLD};{GREEN}",
+    "refused": YELLOW,
+    "circle": f"{BOLD};{YELLOW}",
+    "fenced": f"{BOLD};{YELLOW}",
+    "lost": f"{BOLD};{RED}",
+    "wrong": f"{BOLD};{RED}",
+    "kill": f"{BOLD};{RED}",
+    "read": BOLD,
+    "asks": DIM,
+    "gives": DIM,
+    "told": DIM,
+}
+MARKS = {"done": "✔ ", "circle": "✘ ", "fenced": "✘ ", "lost": "✘ ", "refused": "✘ ", "kill": "⚡ "}
+
+AFTER = {"refused": "got", "told": "done", "fenced": "done"}
+"""Of one job: the server answers two agents at once, and the one whom it is about may be the slower to report."""
+
+
+class Story:
+    """Prints to one stream. Its clock starts when it is made."""
+
+    def __init__(self, out: TextIO, gap_seconds: float) -> None:
+        """`gap_seconds` is the least time between two lines, for those who read along."""
+        self._out = out
+        self._gap_seconds = gap_seconds
+        self._began = self._printed_at = time.monotonic()
+        self._is_colourful = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._chapters = 0
+        self._told: set[tuple[str, str]] = set()
+        self._kept_back: list[Report] = []
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def title(self, text: str, below: str) -> None:
+        self._print(self._in(BOLD, text))
+        self._print(self._in(DIM, below))
+
+    def chapter(self, title: str, text: str) -> None:
+        self._chapters += 1
+        self._print("")
+        self._print(self._in(BOLD, f"{self._chapters}. {title}"))
+        for line in textwrap.wrap(text, WIDTH - 3):
+            self._print(f"   {line}")
+
+    def tell(self, report: Report) -> None:
+        """Tell what an agent reports; but not before what it is the answer to."""
+        if report.kind in AFTER and (AFTER[report.kind], report.job) not in self._told:
+            self._kept_back.append(report)
+            return
+        self.line(report.who, report.kind, report.text)
+        self._told.add((report.kind, report.job))
+        ready, self._kept_back = self._kept_back, []
+        for each in ready:
+            self.tell(each)
+
+    def line(self, who: str, kind: str, text: str) -> None:
+        """One thing that happens."""
+        self._let_read()
+        head = f"{self.seconds:5.1f} s  "
+        colour = OF_AGENT.get(who)
+        name = self._in(f"{BOLD};{colour}" if colour else BOLD, f"{who:<{MARGIN - len(head)}}")
+        first, *rest = textwrap.wrap(MARKS.get(kind, "") + text, WIDTH - MARGIN)
+        self._print(self._in(DIM, head) + name + self._in(OF_KIND.get(kind), first))
+        for line in rest:
+            self._print(" " * MARGIN + self._in(OF_KIND.get(kind), line))
+
+    def quote(self, text: str, kind: str = "") -> None:
+        """What a command printed, below the line that tells of it."""
+        for said in text.splitlines():
+            for line in textwrap.wrap(said, WIDTH - MARGIN - 2) or [""]:
+                self._print(" " * MARGIN + self._in(OF_KIND.get(kind, DIM), f"| {line}"))
+
+    def proof(self, findings: Sequence[Finding], backlog: Sequence[str]) -> None:
+        """Tell what the journal and the ledger say, a line for each job."""
+        self._print("")
+        self._print(self._in(BOLD, "The proof: what the server's journal and the ledger of results have of every job"))
+        for finding in findings:
+            doer = f"{finding.done.owner}, fencing token {finding.done.token}" if finding.done else ""
+            claims = "1 claim " if finding.claims == 1 else f"{finding.claims} claims"
+            what = f"{claims}: {_in_short(finding.ends)}"
+            mark = self._in(RED, "✘") if finding.faults else self._in(GREEN, "✔")
+            self._let_read()
+            self._print(f"   {mark} {finding.job:<10} {what:<38} {doer}".rstrip())
+            for fault in finding.faults:
+                self._print("     " + self._in(f"{BOLD};{RED}", f"{finding.job}: {fault}"))
+        if any(finding.faults for finding in findings):
+            wrong = [finding.job for finding in findings if finding.faults]
+            self._print(self._in(f"{BOLD};{RED}", f"NOT PROVED: {', '.join(wrong)}. See above."))
+            return
+        claims_all = sum(finding.claims for finding in findings)
+        text = (
+            f"Proved: {len(backlog)} jobs, each done exactly once. {claims_all} claims, and never two of one job at the"
+            f" same time. {len(backlog)} results, each written under the claim that was done. {self.seconds:.1f} s."
+        )
+        for line in textwrap.wrap(text, WIDTH):
+            self._print(self._in(f"{BOLD};{GREEN}", line))
+
+    def _print(self, text: str) -> None:
+        self._out.write(text + "\n")
+        self._out.flush()
+
+    def _let_read(self) -> None:
+        time.sleep(max(0.0, self._printed_at + self._gap_seconds - time.monotonic()))
+        self._printed_at = time.monotonic()
+
+    def _in(self, colour: str | None, text: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if colour and self._is_colourful else text
+
+
+def _in_short(ends: Sequence[str]) -> str:
+    """How the claims of a job ended, one after another; `released` 3 times is `3 × released`."""
+    words: list[str] = []
+    for end in ends:
+        if words and (found := re.fullmatch(rf"(?:(\d+) × )?{end}", words[-1])):
+            words[-1] = f"{int(found[1] or 1) + 1} × {end}"
+        else:
+            words.append(end)
+    return ", ".join(words)
