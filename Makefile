@@ -17,7 +17,7 @@ EXAMPLE_STAMPS := $(patsubst %,.venv-examples/%/stamp,$(filter-out plain,$(EXAMP
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run cluster demo test coverage examples prove through prove-release check format browser pictures bench bench-check install install-run wheel lock clean
+.PHONY: help run cluster demo test coverage examples prove through prove-release check format browser pictures recording bench bench-check install install-run wheel lock clean
 
 help: ## Print this list
 	@echo 'Usage: make TARGET [ARGS="…"]'
@@ -90,7 +90,11 @@ browser: .venv/dev.stamp ## Install Chromium (Debian's, as root), for the tests 
 
 pictures: .venv/dev.stamp ## Draw the pictures of the docs anew; those of the page need `make browser`
 	@.venv/bin/python docs/pictures/draw.py
+	@.venv/bin/python docs/pictures/recording.py
 	@.venv/bin/python -m tests.browser.photographs
+
+recording: .venv/run.stamp ## Record `make demo` anew for the README; half a minute
+	@exec .venv/bin/python docs/pictures/recording.py --record
 
 bench: .venv/bench.stamp ## Measure our server and the peers found here; over an hour (ARGS="peers --quick")
 	@exec .venv/bin/python -m benchmarks $(ARGS)

@@ -6,6 +6,9 @@ import re
 import runpy
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.browser.photographs import BYTES_MAX, SHOTS
 from tests.support.pages import PAGES, ROOT
@@ -13,15 +16,22 @@ from tests.support.pages import PAGES, ROOT
 FOLDER = ROOT / "docs" / "pictures"
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.(?:svg|png))\)")
 ALT_CHARS_MIN = 60
+RECORDING_BYTES_MAX = 200_000
+CONTRAST_MIN = 4.5
 
 
 def drawn() -> dict[str, str]:
-    """What the script draws, by file."""
-    return dict(runpy.run_path(str(FOLDER / "draw.py"))["pictures"]())
+    """What the scripts draw, by file."""
+    return dict([*runpy.run_path(str(FOLDER / "draw.py"))["pictures"](), *recording()["pictures"]()])
+
+
+def recording() -> dict[str, Any]:
+    """The script that draws the recording of the demonstration."""
+    return runpy.run_path(str(FOLDER / "recording.py"))
 
 
 def test_pictures_are_what_the_script_draws() -> None:
-    """Nobody edits a picture by hand: run `python docs/pictures/draw.py`."""
+    """Nobody edits a picture by hand: run `make pictures`."""
     kept = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg")}
     assert kept == drawn()
 
@@ -36,6 +46,50 @@ def test_pictures_are_whole() -> None:
         for box in root.iter(f"{space}rect"):
             x, y = (float(box.attrib.get(each, 0)) for each in ("x", "y"))
             assert x + float(box.attrib["width"]) <= width and y + float(box.attrib["height"]) <= height, name
+
+
+def test_recording_is_small_and_needs_no_script() -> None:
+    """The recording has at most 200 KB, moves by CSS alone, and only for readers who do not mind; it is of a run that
+    ended with its proof, and fits its screen."""
+    content = drawn()["demo.svg"]
+    assert len(content.encode()) <= RECORDING_BYTES_MAX
+    assert not re.search(r"<script|\bon\w+=|href=|url\((?!#)|@import", content)
+    root = ET.fromstring(content)
+    style = root.findtext("{http://www.w3.org/2000/svg}style") or ""
+    moves = style.index("@media(prefers-reduced-motion:no-preference)")
+    assert "animation" not in style[:moves] and "animation" not in style[style.index("\n", moves) :]
+    assert "prefers-color-scheme:dark" in style
+    words = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert any(re.search(r"Proved: \d+ jobs, each done exactly once", line) for line in words)
+    edge = float(root.attrib["width"])
+    for run in root.iter("{http://www.w3.org/2000/svg}tspan"):
+        assert float(run.attrib["x"]) + float(run.attrib["textLength"]) <= edge, run.text
+
+
+@pytest.mark.parametrize("theme", ["LIGHT", "DARK"])
+def test_recording_can_be_read(theme: str) -> None:
+    """Every colour of the recording has a contrast of at least 4.5 to its ground, in both themes (WCAG AA)."""
+    colours = recording()[theme]
+    grounds = {"ground", "bar"}
+    weak = {
+        name: round(contrast(colour, colours["ground"]), 1)
+        for name, colour in colours.items()
+        if name not in grounds and contrast(colour, colours["ground"]) < CONTRAST_MIN
+    }
+    assert weak == {}
+    assert contrast(colours["ink"], colours["bar"]) >= CONTRAST_MIN
+
+
+def contrast(one: str, other: str) -> float:
+    """How far two colours are apart in brightness: from 1 to 21."""
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def test_photographs_are_small() -> None:

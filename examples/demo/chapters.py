@@ -53,8 +53,8 @@ class Chapters:
     def circle(self) -> None:
         one, other = CIRCLE
         text = (
-            f"{one.job} needs {one.needs[0]}, then {one.needs[1]}. {other.job} needs {other.needs[0]}, then"
-            f" {other.needs[1]}. Each has one and wants the other."
+            f"{one.job} needs {one.needs[0]}, then {one.needs[1]}; {other.job} needs {other.needs[0]}, then"
+            f" {other.needs[1]}. Each gets the first."
         )
         self._story.chapter("Two agents would wait for each other for ever", text)
         self._play(self._crew.names[:2], "backlog", CIRCLE)

@@ -37,7 +37,7 @@ OF_KIND = {
     "gives": DIM,
     "told": DIM,
 }
-MARKS = {"done": "✔ ", "circle": "✘ ", "fenced": "✘ ", "lost": "✘ ", "refused": "✘ ", "kill": "⚡ "}
+MARKS = {"done": "✓ ", "circle": "✗ ", "fenced": "✗ ", "lost": "✗ ", "refused": "✗ ", "kill": "$ "}
 
 AFTER = {"refused": "got", "told": "done", "fenced": "done"}
 """Of one job: the server answers two agents at once, and the one whom it is about may be the slower to report."""
@@ -105,11 +105,10 @@ class Story:
         self._print(self._in(BOLD, "The proof: what the server's journal and the ledger of results have of every job"))
         for finding in findings:
             doer = f"{finding.done.owner}, fencing token {finding.done.token}" if finding.done else ""
-            claims = "1 claim " if finding.claims == 1 else f"{finding.claims} claims"
-            what = f"{claims}: {_in_short(finding.ends)}"
-            mark = self._in(RED, "✘") if finding.faults else self._in(GREEN, "✔")
+            claims = "1 claim:" if finding.claims == 1 else f"{finding.claims} claims:"
+            mark = self._in(RED, "✗") if finding.faults else self._in(GREEN, "✓")
             self._let_read()
-            self._print(f"   {mark} {finding.job:<10} {what:<38} {doer}".rstrip())
+            self._print(f"   {mark} {finding.job:<10} {claims:<10} {_in_short(finding.ends):<16} {doer}".rstrip())
             for fault in finding.faults:
                 self._print("     " + self._in(f"{BOLD};{RED}", f"{finding.job}: {fault}"))
         if any(finding.faults for finding in findings):

@@ -76,7 +76,7 @@ def test_every_job_is_done_once_and_that_is_proved(told: tuple[str, dict[str, An
     found = re.search(r"^Proved: (\d+) jobs, each done exactly once\.", output, re.MULTILINE)
     assert found is not None and int(found[1]) == len(evidence["backlog"])
     for job in evidence["backlog"]:
-        assert re.search(rf"^   ✔ {job} .*\bdone\b", output, re.MULTILINE), job
+        assert re.search(rf"^   ✓ {job} .*\bdone\b", output, re.MULTILINE), job
     assert left == []
     assert "\x1b" not in output, "plain where it is not a terminal"
     assert max(map(len, output.splitlines())) <= 100
@@ -87,9 +87,9 @@ def test_story_has_all_that_it_promises(told: tuple[str, dict[str, Any], list[st
     circle is refused and named; an operator's reason reaches the agent; a late write is refused."""
     output, evidence, _ = told
     assert len(re.findall(r"^\d\. ", output, re.MULTILINE)) == CHAPTERS
-    assert len(re.findall(r"✘ issue-101 is (?:with|done, by) \w+: taking another one", output)) == 4
+    assert len(re.findall(r"✗ issue-101 is (?:with|done, by) \w+: taking another one", output)) == 4
     assert re.search(r"place 2 in line for issue-109", output)
-    victim = re.search(r"kill -9 \d+   # (\w+) is gone", output)
+    victim = re.search(r"\$ kill -9 \d+   # (\w+) is gone", output)
     assert victim is not None
     (heir,) = re.findall(
         rf"(\w+) +before me: {victim[1]}, expired, whose last note is: rows 1 to 40 of 100 copied", output
@@ -99,8 +99,8 @@ def test_story_has_all_that_it_promises(told: tuple[str, dict[str, Any], list[st
     circle = re.search(r"(\w+) waits for (\w+), which (\w+) has; (\w+)\s+waits for (\w+), which (\w+) has", output)
     assert circle is not None and circle[1] == circle[6] and circle[3] == circle[4]
     assert {circle[2], circle[5]} == {"schema", "api"}
-    assert re.search(r"✘ issue-112 is not mine any more: operator says: do not delete tests", output)
-    assert re.search(r"✘ writes anyway, with fencing token \d+: refused, the ledger has seen \d+", output)
+    assert re.search(r"✗ issue-112 is not mine any more: operator says: do not delete tests", output)
+    assert re.search(r"✗ writes anyway, with fencing token \d+: refused, the ledger has seen \d+", output)
     ends = {job: [each["event"] for each in events] for job, events in evidence["journal"].items()}
     assert "expired" in ends["issue-109"] and "revoked" in ends["issue-112"]
 
@@ -217,7 +217,7 @@ def test_forged_evidence_is_found_out(
 def test_demonstration_without_its_proof_fails(folder: Path) -> None:
     """Somebody writes a result past the fence while it runs: it ends with 1 and says which job."""
     with demo(folder, "--fast") as running:
-        running.said(r"✔ issue-102 is done", seconds_max=SECONDS_MAX)
+        running.said(r"✓ issue-102 is done", seconds_max=SECONDS_MAX)
         (ledger,) = folder.glob("*/world/ledger.sqlite3")
         with closing(sqlite3.connect(ledger)) as connection, connection:
             connection.execute("INSERT INTO result VALUES ('issue-102', 7777, 'mallory', 'once more')")
