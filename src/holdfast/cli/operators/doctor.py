@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.cli.operators.doctor_store import Finding, store_checks
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.harmless import in_json
+from holdfast.harmless import in_json
 from holdfast.cli.shared.options import as_json, asks_server, reach
 from holdfast.errors import ServerError, Unreachable
 
