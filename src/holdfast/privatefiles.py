@@ -95,17 +95,17 @@ def check_file(
         raise NotOursError(path, f"has {found.st_nlink} names: it is the same file as another; remove this one")
 
 
-def check_folder(path: Path, *, owner: int | None = None) -> None:
+def check_folder(path: Path | str, *, owner: int | None = None) -> None:
     """Raise `NotOursError` for a directory that is not ours, or in which others can put files in the place of ours."""
     # The way to it may have links: systemd's own state directories do.
-    found = path.stat()
+    found = os.stat(path)  # noqa: PTH116 - pathlib is heavy
     if not stat.S_ISDIR(found.st_mode):
         raise NotOursError(path, "is not a directory")
     _check_owner(path, found, os.geteuid() if owner is None else owner)
     if found.st_mode & WRITE_FOR_OTHERS:
         do = f"run: chmod go-w '{path}'"
         if os.geteuid() not in {ROOT, found.st_uid}:
-            do = f"it is root's: use a directory of your own, as '{path / 'data'}'"
+            do = f"it is root's: use a directory of your own, as '{path}/data'"
         raise NotOursError(path, f"lets other users put files into it (mode {stat.S_IMODE(found.st_mode):04o}); {do}")
 
 

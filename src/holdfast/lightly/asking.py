@@ -80,16 +80,15 @@ def deadline_in(seconds: float) -> float:
 
 
 def ask(
-    asked: list[Address], line: str, headers: str, content: bytes, seconds: float = SECONDS_MAX
+    asked: list[Address], method: str, path: str, headers: str, content: bytes, *, seconds: float = SECONDS_MAX
 ) -> tuple[int, bytes, bool]:
     """Send one request, and once more if the connection broke: what is sent must be safe to ask twice.
 
-    `line` is the method and the path, `headers` are those beside the ones of every request, each with its line end.
-    Returns the status, the body, and whether the answer to another try was lost. Raises `UnreachableError`; it is a
-    `LostError` where something may have been done.
+    `headers` are those beside the ones of every request, each with its line end. Returns the status, the body, and
+    whether the answer to another try was lost. Raises `UnreachableError`; it is a `LostError` where something may have
+    been done.
     """
     deadline = deadline_in(seconds)
-    method, _, path = line.partition(" ")
 
     def ask_one(address: Address, answer_seconds: float, connect_seconds: float) -> tuple[int, bytes]:
         head = (

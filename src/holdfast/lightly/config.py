@@ -1,12 +1,11 @@
 """`client.toml` for programs that must start at once, read without `holdfast.clientconfig`, which imports much.
 
-It is imported only where it is needed: `rlock` does not where GATEWAY_URL or HOLDFAST_URL says which server it is.
+Parsing TOML is imported only where it is done: `rlock` does not where GATEWAY_URL or HOLDFAST_URL names the server.
 """
 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 
 
@@ -15,6 +14,8 @@ class Kept:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Read it; a file that is not there says nothing. Raises `ValueError` for one that cannot be read."""
+        import tomllib
+
         self.file = file_of(environment)
         lines: Mapping[str, object] = {}
         try:

@@ -199,7 +199,7 @@ def ask(gateways: list[Address], verb: str, body: dict[str, object], seconds: fl
     """
     headers = f"Idempotency-Key: {asking.fresh_key()}\r\n" if verb == "release" else ""
     content = json.dumps(body).encode()
-    status, answer, was_lost = asking.ask(gateways, f"POST /locks/{verb}", headers, content, seconds)
+    status, answer, was_lost = asking.ask(gateways, "POST", f"/locks/{verb}", headers, content, seconds=seconds)
     code, said = _judge(status, answer)
     if was_lost and verb == "release" and code in {1, 2}:
         # A gateway that knows no keys cannot tell what became of the first try, and neither can we.
