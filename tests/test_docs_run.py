@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from holdfast import clientconfig, settings
+from holdfast.guard import ruleparsing
 from holdfast.testing import server
 from holdfast.wire import moments, replies, requests
 from tests.support.page_session import PageSession
@@ -119,8 +120,10 @@ def test_answers_shown_have_every_field() -> None:
 
 @pytest.mark.parametrize("block", blocks_in("toml"), ids=str)
 def test_toml_is_taken(block: Block, tmp_path: Path) -> None:
-    """Each `toml` block is taken as the configuration of the client or of the server."""
-    if "token_file" in tomllib.loads(block.text):
+    """Each `toml` block is taken as the configuration of the client or of the server, or as rules of the guard."""
+    if "rule" in tomllib.loads(block.text):
+        assert ruleparsing.parse(str(block), block.text)["rules"]
+    elif "token_file" in tomllib.loads(block.text):
         (tmp_path / "holdfast").mkdir()
         (tmp_path / "holdfast" / "client.toml").write_text(block.text)
         assert clientconfig.read({"XDG_CONFIG_HOME": str(tmp_path)}).url

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "holdfast"
 
-LEAVES = {"clientconfig", "durations", "errors", "extras", "privatefiles", "settings", "tlswords"}
+LEAVES = {"clientconfig", "durations", "errors", "extras", "harmless", "privatefiles", "settings", "tlswords"}
 PUBLIC = "the public names"
 """What a user imports from `holdfast` itself."""
 
@@ -24,6 +24,7 @@ PUBLIC = "the public names"
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "extras": set(),
+    "harmless": set(),
     "privatefiles": set(),
     "tlswords": set(),
     "durations": set(),
@@ -40,7 +41,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"wire", *LEAVES},
     "supervision": set(),
     "skills": set(),
-    "cli": {"supervision", "skills", "client", PUBLIC, *LEAVES},
+    # What must start at once: the standard library, and the leaves that import nothing heavy.
+    "lightly": {"harmless", "privatefiles", "tlswords"},
+    "guard": {"lightly", "durations", "harmless", "privatefiles"},
+    "cli": {"supervision", "skills", "client", "guard", "lightly", PUBLIC, *LEAVES},
     "cli/operators/serve.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "cli/operators/doctor.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "cli/operators/backup.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
@@ -81,11 +85,18 @@ EXTRA: dict[str, str] = {
 }
 
 # These import the standard library and msgspec, and nothing else at all.
-PURE = {"core", "fencing", "skills", "supervision", *LEAVES}
+PURE = {"core", "fencing", "guard", "lightly", "skills", "supervision", *LEAVES}
 
-# rlock.py: the client's clock would cost it a third of its time to start, and it is one process for one question.
+# asking.py: the client's clock would cost `rlock` and the guard a third of their time to start; each is one process for
+# one question. guard/clock.py: the guard's own, for its keeper and its log.
 # guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.
-MAY_READ_THE_CLOCK = {"engine/clock.py", "client/clock.py", "cli/agents/rlock.py", "supervision/guardian.py"}
+MAY_READ_THE_CLOCK = {
+    "engine/clock.py",
+    "client/clock.py",
+    "lightly/asking.py",
+    "guard/clock.py",
+    "supervision/guardian.py",
+}
 # _contract_*.py: checks that draw from a seed, so that they draw the same each time.
 MAY_READ_CHANCE = {
     "engine/ids.py",

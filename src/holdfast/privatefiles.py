@@ -4,6 +4,8 @@ A file that is looked at first and opened afterwards can be another one by then.
 asked: a regular file, of this user or of root, and closed to everybody else. What is written is written beside its
 place, for this user alone from the first byte on, and put there as a whole: a link that somebody left there is
 replaced and never followed, and a crash leaves the old file or the new one.
+
+Reading imports next to nothing, because programs that must start at once read such files too; writing imports more.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ import contextlib
 import errno
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import BinaryIO
 
 ROOT = 0
 FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -25,7 +29,7 @@ WRITE_FOR_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 class NotOursError(Exception):
     """A file that others could have made, read or changed. The text says what is wrong with it and what to do."""
 
-    def __init__(self, path: Path, problem: str) -> None:
+    def __init__(self, path: Path | str, problem: str) -> None:
         super().__init__(f"{path} {problem}")
         self.problem = problem
 
@@ -36,7 +40,7 @@ def reason_of(error: Exception) -> str:
 
 
 def open_ours(
-    path: Path,
+    path: Path | str,
     flags: int = os.O_RDONLY,
     *,
     closed: int = FOR_OTHERS,
@@ -69,7 +73,7 @@ def open_ours(
 
 
 def check_file(
-    path: Path,
+    path: Path | str,
     found: os.stat_result,
     *,
     closed: int = FOR_OTHERS,
@@ -91,27 +95,27 @@ def check_file(
         raise NotOursError(path, f"has {found.st_nlink} names: it is the same file as another; remove this one")
 
 
-def check_folder(path: Path, *, owner: int | None = None) -> None:
+def check_folder(path: Path | str, *, owner: int | None = None) -> None:
     """Raise `NotOursError` for a directory that is not ours, or in which others can put files in the place of ours."""
     # The way to it may have links: systemd's own state directories do.
-    found = path.stat()
+    found = os.stat(path)  # noqa: PTH116 - pathlib is heavy
     if not stat.S_ISDIR(found.st_mode):
         raise NotOursError(path, "is not a directory")
     _check_owner(path, found, os.geteuid() if owner is None else owner)
     if found.st_mode & WRITE_FOR_OTHERS:
         do = f"run: chmod go-w '{path}'"
         if os.geteuid() not in {ROOT, found.st_uid}:
-            do = f"it is root's: use a directory of your own, as '{path / 'data'}'"
+            do = f"it is root's: use a directory of your own, as '{path}/data'"
         raise NotOursError(path, f"lets other users put files into it (mode {stat.S_IMODE(found.st_mode):04o}); {do}")
 
 
-def _check_owner(path: Path, found: os.stat_result, owner: int) -> None:
+def _check_owner(path: Path | str, found: os.stat_result, owner: int) -> None:
     if found.st_uid not in {owner, ROOT}:
         text = f"belongs to user {found.st_uid} and not to user {owner}, who would use it; run: chown {owner} '{path}'"
         raise NotOursError(path, text)
 
 
-def read_ours(path: Path, size_bytes_max: int, *, closed: int = FOR_OTHERS, root_shares: bool = False) -> bytes:
+def read_ours(path: Path | str, size_bytes_max: int, *, closed: int = FOR_OTHERS, root_shares: bool = False) -> bytes:
     """Return what a file of ours holds, or its first bytes and one more if it is too long. Raises as `open_ours`."""
     with os.fdopen(open_ours(path, closed=closed, root_shares=root_shares), "rb") as file:
         return file.read(size_bytes_max + 1)
@@ -129,16 +133,18 @@ def replace(path: Path, content: bytes) -> None:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Give a file to write to, which is put there as a whole at the end; as `replace` does. If it raises, none is."""
+    import tempfile  # noqa: PLC0415 - heavy, and only writing needs it
+
     descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(unfinished).replace(path)
+        os.replace(unfinished, path)  # noqa: PTH105 - pathlib is heavy
     except BaseException:
         with contextlib.suppress(OSError):
-            Path(unfinished).unlink()
+            os.unlink(unfinished)  # noqa: PTH108 - pathlib is heavy
         raise
 
 
@@ -163,9 +169,9 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _is_link(path: Path) -> NotOursError:
+def _is_link(path: Path | str) -> NotOursError:
     with contextlib.suppress(OSError):
-        target = str(path.readlink())
+        target = os.readlink(path)  # noqa: PTH115 - pathlib is heavy
         if target.startswith("..data/"):
             return NotOursError(path, _LINK.format(f" (in a mounted secret of Kubernetes: {target})"))
     return NotOursError(path, _LINK.format(""))

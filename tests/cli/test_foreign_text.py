@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.shared.harmless import in_json, plain
+from holdfast.harmless import in_json, plain
 from holdfast.server.logs.lines import HumanLines
 from tests.cli.asides import Aside, clean_environment
 from tests.cli.conftest import Run

@@ -68,6 +68,8 @@ COUNTS = {
     # The client for threads, interrupted at every step of what it does.
     "interrupts: places of each life, at most": Counts(120, 1_000_000, 1_000_000),
     "interrupts: real ones": Counts(60, 1_500, 10_000),
+    # Two agents under the guard, each with a host of its own.
+    "guard: times that two agents edit at once": Counts(10, 100, 1_000),
     # Several nodes: the model of the seat, which needs nothing.
     "model: thousand states of each large world": Counts(15, 1_000, 4_000),
     # Several nodes on a real PostgreSQL.

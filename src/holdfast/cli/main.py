@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from holdfast import __version__
+from holdfast.cli.agents.guard import guard
 from holdfast.cli.agents.session import session
 from holdfast.cli.agents.skill import skill
 from holdfast.cli.operators.backup import backup
@@ -38,6 +39,7 @@ from holdfast.extras import how_to_install
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Own a job": (run_command, claim, heartbeat, note, release, transfer, session),
     "Look around": (owner, jobs, why, history, watch, check),
+    "Agents": (guard,),
     "Operate": (serve, doctor, nodes, backup, restore, store, move, token, revoke, reopen),
     "Agents": (skill,),
     "Shell": (completion,),

@@ -16,6 +16,8 @@ def main() -> None:
     # One that was started with interrupts ignored, as by `nohup`, goes on ignoring them.
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
+    if sys.argv[1:2] == ["guard"] and _is_check(sys.argv[2:]):
+        return
     from holdfast.cli.main import main as run
 
     try:
@@ -23,6 +25,23 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _is_check(arguments: list[str]) -> bool:
+    """Run a check of the guard, which ends the process; return False for everything else, help too.
+
+    It comes before every call of a tool, so it imports next to nothing.
+    """
+    if "-h" in arguments or "--help" in arguments:
+        return False
+    if arguments[:1] == ["hook"]:
+        from holdfast.guard.hook import run
+    elif arguments[:1] == ["git"] and arguments[1:2] in (["pre-commit"], ["pre-push"]):
+        from holdfast.guard.githooks import run
+    else:
+        return False
+    run()
+    return True
 
 
 def _end(*_: object) -> None:

@@ -20,9 +20,9 @@ import msgspec
 
 from holdfast.cli.operators.doctor_store import Finding, store_checks
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.harmless import in_json
 from holdfast.cli.shared.options import as_json, asks_server, reach
 from holdfast.errors import ServerError, Unreachable
+from holdfast.harmless import in_json
 
 if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Answer, Probe

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.shared.harmless import in_json
-from holdfast.cli.shared.harmless import plain as plain  # noqa: PLC0414 - whoever speaks here has it at hand
+from holdfast.harmless import in_json
+from holdfast.harmless import plain as plain  # noqa: PLC0414 - whoever speaks here has it at hand
 
 if TYPE_CHECKING:
     from holdfast import JobOwner, Metadata, Previous

@@ -1,8 +1,8 @@
-"""Several addresses for `rlock` and its kin: imported only where there is more than one to ask.
+"""Several addresses of one server: imported only where there is more than one to ask.
 
 The nodes of one server take each other's place. One that cannot be reached, that is silent, or that cannot serve now
 (502, 503, 504) is left for the next. When all were asked and one of them may answer soon, they are asked again, until
-the time is over. Asking twice is safe here, as it is with one address: `rlock.ask` says why.
+the time is over. Whoever asks makes sure that asking twice is safe, as it must be with one address.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 PAUSE_SECONDS = 0.2
 SILENCE_SECONDS = 3.0
 """How long one may be silent at least, if there is so much time: a node may wait for another to lead."""
-_NOT_NOW = frozenset({5, 10, 11})
-"""The exit codes of 503, 502 and 504."""
+_NOT_NOW = frozenset({502, 503, 504})
+"""The answers of a node that cannot serve now."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     A = TypeVar("A", bound=Address)
 
-Said = tuple[int, dict[str, object]]
+Answer = tuple[int, bytes]
+"""A status and a body."""
 
 
 def others(gateways: Sequence[A], nodes: Sequence[A]) -> list[A]:
@@ -38,11 +39,11 @@ def others(gateways: Sequence[A], nodes: Sequence[A]) -> list[A]:
 
 def ask_each(
     addresses: Sequence[A],
-    ask_one: Callable[[A, float, float], Said],
+    ask_one: Callable[[A, float, float], Answer],
     left: Callable[[], float],
     rest: Callable[[float], None],
     kinds: tuple[type[Exception], type[Exception]],
-) -> tuple[int, dict[str, object], bool]:
+) -> tuple[int, bytes, bool]:
     """Return the first good answer, and whether that to another try was lost.
 
     `ask_one` is told how many seconds there are for its answer, and how many of them to connect; `left` says how many
@@ -53,19 +54,19 @@ def ask_each(
     share = max(left() / len(addresses), min(left() / 2, SILENCE_SECONDS))
     connect_seconds = left() / len(addresses) / 2
     lost: Exception | None = None
-    refused: Said | None = None
+    refused: Answer | None = None
     while True:
         failures: list[Exception] = []
         for address in addresses:
             try:
-                code, said = ask_one(address, min(share, left()), min(connect_seconds, left()))
+                status, content = ask_one(address, min(share, left()), min(connect_seconds, left()))
             except unreachable as error:
                 failures.append(error)
                 lost = error if isinstance(error, lost_kind) else lost
             else:
-                if code not in _NOT_NOW:
-                    return code, said, lost is not None
-                refused = code, said
+                if status not in _NOT_NOW:
+                    return status, content, lost is not None
+                refused = status, content
         # If nobody is there at all, that is said at once, as it is of one address.
         if left() <= PAUSE_SECONDS or (lost is None and refused is None):
             break

@@ -1,4 +1,4 @@
-"""TLS for `rlock` and its kin: imported only for an https address, because `ssl` takes longer than all the rest."""
+"""TLS for programs that must start at once: imported only for an https address, because `ssl` takes long to load."""
 
 from __future__ import annotations
 

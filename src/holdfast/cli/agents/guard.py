@@ -1,0 +1,267 @@
+"""`holdfast guard`: what agents touch, and the jobs that it belongs to. The checks themselves begin in `start.py`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.shared import output
+from holdfast.cli.shared.options import InOrder, as_json
+
+if TYPE_CHECKING:
+    from holdfast.guard.checking import Want
+
+_TEMPLATE = """\
+# What agents touch here, and the job that it belongs to. Whoever has the job may touch it; `holdfast guard` sees to it.
+# Every rule has one of `paths`, `command` and `tool`, and the name of a job. What no rule names is never held up.
+# Try it: `holdfast guard check src/auth/login.py`, `holdfast guard check --command "git push"`.
+
+# when_free = "claim"        # claim a free job; "ask": a person must agree; "only-refuse": claim nothing
+# when_away = "refuse"       # the server cannot be asked; "let-pass" goes on without a claim, and says so
+# ttl = "60s"                # how long jobs are kept after the agent and its keeper are gone
+# release = "session"        # give jobs back when the agent's session ends; "turn": when it has answered
+
+# `*` and `?` stand for anything within a folder, `**` for folders too. Paths begin where this file is.
+[[rule]]
+paths = "src/auth/**"
+job = "{name}:auth"
+
+# Options may stand in between: `git -C app push` is `git push`.
+[[rule]]
+command = "git push"
+job = "{name}:push/{{branch}}"
+
+# A tool by its name, as the host calls it, and by its arguments.
+# [[rule]]
+# tool = "mcp__deploy__*"
+# arguments = {{ environment = "prod*" }}
+# job = "{name}:deploy/{{argument.environment}}"
+"""
+
+
+@click.group(cls=InOrder, short_help="Let agents touch only what they own.")
+def guard() -> None:
+    """Map what agents touch to jobs, by `holdfast-guard.toml`, and let only the owner of a job touch it."""
+
+
+@guard.command(short_help="Write a rule file with comments.")
+def init() -> None:
+    """Write `holdfast-guard.toml` at the top of this repository, with comments. One that is there is left alone."""
+    from holdfast.guard.githooks import GitError, asked
+    from holdfast.guard.paths import RULES_NAME
+
+    try:
+        top = Path(os.fsdecode(asked(["rev-parse", "--show-toplevel"]).rstrip(b"\n")))
+    except GitError:
+        top = Path.cwd()
+    file = top / RULES_NAME
+    name = "".join(char for char in top.name.lower() if char.isascii() and (char.isalnum() or char == "-"))
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(_TEMPLATE.format(name=name if name[:1].isalpha() else f"repo-{name}"))
+    except FileExistsError:
+        raise click.UsageError(f"{file} is there already; change it by hand") from None
+    output.say(output.plain(f"{file} is written"))
+    output.hint("change its rules, then put the hooks in place: `holdfast guard git install`, and those of your host")
+
+
+@guard.command(short_help="Say which jobs something needs, and who has them.")
+@click.argument("paths", nargs=-1)
+@click.option("--command", "line", metavar="LINE", help="A command line that an agent would run.")
+@as_json
+def check(*, paths: tuple[str, ...], line: str | None, json: bool) -> int:
+    """Say which jobs writing PATHS, or running a command line, needs, and who has them. Nothing is claimed.
+
+    Exit code 1: another has one of them, or it would be refused for another reason. Without arguments only the rule
+    file is read.
+    """
+    from holdfast.guard.checking import Matcher, owner_of
+    from holdfast.guard.rules import BrokenRulesError
+    from holdfast.guard.server import AwayError, RefusedError
+    from holdfast.guard.state import base_of
+
+    matcher = Matcher(base_of(os.environ))
+    cwd = str(Path.cwd())
+    try:
+        files = [rules.file for rules in matcher.around(cwd)]
+        wants = [want for path in paths for want in matcher.of_path(path, cwd)]
+        wants += list(matcher.of_command_line(line, cwd)) if line else []
+    except BrokenRulesError as error:
+        raise click.UsageError(str(error)) from None
+    rows = []
+    for want in wants:
+        try:
+            said = {} if want.problem else owner_of(want.job, os.environ)
+        except (AwayError, RefusedError) as error:
+            said = {"status": "unknown", "problem": str(error)}
+        rows.append(_row(want, said))
+    if json:
+        output.say_json({"rule_files": files, "wants": rows})
+    elif not rows:
+        output.hint(_nothing(files, asked=bool(paths or line)))
+    else:
+        columns = ("what", "job", "status", "owner")
+        output.say_table(
+            [name.upper() for name in columns], [[str(row[name] or "-") for name in columns] for row in rows]
+        )
+    return output.HELD if any(row["status"] != "free" for row in rows) else output.OK
+
+
+def _nothing(files: list[str], *, asked: bool) -> str:
+    if not files:
+        return "there is no holdfast-guard.toml here, so nothing is guarded; write one with `holdfast guard init`"
+    return "no rule names that: it passes" if asked else f"{', '.join(files)} can be used"
+
+
+def _row(want: Want, said: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "what": want.what,
+        "job": want.job,
+        "status": "refused" if want.problem else said.get("status"),
+        "owner": said.get("owner") or said.get("shown_as"),
+        "note": said.get("note"),
+        "problem": want.problem or said.get("problem"),
+    }
+
+
+@guard.command(short_help="List the agents that the guard knows here.")
+@as_json
+def status(*, json: bool) -> None:
+    """List the agents of this user on this machine that have a session of the guard, and the jobs they have."""
+    from holdfast.guard import claims, processes, state
+    from holdfast.guard.server import AwayError, RefusedError
+
+    rows: list[dict[str, object]] = []
+    shown: list[list[str]] = []
+    for folder in state.owner_folders(state.base_of(os.environ)):
+        session = state.read_session(folder)
+        if session is None:
+            continue
+        try:
+            jobs, problem = [str(job.get("name")) for job in claims.jobs_of(session)], None
+        except (AwayError, RefusedError) as error:
+            jobs, problem = [], str(error)
+        keeper, host = state.keeper_lives(folder), processes.lives(session.host)
+        rows.append({"owner": session.owner, "jobs": jobs, "keeper": keeper, "host": host, "problem": problem})
+        shown.append([session.owner, ", ".join(jobs) or problem or "-", _lives(keeper), _lives(host)])
+    if json:
+        output.say_json({"owners": rows})
+    elif not rows:
+        output.hint("no agent of yours has a job through the guard on this machine")
+    else:
+        output.say_table(["OWNER", "JOBS", "KEEPER", "HOST"], shown, folded=("JOBS",))
+
+
+def _lives(found: bool) -> str:  # noqa: FBT001 - the one thing that it is asked
+    return "lives" if found else "gone"
+
+
+@guard.command(short_help="Give back what an agent has through the guard.")
+@click.option("--owner", metavar="NAME", help="The agent, as `holdfast guard status` names it.")
+@click.option("--all", "everyone", is_flag=True, help="All agents of this user on this machine.")
+def release(*, owner: str | None, everyone: bool) -> int:
+    """End the session of the agent that runs this, or of another one, and give back every job of it."""
+    from holdfast.guard import claims, processes, state
+    from holdfast.guard.githooks import folders_of_host
+    from holdfast.guard.server import AwayError, RefusedError
+
+    if owner and everyone:
+        raise click.UsageError("say --owner or --all, not both")
+    base = state.base_of(os.environ)
+    sessions = {folder: state.read_session(folder) for folder in state.owner_folders(base)}
+    if everyone:
+        chosen = [folder for folder, session in sessions.items() if session]
+    elif owner:
+        chosen = [folder for folder, session in sessions.items() if session and session.owner == owner]
+    else:
+        chosen = folders_of_host(base, processes.above())
+    if not chosen:
+        raise click.UsageError("no such agent has a session of the guard here; see `holdfast guard status`")
+    for folder in chosen:
+        try:
+            name = claims.release(base, folder)
+        except (AwayError, RefusedError) as error:
+            output.complain(f"{error}; its keeper goes on trying to end it")
+            return output.UNREACHABLE
+        output.say(output.plain(f"{name} has nothing any more"))
+    return output.OK
+
+
+@guard.command(short_help="Agree that an agent gets a job it asked for.")
+@click.argument("job")
+def agree(*, job: str) -> None:
+    """Agree that an agent gets JOB, where a rule says `ask` and the agent's host cannot ask you itself."""
+    from holdfast.guard import checking, state
+
+    base = state.base_of(os.environ)
+    found = [folder for folder in state.owner_folders(base) if checking.agreed(base, folder, job=job)]
+    if not found:
+        raise click.UsageError(f"no agent has asked for {job!r:.200} here")
+    output.say(output.plain(f"agreed: {job}"))
+
+
+@guard.command(short_help="The hook of an agent's host.")
+@click.option("--host", type=click.Choice(["claude", "codex", "cursor", "gemini"]), required=True, help="The host.")
+def hook(*, host: str) -> int:
+    """Read what the host says on standard input, and answer in its own way. The host runs this; see the guide."""
+    from holdfast.guard.hook import main
+
+    return main(["--host", host])
+
+
+@guard.group(cls=InOrder, short_help="The hooks of git: put in place, take away.")
+def git() -> None:
+    """Hooks of git for what no hook of a host has seen: files that are committed, branches that are pushed."""
+
+
+@git.command(short_help="Put pre-commit and pre-push in place.")
+@click.option("--shared", is_flag=True, help="Also where core.hooksPath is for all your repositories.")
+def install(*, shared: bool) -> None:
+    """Put the hooks pre-commit and pre-push in place. Hooks that are there go on running."""
+    from holdfast.guard import installing
+
+    program = shutil.which(sys.argv[0]) or str(Path(sys.executable).parent / "holdfast")
+    for line in installing.install(_folder(shared=shared), str(Path(program).absolute())):
+        output.say(output.plain(line))
+
+
+@git.command(short_help="Take both hooks away again.")
+def uninstall() -> None:
+    """Take away exactly what `install` put in place."""
+    from holdfast.guard import installing
+
+    for line in installing.uninstall(_folder(shared=True)):
+        output.say(output.plain(line))
+
+
+def _folder(*, shared: bool) -> str:
+    from holdfast.guard.githooks import GitError
+    from holdfast.guard.installing import HooksError, folder_of_hooks
+
+    try:
+        return folder_of_hooks(str(Path.cwd()), shared=shared)
+    except (GitError, HooksError) as error:
+        raise click.UsageError(str(error)) from None
+
+
+@git.command("pre-commit", short_help="The hook itself: git runs it.")
+def pre_commit() -> int:
+    """Have the jobs of the staged files, or stop the commit. git runs this."""
+    from holdfast.guard.githooks import PRE_COMMIT, main
+
+    return main([PRE_COMMIT])
+
+
+@git.command("pre-push", short_help="The hook itself: git runs it.")
+@click.argument("remote", nargs=-1)
+def pre_push(*, remote: tuple[str, ...]) -> int:  # noqa: ARG001 - git names it, and the branches come on standard input
+    """Have the jobs of the pushed branches, or stop the push. git runs this."""
+    from holdfast.guard.githooks import PRE_PUSH, main
+
+    return main([PRE_PUSH])

@@ -1,0 +1,70 @@
+"""The branch that is checked out, and the branches that a `git push` names, without running git."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+HEADS = "refs/heads/"
+_HEAD_CHARS_MAX = 4_096
+_WITH_VALUE = frozenset({"-o", "--push-option", "--repo", "--receive-pack", "--exec", "--recurse-submodules"})
+_MANY = frozenset({"--all", "--branches", "--mirror"})
+
+
+def current(folder: str) -> str:
+    """Return the branch that is checked out around a folder; "" if there is none or it cannot be told."""
+    at = os.path.realpath(folder)
+    while True:
+        place = os.path.join(at, ".git")
+        if os.path.isfile(place):
+            # A linked worktree, or a submodule: the file says where its HEAD is.
+            place = os.path.join(at, _first_line(place).removeprefix("gitdir: "))
+        if os.path.isdir(place):
+            line = _first_line(os.path.join(place, "HEAD"))
+            return line.removeprefix("ref: " + HEADS) if line.startswith("ref: " + HEADS) else ""
+        if at == os.path.dirname(at):
+            return ""
+        at = os.path.dirname(at)
+
+
+def _first_line(file: str) -> str:
+    try:
+        with open(file, encoding="utf-8", errors="surrogateescape") as opened:
+            return opened.read(_HEAD_CHARS_MAX).partition("\n")[0].strip()
+    except OSError:
+        return ""
+
+
+def pushed(words: Sequence[str], checked_out: str) -> list[str] | None:
+    """Return the branches that `git push` with these words (behind `push`) changes there; None if that is not clear.
+
+    What is not a branch is named whole, as `refs/tags/v1`.
+    """
+    operands, deletes = [], False
+    rest = iter(words)
+    for word in rest:
+        if word in _MANY:
+            return None
+        deletes = deletes or word in {"-d", "--delete"}
+        if word in _WITH_VALUE:
+            next(rest, None)
+        elif not word.startswith("-"):
+            operands.append(word)
+    refs = operands[1:]
+    if not refs:
+        return [checked_out] if checked_out and not deletes else None
+    found = []
+    after_tag = False
+    for ref in refs:
+        if after_tag or ref == "tag":
+            if after_tag:
+                found.append(f"refs/tags/{ref}")
+            after_tag = not after_tag
+            continue
+        source, colon, target = ref.removeprefix("+").partition(":")
+        name = target if colon else source
+        name = checked_out if name in {"HEAD", "@"} else name
+        if not name or "*" in name:
+            return None
+        found.append(name.removeprefix(HEADS))
+    return found

@@ -1,0 +1,304 @@
+"""A check: which jobs a call of a tool needs by the rules, and whether this owner has them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from holdfast.guard import branches, globs, paths, server, shell, state, touching, words
+from holdfast.guard.claims import Claims, Had, Held
+from holdfast.guard.hosts import ASK as ASK_PERSON
+from holdfast.guard.hosts import PASS, READERS, REFUSE, Event, can_ask
+from holdfast.guard.rulefiles import read
+from holdfast.guard.rules import ASK, LET_PASS, ONLY_REFUSE, BrokenRulesError, Rule, Rules
+from holdfast.guard.server import AwayError, RefusedError
+from holdfast.guard.shell import Command, Word
+from holdfast.guard.state import Owner, StateError
+
+WHAT_CHARS_MAX = 120
+GIT = "git"
+"""The host of an owner that is no agent: a process of git."""
+JOBS_MAX = 50
+"""How many jobs one call may need; a command that touches more is refused."""
+
+
+class Want:
+    """A job that something needs."""
+
+    __slots__ = ("job", "problem", "rule", "rules", "what")
+
+    def __init__(self, rules: Rules, rule: Rule, job: str, what: str, problem: str = "") -> None:
+        self.rules, self.rule, self.job, self.problem = rules, rule, job, problem
+        self.what = what if len(what) <= WHAT_CHARS_MAX else what[:WHAT_CHARS_MAX] + "…"
+
+
+class Verdict:
+    """Whether it passes, and what to say."""
+
+    __slots__ = ("kind", "text")
+
+    def __init__(self, kind: str, text: str = "") -> None:
+        self.kind, self.text = kind, text
+
+
+class Matcher:
+    """Finds what the rules say about files, commands and tools."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._read: dict[str, Rules] = {}
+        self._folds: dict[str, bool] = {}
+
+    def of_event(self, event: Event) -> Iterator[Want]:
+        """Return what a call of a tool needs. Raises `BrokenRulesError`."""
+        for file in event.files:
+            yield from self.of_path(file, event.cwd)
+        if event.command is not None:
+            yield from self.of_command_line(event.command, event.cwd)
+        yield from self.of_tool(event)
+
+    def of_path(self, text: str, cwd: str, *, is_below: bool = False, follows_links: bool = True) -> Iterator[Want]:
+        """Return what writing a file needs, or a folder and all below."""
+        for path in paths.resolved(text, cwd) if follows_links else [os.path.join(cwd, text)]:
+            for file in paths.rule_files_above(path):
+                if path == file and self._is_broken(file):
+                    continue  # Else nobody could mend it.
+                rules = self._rules(file)
+                pieces = paths.pieces_below(path, rules.top, folded=self._ignores_case(file))
+                shown = os.path.relpath(path, rules.top)
+                for rule in rules.rules:
+                    if any(self._path_fits(pattern, pieces, file, is_below=is_below) for pattern in rule.paths):
+                        yield from _filled(rules, rule, shown, path=shown, folder=os.path.dirname(path))
+
+    def of_command_line(self, line: str, cwd: str) -> Iterator[Want]:
+        """Return what running a command line needs."""
+        try:
+            commands = shell.commands_of(line, cwd)
+        except shell.UnclearError as error:
+            yield from self._of_unclear(line, cwd, str(error))
+            return
+        for command in commands:
+            yield from self._of_command(command)
+            for target in touching.targets_of(command):
+                yield from self.of_path(target.text, target.cwd, is_below=target.is_below)
+        if any(command.words and os.path.basename(command.words[0].text) == "apply_patch" for command in commands):
+            for file in touching.patched(line):
+                yield from self.of_path(file, cwd)
+
+    def _of_command(self, command: Command) -> Iterator[Want]:
+        folder, pushed = command.cwd, None
+        if command.words and os.path.basename(command.words[0].text) == "git":
+            rest, folder = touching.behind_git_options(command.words[1:], folder)
+            if rest and rest[0].text == "push":
+                pushed = _pushed(rest[1:], folder)
+        for rules in self.around(folder):
+            for rule in rules.rules:
+                if any(touching.command_fits(each, command) for each in rule.commands):
+                    yield from _filled(rules, rule, " ".join(command.texts), folder=folder, pushed=pushed)
+
+    def of_push(self, pushed: list[str], folder: str) -> Iterator[Want]:
+        """Return what a push needs that git is about to make: by the rules that name `git push`."""
+        command = Command([Word("git"), Word("push")], folder, [])
+        for rules in self.around(folder):
+            for rule in rules.rules:
+                if any(touching.command_fits(each[:2], command) for each in rule.commands):
+                    yield from _filled(rules, rule, f"git push of {', '.join(pushed)}", folder=folder, pushed=pushed)
+
+    def _of_unclear(self, line: str, cwd: str, reason: str) -> Iterator[Want]:
+        for rules in self.around(cwd):
+            for rule in rules.rules:
+                if any(touching.could_be(each, line) for each in rule.commands):
+                    problem = f"this command line cannot be read ({reason}); write it plainer, one step at a time"
+                    yield Want(rules, rule, rule.job, line, problem)
+
+    def of_tool(self, event: Event) -> Iterator[Want]:
+        """Return what calling a tool needs by its name and arguments."""
+        may_look = event.tool in READERS or self._mends(event)
+        for rules in self._sound_around(event.cwd) if may_look else self.around(event.cwd):
+            for rule in rules.rules:
+                if any(globs.fits(each, event.tool) for each in rule.tools) and all(
+                    globs.fits(pattern, _argument(event, name)) for name, pattern in rule.arguments.items()
+                ):
+                    yield from _filled(rules, rule, event.tool, folder=event.cwd, arguments=event.arguments)
+
+    def around(self, folder: str) -> list[Rules]:
+        """Return the rules that hold in a folder. Raises `BrokenRulesError`."""
+        return [self._rules(file) for file in paths.rule_files_above(os.path.join(os.path.realpath(folder), "."))]
+
+    def _sound_around(self, folder: str) -> list[Rules]:
+        """Return the rules that hold in a folder, without the files that are broken."""
+        files = paths.rule_files_above(os.path.join(os.path.realpath(folder), "."))
+        return [self._rules(file) for file in files if not self._is_broken(file)]
+
+    def _mends(self, event: Event) -> bool:
+        """Tell whether a call writes nothing but broken rule files."""
+        written = [path for file in event.files for path in paths.resolved(file, event.cwd)]
+        return bool(written) and all(
+            os.path.basename(each) == paths.RULES_NAME and self._is_broken(each) for each in written
+        )
+
+    def _rules(self, file: str) -> Rules:
+        if file not in self._read:
+            self._read[file] = read(file, self._base)
+        return self._read[file]
+
+    def _is_broken(self, file: str) -> bool:
+        try:
+            self._rules(file)
+        except BrokenRulesError:
+            return True
+        return False
+
+    def _ignores_case(self, file: str) -> bool:
+        if file not in self._folds:
+            self._folds[file] = paths.ignores_case(file)
+        return self._folds[file]
+
+    def _path_fits(self, pattern: list[str], pieces: list[str], file: str, *, is_below: bool) -> bool:
+        if self._ignores_case(file):
+            pattern = [paths.folded_piece(piece) for piece in pattern]
+        return globs.path_fits(pattern, pieces, below=is_below)
+
+
+def _pushed(behind: list[Word], folder: str) -> list[str]:
+    """Return the branches that a push changes; none if that cannot be told."""
+    if not all(word.is_sure for word in behind):
+        return []
+    return branches.pushed([word.text for word in behind], branches.current(folder)) or []
+
+
+def _argument(event: Event, name: str) -> str:
+    value = event.arguments.get(name, "")
+    return value if isinstance(value, str) else str(value)
+
+
+def _filled(
+    rules: Rules,
+    rule: Rule,
+    what: str,
+    *,
+    folder: str,
+    path: str = "",
+    pushed: list[str] | None = None,
+    arguments: Mapping[str, object] | None = None,
+) -> Iterator[Want]:
+    """Fill in the name of a rule's job. A push may need several."""
+    job = rule.job.replace("{path}", path)
+    for name, value in (arguments or {}).items():
+        job = job.replace(f"{{argument.{name}}}", value if isinstance(value, str) else str(value))
+    if "{argument." in job:
+        yield Want(rules, rule, rule.job, what, "it lacks the argument that its job is named after")
+    elif "{branch}" not in job:
+        yield Want(rules, rule, job, what)
+    else:
+        found = [branches.current(folder)] if pushed is None else pushed
+        if not found or not all(found):
+            problem = "it cannot be told which branch this is; name it, as in `git push origin main`"
+            yield Want(rules, rule, rule.job, what, problem)
+            return
+        yield from (Want(rules, rule, job.replace("{branch}", branch), what) for branch in found)
+
+
+def decide(event: Event, owner: Owner, base: str, environment: Mapping[str, str]) -> Verdict:
+    """Decide about a call of a tool. What no rule names passes at once; nothing passes by a mistake of ours."""
+    try:
+        wants = list(Matcher(base).of_event(event))
+        if not wants:
+            return Verdict(PASS)
+        return settle(
+            wants, Claims(base, owner, environment, wants[0].rules.ttl_seconds), base, event=event, owner=owner
+        )
+    except BrokenRulesError as error:
+        return Verdict(REFUSE, str(error))
+
+
+class _Terms:
+    """What the rules that name one job say together: the strictest of each holds."""
+
+    __slots__ = ("asks", "claims", "lets_pass", "what")
+
+    def __init__(self, wants: list[Want]) -> None:
+        self.what = wants[0].what
+        self.claims = any(want.rule.when_free != ONLY_REFUSE for want in wants)
+        self.asks = any(want.rule.when_free == ASK for want in wants)
+        self.lets_pass = all(want.rule.when_away == LET_PASS for want in wants)
+
+
+def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event: Event | None = None) -> Verdict:
+    """Have every job, or refuse and give back what was claimed on the way."""
+    for want in wants:
+        if want.problem:
+            return Verdict(REFUSE, words.unclear(want.what, want.problem))
+    # In one order for all, so that of two that want the same jobs one gets them all.
+    jobs = {job: _Terms([want for want in wants if want.job == job]) for job in sorted({want.job for want in wants})}
+    if len(jobs) > JOBS_MAX:
+        return Verdict(REFUSE, f"it needs {len(jobs)} jobs at once, and {JOBS_MAX} are the most; do it in parts")
+    had: list[Had] = []
+    unasked: dict[str, str] = {}
+    reason = ""
+    for job, terms in jobs.items():
+        try:
+            found = claims.claim(job, terms.what) if terms.claims else claims.look(job)
+        except AwayError as error:
+            if not terms.lets_pass:
+                return _refused(claims, had, words.away(terms.what, job, str(error)))
+            unasked[job], reason = terms.what, str(error)
+            continue
+        except (RefusedError, StateError) as error:
+            return _refused(claims, had, words.cannot(terms.what, job, str(error)))
+        if isinstance(found, Held):
+            return _refused(claims, had, words.held(found, terms.what))
+        if found is not None:
+            had.append(found)
+    asked = _to_ask({each.job: each for each in had if jobs[each.job].asks}, owner, base, event)
+    if asked:
+        whats = {job: jobs[job].what for job in asked}
+        if event is not None and can_ask(event):
+            return Verdict(ASK_PERSON, words.asks(whats))
+        return Verdict(REFUSE, words.asks_elsewhere(whats, event.host if event else "git"))
+    told = [text for each in had if (text := words.taken_over(each))]
+    if unasked:
+        told.insert(0, words.let_pass(unasked, reason))
+        state.log(base, f"{owner.name}: {told[0]}")
+    return Verdict(PASS, "\n".join(told))
+
+
+def _refused(claims: Claims, had: list[Had], text: str) -> Verdict:
+    for each in had:
+        if each.is_fresh:
+            claims.give_back(each)
+    return Verdict(REFUSE, text)
+
+
+def _to_ask(had: Mapping[str, Had], owner: Owner, base: str, event: Event | None) -> list[str]:
+    """Return the jobs that a person has not agreed to yet, and remember that they were asked about."""
+    if not had or owner.host == GIT:
+        return []  # Who commits without an agent is a person.
+    with state.locked(base, owner.folder):
+        known = state.read_asked(owner.folder)
+        found = [job for job, each in had.items() if each.is_fresh or job in known]
+        if found:
+            call = event.use_id if event else ""
+            state.write_private(owner.folder + "/asked", {**known, **dict.fromkeys(found, call)})
+    return found
+
+
+def agreed(base: str, folder: str, *, call: str = "", job: str = "") -> bool:
+    """A person agreed: the call was run, or they said so of the job. Return whether that was asked."""
+    if not os.path.exists(folder + "/asked"):
+        return False
+    with state.locked(base, folder):
+        known = state.read_asked(folder)
+        left = {each: of for each, of in known.items() if each != job and not (call and of == call)}
+        if left == known:
+            return False
+        state.write_private(folder + "/asked", left)
+    return True
+
+
+def owner_of(job: str, environment: Mapping[str, str]) -> Mapping[str, object]:
+    """Return the status of a job. Raises `AwayError` and `RefusedError`."""
+    status, said = server.find(environment).call("GET", f"/locks/{server.quoted(job)}")
+    if status != 200:  # noqa: PLR2004 - done
+        raise server.refusal(status, said)
+    return said

@@ -1,0 +1,234 @@
+"""An owner's session and its claims: opened by the first check that needs it, kept by a keeper, ended as one.
+
+Every job is asked for with `resume`: what the owner has already is given back to it, what is free is claimed, and what
+another has is told. So each check is decided by the server, and nothing here remembers who has what.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from holdfast.guard import keeping, processes, server, state
+from holdfast.guard.server import AwayError, RefusedError, Server
+from holdfast.guard.state import Owner, Session
+from holdfast.harmless import plain
+from holdfast.lightly import asking
+
+SECONDS_MAX = 20.0
+"""For all that one check asks: a host may let a call pass when its hook takes too long."""
+_OVER = frozenset({401, 404, 410})
+"""The answers to a secret whose session is over."""
+
+
+class Held:
+    """Another has the job."""
+
+    __slots__ = ("fields", "job")
+
+    def __init__(self, job: str, fields: Mapping[str, object]) -> None:
+        self.job, self.fields = job, fields
+
+
+class Had:
+    """The job is this owner's."""
+
+    __slots__ = ("is_fresh", "job", "lease_id", "previous")
+
+    def __init__(self, job: str, fields: Mapping[str, object]) -> None:
+        self.job = job
+        self.lease_id = str(fields.get("lease_id", ""))
+        self.is_fresh = fields.get("reacquired") is not True
+        """Whether it was claimed now, and not before."""
+        found = fields.get("previous")
+        self.previous: Mapping[str, object] = found if isinstance(found, dict) else {}
+
+
+class Claims:
+    """The claims of one owner."""
+
+    def __init__(
+        self, base: str, owner: Owner, environment: Mapping[str, str], ttl_seconds: int, host: str = ""
+    ) -> None:
+        """`host` is the mark of the process whose life they are for; else that of the host is found."""
+        self._base, self._owner, self._environment, self._ttl_seconds = base, owner, environment, ttl_seconds
+        self._host = host
+        self._deadline = asking.deadline_in(SECONDS_MAX)
+        self._session: Session | None = None
+
+    def claim(self, job: str, what: str) -> Had | Held:
+        """Have a job, or say who has it. Raises `AwayError`, `RefusedError` and `StateError`."""
+        for is_last in (False, True):
+            session = self._session = self._session or self._ensured()
+            body = {
+                "owner": self._owner.name,
+                "resume": True,
+                "ttl_seconds": int(session.ttl_seconds),
+                "metadata": plain(f"guard={self._owner.host} for={what}"),
+            }
+            path = f"/locks/{server.quoted(job)}/acquire"
+            status, said = _of(session).call("POST", path, body, seconds=self._left())
+            if status in _OVER and not is_last and _is_over(session):
+                self._forget(session, "its session is over")
+                continue
+            if status == 200 and said.get("status") == "acquired":  # noqa: PLR2004 - done
+                return Had(job, said)
+            if said.get("status") in {"held", "delayed", "done"}:
+                return Held(job, said)
+            raise server.refusal(status, said)
+        raise RefusedError("its session ended twice in a moment; look whether somebody ends it")
+
+    def look(self, job: str) -> Held | None:
+        """Say who has a job, if another has it; claim nothing. Raises as `claim`."""
+        session = state.read_session(self._owner.folder)
+        status, said = server.find(self._environment).call("GET", f"/locks/{server.quoted(job)}", seconds=self._left())
+        if status != 200:  # noqa: PLR2004 - done
+            raise server.refusal(status, said)
+        is_ours = session is not None and said.get("session") == session.id
+        return Held(job, said) if said.get("status") == "held" and not is_ours else None
+
+    def give_back(self, had: Had) -> None:
+        """Release what was claimed for something that was then refused. If this fails, it ends with the session."""
+        if self._session is not None:
+            try:
+                _of(self._session).call("POST", f"/locks/{server.quoted(had.job)}/release", {"lease_id": had.lease_id})
+            except (AwayError, RefusedError) as error:
+                state.log(self._base, f"{self._owner.name}: {had.job} could not be given back: {error}")
+
+    def _ensured(self) -> Session:
+        """Return a session that a keeper keeps."""
+        found = state.read_session(self._owner.folder)
+        if found is not None and self._is_current(found) and state.keeper_lives(self._owner.folder):
+            return found
+        with state.locked(self._base, self._owner.folder):
+            found = state.read_session(self._owner.folder)
+            if found is not None and not self._is_of_server(found):
+                self._end(found)
+                found = None
+            if found is not None and not state.keeper_lives(self._owner.folder) and not _renewed(found):
+                state.log(self._base, f"{self._owner.name}: its keeper was gone and its session is over")
+                found = None
+            session = found or self._opened()
+            host = self._host or processes.host_mark(self._environment)
+            if not host:
+                raise state.StateError(f"the host's process cannot be found; name it in {processes.VARIABLE}")
+            if session.host != host or found is None:
+                session.host = host
+                state.write_private(self._owner.folder + "/session", session.fields())
+            keeping.start(self._owner.folder, sys.executable)
+            return session
+
+    def _is_current(self, session: Session) -> bool:
+        """Is it of this server, and is its host the one that runs now? A host may go on in another process."""
+        if not self._is_of_server(session):
+            return False
+        # Where the system shows processes only through `ps`, that costs more than all the rest: there the keeper looks.
+        return not processes.is_cheap() or session.host == (self._host or processes.host_mark(self._environment))
+
+    def _is_of_server(self, session: Session) -> bool:
+        return (session.from_url, session.from_config) == server.found_by(self._environment)
+
+    def _opened(self) -> Session:
+        from_url, from_config = server.found_by(self._environment)
+        target = server.find(self._environment)
+        body = {"ttl_seconds": self._ttl_seconds, "name": self._owner.name}
+        status, said = target.call("POST", "/sessions", body, key=asking.fresh_key(), seconds=self._left())
+        if status != 201:  # noqa: PLR2004 - made
+            raise server.refusal(status, said)
+        lives_ms = said.get("expires_in_ms")
+        return Session(
+            {
+                "id": said["session_id"],
+                "secret": said["session_secret"],
+                "owner": self._owner.name,
+                "urls": target.urls,
+                "ca_file": target.ca_file,
+                "from_url": from_url,
+                "from_config": from_config,
+                "ttl_seconds": lives_ms / 1_000 if isinstance(lives_ms, int) else self._ttl_seconds,
+                "host": "",
+            }
+        )
+
+    def _left(self) -> float:
+        left = asking.seconds_until(self._deadline)
+        if left <= 0:
+            raise AwayError("it took too long altogether")
+        return min(left, asking.SECONDS_MAX)
+
+    def _end(self, session: Session) -> None:
+        try:
+            end_session(session)
+        except AwayError as error:
+            state.log(self._base, f"{self._owner.name}: the session at {session.urls} was left to lapse: {error}")
+
+    def _forget(self, session: Session, why: str) -> None:
+        """Forget a session that is over, unless another has put a new one in its place."""
+        self._session = None
+        with state.locked(self._base, self._owner.folder):
+            found = state.read_session(self._owner.folder)
+            if found is not None and found.id == session.id:
+                state.log(self._base, f"{self._owner.name}: {why}; what it had may have had another owner since")
+                os.unlink(self._owner.folder + "/session")
+
+
+def _of(session: Session) -> Server:
+    return Server(session.urls, "the session", session.ca_file, session.secret)
+
+
+def _is_over(session: Session) -> bool:
+    """Tell whether a session is over; a name that cannot be found is also 404."""
+    status, _ = _of(session).call("GET", f"/sessions/{session.id}")
+    return status in _OVER
+
+
+def _renewed(session: Session) -> bool:
+    return renew(session) is not None
+
+
+def renew(session: Session, seconds: float = asking.SECONDS_MAX) -> float | None:
+    """Keep a session and all its claims alive; return for how many seconds, or None if it is over."""
+    status, said = _of(session).call("POST", f"/sessions/{session.id}/renew-all", seconds=seconds)
+    if status in _OVER:
+        return None
+    lives_ms = said.get("expires_in_ms")
+    if status != 200 or not isinstance(lives_ms, int):  # noqa: PLR2004 - done
+        raise AwayError(f"the server answers HTTP {status}")
+    return lives_ms / 1_000
+
+
+def end_session(session: Session, seconds: float = asking.SECONDS_MAX) -> None:
+    """End a session and every claim of it. Raises `AwayError`."""
+    _of(session).call("DELETE", f"/sessions/{session.id}", seconds=seconds)
+
+
+def jobs_of(session: Session) -> list[Mapping[str, object]]:
+    """Return the jobs that a session has. Raises `AwayError` and `RefusedError`."""
+    status, said = _of(session).call("GET", f"/locks?session={session.id}")
+    found = said.get("locks")
+    if status != 200 or not isinstance(found, list):  # noqa: PLR2004 - done
+        raise server.refusal(status, said)
+    return [each for each in found if isinstance(each, dict)]
+
+
+def release(base: str, folder: str, seconds: float = asking.SECONDS_MAX) -> str:
+    """End an owner's session, and forget it; return its name, or "" if it had none. Raises `AwayError`.
+
+    It is marked first as one without a host: if the server is away, or this process is stopped in the middle, the
+    keeper ends it.
+    """
+    session = state.read_session(folder)
+    if session is None:
+        return ""
+    with state.locked(base, folder):
+        found = state.read_session(folder)
+        if found is not None and found.id == session.id:
+            found.host = ""
+            state.write_private(folder + "/session", found.fields())
+    end_session(session, seconds)
+    with state.locked(base, folder):
+        found = state.read_session(folder)
+        if found is not None and found.id == session.id:
+            state.remove_folder(folder)
+    return session.owner

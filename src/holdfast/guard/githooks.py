@@ -1,0 +1,148 @@
+"""`holdfast guard git pre-commit` and `pre-push`: the second net, for what no hook of a host has seen.
+
+Who asks: an agent whose host is above this process and has a session of the guard, else whoever HOLDFAST_OWNER names,
+else the user. The agent's jobs count, and what is free is claimed for it. Of a host with subagents any of them may have
+the job: a process of git does not show which of them started it. Without an agent, a session is opened for the process
+of git, and its keeper ends it when that is over.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from holdfast.guard import branches, checking, claims, processes, state
+from holdfast.guard.checking import GIT, Matcher, Want
+from holdfast.guard.claims import Claims
+from holdfast.guard.hosts import REFUSE
+from holdfast.guard.processes import Process
+from holdfast.guard.rules import BrokenRulesError
+from holdfast.guard.server import AwayError, RefusedError
+from holdfast.guard.state import MAIN, Owner
+from holdfast.harmless import plain
+
+PRE_COMMIT, PRE_PUSH = "pre-commit", "pre-push"
+HOOKS = (PRE_COMMIT, PRE_PUSH)
+REFUSED = 1
+
+
+class GitError(Exception):
+    """git could not be asked."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run a hook of git; return its exit code. Anything but 0 stops what git was about to do."""
+    try:
+        wants = list(_pushed() if arguments[:1] == [PRE_PUSH] else _staged())
+        text, is_refused = _settled(wants, state.base_of(os.environ), os.environ) if wants else ("", False)
+    except (BrokenRulesError, GitError) as error:
+        text, is_refused = str(error), True
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - said in words; the code stops git
+        text, is_refused = f"unexpected {type(error).__name__}: {error}; nothing passes. Please report this", True
+    if text:
+        os.write(2, f"holdfast guard: {text}\n".encode("utf-8", "backslashreplace"))
+    return REFUSED if is_refused else 0
+
+
+def _staged() -> list[Want]:
+    """Return what the staged files need. Both names of one that was renamed count."""
+    top = os.path.realpath(os.fsdecode(asked(["rev-parse", "--show-toplevel"]).rstrip(b"\n")))
+    names = asked(["diff", "--cached", "--name-only", "-z", "--no-renames"]).split(b"\0")
+    matcher = Matcher(state.base_of(os.environ))
+    # A link that is committed is the link and not what it leads to.
+    return [want for name in names if name for want in matcher.of_path(os.fsdecode(name), top, follows_links=False)]
+
+
+def _pushed() -> list[Want]:
+    """Return what the push needs: git says on standard input which names there will change."""
+    content = b""
+    while piece := os.read(0, 65_536):
+        content += piece
+    # LOCAL-REF LOCAL-ID REMOTE-REF REMOTE-ID, for each name.
+    names = [words[2] for line in os.fsdecode(content).splitlines() if len(words := line.split(" ")) == 4]  # noqa: PLR2004 - the four
+    matcher = Matcher(state.base_of(os.environ))
+    pushed = [name.removeprefix(branches.HEADS) for name in names]
+    return list(matcher.of_push(pushed, os.getcwd()))
+
+
+def asked(arguments: list[str], folder: str | None = None) -> bytes:
+    """Ask git. Raises `GitError`."""
+    try:
+        done = subprocess.run([GIT, *arguments], cwd=folder, capture_output=True, check=False)  # noqa: S603 - our words
+    except OSError as error:
+        raise GitError(f"git cannot be run: {error.strerror}") from None
+    if done.returncode:
+        words = plain(os.fsdecode(done.stderr).strip()) or f"exit code {done.returncode}"
+        raise GitError(f"git {arguments[0]} failed: {words}")
+    return done.stdout
+
+
+def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tuple[str, bool]:
+    """Return what to say, and whether it is refused."""
+    above = processes.above()
+    folders = folders_of_host(base, above)
+    left = wants
+    try:
+        if len(folders) > 1:
+            ours = {str(job.get("name")) for folder in folders for job in _jobs(folder)}
+            left = [want for want in wants if want.job not in ours]
+    except (AwayError, RefusedError):
+        left = wants  # The same is asked again below, and refused there as the rules say.
+    if not left:
+        return "", False
+    if folders:
+        owner, mark = _owner_at(base, folders[0])
+    else:
+        mark = next((each.mark for each in above if each.name == GIT), above[0].mark if above else "")
+        owner = Owner(base, GIT, mark.replace(":", "-"))
+        owner.name = environment.get("HOLDFAST_OWNER") or f"git:{_user()}@{os.uname().nodename}"
+    verdict = checking.settle(
+        left, Claims(base, owner, environment, left[0].rules.ttl_seconds, mark), base, owner=owner
+    )
+    return verdict.text, verdict.kind == REFUSE
+
+
+def folders_of_host(base: str, above: list[Process]) -> list[str]:
+    """Return the folders of the owners whose host is above this process, an agent before its subagents."""
+    marks = {each.mark for each in above}
+    found = []
+    for folder in state.owner_folders(base):
+        session = state.read_session(folder)
+        if (
+            session is not None
+            and session.host in marks
+            and not os.path.basename(os.path.dirname(folder)).startswith(GIT + "-")
+        ):
+            found.append(folder)
+    return sorted(found, key=lambda folder: os.path.basename(folder) != MAIN)
+
+
+def _owner_at(base: str, folder: str) -> tuple[Owner, str]:
+    """Return the owner that a folder is of, and its host's mark."""
+    session = state.read_session(folder)
+    host = os.path.basename(os.path.dirname(folder)).partition("-")[0]
+    owner = Owner(base, host, "")
+    owner.folder = folder
+    owner.name = session.owner if session else owner.name
+    return owner, session.host if session else ""
+
+
+def _jobs(folder: str) -> list[Mapping[str, object]]:
+    session = state.read_session(folder)
+    return claims.jobs_of(session) if session else []
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def run() -> None:
+    """Run it as the command does."""
+    os._exit(main(sys.argv[3:]))

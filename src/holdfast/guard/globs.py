@@ -1,0 +1,62 @@
+"""Patterns: `*` and `?` within one piece, `**` over pieces of a path. No regular expressions: those take long to make.
+
+Nothing else is special, so that a file called `[id].tsx` can be named as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ANY_DEPTH = "**"
+
+
+def fits(pattern: str, text: str) -> bool:
+    """Tell whether a text has the form of a pattern: `*` stands for anything, `?` for one character."""
+    at = star = resume = 0
+    found_star = False
+    for_next = 0
+    while for_next < len(text):
+        if at < len(pattern) and pattern[at] == "*":
+            found_star, star, resume = True, at, for_next
+            at += 1
+        elif at < len(pattern) and pattern[at] in {"?", text[for_next]}:
+            at += 1
+            for_next += 1
+        elif found_star:
+            # The last star takes one character more. Earlier ones need not be tried again.
+            resume += 1
+            at, for_next = star + 1, resume
+        else:
+            return False
+    return all(char == "*" for char in pattern[at:])
+
+
+def pieces_of(pattern: str) -> list[str]:
+    """Split a pattern for paths. One that ends with a slash means all that is below."""
+    text = pattern.removeprefix("./").lstrip("/")
+    return [*text.rstrip("/").split("/"), *([ANY_DEPTH] if text.endswith("/") else [])]
+
+
+def path_fits(pattern: Sequence[str], path: Sequence[str], *, below: bool = False) -> bool:
+    """Tell whether a path has the form of a pattern; with `below`, whether it or anything below it can have it."""
+    places = _with_empty(pattern, {0})
+    for piece in path:
+        reached = set()
+        for at in places:
+            if at < len(pattern):
+                if pattern[at] == ANY_DEPTH:
+                    reached.add(at)
+                elif fits(pattern[at], piece):
+                    reached.add(at + 1)
+        places = _with_empty(pattern, reached)
+    return len(pattern) in places or (below and bool(places))
+
+
+def _with_empty(pattern: Sequence[str], places: set[int]) -> set[int]:
+    """Add the places that are reached because `**` may also stand for nothing."""
+    for at in sorted(places):
+        after = at
+        while after < len(pattern) and pattern[after] == ANY_DEPTH:
+            after += 1
+            places.add(after)
+    return places

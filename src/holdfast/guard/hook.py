@@ -1,0 +1,118 @@
+"""`holdfast guard hook --host HOST`: what the host says on standard input, the answer in the host's own way.
+
+The law of this file: whatever goes wrong, what could fall under a rule does not pass. A host takes any exit code but 0
+and 2 for a hook that failed, and goes on; so there is no way out of here but those two.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from holdfast.guard import checking, claims, hosts, paths, state
+from holdfast.guard.checking import Verdict
+from holdfast.guard.hosts import AFTER, AGENT_ENDS, BEFORE, PASS, REFUSE, SESSION_ENDS, TURN_ENDS, BadInputError, Event
+from holdfast.guard.rules import TURN, BrokenRulesError
+from holdfast.guard.server import AwayError, RefusedError
+from holdfast.guard.state import Owner, StateError
+
+INPUT_BYTES_MAX = 64 * 1024 * 1024
+USAGE = f"usage: holdfast guard hook --host {'|'.join(hosts.HOSTS)}"
+_END_SECONDS_MAX = 1.0
+"""At the end of a session hosts wait for their hooks only for a moment (Claude Code for 1.5 s), if at all."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the hook; return its exit code."""
+    host = _host(arguments)
+    if not host:
+        _write(2, USAGE + "\n")
+        return hosts.BLOCKED
+    name = ""
+    try:
+        content = _read_input()
+        base = state.base_of(os.environ)
+        try:
+            event = Event(host, hosts.parsed(content))
+        except BadInputError as error:
+            verdict = _of_bad_input(str(error))
+        else:
+            name = event.name
+            verdict = _answered(event, base, os.environ)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - Python's own exit code would let the call pass
+        verdict = Verdict(REFUSE, f"unexpected {type(error).__name__}: {error}; nothing passes. Please report this")
+    text = f"holdfast guard: {verdict.text}" if verdict.text else ""
+    code, output, errors = hosts.answer(host, name, verdict.kind, text)
+    _write(1, output)
+    _write(2, errors)
+    return code
+
+
+def _host(arguments: list[str]) -> str:
+    if len(arguments) == 1 and arguments[0].startswith("--host="):
+        arguments = ["--host", arguments[0].removeprefix("--host=")]
+    return arguments[1] if len(arguments) == 2 and arguments[0] == "--host" and arguments[1] in hosts.HOSTS else ""  # noqa: PLR2004 - the option and its value
+
+
+def _answered(event: Event, base: str, environment: Mapping[str, str]) -> Verdict:
+    owner = Owner(base, event.host, event.session, event.agent)
+    if event.kind == BEFORE:
+        return checking.decide(event, owner, base, environment)
+    try:
+        if event.kind == AFTER and event.use_id:
+            checking.agreed(base, owner.folder, call=event.use_id)
+        elif event.kind == SESSION_ENDS or (event.kind == AGENT_ENDS and event.agent):
+            _release(base, owner, all_agents=event.kind == SESSION_ENDS)
+        elif event.kind == TURN_ENDS and _ends_with_turn(event, base):
+            _release(base, owner, all_agents=False)
+    except (AwayError, RefusedError, StateError) as error:
+        state.log(base, f"{owner.name}: not released at {event.name}: {error}; its keeper goes on trying")
+    return Verdict(PASS)
+
+
+def _release(base: str, owner: Owner, *, all_agents: bool) -> None:
+    of_session = os.path.dirname(owner.folder) + "/"
+    folders = (
+        [each for each in state.owner_folders(base) if each.startswith(of_session)] if all_agents else [owner.folder]
+    )
+    for folder in folders:
+        claims.release(base, folder, _END_SECONDS_MAX)
+
+
+def _ends_with_turn(event: Event, base: str) -> bool:
+    try:
+        return any(rules.release == TURN for rules in checking.Matcher(base).around(event.cwd))
+    except BrokenRulesError:
+        return False
+
+
+def _of_bad_input(problem: str) -> Verdict:
+    """Without the input it cannot be told what is touched. Where there is no rule file, nothing is guarded anyway."""
+    if not paths.rule_files_above(os.path.join(os.path.realpath(os.getcwd()), ".")):
+        return Verdict(PASS)
+    return Verdict(REFUSE, f"what the host sent cannot be used: {problem}. Look whether --host names the right host")
+
+
+def _read_input() -> bytes:
+    pieces, size = [], 0
+    while piece := os.read(0, 1 << 20):
+        pieces.append(piece)
+        size += len(piece)
+        if size > INPUT_BYTES_MAX:
+            return b""
+    return b"".join(pieces)
+
+
+def _write(descriptor: int, text: str) -> None:
+    data = text.encode("utf-8", "backslashreplace")
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        return
+
+
+def run() -> None:
+    """Run it as the command does, and leave without tidying: all is written, and nothing is open."""
+    os._exit(main(sys.argv[3:]))

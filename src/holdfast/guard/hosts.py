@@ -1,0 +1,181 @@
+"""The hosts: what each says to its hooks, and how each wants to be answered. The table stands in docs/guide/guard.md.
+
+All of them send one JSON object. A refusal is exit code 2 with the reason on standard error (Claude Code, Codex, Gemini
+CLI), or a JSON object with `permission: deny` (Cursor).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from holdfast.guard.touching import patched
+
+CLAUDE, CODEX, CURSOR, GEMINI = "claude", "codex", "cursor", "gemini"
+HOSTS = (CLAUDE, CODEX, CURSOR, GEMINI)
+BEFORE, AFTER, TURN_ENDS, AGENT_ENDS, SESSION_ENDS, OTHER = "before", "after", "turn", "agent", "session", "other"
+PASS, REFUSE, ASK = "pass", "refuse", "ask"
+BLOCKED = 2
+"""The exit code by which a hook stops what it was asked about."""
+
+_KINDS = {
+    "PreToolUse": BEFORE,
+    "BeforeTool": BEFORE,
+    "preToolUse": BEFORE,
+    "beforeShellExecution": BEFORE,
+    "beforeMCPExecution": BEFORE,
+    "PostToolUse": AFTER,
+    "AfterTool": AFTER,
+    "postToolUse": AFTER,
+    "Stop": TURN_ENDS,
+    "AfterAgent": TURN_ENDS,
+    "stop": TURN_ENDS,
+    "SubagentStop": AGENT_ENDS,
+    "subagentStop": AGENT_ENDS,
+    "SessionEnd": SESSION_ENDS,
+    "sessionEnd": SESSION_ENDS,
+}
+_SHELLS = frozenset({"Bash", "Shell", "run_shell_command", "shell", "local_shell", "exec_command"})
+_WRITERS = frozenset(
+    {"Edit", "MultiEdit", "Write", "NotebookEdit", "StrReplace", "Delete", "TabWrite", "write_file", "replace"}
+)
+_PATHS = ("file_path", "notebook_path", "path", "target_file")
+READERS = frozenset(
+    {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite", "read_file", "list_directory"}
+    | {
+        "glob",
+        "grep_search",
+        "search_file_content",
+        "read_many_files",
+        "web_fetch",
+        "google_web_search",
+        "SemanticSearch",
+    }
+)
+"""Tools that change nothing: they pass even where a rule file is broken, so that it can be looked at."""
+_PARTS_MAX = 10_000
+
+
+class BadInputError(Exception):
+    """What the host sent cannot be used. The text says why."""
+
+
+class Event:
+    """What a host says to a hook."""
+
+    __slots__ = ("agent", "arguments", "command", "cwd", "files", "host", "kind", "name", "session", "tool", "use_id")
+
+    def __init__(self, host: str, fields: Mapping[str, object]) -> None:
+        """Read what the host sent. Raises `BadInputError`."""
+        self.host = host
+        self.name = _text(fields, "hook_event_name")
+        self.session = _text(fields, "conversation_id") if host == CURSOR else ""
+        self.session = self.session or _text(fields, "session_id")
+        self.agent = _text(fields, "agent_id") or _text(fields, "subagent_id")
+        self.tool, self.use_id = _text(fields, "tool_name"), _text(fields, "tool_use_id")
+        self.arguments = _arguments(fields.get("tool_input"))
+        self.cwd = _text(fields, "cwd") or _first_root(fields) or os.getcwd()
+        self.kind = _KINDS.get(self.name, OTHER)
+        if self.kind == OTHER and self.tool and not self.name.lower().startswith(("post", "after", "permission")):
+            # A name that we do not know, before a tool: looked at rather than let through.
+            self.kind = BEFORE
+        self.command: str | None = None
+        self.files: list[str] = []
+        if not self.name:
+            raise BadInputError("there is no hook_event_name in it")
+        if not self.session:
+            raise BadInputError("there is no session in it, so it cannot be told who asks")
+        if not os.path.isabs(self.cwd) or "\0" in self.cwd:
+            raise BadInputError("its cwd is not an absolute path")
+        if self.kind == BEFORE:
+            self._read_tool(fields)
+
+    def _read_tool(self, fields: Mapping[str, object]) -> None:
+        if self.name == "beforeShellExecution":
+            self.tool, self.command = "Shell", _text(fields, "command")
+        elif self.tool in _SHELLS:
+            self.command = _text(self.arguments, "command")
+            folder = next((_text(self.arguments, name) for name in ("working_directory", "dir_path", "directory")
+                           if _text(self.arguments, name)), "")  # fmt: skip
+            self.cwd = os.path.join(self.cwd, folder)
+        elif self.tool == "apply_patch":
+            self.files = patched(_text(self.arguments, "command") or _text(self.arguments, "input"))
+            if not self.files:
+                raise BadInputError("it is a patch that names no file")
+        elif self.tool in _WRITERS:
+            self.files = [_text(self.arguments, name) for name in _PATHS if _text(self.arguments, name)]
+            if not self.files:
+                raise BadInputError(f"it does not say which file {self.tool} writes")
+        if self.command is not None and not self.command:
+            raise BadInputError("it does not say which command is run")
+        if any("\0" in each for each in [*self.files, self.command or ""]):
+            raise BadInputError("there is a null character in it")
+
+
+def parsed(content: bytes) -> Mapping[str, object]:
+    """Read what the host sent as JSON. Raises `BadInputError`."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        raise BadInputError("it is not JSON") from None
+    if not isinstance(found, dict):
+        raise BadInputError("it is not a JSON object")
+    return found
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value[:_PARTS_MAX]):
+        # A command as a list of words, as some versions of Codex send it.
+        return " ".join(_as_word(part) for part in value)
+    return value if isinstance(value, str) else ""
+
+
+def _as_word(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _first_root(fields: Mapping[str, object]) -> str:
+    roots = fields.get("workspace_roots")
+    return roots[0] if isinstance(roots, list) and roots and isinstance(roots[0], str) else ""
+
+
+def _arguments(value: object) -> Mapping[str, object]:
+    if isinstance(value, str):
+        # Cursor sends the arguments of an MCP tool as JSON in a text.
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    return value if isinstance(value, dict) else {}
+
+
+def can_ask(event: Event) -> bool:
+    """Tell whether the host asks a person when a hook says so."""
+    return event.host == CLAUDE or event.name in {"beforeShellExecution", "beforeMCPExecution"}
+
+
+def answer(host: str, name: str, verdict: str, text: str) -> tuple[int, str, str]:
+    """Return the exit code, the output and the errors by which a host is told a verdict."""
+    if verdict == REFUSE:
+        if host == CURSOR:
+            return 0, _line({"permission": "deny", "user_message": text, "agent_message": text}), ""
+        return BLOCKED, "", text + "\n"
+    if not text:
+        return 0, "", ""
+    if host == CURSOR:
+        # Not `allow`: that could also answer a question which Cursor itself would ask.
+        fields: dict[str, object] = {"user_message": text, "agent_message": text}
+        return 0, _line({"permission": "ask", **fields} if verdict == ASK else fields), text + "\n"
+    if host == GEMINI:
+        return 0, _line({"systemMessage": text}), ""
+    specific: dict[str, object] = {"hookEventName": name}
+    if verdict == ASK:
+        return 0, _line({"hookSpecificOutput": {**specific, "permissionDecision": "ask",
+                                                "permissionDecisionReason": text}}), ""  # fmt: skip
+    return 0, _line({"systemMessage": text, "hookSpecificOutput": {**specific, "additionalContext": text}}), ""
+
+
+def _line(fields: Mapping[str, object]) -> str:
+    return json.dumps(fields) + "\n"

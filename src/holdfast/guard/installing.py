@@ -1,0 +1,176 @@
+"""The hooks of git, put in place and taken away: additively, and back to the byte.
+
+A hook that is a shell script stays where it is, and a block is put behind its first line: some of them look at their
+own name and folder. Any other one is moved aside (`pre-commit.before-holdfast`), and a script of ours runs it. What is
+taken away must be exactly what was put there; what somebody has changed since is left alone, and said.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from holdfast.guard.githooks import HOOKS, PRE_PUSH, asked
+
+ASIDE = ".before-holdfast"
+_SHELLS = (b"sh", b"bash", b"dash", b"zsh", b"ksh")
+_BEGIN, _END = "# >>> holdfast guard >>>", "# <<< holdfast guard <<<"
+_FIRST = b"#!/bin/sh\n"
+_THEN = f'[ ! -x "$0{ASIDE}" ] || exec "$0{ASIDE}" "$@"\n'.encode()
+"""The end of a hook that is all ours: it runs the one that was there before, if git would have."""
+_EXECUTABLE = 0o755
+
+
+class HooksError(Exception):
+    """The hooks cannot be changed as things are. The text says why and what to do."""
+
+
+def folder_of_hooks(repository: str, *, shared: bool) -> str:
+    """Return the folder from which git runs hooks there: `core.hooksPath`, or that of the repository.
+
+    One that the user's or the machine's configuration names is for all their repositories: then `shared` must say that
+    this is meant. Raises `GitError` and `HooksError`.
+    """
+    found = os.fsdecode(asked(["rev-parse", "--git-path", "hooks"], repository).rstrip(b"\n"))
+    folder = os.path.realpath(os.path.join(repository, found))
+    common = os.fsdecode(asked(["rev-parse", "--git-common-dir"], repository).rstrip(b"\n"))
+    if os.path.realpath(os.path.join(repository, common, "hooks")) == folder or shared:
+        return folder
+    origin = os.fsdecode(asked(["config", "--show-scope", "--get", "core.hooksPath"], repository)).split("\t")[0]
+    if origin in {"global", "system"}:
+        raise HooksError(
+            f"{folder} has the hooks of all your repositories (core.hooksPath, {origin} configuration); where there is"
+            " no rule file the guard passes everything. Say --shared if it is meant"
+        )
+    return folder
+
+
+def install(folder: str, program: str) -> list[str]:
+    """Put both hooks in place; return what was done, in words. Raises `OSError`."""
+    os.makedirs(folder, exist_ok=True)
+    return [_install_one(folder, name, program) for name in HOOKS]
+
+
+def uninstall(folder: str) -> list[str]:
+    """Take both hooks away; return what was done, in words. Raises `OSError`."""
+    return [_uninstall_one(folder, name) for name in HOOKS]
+
+
+def _install_one(folder: str, name: str, program: str) -> str:
+    path = f"{folder}/{name}"
+    block = _block(name, program).encode()
+    if not os.path.lexists(path):
+        _write(path, _FIRST + block + _THEN, _EXECUTABLE)
+        return f"{path} is made"
+    if not os.path.islink(path):
+        content, mode = _read(path)
+        if _BEGIN.encode() in content:
+            return _again(path, content, mode, block)
+        first, newline, rest = content.partition(b"\n")
+        if _is_shell(first) and newline and mode & stat.S_IXUSR:
+            _write(path, first + newline + block + rest, mode)
+            return f"{path} asks the guard first now; the rest of it is as it was"
+    if os.path.lexists(path + ASIDE):
+        return f"{path} is left alone: {path + ASIDE} is in the way; look what it is, and remove or rename it"
+    os.rename(path, path + ASIDE)
+    _write(path, _FIRST + block + _THEN, _EXECUTABLE)
+    return f"{path} asks the guard and then runs what was there, now {name + ASIDE}"
+
+
+def _again(path: str, content: bytes, mode: int, block: bytes) -> str:
+    before, found, after = _parted(content)
+    if found == block:
+        return f"{path} has the guard already"
+    if not found:
+        return f"{path} is left alone: its part for the guard was changed by hand; remove that part, and try again"
+    _write(path, before + block + after, mode)
+    return f"{path} had the guard, and names this program now"
+
+
+def _uninstall_one(folder: str, name: str) -> str:
+    path = f"{folder}/{name}"
+    if not os.path.lexists(path) or os.path.islink(path):
+        return f"{path} has no guard"
+    content, mode = _read(path)
+    before, found, after = _parted(content)
+    if not found:
+        has_marks = _BEGIN.encode() in content or _END.encode() in content
+        return (
+            f"{path} is left alone: its part for the guard was changed by hand" if has_marks else f"{path} has no guard"
+        )
+    if (before, after) != (_FIRST, _THEN):
+        _write(path, before + after, mode)
+        return f"{path} is as it was before the guard"
+    os.unlink(path)
+    if os.path.lexists(path + ASIDE):
+        os.rename(path + ASIDE, path)
+        return f"{path} is again what it was before the guard"
+    return f"{path} is removed"
+
+
+def _parted(content: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return what is before our block, the block if it is exactly one that we write, and what is behind it."""
+    start, end = content.find(_BEGIN.encode() + b"\n"), content.find(_END.encode() + b"\n")
+    if start < 0 or end < start:
+        return content, b"", b""
+    end += len(_END) + 1
+    block = content[start:end]
+    line = next((each for each in block.split(b"\n") if each.startswith(b"holdfast_guard=")), b"")
+    program = os.fsdecode(line.removeprefix(b"holdfast_guard=")).replace("'\\''", "\0").strip("'").replace("\0", "'")
+    if block not in {_block(name, program).encode() for name in HOOKS}:
+        return content, b"", b""
+    return content[:start], block, content[end:]
+
+
+def _block(name: str, program: str) -> str:
+    """Return the part of a hook that asks the guard. If there is no program to ask, git is stopped."""
+    word = "'" + program.replace("'", "'\\''") + "'"
+    lines = [
+        _BEGIN,
+        "# `holdfast guard git uninstall` removes these lines.",
+        f"holdfast_guard={word}",
+        '[ -x "$holdfast_guard" ] || holdfast_guard=holdfast',
+    ]
+    if name == PRE_PUSH:
+        lines += [
+            "holdfast_refs=$(cat)",
+            f'printf "%s\\n" "$holdfast_refs" | "$holdfast_guard" guard git {name} "$@" || exit 1',
+            # What git says here can be read only once, and the rest of the hook may want it too.
+            'if [ -n "$holdfast_refs" ]; then',
+            "exec <<HOLDFAST_REFS",
+            "$holdfast_refs",
+            "HOLDFAST_REFS",
+            "else",
+            "exec </dev/null",
+            "fi",
+        ]
+    else:
+        lines.append(f'"$holdfast_guard" guard git {name} "$@" || exit 1')
+    return "\n".join([*lines, _END, ""])
+
+
+def _is_shell(first: bytes) -> bool:
+    words = first.removeprefix(b"#!").split()
+    if not first.startswith(b"#!") or not words:
+        return False
+    program = os.path.basename(words[0])
+    return (os.path.basename(words[1]) if program == b"env" and len(words) > 1 else program) in _SHELLS
+
+
+def _read(path: str) -> tuple[bytes, int]:
+    with open(path, "rb") as opened:
+        return opened.read(), stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+
+
+def _write(path: str, content: bytes, mode: int) -> None:
+    """Put a hook there as a whole: git may run it at any moment."""
+    unfinished = f"{path}.{os.getpid()}.new"
+    try:
+        with open(unfinished, "xb") as opened:
+            opened.write(content)
+        os.chmod(unfinished, mode)
+        os.replace(unfinished, path)
+    except OSError:
+        if os.path.exists(unfinished):
+            os.unlink(unfinished)
+        raise

@@ -1,0 +1,113 @@
+"""The keeper of one owner: renews its session while the host's process lives, and ends it when that is gone.
+
+It has no other memory than the owner's file `session`, which it looks at every second: it keeps whichever session is
+named there, and when the file is gone it is not needed any more. It leaves under the owner's lock, so that no hook
+counts on a keeper that is about to leave. While the server is away it goes on trying; the server decides by its own
+time whether the session still lives. A job that is lost is not told to the agent here: the next check tells it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+
+from holdfast.guard import claims, clock, processes, state
+from holdfast.guard.keeping import LOCK_DESCRIPTOR
+from holdfast.guard.server import AwayError, RefusedError
+from holdfast.guard.state import Session
+
+LOOK_SECONDS = 1.0
+RENEWALS_PER_TTL = 3
+ANSWER_SECONDS_MAX = 5.0
+RETRY_SECONDS = 0.5
+
+
+class Keeper:
+    """The loop of a keeper."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._base = folder.rpartition(f"/{state.OWNERS}/")[0]
+        self._told = ""
+
+    def run(self) -> None:
+        """Keep the session until it or the host is over."""
+        session_id, due = "", 0.0
+        while state.is_same(LOCK_DESCRIPTOR, self._folder + "/keeper"):
+            session = state.read_session(self._folder)
+            if session is None:
+                if self._has_left():
+                    return
+                continue
+            if session.id != session_id:
+                session_id, due = session.id, clock.now() + session.ttl_seconds / RENEWALS_PER_TTL
+            if not processes.lives(session.host):
+                self._end(session)
+                continue
+            if clock.now() >= due:
+                due = clock.now() + self._renew(session)
+            _wait(session.host, min(LOOK_SECONDS, due - clock.now()))
+
+    def _renew(self, session: Session) -> float:
+        """Renew; return in how many seconds to do it again. A session that is over is forgotten."""
+        try:
+            lives = claims.renew(session, min(ANSWER_SECONDS_MAX, session.ttl_seconds / RENEWALS_PER_TTL))
+        except (AwayError, RefusedError) as error:
+            self._tell(f"{session.owner}: not renewed: {error}")
+            return RETRY_SECONDS
+        if lives is None:
+            self._tell(f"{session.owner}: its session is over, and what it had is free for others")
+            self._forget(session)
+            return 0.0
+        self._told = ""
+        return lives / RENEWALS_PER_TTL
+
+    def _end(self, session: Session) -> None:
+        """The host is gone: end its session; if the server is away, until it has lapsed by itself."""
+        deadline = clock.now() + session.ttl_seconds
+        while clock.now() < deadline:
+            try:
+                claims.end_session(session, ANSWER_SECONDS_MAX)
+                break
+            except (AwayError, RefusedError) as error:
+                self._tell(f"{session.owner}: the host is gone, and its session could not be ended: {error}")
+                _wait("", RETRY_SECONDS)
+        self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        with state.locked(self._base, self._folder):
+            found = state.read_session(self._folder)
+            if found is not None and found.id == session.id:
+                state.remove_folder(self._folder)
+
+    def _has_left(self) -> bool:
+        """Give the lock of the keeper up, unless a hook has begun another session meanwhile."""
+        with state.locked(self._base, self._folder):
+            if state.read_session(self._folder) is not None:
+                return False
+            os.close(LOCK_DESCRIPTOR)
+            state.remove_folder(self._folder)
+        return True
+
+    def _tell(self, text: str) -> None:
+        if text != self._told:
+            state.log(self._base, text)
+            self._told = text
+
+
+def _wait(mark: str, seconds: float) -> None:
+    """Wait, at most until the marked process ends."""
+    try:
+        watched = os.pidfd_open(int(mark.partition(":")[0])) if mark else -1
+    except (OSError, AttributeError, ValueError):
+        watched = -1
+    try:
+        select.select([watched] if watched >= 0 else [], [], [], max(seconds, 0.01))
+    finally:
+        if watched >= 0:
+            os.close(watched)
+
+
+if __name__ == "__main__":
+    Keeper(sys.argv[1]).run()

@@ -1,0 +1,117 @@
+"""Which process is the host, and whether it still lives.
+
+A process is marked by its number, the moment of its start and the boot: a number that is used again is no life.
+
+A hook is started by the host, mostly through `sh -c`. The host is the nearest process above that is not such a shell.
+`HOLDFAST_GUARD_HOST_PID` names another one, for hosts that start their hooks by something that ends before them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+VARIABLE = "HOLDFAST_GUARD_HOST_PID"
+_ABOVE_MAX = 64
+_BETWEEN = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "env", "timeout", "nice", "setsid"})
+_HAS_PROC = os.path.exists("/proc/self/stat")
+
+
+class Process:
+    """A process as the system shows it."""
+
+    __slots__ = ("mark", "parent", "words")
+
+    def __init__(self, mark: str, parent: int, words: list[str]) -> None:
+        self.mark, self.parent, self.words = mark, parent, words
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return os.path.basename(self.words[0]).lstrip("-") if self.words else ""
+
+    @property
+    def is_between(self) -> bool:
+        """Was it started only to start another: a shell with `-c`, `env` and the like?"""
+        if self.name not in _BETWEEN:
+            return False
+        is_shell = self.name not in {"env", "timeout", "nice", "setsid"}
+        return not is_shell or any(word[:1] == "-" and "c" in word and word[:2] != "--" for word in self.words[1:3])
+
+
+def look(pid: int) -> Process | None:
+    """Look at a process; None if there is none of this number, or it has ended and waits for its parent."""
+    return _in_proc(pid) if _HAS_PROC else _by_ps(pid)
+
+
+def _in_proc(pid: int) -> Process | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as opened:
+            # The name stands in parentheses, and may have any character in it.
+            fields = opened.read().rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/cmdline", "rb") as opened:
+            words = opened.read(65_536).split(b"\0")
+    except OSError:
+        return None
+    state, parent, start = fields[0], int(fields[1]), fields[19].decode()
+    if state in {b"Z", b"X"}:
+        return None
+    return Process(f"{pid}:{start}:{_boot()}", parent, [os.fsdecode(word) for word in words])
+
+
+def _boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as opened:
+            return opened.read().strip()
+    except OSError:
+        return ""
+
+
+def _by_ps(pid: int) -> Process | None:
+    import subprocess
+
+    done = subprocess.run(  # noqa: S603 - a number is all that varies
+        ["ps", "-o", "stat=,ppid=,lstart=,command=", "-p", str(pid)],  # noqa: S607 - where it is differs
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+    )
+    words = done.stdout.split()
+    if len(words) < 8 or words[0].startswith("Z"):  # noqa: PLR2004 - state, parent, the five words of a date, a program
+        return None
+    return Process(f"{pid}:{'-'.join(words[2:7])}:", int(words[1]), words[7:])
+
+
+def lives(mark: str) -> bool:
+    """Tell whether the marked process still lives."""
+    pid = mark.partition(":")[0]
+    found = look(int(pid)) if pid.isdecimal() else None
+    return found is not None and found.mark == mark
+
+
+def above() -> list[Process]:
+    """Return the processes above this one, the nearest first."""
+    found: list[Process] = []
+    pid = os.getppid()
+    while pid > 0 and len(found) < _ABOVE_MAX:
+        process = look(pid)
+        if process is None:
+            break
+        found.append(process)
+        pid = process.parent
+    return found
+
+
+def host_mark(environment: Mapping[str, str]) -> str:
+    """Return the mark of the host; "" if it cannot be found."""
+    named = environment.get(VARIABLE, "")
+    if named.isdecimal():
+        process = look(int(named))
+        return process.mark if process else ""
+    return next((process.mark for process in above() if not process.is_between), "")
+
+
+def is_cheap() -> bool:
+    """Tell whether looking at processes costs next to nothing here."""
+    return _HAS_PROC

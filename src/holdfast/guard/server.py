@@ -1,0 +1,143 @@
+"""The server, asked lightly: where it is, with which token, and one question at a time.
+
+Where it is and which token is shown follow the client's own rules (`client/values/config.py`; a test compares them):
+HOLDFAST_URL, else `client.toml`, else the default; and the token of `client.toml` goes to the server named there alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from holdfast.lightly import asking, config
+from holdfast.lightly.asking import Address, LostError, UnreachableError
+from holdfast.privatefiles import NotOursError, read_ours
+
+DEFAULT_URL = "http://127.0.0.1:7420"
+TOKEN_BYTES_MAX = 4_096
+_SWITCH = frozenset({"1", "true", "yes", "on"})
+_AWAY = frozenset({502, 503, 504})
+_HEX = "0123456789ABCDEF"
+
+
+class AwayError(Exception):
+    """The server does not answer, or cannot serve now; what was asked may or may not have been done."""
+
+
+class RefusedError(Exception):
+    """The server refused, or it cannot be asked as things are. Waiting does not help; the text says what would."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Server:
+    """A server, and what to show it."""
+
+    __slots__ = ("addresses", "bearer", "ca_file", "urls")
+
+    def __init__(self, urls: str, origin: str, ca_file: str, bearer: str) -> None:
+        """Raises `RefusedError` for an address that is none."""
+        self.urls, self.ca_file, self.bearer = urls, ca_file, bearer
+        try:
+            self.addresses: list[Address] = asking.addresses(urls, origin, ca_file)
+        except UnreachableError as error:
+            raise RefusedError(str(error)) from None
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        key: str = "",
+        seconds: float = asking.SECONDS_MAX,
+    ) -> tuple[int, dict[str, object]]:
+        """Ask, and return the status and the JSON. Raises `AwayError`."""
+        headers = f"Authorization: Bearer {self.bearer}\r\n" + (f"Idempotency-Key: {key}\r\n" if key else "")
+        content = b"" if body is None else json.dumps(body).encode()
+        try:
+            status, answer, _ = asking.ask(self.addresses, method, path, headers, content, seconds=seconds)
+        except LostError as error:
+            raise AwayError(str(error)) from None
+        except UnreachableError as error:
+            raise AwayError(f"{error}; is it running? `holdfast doctor` looks") from None
+        if status in _AWAY:
+            raise AwayError(f"it answers that it cannot serve now (HTTP {status})")
+        try:
+            found = json.loads(answer) if answer else {}
+        except (ValueError, RecursionError):
+            found = None
+        if found is None and status == 200:  # noqa: PLR2004 - the answer to a release
+            found = {}
+        if not isinstance(found, dict):
+            raise RefusedError(f"another program answers at {self.urls} (HTTP {status}); look at HOLDFAST_URL")
+        return status, found
+
+
+def refusal(status: int, said: Mapping[str, object]) -> RefusedError:
+    """Make an exception of an answer that is neither a grant nor an owner's name."""
+    words = said.get("details") or said.get("error") or "it gave no reason"
+    hint = "; look at the token: `holdfast doctor`" if status in {401, 403} else ""
+    return RefusedError(f"the server refused (HTTP {status}): {words}{hint}", status)
+
+
+def found_by(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return by what a server would be found: the variable's text, and a mark of `client.toml` as it is now."""
+    try:
+        kept = os.stat(config.file_of(environment))
+    except OSError:
+        return environment.get("HOLDFAST_URL", ""), ""
+    return environment.get("HOLDFAST_URL", ""), f"{kept.st_ino}:{kept.st_mtime_ns}:{kept.st_size}"
+
+
+def find(environment: Mapping[str, str]) -> Server:
+    """Find the server and the token. Raises `RefusedError`."""
+    try:
+        kept = config.Kept(environment)
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
+    named = environment.get("HOLDFAST_URL", "")
+    origin = "HOLDFAST_URL" if named else kept.file if kept.url else "the default"
+    server = Server(named or kept.url or DEFAULT_URL, origin, "", "")
+    known = {each.place for each in Server(kept.url or DEFAULT_URL, kept.file, "", "").addresses}
+    is_kept = known.issuperset(each.place for each in server.addresses)
+    ca_file = os.path.expanduser(environment.get("HOLDFAST_CA_FILE", "")) or (kept.ca_file if is_kept else "")
+    switch = environment.get("HOLDFAST_ALLOW_INSECURE_HTTP", "").strip().lower()
+    allowed = switch in _SWITCH if switch else is_kept and kept.allow_insecure_http
+    open_ones = [each.authority for each in server.addresses if not each.is_private]
+    if open_ones and not allowed:
+        raise RefusedError(
+            f"the access token would travel to {', '.join(open_ones)} unencrypted; use https://, or set"
+            " HOLDFAST_ALLOW_INSECURE_HTTP=1 if that is meant"
+        )
+    return Server(server.urls, origin, ca_file, _token(environment, kept.token_file if is_kept else ""))
+
+
+def _token(environment: Mapping[str, str], kept_file: str) -> str:
+    token = environment.get("HOLDFAST_TOKEN", "").strip()
+    file = os.path.expanduser(environment.get("HOLDFAST_TOKEN_FILE", "")) or kept_file
+    if not token and file:
+        try:
+            token = read_ours(file, TOKEN_BYTES_MAX, root_shares=True).decode("ascii", "replace").strip()
+        except OSError as error:
+            raise RefusedError(f"the token file {file} cannot be read: {error.strerror}") from None
+        except NotOursError as error:
+            raise RefusedError(f"the token file {error}") from None
+    if not token:
+        raise RefusedError("there is no access token; set HOLDFAST_TOKEN_FILE, or `token_file` in client.toml")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise RefusedError("what is given as the access token is none: it has blanks or other characters in it")
+    return token
+
+
+def quoted(name: str) -> str:
+    """Write a name as one segment of a path (N2). A character that is half of one is refused by the server."""
+    safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+    found = []
+    for byte in name.encode("utf-8", "replace"):
+        char = chr(byte)
+        found.append(char if char in safe else f"%{_HEX[byte >> 4]}{_HEX[byte & 15]}")
+    return "".join(found)

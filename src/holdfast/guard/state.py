@@ -1,0 +1,244 @@
+"""What the guard keeps on this machine, below `$XDG_STATE_HOME/holdfast/guard`, for its user alone.
+
+```text
+owners/SESSION/AGENT/   one owner: an agent, or a subagent of it (`main` is the agent itself)
+    lock                locked by whoever changes something here, for a moment
+    session             the Holdfast session: its id, its secret, where the server is, the host's process
+    keeper              locked by the keeper for as long as it lives: so a dead one is known at once, however it died
+    asked               jobs that a person was asked about and has not yet been seen to agree to
+rules/                  rule files that were parsed
+log                     what passed although the server was away, and what keepers saw; at most two files of 256 KiB
+```
+
+An owner's folder is removed when its session ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from holdfast.guard import clock
+from holdfast.privatefiles import NotOursError, check_folder, read_ours
+
+OWNERS, RULES, LOG = "owners", "rules", "log"
+MAIN = "main"
+FILE_BYTES_MAX = 64 * 1024
+LOG_BYTES_MAX = 256 * 1024
+LOCK_SECONDS_MAX = 20.0
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_PLAIN_CHARS_MAX = 48
+
+
+class StateError(Exception):
+    """The guard cannot keep what it must know. The text says why and what to do."""
+
+
+def base_of(environment: Mapping[str, str]) -> str:
+    """Return the guard's folder."""
+    home = environment.get("XDG_STATE_HOME", "")
+    if not home.startswith("/"):
+        home = (environment.get("HOME") or os.path.expanduser("~")) + "/.local/state"
+    return home + "/holdfast/guard"
+
+
+class Owner:
+    """Who acts: an agent of a host, or a subagent of it."""
+
+    __slots__ = ("agent", "folder", "host", "name", "session")
+
+    def __init__(self, base: str, host: str, session: str, agent: str = "") -> None:
+        self.host, self.session, self.agent = host, session, agent
+        of_session, of_agent = plain_id(session), plain_id(agent) if agent else ""
+        self.folder = f"{base}/{OWNERS}/{host}-{of_session}/{of_agent or MAIN}"
+        self.name = f"{host}:{of_session}" + (f"/{of_agent}" if of_agent else "")
+        """In whose name jobs are claimed, for people."""
+
+
+def plain_id(text: str) -> str:
+    """Return an id that is safe as the name of a file; one that is not is told by its digest."""
+    if 0 < len(text) <= _PLAIN_CHARS_MAX and set(text) <= _PLAIN and text[0] != "." and text != MAIN:
+        return text
+    from hashlib import sha256
+
+    return "x" + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+class Session:
+    """The Holdfast session of an owner, as its file says."""
+
+    __slots__ = ("ca_file", "from_config", "from_url", "host", "id", "owner", "secret", "ttl_seconds", "urls")
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        """Take the fields of the file. Raises `KeyError`, `TypeError` or `ValueError` for others."""
+        self.id, self.secret, self.owner = (str(fields[name]) for name in ("id", "secret", "owner"))
+        self.urls, self.ca_file = str(fields["urls"]), str(fields["ca_file"])
+        self.from_url, self.from_config = str(fields["from_url"]), str(fields["from_config"])
+        """By which variable and by which `client.toml` the server was found: if these change, it is looked for anew."""
+        self.ttl_seconds = float(str(fields["ttl_seconds"]))
+        self.host = str(fields["host"])
+        """The mark of the host's process: see `processes`."""
+
+    def fields(self) -> dict[str, object]:
+        """Return what the file says."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def read_session(folder: str) -> Session | None:
+    """Return an owner's session; None if there is none, or it cannot be used."""
+    try:
+        return Session(json.loads(read_ours(folder + "/session", FILE_BYTES_MAX)))
+    except (OSError, ValueError, KeyError, TypeError, NotOursError, RecursionError):
+        return None
+
+
+def write_private(file: str, content: Mapping[str, object]) -> None:
+    """Write a file of an owner as a whole. Raises `StateError`."""
+    from pathlib import Path
+
+    from holdfast.privatefiles import replace
+
+    try:
+        replace(Path(file), json.dumps(content).encode())
+    except OSError as error:
+        raise _cannot(file, error) from None
+
+
+def make_folder(base: str, folder: str) -> None:
+    """Make an owner's folder, for this user alone. Raises `StateError`."""
+    try:
+        make_private(folder)
+        for each in (base, f"{base}/{OWNERS}", os.path.dirname(folder), folder):
+            check_folder(each)
+    except NotOursError as error:
+        raise StateError(f"the guard's folder cannot be used: {error}") from None
+    except OSError as error:
+        raise _cannot(folder, error) from None
+
+
+def make_private(folder: str) -> None:
+    """Make a folder and those above it that are missing, for this user alone."""
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for each in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(each, 0o700)
+
+
+def remove_folder(folder: str) -> None:
+    """Remove an owner's folder; whoever calls has its lock."""
+    for name in ("session", "asked", "keeper", "lock"):
+        with suppress(OSError):
+            os.unlink(f"{folder}/{name}")
+    for each in (folder, os.path.dirname(folder)):
+        with suppress(OSError):
+            os.rmdir(each)
+
+
+@contextmanager
+def locked(base: str, folder: str) -> Iterator[None]:
+    """Be the only one who changes something of an owner. Raises `StateError` if another does not end."""
+    deadline = clock.now() + LOCK_SECONDS_MAX
+    while True:
+        descriptor = _open_lock(base, folder)
+        try:
+            _lock_until(descriptor, deadline, folder)
+            # The folder may have been removed, and made anew, while this one waited for the old lock.
+            if is_same(descriptor, folder + "/lock"):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _open_lock(base: str, folder: str) -> int:
+    for _ in range(100):
+        make_folder(base, folder)
+        with suppress(FileNotFoundError):
+            return os.open(folder + "/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    raise StateError(f"{folder} is removed again and again; look whether something cleans it up")
+
+
+def _lock_until(descriptor: int, deadline: float, folder: str) -> None:
+    import time
+
+    while not try_lock(descriptor):
+        if clock.now() > deadline:
+            raise StateError(f"{folder}/lock has been held for too long; look who holds it: fuser -v {folder}/lock")
+        time.sleep(0.01)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file, unless another has locked it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def is_same(descriptor: int, path: str) -> bool:
+    """Tell whether an open file is still the one that has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
+
+
+def keeper_lives(folder: str) -> bool:
+    """Tell whether an owner's keeper lives: it has its file locked."""
+    try:
+        descriptor = os.open(folder + "/keeper", os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return not try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_asked(folder: str) -> dict[str, str]:
+    """Return the jobs that a person was asked about, each with the call that it was asked for."""
+    try:
+        found = json.loads(read_ours(folder + "/asked", FILE_BYTES_MAX))
+    except (OSError, ValueError, NotOursError, RecursionError):
+        return {}
+    return {str(job): str(call) for job, call in found.items()} if isinstance(found, dict) else {}
+
+
+def owner_folders(base: str) -> list[str]:
+    """Return the folders of all owners."""
+    found = []
+    with suppress(OSError):
+        for session in sorted(os.listdir(f"{base}/{OWNERS}")):
+            with suppress(OSError):
+                found += [
+                    f"{base}/{OWNERS}/{session}/{agent}" for agent in sorted(os.listdir(f"{base}/{OWNERS}/{session}"))
+                ]
+    return found
+
+
+def log(base: str, text: str) -> None:
+    """Write a line to the log; the older half is dropped when it grows too long. It never stops anybody."""
+    from holdfast.harmless import plain
+
+    file = f"{base}/{LOG}"
+    with suppress(OSError):
+        make_private(base)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        try:
+            if os.fstat(descriptor).st_size > LOG_BYTES_MAX:
+                os.replace(file, file + ".1")
+            os.write(descriptor, f"{clock.written()} {plain(text)}\n".encode("utf-8", "backslashreplace"))
+        finally:
+            os.close(descriptor)
+
+
+def _cannot(place: str, error: OSError) -> StateError:
+    why = error.strerror or str(error)
+    return StateError(f"{place} cannot be written: {why}; let XDG_STATE_HOME name a folder that can")

@@ -1,0 +1,114 @@
+"""What the guard says: to an agent, which must know what to do instead, and to people.
+
+Names and notes were written by others. They are escaped, cut and put in quotes, so that they read as what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.guard.claims import Had, Held
+from holdfast.harmless import plain
+
+TEXT_CHARS_MAX = 400
+_MINUTE_SECONDS = 60
+
+
+def shown(text: object) -> str:
+    """Show a text of another: on one line, nothing in it acts, and not too long."""
+    found = plain(str(text))
+    return found if len(found) <= TEXT_CHARS_MAX else found[:TEXT_CHARS_MAX] + "…"
+
+
+def span(milliseconds: object) -> str:
+    """Say how long a time is."""
+    if not isinstance(milliseconds, int):
+        return "an unknown time"
+    seconds = max(milliseconds // 1_000, 0)
+    return (
+        f"{seconds} s"
+        if seconds < _MINUTE_SECONDS
+        else f"{seconds // _MINUTE_SECONDS} min {seconds % _MINUTE_SECONDS} s"
+    )
+
+
+def held(found: Held, what: str) -> str:
+    """Refuse because another has the job."""
+    job, fields = shown(found.job), found.fields
+    if fields.get("status") == "done":
+        return (
+            f"{shown(what)} belongs to the job {job}, which is done: by {shown(fields.get('owner'))}, result:"
+            f" {quoted(fields.get('result'))}. Do not do it again. If it must be: `holdfast reopen {job}`."
+        )
+    if fields.get("status") == "delayed":
+        return (
+            f"{shown(what)} belongs to the job {job}, which is closed for another {span(fields.get('retry_after_ms'))}"
+            " after its last owner. Wait for so long and try again, or work on something else."
+        )
+    owner = shown(fields.get("owner") or fields.get("shown_as") or "one that gave no name")
+    note = f"; its note: {quoted(fields.get('note'))}" if fields.get("note") else ""
+    return (
+        f"{shown(what)} belongs to the job {job}, which another has: owner {owner}, since"
+        f" {shown(fields.get('claimed_at'))}, {span(fields.get('expires_in_ms'))} left unless it is renewed{note}. Do"
+        f" not change it in another way. Instead: work on something that another job covers, or wait and try again;"
+        f" `holdfast why {job}` says who has it and who waits."
+    )
+
+
+def quoted(text: object) -> str:
+    """Show what another wrote, as a quotation."""
+    return f'"{shown(text)}"' if text else "none"
+
+
+def taken_over(had: Had) -> str:
+    """Tell a new owner of the one before it; "" if there is nothing to tell."""
+    previous = had.previous
+    if not had.is_fresh or not previous.get("note"):
+        return ""
+    return (
+        f"You have the job {shown(had.job)} now. Its last owner, {shown(previous.get('owner'))}"
+        f" ({shown(previous.get('ended'))}), left a note: {quoted(previous.get('note'))}"
+    )
+
+
+def away(what: str, job: str, reason: str) -> str:
+    """Refuse because nobody can tell who has the job."""
+    return (
+        f"{shown(what)} belongs to the job {shown(job)}, and the Holdfast server cannot be asked who has it:"
+        f" {shown(reason)}. Nothing that a rule names passes until it answers. Wait and try again, or work on something"
+        " that no rule names; `holdfast doctor` looks for the reason."
+    )
+
+
+def let_pass(whats: Mapping[str, str], reason: str) -> str:
+    """Say that something passed without a claim."""
+    jobs = ", ".join(f"{shown(job)} ({shown(what)})" for job, what in whats.items())
+    return (
+        f"passed WITHOUT a claim, because the Holdfast server cannot be asked and the rule says let-pass: {jobs}."
+        f" Another may be at work on it: {shown(reason)}"
+    )
+
+
+def cannot(what: str, job: str, reason: str) -> str:
+    """Refuse because the claim could not be made at all."""
+    return f"{shown(what)} belongs to the job {shown(job)}, which could not be claimed: {shown(reason)}"
+
+
+def unclear(what: str, reason: str) -> str:
+    """Refuse because it cannot be told what a command would do."""
+    return f"{shown(what)}: {shown(reason)}"
+
+
+def asks(jobs: Mapping[str, str]) -> str:
+    """Ask a person."""
+    names = ", ".join(f"{shown(job)} for {shown(what)}" for job, what in jobs.items())
+    return f"this claims {names}: until the session ends nobody else gets it"
+
+
+def asks_elsewhere(jobs: Mapping[str, str], host: str) -> str:
+    """Tell an agent to ask a person, where its host has no question for that."""
+    agree = "; ".join(f"holdfast guard agree {shown(job)}" for job in jobs)
+    return (
+        f"{asks(jobs)}, and a person must agree first, which {host} cannot ask from a hook. The job is kept for you"
+        f" meanwhile. Ask the person you work for to run: {agree}. Then try again."
+    )

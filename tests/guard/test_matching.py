@@ -1,0 +1,195 @@
+"""Paths and rules: a path is resolved before it is matched, and only the text that was parsed is used."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.guard import branches, globs
+from holdfast.guard.checking import Matcher
+from tests.guard.conftest import RULES
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with rules."""
+    top = tmp_path / "repo"
+    (top / "src" / "auth").mkdir(parents=True)
+    (top / "src" / "auth" / "login.py").write_text("a")
+    (top / ".git").mkdir()
+    (top / ".git" / "HEAD").write_text("ref: refs/heads/topic/x\n")
+    (top / "holdfast-guard.toml").write_text(RULES)
+    return top
+
+
+def jobs(repository: Path, path: str | Path, cwd: Path | None = None, *, is_below: bool = False) -> list[str]:
+    """The jobs that writing a path needs."""
+    found = Matcher(str(repository.parent / "state")).of_path(str(path), str(cwd or repository), is_below=is_below)
+    return sorted({want.job for want in found})
+
+
+def jobs_of_line(repository: Path, line: str, cwd: Path | None = None) -> list[str]:
+    """The jobs that a command line needs; a problem stands for itself."""
+    found = Matcher(str(repository.parent / "state")).of_command_line(line, str(cwd or repository))
+    return sorted({want.problem or want.job for want in found})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "fits"),
+    [
+        ("src/auth/**", "src/auth/a/b.py", True),
+        ("src/auth/**", "src/auth", True),
+        ("src/auth/**", "src/authority/a", False),
+        ("src/auth/", "src/auth/a/b", True),
+        ("src/*/a.py", "src/x/a.py", True),
+        ("src/*/a.py", "src/x/y/a.py", False),
+        ("**/*.sql", "a.sql", True),
+        ("**/*.sql", "x/y/a.sql", True),
+        ("*.sql", "x/a.sql", False),
+        ("a/**/b/**/c", "a/x/b/b/y/c", True),
+        ("a/**/b/**/c", "a/x/y/c", False),
+        ("**", "anything/at/all", True),
+        ("app/[id]/page.tsx", "app/[id]/page.tsx", True),
+        ("app/[id]/page.tsx", "app/i/page.tsx", False),
+        ("a?c*", "abcd", True),
+        ("a?c", "ac", False),
+        ("/README.md", "README.md", True),
+    ],
+)
+def test_patterns(pattern: str, path: str, fits: bool) -> None:
+    """`*` and `?` stay within a folder, `**` does not, and nothing else is special."""
+    assert globs.path_fits(globs.pieces_of(pattern), path.split("/")) is fits
+
+
+def test_a_pattern_takes_no_time_without_an_end() -> None:
+    """Stars upon stars are matched in a bounded number of steps."""
+    assert not globs.fits("*a" * 30 + "b", "a" * 5_000)
+    assert not globs.path_fits(["**", "a"] * 30 + ["b"], ["a"] * 2_000)
+
+
+def test_paths_are_resolved_first(repository: Path) -> None:
+    """Links, `..`, relative paths and new files come to the same place; a link of a folder too."""
+    auth = ["area:auth"]
+    assert jobs(repository, "src/auth/login.py") == auth
+    assert jobs(repository, repository / "docs/../src/auth/new/deep.py") == auth
+    assert jobs(repository, "../auth/x", repository / "src" / "billing") == auth
+    (repository / "docs").mkdir()
+    (repository / "docs" / "link.py").symlink_to("../src/auth/login.py")
+    (repository / "docs" / "folder").symlink_to("../src")
+    assert jobs(repository, "docs/link.py") == auth
+    assert jobs(repository, "docs/folder/auth/new.py") == auth
+    assert jobs(repository, "docs/folder/../README.md") == [], "`..` behind a link leads to where the link leads"
+    (repository.parent / "way").symlink_to(repository)
+    assert jobs(repository, repository.parent / "way" / "src" / "auth" / "x") == auth
+    (repository / "docs" / "dangling").symlink_to("../src/auth/not-there")
+    assert jobs(repository, "docs/dangling") == auth
+
+
+def test_a_link_out_of_an_area_belongs_to_it(repository: Path) -> None:
+    """Who removes a link in an area changes the area, wherever the link leads."""
+    (repository / "src" / "auth" / "out").symlink_to("/tmp")
+    assert jobs(repository, "src/auth/out") == ["area:auth"]
+
+
+def test_outside_of_the_repository_nothing_holds(repository: Path) -> None:
+    """A file elsewhere is under no rule, and another repository has its own."""
+    assert jobs(repository, "/tmp/x.sql") == []
+    assert jobs(repository, "../x.sql") == []
+    other = repository.parent / "other"
+    other.mkdir()
+    (other / "holdfast-guard.toml").write_text('[[rule]]\npaths = "**"\njob = "other:all"\n')
+    assert jobs(repository, other / "x") == ["other:all"], "also for an agent that works elsewhere"
+
+
+def test_no_file_inside_switches_off_one_outside(repository: Path) -> None:
+    """Rule files of all folders above count."""
+    (repository / "src" / "auth" / "holdfast-guard.toml").write_text('[[rule]]\npaths = "x"\njob = "x:y"\n')
+    assert jobs(repository, "src/auth/login.py") == ["area:auth"]
+    assert jobs(repository, "src/auth/x") == ["area:auth", "x:y"]
+
+
+def test_a_folder_that_everybody_may_write_to_has_no_say(repository: Path) -> None:
+    """A rule file in a place as /tmp could be anybody's: it is not read, and not even its errors count."""
+    (repository.parent / "holdfast-guard.toml").write_text("broken")
+    repository.parent.chmod(0o1777)
+    assert jobs(repository, "README.md") == []
+
+
+def test_case_is_ignored_where_the_file_system_ignores_it(repository: Path) -> None:
+    """The rule file that is also there in capitals shows such a file system; a second name shows it here.
+
+    The form of accents is then ignored too.
+    """
+    assert jobs(repository, "SRC/Auth/login.py") == []
+    os.link(repository / "holdfast-guard.toml", repository / "HOLDFAST-GUARD.TOML")
+    assert jobs(repository, "SRC/Auth/new.py") == ["area:auth"]
+    (repository / "holdfast-guard.toml").write_text('[[rule]]\npaths = "caf\u00e9/**"\njob = "a:b"\n')
+    assert jobs(repository, "Cafe\u0301/x") == ["a:b"]
+
+
+def test_folders_and_patterns_of_commands(repository: Path) -> None:
+    """Removing a folder touches all below it; a pattern touches the folder that it is in."""
+    (repository / "src" / "billing").mkdir()
+    both = ["area:auth", "area:billing"]
+    assert jobs_of_line(repository, "rm -rf src/auth") == both, "there may be SQL below"
+    assert jobs_of_line(repository, "rm -rf src") == both
+    assert jobs_of_line(repository, "rm src/auth/*.py") == both
+    assert jobs_of_line(repository, "mv src/auth/login.py docs.py") == ["area:auth"]
+    assert jobs_of_line(repository, "cp a.sql src/auth") == both
+    assert jobs_of_line(repository, "cp a.py src/auth") == ["area:auth"]
+    assert jobs_of_line(repository, "cp a.py src") == []
+    assert jobs_of_line(repository, "cd src && echo x > auth/y") == ["area:auth"]
+    assert jobs_of_line(repository, "echo x > README.md") == []
+
+
+def test_pushes(repository: Path) -> None:
+    """The job of a push is named after its branches; where they cannot be told it is refused, not let through."""
+    assert jobs_of_line(repository, "git push") == ["push-topic/x"]
+    assert jobs_of_line(repository, "cd /; git -C " + str(repository) + " push origin a b") == ["push-a", "push-b"]
+    for line in ("git push --all", "git push origin $BRANCH", "git push origin 'unclosed"):
+        (problem,) = jobs_of_line(repository, line)
+        assert "cannot be" in problem
+    assert jobs_of_line(repository, "echo 'unclosed") == [], "what no rule could mean is not held up"
+    assert jobs_of_line(repository, "git push", repository.parent) == [], "another place, other rules"
+
+
+def test_the_branch_of_a_worktree(repository: Path) -> None:
+    """A linked worktree has its own branch."""
+    linked, place = repository.parent / "linked", repository / ".git" / "worktrees" / "linked"
+    linked.mkdir()
+    place.mkdir(parents=True)
+    (linked / ".git").write_text(f"gitdir: {place}\n")
+    (place / "HEAD").write_text("ref: refs/heads/other\n")
+    assert branches.current(str(linked)) == "other" and branches.current("/") == ""
+
+
+def test_kept_rules_are_used_for_their_own_text_only(repository: Path) -> None:
+    """What was parsed is kept, and another text is parsed again; what is kept and is not ours is not believed."""
+    file, state = repository / "holdfast-guard.toml", repository.parent / "state"
+    assert jobs(repository, "src/auth/x") == ["area:auth"]
+    (kept,) = (state / "rules").glob("*.json")
+    assert kept.stat().st_mode & 0o077 == 0 and json.loads(kept.read_text())["text"] == RULES
+    planted = kept.read_text().replace("area:auth", "area:kept")
+    kept.write_text(planted.replace(RULES, RULES))
+    assert jobs(repository, "src/auth/x") == ["area:auth"], "the text differs now"
+    said = json.loads(kept.read_text())
+    said["table"]["rules"][0]["job"] = "area:kept"
+    kept.write_text(json.dumps(said))
+    assert jobs(repository, "src/auth/x") == ["area:kept"], "so it is what was kept that is used"
+    kept.chmod(0o666)
+    assert jobs(repository, "src/auth/x") == ["area:auth"], "others could have written that"
+    file.write_text(RULES.replace("area:auth", "area:other"))
+    assert jobs(repository, "src/auth/x") == ["area:other"]
+
+
+def test_what_is_kept_of_rules_has_a_bound(tmp_path: Path) -> None:
+    """A hundred rule files leave at most 64 behind."""
+    for number in range(100):
+        top = tmp_path / str(number)
+        top.mkdir()
+        (top / "holdfast-guard.toml").write_text("")
+        assert jobs(top, "x") == []
+    assert 0 < len(list((tmp_path / "state" / "rules").iterdir())) <= 64

@@ -1,0 +1,185 @@
+"""Command lines, taken apart as a shell would: which commands run where, and which files they are seen to write."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.guard import branches, shell, touching
+from tests.guard.conftest import RULES
+
+TOP = "/repo"
+
+
+def programs(line: str) -> list[str]:
+    """Every command of a line, its folder first if it is not the top."""
+    found = []
+    for command in shell.commands_of(line, TOP):
+        place = os.path.normpath(command.cwd)
+        found.append(("" if place == TOP else f"{place}: ") + " ".join(command.texts))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("git push", ["git push"]),
+        ("git  push   origin 'my branch'", ["git push origin my branch"]),
+        ("cd app && git push", ["cd app", "/repo/app: git push"]),
+        ("(cd app; git push); git push", ["cd app", "/repo/app: git push", "git push"]),
+        ("cd /a/b; cd ..; make", ["cd /a/b", "/a/b: cd ..", "/a: make"]),
+        ("A=1 B='x y' git push", ["git push"]),
+        ("a | b |& c || d & e", ["a", "b", "c", "d", "e"]),
+        ("echo done # git push", ["echo done"]),
+        ("echo 'git push; rm x'", ["echo git push; rm x"]),
+        ('echo "$(git push)"', ["git push", "echo "]),
+        ("echo `git push`", ["git push", "echo "]),
+        ("x=$(git push origin main)", ["git push origin main"]),
+        ('sh -c "git push"', ["sh -c git push", "git push"]),
+        ("bash -lc 'cd app && git push'", ["bash -lc cd app && git push", "cd app", "/repo/app: git push"]),
+        ("eval git push", ["eval git push", "git push"]),
+        ("sudo -u ana env -i A=b timeout 5 nice -n 3 git push", ["git push"]),
+        ("env -C app git push", ["/repo/app: git push"]),
+        ("xargs -n 1 rm", ["rm"]),
+        ("find . -name x -exec rm {} \\;", ["find . -name x -exec rm {} ;", "rm {}"]),
+        ("if git push; then echo a; else echo b; fi", ["git push", "echo a", "echo b"]),
+        ("for x in a b; do git push; done", ["for x in a b", "git push"]),
+        ("while ! git push; do :; done", ["git push", ":"]),
+        ("{ git push; }", ["git push"]),
+        ("f() { git push; }; f", ["git push", "f"]),
+        ("git \\\n  push", ["git push"]),
+        ("git push 2>&1 >/dev/null", ["git push"]),
+        ("cat <<EOF\ngit push\nEOF\nls", ["cat", "ls"]),
+        ("cat <<EOF\n$(git push)\nEOF", ["cat", "git push"]),
+        ("cat <<'EOF'\n$(git push)\nEOF", ["cat"]),
+        ("diff <(git push) b", ["git push", "diff b"]),
+        ("echo $((1 + 2)) ${x:-$(git push)}", ["git push", "echo  "]),
+        ("case x in a) git push;; esac", ["git push", "esac"]),
+        ("a=(1 2); git push", ["1 2", "git push"]),
+        ("", []),
+    ],
+)
+def test_commands(line: str, expected: list[str]) -> None:
+    """Every command of the line is found, in its folder."""
+    assert programs(line) == expected
+
+
+@pytest.mark.parametrize("line", ["echo 'a", 'echo "a', "echo $(a", "echo `a", "a >", "(a", "echo ${a", "(" * 100])
+def test_what_cannot_be_read_is_said(line: str) -> None:
+    """A line without an end, or nested beyond reason, is unclear and not half understood."""
+    with pytest.raises(shell.UnclearError):
+        shell.commands_of(line, TOP)
+
+
+def test_long_lines_are_read_in_time() -> None:
+    """The work grows with the line and not faster, and too many commands are unclear."""
+    assert len(shell.commands_of("true; " * 1_900, TOP)) == 1_900
+    assert len(shell.commands_of("echo " + "x" * 1_000_000 + " " + "'y' " * 10_000, TOP)[0].words) == 10_002
+    with pytest.raises(shell.UnclearError):
+        shell.commands_of("true; " * 3_000, TOP)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("echo a > x", ["x"]),
+        ("echo a >> x 2>y", ["x", "y"]),
+        ("a &> x", ["x"]),
+        ("a >| x", ["x"]),
+        ("a < x", []),
+        ("echo a | tee -a x y", ["x", "y"]),
+        ("sed -i s/a/b/ x y", ["x", "y"]),
+        ("sed -i.bak -e s/a/b/ x", ["x"]),
+        ("sed -Ei s/a/b/ x", ["x"]),
+        ("sed s/a/b/ x", []),
+        ("perl -pi -e s/a/b/ x", ["x"]),
+        ("mv a b", ["a", "b"]),
+        ("cp -r a b", ["b"]),
+        ("cp a b c folder", ["folder/a", "folder/b", "folder/c"]),
+        ("cp -t folder a", ["folder/a"]),
+        ("cp * folder", ["folder*"]),
+        ("mv a folder", ["a", "folder/a"]),
+        ("rm -rf a b", ["a", "b"]),
+        ("rm -- -x", ["-x"]),
+        ("rm folder", ["folder*"]),
+        ("rm src/*.py", ["src/*"]),
+        ("rm src/auth/{a,b}", ["src/auth/*"]),
+        ("rm *", [".*"]),
+        ('rm "$x"', []),
+        ('rm "src/$x"', ["src/*"]),
+        ("touch a; truncate -s 0 b; unlink c", ["a", "b", "c"]),
+        ("dd if=a of=b", ["b"]),
+        ("install -m 755 a b; ln -s a c", ["b", "c"]),
+        ("git mv a b; git rm c; git checkout -- d; git restore e; git checkout f", ["a", "b", "c", "d", "e"]),
+        ("git -C folder rm c", ["folder: c"]),
+        ("cd folder && rm a", ["folder: a"]),
+        ("sh -c 'rm a'", ["a"]),
+        ("cat a; grep x b; python write.py", []),
+    ],
+)
+def test_targets(line: str, expected: list[str], tmp_path: Path) -> None:
+    """What a line is seen to write; with `*` all below it too."""
+    (tmp_path / "folder").mkdir()
+    found = []
+    for command in shell.commands_of(line, str(tmp_path)):
+        for target in touching.targets_of(command):
+            place = os.path.relpath(target.cwd, tmp_path)
+            found.append(f"{'' if place == '.' else place + ': '}{target.text}{'*' * target.is_below}")
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "line", "fits"),
+    [
+        ("git push", "git push", True),
+        ("git push", "/usr/bin/git -C x -c a=b --no-pager push origin main", True),
+        ("git push", "git commit -m push", False),
+        ("git push", "git stash push", False),
+        ("git push", "git log push", False),
+        ("kubectl apply", "kubectl -n prod apply -f x", True),
+        ("kubectl apply", "kubectl --namespace=prod apply", True),
+        ("kubectl apply", "kubectl get apply", False),
+        ("npm publish", "npm publish --tag next", True),
+        ("npm publish", "npm run publish", False),
+        ("git push --force", "git push origin --force", True),
+        ("git push --force", "git push origin", False),
+        ("make deploy-*", "make deploy-prod", True),
+        ("terraform", "terraform plan", True),
+    ],
+)
+def test_commands_that_a_rule_names(rule: str, line: str, fits: bool) -> None:
+    """Options may stand in between; another word in the place of a subcommand is another command."""
+    (words,), (command,) = ([each.texts for each in shell.commands_of(rule, TOP)], shell.commands_of(line, TOP))
+    assert touching.command_fits(words, command) is fits
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", ["main"]),
+        ("origin", ["main"]),
+        ("-u origin topic", ["topic"]),
+        ("origin a b:c +d:refs/heads/e", ["a", "c", "e"]),
+        ("origin HEAD", ["main"]),
+        ("origin HEAD:release", ["release"]),
+        ("origin :old", ["old"]),
+        ("origin --delete old", ["old"]),
+        ("-o ci.skip origin a", ["a"]),
+        ("origin tag v1", ["refs/tags/v1"]),
+        ("--all origin", None),
+        ("--mirror", None),
+        ("origin refs/heads/*:refs/heads/*", None),
+        ("origin :", None),
+    ],
+)
+def test_pushed_branches(words: str, expected: list[str] | None) -> None:
+    """The branches that change there; None where they cannot be told."""
+    assert branches.pushed(words.split(), "main") == expected
+
+
+def test_nothing_to_push_without_a_branch() -> None:
+    """On no branch, a push that names none cannot be told."""
+    assert branches.pushed([], "") is None and branches.pushed(["origin", "HEAD"], "") is None
+    assert "git push" in RULES
