@@ -70,6 +70,8 @@ DARK = {
     "cyan": "#6fd6e0",
 }
 ESCAPE = re.compile(r"\x1b\[([\d;]*)m")
+WORDS = re.compile(r"\S+(?: \S+)*")
+"""What stands together. Wider gaps are columns, and what is behind one begins at its own place."""
 
 
 @dataclass(frozen=True)
@@ -140,16 +142,15 @@ def _runs(line: str) -> Iterator[Run]:
         if part % 2:
             names = tuple(NAMES[code] for code in text.split(";") if code not in {"", "0"})
         else:
-            before = len(text) - len(text.lstrip())
-            if text.strip():
-                yield Run(column + before, text.strip(), names)
+            for words in WORDS.finditer(text):
+                yield Run(column + words.start(), words[0], names)
             column += len(text)
             if column > COLUMNS:
                 raise ValueError(f"longer than {COLUMNS} columns: {line!r}")
 
 
 def draw(lines: Sequence[Line]) -> str:
-    """Draw a recording."""
+    """Draw a recording. What has a colour of its own beside its class is for programs that know no variables of CSS."""
     seconds = lines[-1].at + LAST_SECONDS
     shown = "".join(_text(number, line) for number, line in enumerate(lines))
     last = max(0, len(lines) - ROWS) * LINE
@@ -170,14 +171,16 @@ def draw(lines: Sequence[Line]) -> str:
         f"@keyframes scroll{{0%{{transform:none}}{scrolls}}}\n"
         f"@keyframes cover{{0%{{transform:none}}{covers}}}\n"
         "</style>\n"
-        f'<rect class="ground frame" width="{WIDTH}" height="{HEIGHT}" rx="8"/>\n'
+        f'<rect class="ground" fill="{LIGHT["ground"]}" width="{WIDTH}" height="{HEIGHT}" rx="8"/>\n'
         f'<clipPath id="screen"><rect width="{WIDTH}" height="{ROWS * LINE}"/></clipPath>\n'
         f'<g transform="translate(0 {BAR})" clip-path="url(#screen)">'
         f'<g class="lines" transform="translate(0 {-last})">\n{shown}'
-        f'<rect class="cover ground" width="{WIDTH}" height="{ROWS * LINE}"'
+        f'<rect class="cover ground" fill="{LIGHT["ground"]}" width="{WIDTH}" height="{ROWS * LINE}"'
         f' transform="translate(0 {len(lines) * LINE})"/>\n</g></g>\n'
-        f'<path class="bar" d="M0 {BAR - 6}V8a8 8 0 0 1 8-8H{WIDTH - 8}a8 8 0 0 1 8 8v{BAR - 14}z"/>'
-        f'<text x="{MARGIN}" y="16" class="bold">$ {TITLE}</text>\n</svg>\n'
+        f'<path class="bar" fill="{LIGHT["bar"]}"'
+        f' d="M0 {BAR - 6}V8a8 8 0 0 1 8-8H{WIDTH - 8}a8 8 0 0 1 8 8v{BAR - 14}z"/>'
+        f'<text x="{MARGIN}" y="16" class="bold">$ {TITLE}</text>\n'
+        f'<rect class="frame" fill="none" width="{WIDTH}" height="{HEIGHT}" rx="8"/>\n</svg>\n'
     )
 
 

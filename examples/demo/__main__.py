@@ -23,7 +23,8 @@ from pathlib import Path
 
 from examples.demo.backlog import AGENTS, ISSUES
 from examples.demo.chapters import Chapters
-from examples.demo.crew import Crew, FailedError, StoppedError
+from examples.demo.crew import Crew
+from examples.demo.errors import FailedError, StoppedError
 from examples.demo.proof import judge
 from examples.demo.story import Story
 from examples.demo.world import World
@@ -45,31 +46,36 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="as fast as it can, for tests")
     parser.add_argument("--evidence", metavar="FILE", type=Path, help="keep what the proof is made of, as JSON")
     arguments = parser.parse_args()
+    if arguments.evidence and not arguments.evidence.parent.is_dir():
+        parser.error(f"{arguments.evidence} cannot be written: there is no such folder")
     story = Story(sys.stdout, 0 if arguments.fast else GAP_SECONDS)
+    crew = Crew(until=time.monotonic() + SECONDS_MAX)
+    for number in STOPS:
+        # Nothing of ours is interrupted in the middle: the story ends where it next waits for a report.
+        signal.signal(number, lambda *_: crew.stop_soon())
     try:
         with ExitStack() as stack:
-            return run(arguments, story, stack)
+            stack.callback(crew.close)
+            return run(arguments, crew, story, stack)
     except StoppedError:
-        print("\nStopped. Nothing is left behind.", flush=True)
-        return INTERRUPTED
+        pass
     except (FailedError, HoldfastError) as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
+        # Ctrl-C in a terminal also reaches a command that we run, and so it fails.
+        if not crew.is_stopping:
+            print(f"demo: {error}", file=sys.stderr)
+            return 1
     except BrokenPipeError:
         # Nobody reads any more; Python would complain of it once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    print("\nStopped. Nothing is left behind.", flush=True)
+    return INTERRUPTED
 
 
-def run(arguments: argparse.Namespace, story: Story, stack: ExitStack) -> int:
+def run(arguments: argparse.Namespace, crew: Crew, story: Story, stack: ExitStack) -> int:
     """Tell the whole story; 1 if it did not end as promised."""
     pace_seconds = FAST_PACE_SECONDS if arguments.fast else PACE_SECONDS
     ttl_seconds = FAST_DIES_AFTER_SECONDS if arguments.fast else DIES_AFTER_SECONDS
-    crew = Crew(until=time.monotonic() + SECONDS_MAX)
-    stack.callback(crew.close)
-    for number in STOPS:
-        # Nothing is interrupted in the middle: the story ends where it next waits for a report.
-        signal.signal(number, lambda *_: crew.stop_soon())
     story.title(f"Holdfast: {len(AGENTS)} agents, {len(ISSUES)} issues, one server", "Starting …")
     world = World(stack)
     stack.callback(crew.end)

@@ -14,14 +14,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import holdfast
-from examples.demo.backlog import ISSUES, Issue
+from examples.demo import repository
+from examples.demo.backlog import ISSUES, PUSH, Issue
 from examples.demo.ledger import Ledger, Write
 from examples.demo.reports import Report
+from examples.demo.repository import Repository
 
 TTL_SECONDS = 20
 """Of everything but the job whose agent is killed: longer than any pause of a busy machine."""
@@ -30,6 +33,7 @@ LONG_SECONDS = 40.0
 """How long somebody who is stuck would stay so, if nobody stopped it."""
 LOOK_SECONDS = 0.02
 REMEMBER_SECONDS = 3_600
+PUSHES_MAX = 5
 
 
 class Agent:
@@ -41,6 +45,7 @@ class Agent:
         self.short_ttl_seconds = short_ttl_seconds
         self.client = holdfast.Holdfast(owner=name)
         self.ledger = Ledger(folder / "ledger.sqlite3")
+        self.repository = Repository(folder)
 
     def say(self, kind: str, text: str, job: str = "") -> None:
         """Report in one write, which a pipe that all agents share takes whole."""
@@ -57,7 +62,9 @@ class Agent:
             self.say("refused", f"{held.job_id} is with {held.shown_as}: taking another one", held.job_id)
         except holdfast.JobDone as done:
             self.say("refused", f"{done.job_id} is done, by {done.shown_as}: taking another one", done.job_id)
-        self.backlog(jobs[1:])
+        except holdfast.LeaseLost as lost:
+            self.say("lost", f"stopping: {lost}", lost.job_id)
+        self.backlog(jobs)
 
     def backlog(self, jobs: Sequence[str]) -> None:
         """Take whatever is free until nothing is."""
@@ -110,9 +117,8 @@ class Agent:
                 told = place.position
                 self.say("waits", f"place {told} in line for {job}, which {place.owner.shown_as} has", job)
 
-        return self.client.claim(
-            job, ttl=ttl_seconds, wait=WAIT_SECONDS, on_wait=tell, metadata={"pid": os.getpid(), "host": "demo"}
-        )
+        pid = {"pid": os.getpid()}
+        return self.client.claim(job, ttl=ttl_seconds, wait=WAIT_SECONDS, on_wait=tell, metadata=pid)
 
     def work(self, claim: holdfast.Claim) -> None:
         """Do one issue: read what the last one left, go on from there, write the result, say that it is done."""
@@ -126,6 +132,8 @@ class Agent:
                 is_stuck = steps is issue.first_try and step == steps[-1]
                 claim.lost.wait(LONG_SECONDS if is_stuck else self.pace_seconds)
                 claim.raise_if_lost()
+        if issue.is_pushed:
+            self.push(issue)
         self.ledger.write(Write(issue.job, claim.token, self.name, issue.result))
         claim.done(issue.result, remember=REMEMBER_SECONDS)
         self.say("done", f"{issue.job} is done: {issue.result}", issue.job)
@@ -146,9 +154,11 @@ class Agent:
             try:
                 for number, need in enumerate(issue.needs):
                     if number:
-                        self.meet(need)
+                        # Only when somebody has it: so that the two of a circle do meet, each time.
+                        self.until(partial(self.is_held, need))
                     self.say("asks", f"{issue.job} needs {need}")
-                    stack.enter_context(self.claim_in_line(need, TTL_SECONDS))
+                    held = stack.enter_context(self.claim_in_line(need, TTL_SECONDS))
+                    held.note(f"{issue.job}: {issue.title}")
                     self.say("got", f"{need} is mine", need)
             except holdfast.Deadlock as circle:
                 self.say("circle", f"refused at once, it would never end: {around(circle.cycle)}")
@@ -157,13 +167,37 @@ class Agent:
                 stack.enter_context(self.client.claim_all(issue.needs, ttl=TTL_SECONDS, wait=WAIT_SECONDS))
                 self.say("got", f"{' and '.join(issue.needs)} are mine")
             yield
+            if issue.is_awaited:
+                self.until(lambda: all(self.client.job(need).waiting for need in issue.needs))
             if issue.needs:
                 self.say("gives", f"giving {' and '.join(issue.needs)} back")
 
-    def meet(self, need: str) -> None:
-        """Ask for the second thing only when somebody has it: so that the two of a circle do meet, each time."""
+    def push(self, issue: Issue) -> None:
+        """Commit, and push until the guard lets it pass: its hook claims the job of the branch, if that is free."""
+        env = repository.environment({**os.environ, "HOLDFAST_OWNER": self.name})
+        checkout = self.repository.checkout(self.name, env)
+        repository.commit(checkout, issue.job, issue.title, env)
+        self.until(partial(self.is_held, PUSH))
+        for _ in range(PUSHES_MAX):
+            self.say("command", "git push origin main")
+            refusal = repository.push(checkout, env)
+            if refusal is None:
+                break
+            self.say("guard", refusal)
+            with self.claim_in_line(PUSH, TTL_SECONDS):
+                self.say("note", f"{PUSH} is free now: pushing again")
+        else:
+            raise RuntimeError(f"still refused after {PUSHES_MAX} pushes")
+        self.say("got", f"pushed: the guard had {PUSH} claimed for it meanwhile")
+        self.until(lambda: not self.is_held(PUSH))  # The guard gives it back when git has ended.
+
+    def is_held(self, job: str) -> bool:
+        return self.client.get_job_owner(job) is not None
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Ask until something is so, as the script wants it; or go on, if that takes too long."""
         give_up_at = time.monotonic() + WAIT_SECONDS
-        while self.client.get_job_owner(need) is None and time.monotonic() < give_up_at:
+        while not is_so() and time.monotonic() < give_up_at:
             time.sleep(LOOK_SECONDS)
 
 

@@ -17,6 +17,10 @@ class Issue:
     result: str
     needs: tuple[str, ...] = ()
     """Other jobs that it has to hold meanwhile, in the order in which its agent asks for them."""
+    is_awaited: bool = False
+    """Its agent keeps what it needs until somebody stands in line for that: so that the two meet, each time."""
+    is_pushed: bool = False
+    """Whether its result is a commit, which is pushed to the branch main."""
     first_try: tuple[str, ...] = ()
     """What the first agent does in place of the steps. It gets no further: it is killed, or stopped by the operator."""
 
@@ -54,7 +58,21 @@ REVOKE = Issue(
     first_try=("deleting the tests that fail",),
 )
 WHY_REVOKED = "do not delete tests"
+PUSH = "push-main"
+"""The job that the rules of the guard name for a push to main."""
+RELEASE = (
+    Issue(
+        "issue-113",
+        "release 2.4, no pushes to main please",
+        ("2.4 is built", "2.4 is tested"),
+        "release 2.4",
+        needs=(PUSH,),
+        is_awaited=True,
+    ),
+    Issue("issue-114", "the changelog lacks a line", ("line written",), "a commit on main", is_pushed=True),
+)
 
-ISSUES = {issue.job: issue for issue in (*RACE, *LINE, CRASH, *CIRCLE, REVOKE)}
-RESOURCES = (STAGING, SCHEMA, API)
+ISSUES = {issue.job: issue for issue in (*RACE, *LINE, CRASH, *CIRCLE, REVOKE, *RELEASE)}
+PUSHED = tuple(issue.job for issue in RELEASE if issue.is_pushed)
+RESOURCES = (STAGING, SCHEMA, API, PUSH)
 """Jobs that are held for a while and given back, and never done."""

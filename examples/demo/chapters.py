@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from examples.demo.backlog import CIRCLE, CRASH, LINE, RACE, REVOKE, STAGING, WHY_REVOKED, Issue
-from examples.demo.crew import Crew, FailedError
+from examples.demo.backlog import CIRCLE, CRASH, LINE, PUSH, RACE, RELEASE, REVOKE, STAGING, WHY_REVOKED, Issue
+from examples.demo.crew import Crew
+from examples.demo.errors import FailedError
 from examples.demo.story import Story
 from examples.demo.world import World
 
@@ -24,7 +25,7 @@ class Chapters:
 
     def play(self) -> None:
         """All of them."""
-        for chapter in (self.race, self.line, self.crash, self.circle, self.revoke):
+        for chapter in (self.race, self.line, self.crash, self.circle, self.revoke, self.push):
             chapter()
             self._crew.pause(self._pace_seconds)
 
@@ -66,9 +67,16 @@ class Chapters:
 
     def _revoke(self, _victim: str) -> None:
         self._story.line(OPERATOR, "kill", f"holdfast revoke {REVOKE.job} --reason '{WHY_REVOKED}'")
-        done = self._world.run(["holdfast", "revoke", REVOKE.job, "--reason", WHY_REVOKED], OPERATOR)
-        if done.returncode:
-            raise FailedError(f"`holdfast revoke` ended with {done.returncode}: {done.stderr}")
+        self._world.run(["holdfast", "revoke", REVOKE.job, "--reason", WHY_REVOKED], OPERATOR)
+
+    def push(self) -> None:
+        text = (
+            f"A rule of the repository says that whoever pushes to main must have {PUSH}. The hook of"
+            " `holdfast guard` looks before each push."
+        )
+        self._story.chapter("One pushes while another makes a release", text)
+        self._world.make_repository()
+        self._play(self._crew.names[:2], "backlog", RELEASE)
 
     def _play(self, names: Sequence[str], scene: str, issues: Sequence[Issue]) -> None:
         self._crew.cue(names, scene, [issue.job for issue in issues])

@@ -19,18 +19,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from examples.demo.errors import FailedError, StoppedError
 from examples.demo.reports import Report
 
 LOOK_SECONDS = 0.2
 LAST_WORDS_LINES = 6
-
-
-class StoppedError(Exception):
-    """Somebody pressed Ctrl-C, or sent a signal that means the same."""
-
-
-class FailedError(Exception):
-    """The demonstration cannot go on. The text says why."""
 
 
 class Crew:
@@ -39,6 +32,7 @@ class Crew:
     def __init__(self, until: float) -> None:
         """`until` is a time of `time.monotonic`, by which all must be over."""
         self._until = until
+        self.is_stopping = False
         self._folder = Path()
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
         self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
@@ -121,6 +115,7 @@ class Crew:
 
     def stop_soon(self) -> None:
         """Raise `StoppedError` where the next report is waited for. A signal handler may call this."""
+        self.is_stopping = True
         self._reports.put(None)
 
     def kill(self, name: str) -> None:

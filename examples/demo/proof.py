@@ -1,17 +1,18 @@
-"""The proof: what the journal and the ledger say about every job, and whether that is what was promised.
+"""The proof: what journal, ledger and remote say about every job, and whether that is what was promised.
 
     python -m examples.demo.proof EVIDENCE.json
 
 judges what `make demo ARGS="--evidence EVIDENCE.json"` kept. Nothing here asks an agent: the journal is the server's,
-the ledger is the file that the agents wrote to. A job is in order if
+the ledger is the file that the agents wrote to, the remote the repository that they pushed to. A job is in order if
 
 1. it never had two owners: each grant comes after the end of the one before it, with a greater fencing token,
    and each end is that of the claim that was live;
 2. nobody has it any more;
 3. it was done once: one claim ended as done, and no other did;
-4. its result was written once, under the very claim that was done: no claim that was lost has written.
+4. its result was written once, under the very claim that was done: no claim that was lost has written;
+5. what had to be pushed for it is at the remote, once.
 
-3 and 4 are for the jobs of the backlog. The others are held for a while and given back.
+3 to 5 are for the jobs of the backlog. The others are held for a while and given back.
 """
 
 from __future__ import annotations
@@ -41,11 +42,17 @@ class Event:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is judged: the backlog, what the journal has of each job and resource, and what was written."""
+    """All that is judged."""
 
     backlog: Sequence[str]
     journal: Mapping[str, Sequence[Event]]
+    """What the server has of each job and resource."""
     writes: Sequence[Write]
+    """What the ledger took."""
+    to_push: Sequence[str]
+    """The jobs whose result is a commit at the remote."""
+    commits: Sequence[str]
+    """The job of each commit there."""
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -54,7 +61,8 @@ class Evidence:
     def load(cls, path: Path) -> Evidence:
         kept = json.loads(path.read_text())
         journal = {job: [Event(**event) for event in events] for job, events in kept["journal"].items()}
-        return cls(kept["backlog"], journal, [Write(**write) for write in kept["writes"]])
+        writes = [Write(**write) for write in kept["writes"]]
+        return cls(kept["backlog"], journal, writes, kept["to_push"], kept["commits"])
 
 
 @dataclass(frozen=True)
@@ -69,8 +77,9 @@ class Finding:
 
 
 def judge(evidence: Evidence) -> list[Finding]:
-    """Judge every job that the backlog, the journal or the ledger names."""
-    named = dict.fromkeys([*evidence.backlog, *evidence.journal, *(write.job for write in evidence.writes)])
+    """Judge every job that anything names."""
+    written = (write.job for write in evidence.writes)
+    named = dict.fromkeys([*evidence.backlog, *evidence.journal, *written, *evidence.commits])
     return [_judge_job(job, evidence) for job in named]
 
 
@@ -78,12 +87,13 @@ def _judge_job(job: str, evidence: Evidence) -> Finding:
     events = sorted(evidence.journal.get(job, ()), key=lambda event: event.seq)
     ends = [event for event in events if event.event in ENDS]
     done = [event for event in ends if event.event == "done"]
+    writes = [write for write in evidence.writes if write.job == job]
     faults = list(_owners(events))
     if job in evidence.backlog:
-        faults += _once(done)
-        faults += _written([write for write in evidence.writes if write.job == job], ends)
-    elif written := [write for write in evidence.writes if write.job == job]:
-        faults.append(f"{written[0].agent} wrote a result, and it is not in the backlog")
+        faults += [*_once(done), *_written(writes, ends)]
+    elif writes:
+        faults.append(f"{writes[0].agent} wrote a result, and it is not in the backlog")
+    faults += _pushed(evidence.commits.count(job), int(job in evidence.to_push))
     claims = sum(event.event in GRANTS for event in events)
     return Finding(job, claims, tuple(event.event for event in ends), done[0] if done else None, tuple(faults))
 
@@ -129,6 +139,12 @@ def _written(writes: Sequence[Write], ends: Sequence[Event]) -> Iterator[str]:
         yield f"{len(writes)} results were written"
 
 
+def _pushed(commits: int, expected: int) -> Iterator[str]:
+    """Rule 5."""
+    if commits != expected:
+        yield f"{commits} commits of it were pushed, not {expected}"
+
+
 def _who(event: Event) -> str:
     return f"{event.owner} (fencing token {event.token})"
 
@@ -136,7 +152,11 @@ def _who(event: Event) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Judge what a demonstration has kept.")
     parser.add_argument("evidence", type=Path)
-    evidence = Evidence.load(parser.parse_args().evidence)
+    path: Path = parser.parse_args().evidence
+    try:
+        evidence = Evidence.load(path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        parser.error(f"{path} is not what a demonstration keeps: {type(error).__name__}: {error}")
     findings = judge(evidence)
     faults = [f"{finding.job}: {fault}" for finding in findings for fault in finding.faults]
     if not evidence.backlog:

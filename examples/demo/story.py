@@ -32,12 +32,18 @@ OF_KIND = {
     "lost": f"{BOLD};{RED}",
     "wrong": f"{BOLD};{RED}",
     "kill": f"{BOLD};{RED}",
+    "guard": YELLOW,
+    "command": BOLD,
     "read": BOLD,
     "asks": DIM,
     "gives": DIM,
     "told": DIM,
 }
-MARKS = {"done": "✓ ", "circle": "✗ ", "fenced": "✗ ", "lost": "✗ ", "refused": "✗ ", "kill": "$ "}
+MARKS = {
+    "done": "✓ ",
+    **dict.fromkeys(("refused", "circle", "guard", "lost", "fenced"), "✗ "),
+    **dict.fromkeys(("kill", "command"), "$ "),
+}
 
 AFTER = {"refused": "got", "told": "done", "fenced": "done"}
 """Of one job: the server answers two agents at once, and the one whom it is about may be the slower to report."""
@@ -93,16 +99,10 @@ class Story:
         for line in rest:
             self._print(" " * MARGIN + self._in(OF_KIND.get(kind), line))
 
-    def quote(self, text: str, kind: str = "") -> None:
-        """What a command printed, below the line that tells of it."""
-        for said in text.splitlines():
-            for line in textwrap.wrap(said, WIDTH - MARGIN - 2) or [""]:
-                self._print(" " * MARGIN + self._in(OF_KIND.get(kind, DIM), f"| {line}"))
-
     def proof(self, findings: Sequence[Finding], backlog: Sequence[str]) -> None:
-        """Tell what the journal and the ledger say, a line for each job."""
+        """Tell what was found, a line for each job."""
         self._print("")
-        self._print(self._in(BOLD, "The proof: what the server's journal and the ledger of results have of every job"))
+        self._print(self._in(BOLD, "The proof: what the server's journal, the results and the remote say of every job"))
         for finding in findings:
             doer = f"{finding.done.owner}, fencing token {finding.done.token}" if finding.done else ""
             claims = "1 claim:" if finding.claims == 1 else f"{finding.claims} claims:"
@@ -118,7 +118,8 @@ class Story:
         claims_all = sum(finding.claims for finding in findings)
         text = (
             f"Proved: {len(backlog)} jobs, each done exactly once. {claims_all} claims, and never two of one job at the"
-            f" same time. {len(backlog)} results, each written under the claim that was done. {self.seconds:.1f} s."
+            f" same time. {len(backlog)} results, each written under the claim that was done."
+            f" All in {self.seconds:.1f} s."
         )
         for line in textwrap.wrap(text, WIDTH):
             self._print(self._in(f"{BOLD};{GREEN}", line))

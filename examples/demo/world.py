@@ -1,4 +1,4 @@
-"""The world of the demonstration: a real server with two access tokens, a ledger, and a way to run commands.
+"""The world of the demonstration: a real server with two access tokens, a ledger, and a repository.
 
 Everything it writes is below the folder of its server, which goes with it, however this process ends.
 """
@@ -6,26 +6,33 @@ Everything it writes is below the folder of its server, which goes with it, howe
 from __future__ import annotations
 
 import os
-import subprocess
+import shutil
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from examples.demo.backlog import ISSUES, RESOURCES
+from examples.demo import repository
+from examples.demo.backlog import ISSUES, PUSHED, RESOURCES
+from examples.demo.errors import FailedError
 from examples.demo.ledger import Ledger
 from examples.demo.proof import Event, Evidence
+from examples.demo.repository import Repository
 from holdfast.testing import server
 
 PROJECT = Path(__file__).resolve().parents[2]
 HISTORY_MAX = 1_000
-COMMAND_SECONDS_MAX = 30.0
+KEEPERS_SECONDS_MAX = 3.0
+LOOK_SECONDS = 0.02
 
 
 class World:
     """What there is before the first agent is started. Closing `stack` ends it."""
 
     def __init__(self, stack: ExitStack) -> None:
+        if shutil.which("git") is None:
+            raise FailedError("git was not found, and one of the agents pushes a commit; install git")
         self._server = stack.enter_context(server())
         self.folder = self._server.data.parent / "world"
         self.folder.mkdir()
@@ -36,10 +43,8 @@ class World:
         }
         self.ledger = Ledger(self.folder / "ledger.sqlite3")
         self.ledger.create()
-
-    @property
-    def url(self) -> str:
-        return self._server.url
+        self._repository = Repository(self.folder)
+        stack.callback(self._await_keepers)
 
     def env(self, token: str) -> dict[str, str]:
         """The environment of whoever has this access token."""
@@ -47,19 +52,12 @@ class World:
         paths = f"{PROJECT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)
         return self._server.env(HOLDFAST_TOKEN=self._tokens[token], PATH=programs, PYTHONPATH=paths)
 
-    def run(self, command: Sequence[str], token: str) -> subprocess.CompletedProcess[str]:
+    def run(self, command: Sequence[str], token: str) -> None:
         """Run a command to its end."""
-        return subprocess.run(
-            command,
-            env=self.env(token),
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=COMMAND_SECONDS_MAX,
-            start_new_session=True,  # Ctrl-C is for us; this ends by itself.
-        )
+        repository.run(command, self.folder, self.env(token))
+
+    def make_repository(self) -> None:
+        self._repository.create(repository.environment(self.env("agents")))
 
     def evidence(self) -> Evidence:
         """Read all that the proof is made of."""
@@ -71,4 +69,12 @@ class World:
             ]
             for job in (*ISSUES, *RESOURCES)
         }
-        return Evidence(list(ISSUES), journal, self.ledger.read())
+        commits = self._repository.commits(repository.environment(self.env("agents")))
+        return Evidence(list(ISSUES), journal, self.ledger.read(), list(PUSHED), commits)
+
+    def _await_keepers(self) -> None:
+        """Wait for the keepers of the guard. They end by themselves when git has, if the server still answers them."""
+        owners = Path(self.env("agents")["XDG_STATE_HOME"]) / "holdfast" / "guard" / "owners"
+        give_up_at = time.monotonic() + KEEPERS_SECONDS_MAX
+        while any(owners.glob("*/*")) and time.monotonic() < give_up_at:
+            time.sleep(LOOK_SECONDS)

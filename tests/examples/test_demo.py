@@ -23,7 +23,7 @@ from tests.support.server import PROJECT
 
 SECONDS_MAX = 90.0
 """What is more than a minute is for tests that run beside it."""
-CHAPTERS = 5
+CHAPTERS = 6
 
 
 @pytest.fixture
@@ -84,7 +84,8 @@ def test_every_job_is_done_once_and_that_is_proved(told: tuple[str, dict[str, An
 
 def test_story_has_all_that_it_promises(told: tuple[str, dict[str, Any], list[str]]) -> None:
     """Five race and four are refused; some stand in line; a killed one has an heir that reads its note and goes on; a
-    circle is refused and named; an operator's reason reaches the agent; a late write is refused."""
+    circle is refused and named; an operator's reason reaches the agent; a late write is refused; so is a push, by the
+    guard."""
     output, evidence, _ = told
     assert len(re.findall(r"^\d\. ", output, re.MULTILINE)) == CHAPTERS
     assert len(re.findall(r"✗ issue-101 is (?:with|done, by) \w+: taking another one", output)) == 4
@@ -101,6 +102,14 @@ def test_story_has_all_that_it_promises(told: tuple[str, dict[str, Any], list[st
     assert {circle[2], circle[5]} == {"schema", "api"}
     assert re.search(r"✗ issue-112 is not mine any more: operator says: do not delete tests", output)
     assert re.search(r"✗ writes anyway, with fencing token \d+: refused, the ledger has seen \d+", output)
+    push = re.search(
+        r"(\w+) +\$ git push origin main\n.*✗ git push of main belongs to the job push-main, which another has: owner"
+        r" (\w+),",
+        output,
+    )
+    assert push is not None and push[1] != push[2]
+    assert 'its note: "issue-113: release 2.4, no pushes to main please"' in re.sub(r"\s+", " ", output)
+    assert re.search(rf"{push[1]} +pushed: the guard had push-main", output[push.end() :])
     ends = {job: [each["event"] for each in events] for job, events in evidence["journal"].items()}
     assert "expired" in ends["issue-109"] and "revoked" in ends["issue-112"]
 
@@ -157,9 +166,8 @@ def token_falls(evidence: dict[str, Any]) -> str:
 
 def still_held(evidence: dict[str, Any]) -> str:
     """A resource that nobody gave back."""
-    evidence["journal"]["api"] = [
-        each for each in evidence["journal"]["api"] if each["event"] in {"granted", "waiting"}
-    ][:1]
+    events = evidence["journal"]["api"]
+    evidence["journal"]["api"] = [next(each for each in events if each["event"] == "granted")]
     return r"api: \w+ \(fencing token \d+\) still has it"
 
 
@@ -169,9 +177,21 @@ def not_written(evidence: dict[str, Any]) -> str:
     return r"issue-101: no result was written"
 
 
+def pushed_twice(evidence: dict[str, Any]) -> str:
+    """A commit that is there once more."""
+    evidence["commits"].append("issue-114")
+    return r"issue-114: 2 commits of it were pushed, not 1"
+
+
+def never_pushed(evidence: dict[str, Any]) -> str:
+    """A commit that did not arrive."""
+    evidence["commits"].remove("issue-114")
+    return r"issue-114: 0 commits of it were pushed, not 1"
+
+
 def nothing_there(evidence: dict[str, Any]) -> str:
     """No backlog at all."""
-    evidence.update(backlog=[], journal={}, writes=[])
+    evidence.update(backlog=[], journal={}, writes=[], to_push=[], commits=[])
     return r"nothing was done: the backlog is empty"
 
 
@@ -184,6 +204,8 @@ FORGERIES = (
     token_falls,
     still_held,
     not_written,
+    pushed_twice,
+    never_pushed,
     nothing_there,
 )
 
@@ -191,8 +213,12 @@ FORGERIES = (
 def judged(evidence: dict[str, Any], tmp_path: Path) -> subprocess.CompletedProcess[str]:
     kept = tmp_path / "evidence.json"
     kept.write_text(json.dumps(evidence))
+    return proof_of(kept)
+
+
+def proof_of(kept: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "examples.demo.proof", str(kept)]
-    env = environment(tmp_path)
+    env = environment(kept.parent)
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT, env=env)
 
 
@@ -214,6 +240,24 @@ def test_forged_evidence_is_found_out(
     assert re.search(rf"^{expected}", done.stdout, re.MULTILINE), done.stdout
 
 
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"journal": {"issue-101": [{"seq": 1}]}}'])
+def test_what_is_no_evidence_is_said(tmp_path: Path, content: str | None) -> None:
+    """A file that is not there, or holds something else, is neither proof nor fault: exit code 2, and its name."""
+    kept = tmp_path / "kept.json"
+    if content is not None:
+        kept.write_text(content)
+    done = proof_of(kept)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{kept} is not what a demonstration keeps" in done.stderr
+
+
+def test_evidence_needs_a_folder(folder: Path) -> None:
+    """Where the evidence cannot be kept is said before anything is started."""
+    with demo(folder, "--evidence", folder / "nowhere" / "evidence.json") as running:
+        assert running.ended(SECONDS_MAX) == 2
+        assert "there is no such folder" in running.output and "Starting" not in running.output
+
+
 def test_demonstration_without_its_proof_fails(folder: Path) -> None:
     """Somebody writes a result past the fence while it runs: it ends with 1 and says which job."""
     with demo(folder, "--fast") as running:
@@ -230,12 +274,14 @@ def test_demonstration_without_its_proof_fails(folder: Path) -> None:
 # --- The end ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("moment", ["Starting", "issue-101 is mine", "kill -9", "would never end"])
+@pytest.mark.parametrize(
+    "moment", ["Starting", "issue-101 is mine", "kill -9", "would never end", "holdfast revoke", "git push"]
+)
 def test_ctrl_c_leaves_nothing(folder: Path, moment: str) -> None:
     """Ctrl-C ends it at any moment: no process and no folder is left."""
     with demo(folder) as running:
         running.said(moment, seconds_max=SECONDS_MAX)
-        running.process.send_signal(signal.SIGINT)
+        os.killpg(running.pid, signal.SIGINT)  # As a terminal does.
         assert running.ended(SECONDS_MAX) == 130, running.output
         assert running.output.endswith("Stopped. Nothing is left behind.\n")
         assert (list(folder.iterdir()), processes(folder)) == ([], [])
