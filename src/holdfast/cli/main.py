@@ -39,9 +39,8 @@ from holdfast.extras import how_to_install
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Own a job": (run_command, claim, heartbeat, note, release, transfer, session),
     "Look around": (owner, jobs, why, history, watch, check),
-    "Agents": (guard,),
     "Operate": (serve, doctor, nodes, backup, restore, store, move, token, revoke, reopen),
-    "Agents": (skill,),
+    "Agents": (skill, guard),
     "Shell": (completion,),
 }
 """Every command, in the order in which the help shows them."""
