@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from holdfast import __version__
+from holdfast.cli.agents.mcp import mcp
 from holdfast.cli.agents.session import session
 from holdfast.cli.operators.backup import backup
 from holdfast.cli.operators.doctor import doctor
@@ -35,7 +36,7 @@ from holdfast.errors import HoldfastError
 from holdfast.extras import how_to_install
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Own a job": (run_command, claim, heartbeat, note, release, transfer, session),
+    "Own a job": (run_command, claim, heartbeat, note, release, transfer, session, mcp),
     "Look around": (owner, jobs, why, history, watch, check),
     "Operate": (serve, doctor, nodes, backup, restore, store, move, token, revoke, reopen),
     "Shell": (completion,),
