@@ -205,7 +205,7 @@ COMPILE := CUSTOM_COMPILE_COMMAND='make lock' .venv-lock/bin/python -m piptools 
 lock: .venv-lock/lock.stamp ## Pin the dependencies again (ARGS=--upgrade for newer ones)
 	@$(COMPILE) $(ARGS) -o requirements/lock.txt requirements/lock.in
 	@$(COMPILE) $(ARGS) -o requirements/run.txt --extra server pyproject.toml requirements/run.in
-	@$(COMPILE) $(ARGS) -o requirements/image.txt --extra server --extra postgres --extra otel pyproject.toml requirements/image.in
+	@$(COMPILE) $(ARGS) -o requirements/image.txt --extra server --extra mcp --extra postgres --extra otel pyproject.toml requirements/image.in
 	@$(COMPILE) $(ARGS) -o requirements/dev.txt --extra server pyproject.toml requirements/dev.in
 	@$(COMPILE) $(ARGS) -o requirements/bench.txt --extra server pyproject.toml requirements/bench.in
 	@for lock in examples/*/*/requirements.in; do echo "$$lock …"; \

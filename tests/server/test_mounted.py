@@ -18,16 +18,21 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.journal.memory import MemoryJournal
 from holdfast.server.access.auth import Auth, StaticTokens
+from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
 from holdfast.server.doors.exchange import BODY_BYTES_MAX, Exchange
 from holdfast.server.doors.incoming import Incoming
 from holdfast.server.doors.lane import Lane
-from holdfast.server.doors.lanes import Lanes, front_of
+from holdfast.server.doors.lanes import Front, Lanes, front_of
+from holdfast.server.doors.request import Request
+from holdfast.server.mounts import Ask, Mount, Mounting
+from holdfast.server.operations.call import Reply
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
+from holdfast.wire.problems import Problem
 from tests.support.http import Answer, parse_answers
 from tests.support.raw import head
 
@@ -38,6 +43,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEALTH = head("GET", "/healthz", "Host: 127.0.0.1")
 SECONDS_MAX = 20.0
+TOKEN = "alice-0123456789abcdef"
 
 
 class Caller:
@@ -64,18 +70,19 @@ class Caller:
 
 @asynccontextmanager
 async def _serving(
-    directory: Path, application: Application, body_bytes_max: int = 2_097_152, trusted_proxies: str = ""
+    directory: Path, mount: Mount, body_bytes_max: int = 2_097_152, trusted_proxies: str = "", path: str = "/other"
 ) -> AsyncIterator[Callable[[], Awaitable[Caller]]]:
-    """Serve our routes, and the application below /other, on a real socket; yield what connects to it."""
+    """Serve our routes, and an application below a path, on a real socket; yield what connects to it."""
     engine = Engine(MemoryJournal(), Limits(), clock=SystemClock(), version=__version__)
     await engine.start()
     api = Api(
         engine,
-        Auth(StaticTokens([]), AuthorityKey(b"k" * 32)),
+        Auth(StaticTokens.parse(f"alice:{TOKEN}"), AuthorityKey(b"k" * 32)),
         Settings(data=directory, body_bytes_max=body_bytes_max, trusted_proxies=trusted_proxies),
     )
     routes = Routes(api, OPERATIONS)
-    front = front_of(routes, Door(routes, {"/other": application}, chunks_only=False))
+    mounting = Mounting({path: mount}, api.settings, api.proxies, body_bytes_max=body_bytes_max)
+    front = mounting.front(front_of(routes, Door(routes, chunks_only=False)))
     lanes = Lanes(front, api.settings, engine.clock, api.proxies, ServerState())
     server = await asyncio.get_running_loop().create_server(lambda: Lane(lanes), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -97,6 +104,11 @@ async def _serving(
         for task in list(lanes.tasks):
             task.cancel()
         await engine.stop()
+
+
+def _as_it_is(application: Application) -> Mount:
+    """An application that asks the server nothing."""
+    return lambda _ask: application
 
 
 def _run(test: Coroutine[Any, Any, None]) -> None:
@@ -123,7 +135,7 @@ def test_it_answers_in_its_place_between_ours(tmp_path: Path) -> None:
     """Pipelined requests to the application and to our routes are answered in their order."""
 
     async def test() -> None:
-        async with _serving(tmp_path, _echo) as connect:
+        async with _serving(tmp_path, _as_it_is(_echo)) as connect:
             caller = await connect()
             answers = await caller.ask(HEALTH + _post(b"one") + HEALTH + _post(b"two", path="/other") + HEALTH, 5)
             assert [answer.status for answer in answers] == [200] * 5
@@ -137,7 +149,7 @@ def test_a_body_in_chunks_reaches_it_whole(tmp_path: Path) -> None:
     """A chunked body reaches the application without its framing, and the request behind it is not part of it."""
 
     async def test() -> None:
-        async with _serving(tmp_path, _echo) as connect:
+        async with _serving(tmp_path, _as_it_is(_echo)) as connect:
             caller = await connect()
             start = head("POST", "/other", "Host: 127.0.0.1", "Transfer-Encoding: chunked")
             answers = await caller.ask(start + b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nX-Late: 1\r\n\r\n" + HEALTH, 2)
@@ -163,7 +175,7 @@ def test_a_large_body_waits_until_it_is_taken(tmp_path: Path) -> None:
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body"})
 
-        async with _serving(tmp_path, slow, body_bytes_max=100_000_000) as connect:
+        async with _serving(tmp_path, _as_it_is(slow), body_bytes_max=100_000_000) as connect:
             caller = await connect()
             length = 64 * 1024 * 1024
             caller.writer.write(head("POST", "/other", "Host: 127.0.0.1", f"Content-Length: {length}"))
@@ -201,7 +213,7 @@ def test_an_answer_that_is_not_taken_makes_it_wait(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
             ended.set()
 
-        async with _serving(tmp_path, endless) as connect:
+        async with _serving(tmp_path, _as_it_is(endless)) as connect:
             caller = await connect()
             caller.writer.write(_post(b""))
             before = -1
@@ -231,7 +243,7 @@ def test_one_that_fails_is_a_500_and_the_connection_goes_on(tmp_path: Path) -> N
                 await send({"type": "http.response.body", "body": b"half", "more_body": True})
             raise RuntimeError("on purpose")
 
-        async with _serving(tmp_path, broken) as connect:
+        async with _serving(tmp_path, _as_it_is(broken)) as connect:
             caller = await connect()
             answers = await caller.ask(_post(b"") + HEALTH, 2)
             assert [answer.status for answer in answers] == [500, 200]
@@ -255,7 +267,7 @@ def test_a_body_that_breaks_off_is_told(tmp_path: Path) -> None:
             await _until_gone(receive)
             heard.append("gone")
 
-        async with _serving(tmp_path, patient) as connect:
+        async with _serving(tmp_path, _as_it_is(patient)) as connect:
             caller = await connect()
             start = head("POST", "/other", "Host: 127.0.0.1", "Transfer-Encoding: chunked")
             answers = await caller.ask(start + b"3\r\nabc\r\nnonsense\r\n", 1)
@@ -269,7 +281,7 @@ def test_head_and_http_1_0_have_their_own_framing(tmp_path: Path) -> None:
     """HEAD gets no body, and HTTP/1.0 no chunks: the end of its answer is the end of the connection."""
 
     async def test() -> None:
-        async with _serving(tmp_path, _echo) as connect:
+        async with _serving(tmp_path, _as_it_is(_echo)) as connect:
             caller = await connect()
             caller.writer.write(head("HEAD", "/other", "Host: 127.0.0.1"))
             asked = await asyncio.wait_for(caller.reader.readuntil(b"\r\n\r\n"), SECONDS_MAX)
@@ -294,7 +306,7 @@ def test_it_sees_the_client_that_a_trusted_proxy_tells(tmp_path: Path) -> None:
             seen.append((scope["client"][0], scope["scheme"]))
             await _echo(scope, receive, send)
 
-        async with _serving(tmp_path, look, trusted_proxies=trusted_proxies) as connect:
+        async with _serving(tmp_path, _as_it_is(look), trusted_proxies=trusted_proxies) as connect:
             caller = await connect()
             await caller.ask(_post(b"", "X-Forwarded-For: 203.0.113.9", "X-Forwarded-Proto: https"), 1)
         return seen[0]
@@ -311,7 +323,7 @@ def test_a_connection_that_is_over_leaves_no_circle(tmp_path: Path) -> None:
     """What a connection was made of is freed at its end, without the garbage collector: that would make others wait."""
 
     async def test() -> None:
-        async with _serving(tmp_path, _echo) as connect:
+        async with _serving(tmp_path, _as_it_is(_echo)) as connect:
             gc.collect()
             gc.disable()
             try:
@@ -329,3 +341,102 @@ def test_a_connection_that_is_over_leaves_no_circle(tmp_path: Path) -> None:
                 gc.enable()
 
     _run(test())
+
+
+def _asking(seen: list[tuple[int, bytes]], path: str, authorization: str | None) -> Mount:
+    """An application that asks the server one thing, and answers what it was told."""
+
+    def mount(ask: Ask) -> Application:
+        async def application(scope: Scope, _receive: Receive, send: Send) -> None:
+            headers = {} if authorization is None else {"Authorization": authorization}
+            status, _, body = await ask(scope, "GET", path, headers, b"")
+            seen.append((status, body))
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body"})
+
+        return application
+
+    return mount
+
+
+def test_it_asks_in_the_name_of_its_own_request(tmp_path: Path) -> None:
+    """What an application asks the server has the rights of its token, and the id of the request it answers."""
+
+    async def test(authorization: str | None) -> tuple[int, bytes, str]:
+        seen: list[tuple[int, bytes]] = []
+        async with _serving(tmp_path, _asking(seen, "/sessions?limit=1", authorization)) as connect:
+            (answer,) = await (await connect()).ask(_post(b""), 1)
+            return *seen[0], answer.headers["x-request-id"]
+
+    status, body, request_id = asyncio.run(test(None))
+    assert status == 401 and request_id in body.decode()
+    assert asyncio.run(test(f"Bearer {TOKEN}"))[0] == 200
+
+
+def test_a_page_of_another_origin_is_refused(tmp_path: Path) -> None:
+    """A browser may ask from our own pages; from anywhere else, or from nowhere that it tells, it is 403."""
+
+    async def test() -> None:
+        async with _serving(tmp_path, _as_it_is(_echo)) as connect:
+            for header, status in (
+                ("Origin: https://evil.example", 403),
+                ("Origin: null", 403),
+                ("Sec-Fetch-Site: cross-site", 403),
+                ("Origin: http://127.0.0.1", 200),
+                ("Accept: */*", 200),
+            ):
+                (answer,) = await (await connect()).ask(_post(b"", header), 1)
+                assert answer.status == status, header
+            (other,) = await (await connect()).ask(_post(b"").replace(b"Host: 127.0.0.1", b"Host: evil.example"), 1)
+            assert other.status == 421
+
+    _run(test())
+
+
+def test_repeated_heads_reach_it(tmp_path: Path) -> None:
+    """A request like the one before goes to the application too: at a path that heads know of, and at any other."""
+
+    async def test(path: str) -> None:
+        async with _serving(tmp_path, _as_it_is(_echo), path=path) as connect:
+            caller = await connect()
+            for number in range(4):
+                (answer,) = await caller.ask(_post(b"%d" % number, path=path), 1)
+                assert answer.body == b"%b %d" % (path.encode(), number)
+
+    for path in ("/mcp", "/other"):
+        _run(test(path))
+
+
+def test_other_requests_are_not_asked_whether_they_are_for_it(tmp_path: Path) -> None:
+    """With an application at `/mcp`, a repeated POST needs no look: its head says that it is not for that."""
+    settings = Settings(data=tmp_path)
+    proxies = Proxies("")
+    front = Front(_Nobody(), _Nobody(), lambda _request: None)
+    for path, whole in (("/mcp", {b"POST"}), ("/other", set())):
+        mounted = Mounting({path: _as_it_is(_echo)}, settings, proxies).front(front)
+        assert mounted.door.whole_methods == whole
+    assert Mounting({}, settings, proxies).front(front) is front
+
+
+class _Nobody:
+    """Whoever answers all else, if anybody asked."""
+
+    whole_methods = frozenset({b"POST"})
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        raise AssertionError
+
+    def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
+        raise AssertionError
+
+    def is_in_pieces(self, request: Request) -> bool:
+        raise AssertionError
+
+    def body_limit(self, request: Request) -> int:
+        raise AssertionError
+
+    def check_host(self, request: Request) -> None:
+        raise AssertionError
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError

@@ -11,6 +11,7 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.agents.guard import guard
+from holdfast.cli.agents.mcp import mcp
 from holdfast.cli.agents.session import session
 from holdfast.cli.agents.skill import skill
 from holdfast.cli.operators.backup import backup
@@ -40,7 +41,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Own a job": (run_command, claim, heartbeat, note, release, transfer, session),
     "Look around": (owner, jobs, why, history, watch, check),
     "Operate": (serve, doctor, nodes, backup, restore, store, move, token, revoke, reopen),
-    "Agents": (skill, guard),
+    "Agents": (mcp, skill, guard),
     "Shell": (completion,),
 }
 """Every command, in the order in which the help shows them."""

@@ -25,6 +25,7 @@ from holdfast.server.doors.asgi import Door
 from holdfast.server.doors.lanes import front_of
 from holdfast.server.logs.observed import Observing
 from holdfast.server.logs.setup import configure, last_words, lines_left_out
+from holdfast.server.mounts import Mounting
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.server.starting.building import engine_for, static_tokens
@@ -37,12 +38,13 @@ from holdfast.server.tls import BadCertificateError, certificate_of
 from holdfast.settings.stores import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from holdfast.engine.build import Peer
     from holdfast.engine.engine import Engine
     from holdfast.server.logs.events import EventLog
+    from holdfast.server.mounts import Mount
     from holdfast.settings import Settings
 
 SPARE_FILES = 512
@@ -52,11 +54,15 @@ GREETING_SECONDS = 0.2
 log = logging.getLogger("holdfast.server")
 
 
-def serve(settings: Settings, file: Path | None, warnings: Sequence[str] = ()) -> int:
+def serve(
+    settings: Settings, file: Path | None, warnings: Sequence[str] = (), mounts: Mapping[str, Mount] | None = None
+) -> int:
     """Run a server until it is told to stop; return the exit code.
 
-    `file` is where settings were read from; `warnings` are what the log says of how they were given.
+    `file` is where settings were read from; `warnings` are what the log says of how they were given. `mounts` are
+    applications beside the routes, by their paths.
     """
+    mounts = mounts or {}
     try:
         arm_failpoints(os.environ)
         configure(settings.log_format)
@@ -64,7 +70,7 @@ def serve(settings: Settings, file: Path | None, warnings: Sequence[str] = ()) -
             log.warning("%s", warning)
         allow_files(settings.connections_max + SPARE_FILES)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
-            return runner.run(_serve_node(settings, file) if settings.store else _serve(settings, file))
+            return runner.run(_serve_node(settings, file, mounts) if settings.store else _serve(settings, file, mounts))
     except (ValueError, BadTokenError, BadCertificateError) as error:
         return _complain(str(error), EX_USAGE)
     except StartError as error:
@@ -80,7 +86,7 @@ def _complain(text: str, code: int) -> int:
     return code
 
 
-async def _serve(settings: Settings, file: Path | None) -> int:
+async def _serve(settings: Settings, file: Path | None, mounts: Mapping[str, Mount]) -> int:
     static = static_tokens(settings)
     tls = certificate_of(settings)
     listener = listen(settings)
@@ -93,8 +99,9 @@ async def _serve(settings: Settings, file: Path | None) -> int:
         api = Api(engine, Auth(static, key), settings)
         routes = Routes(api, OPERATIONS)
         door = Door(routes, chunks_only=not settings.fast_lane)
-        observing, front = observing_of(settings, engine.clock, api.proxies), front_of(routes, door)
-        server = Server(settings, tls, Authority(api), observing.door(front, door))
+        observing = observing_of(settings, engine.clock, api.proxies)
+        front = Mounting(mounts, settings, api.proxies).front(front_of(routes, door))
+        server = Server(settings, tls, Authority(api), observing.door(front, front.door))
         if settings.fast_lane:
             lanes = server.open_lanes(front, engine.clock, api.proxies, observe=observing.front)
             api.meter.sources.connections = lambda: len(lanes.connections)
@@ -116,12 +123,12 @@ async def _serve(settings: Settings, file: Path | None) -> int:
     return EX_OK if engine.failed is None else EX_IOERR
 
 
-async def _serve_node(settings: Settings, file: Path | None) -> int:
+async def _serve_node(settings: Settings, file: Path | None, mounts: Mapping[str, Mount]) -> int:
     static = static_tokens(settings)
     tls = certificate_of(settings)
     listener = listen(settings)
     try:
-        node = Clustered(settings, static, tls, listener, say=partial(print, flush=True))
+        node = Clustered(settings, static, tls, listener, say=partial(print, flush=True), mounts=mounts)
         _tune_collector()
         await node.run(listener, lambda: _greet_node(node.node.me, settings, url_of(listener, tls), file))
     except JournalError as error:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from holdfast.server.mounts import Mount
 
 
 class _Serve(click.Command):
@@ -56,7 +60,15 @@ def serve(*, config: Path | None, changes: tuple[str, ...], **short: str | None)
     loaded = load(overrides=overrides, environment=os.environ, file=config)
     from holdfast.server.app import serve as serve_until_stopped
 
-    return serve_until_stopped(loaded.settings, loaded.file, unknown_variables(os.environ))
+    return serve_until_stopped(loaded.settings, loaded.file, unknown_variables(os.environ), _mounts())
+
+
+def _mounts() -> dict[str, Mount]:
+    """Return what stands beside the routes: the tools for agents, if what they need is installed."""
+    from holdfast.mcp.asgi import PATH
+    from holdfast.mcp.mounted import is_installed, mounted
+
+    return {PATH: mounted} if is_installed() else {}
 
 
 def _pair(change: str) -> tuple[str, str]:

@@ -11,8 +11,10 @@ from msgspec.json import Decoder
 
 from holdfast.client.clock import Instant
 from holdfast.client.flows.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send, Trail
-from holdfast.client.flows.line import Asking, stand
+from holdfast.client.flows.exchange import exchange
+from holdfast.client.flows.line import Asking, settles, stand
 from holdfast.client.values import records
+from holdfast.client.values.answer import decoded, refusal
 from holdfast.client.values.options import Wanted
 from holdfast.client.values.paths import job_path
 from holdfast.client.values.records import JobClaim
@@ -47,6 +49,12 @@ class Got(msgspec.Struct, frozen=True):
     term: Term
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """A place in the line, as of when the server answered. It is kept for 60 s."""
+
+    position: int
+
+
 def claim(job: str, wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[Got]:
     """Claim one job, waiting in line for as long as wanted. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`."""
     asking = Asking([job], wanted, (yield NEW_KEY))
@@ -57,6 +65,24 @@ def claim(job: str, wanted: Wanted, policy: Policy, trail: Trail | None = None) 
         return Send("POST", path, body, asking.key, wait + policy.answer_seconds, asking.comes_back(wait))
 
     reply, sent = yield from stand(asking, request, _CLAIM, policy, trail or Trail())
+    return _got(job, reply, sent)
+
+
+def visit(job: str, wanted: Wanted, policy: Policy) -> Flow[Got | Waiting]:
+    """Stand in line once, for at most one request, and keep the place: the same holder finds it again (W3).
+
+    Nobody who waits is left behind: without another visit the place goes by itself. Raises as `claim`.
+    """
+    body = _body(_Acquire, wanted, wanted.wait, None, resume=wanted.resume or None)
+    answer_seconds = wanted.wait + policy.answer_seconds
+    heard = yield from exchange(Send("POST", job_path(job, "acquire"), body, (yield NEW_KEY), answer_seconds), policy)
+    if not settles(heard.answer):
+        raise refusal(heard.answer, policy.url, policy.token_file)
+    reply = decoded(heard.answer, _CLAIM, "a claim", policy.url)
+    return Waiting(reply.position) if isinstance(reply, WaitingReply) else _got(job, reply, heard.sent)
+
+
+def _got(job: str, reply: object, sent: Instant) -> Got:
     match reply:
         case AcquiredReply():
             term = Term(job, reply.fencing_token, sent, reply.expires_in_ms, reply.waited_ms)

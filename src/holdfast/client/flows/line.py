@@ -197,7 +197,7 @@ def stand(
             heard: Heard = yield from exchange(next_try, policy, passes, asking.longer)
             if not restarts(heard.answer):
                 asking.heard()
-            if not _settles(heard.answer):
+            if not settles(heard.answer):
                 yield from _begin_again(asking, heard.answer, policy)
                 continue
             reply = decoded(heard.answer, answers, "a claim", policy.url)
@@ -216,7 +216,7 @@ def stand(
             raise
 
 
-def _settles(answer: Answer) -> bool:
+def settles(answer: Answer) -> bool:
     """Tell whether this is an answer to the claim, and not a refusal or a wait that is gone."""
     return answer.status == _OK or (answer.status == _CONFLICT and envelope(answer) is None)
 
@@ -298,7 +298,7 @@ def _abandon(request: Send, answers: Decoder[object], policy: Policy) -> Flow[bo
     hasty = msgspec.structs.replace(policy, answer_seconds=HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
     try:
         heard = yield from exchange(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
-        if not _settles(heard.answer):
+        if not settles(heard.answer):
             return not restarts(heard.answer)
         reply = decoded(heard.answer, answers, "", policy.url)
         match reply:

@@ -13,9 +13,17 @@ from holdfast.client.values import records
 from holdfast.client.values.paths import session_path, with_query
 from holdfast.client.values.records import Metadata, SessionInfo, packed
 from holdfast.client.values.term import Term
-from holdfast.errors import HoldfastError
-from holdfast.wire.replies import SessionOpenedReply, SessionsReply
+from holdfast.errors import HoldfastError, Refused
+from holdfast.wire.replies import (
+    SessionOpenedReply,
+    SessionRenewedReply,
+    SessionReply,
+    SessionSecretReply,
+    SessionsReply,
+)
 from holdfast.wire.requests import SessionBody
+
+_OVER = 410
 
 
 def open_session(
@@ -40,6 +48,41 @@ def open_session(
     term = Term("", None, sent, reply.expires_in_ms)
     term.title = f"the session {name or reply.session_id}"
     return reply, term
+
+
+def adopt_session(session_id: str, policy: Policy) -> Flow[tuple[SessionOpenedReply, Term]]:
+    """Take over a session of ours that somebody else kept alive till now. Raises `Refused` if it is over."""
+    known = yield from live_session(session_id, policy)
+    kept, sent = yield from keep_session(session_id, policy)
+    path = session_path(session_id, "secret")
+    told = yield from ask(Send("POST", path, answer_seconds=policy.answer_seconds), policy, SessionSecretReply)
+    reply = SessionOpenedReply(
+        session_id,
+        kept.expires_at,
+        kept.expires_in_ms // 2_000,
+        told.session_secret,
+        kept.expires_in_ms,
+        known.name,
+        packed(known.metadata),
+    )
+    term = Term("", None, sent, kept.expires_in_ms)
+    term.title = f"the session {known.name or session_id}"
+    return reply, term
+
+
+def keep_session(session_id: str, policy: Policy) -> Flow[tuple[SessionRenewedReply, Instant]]:
+    """Renew a session and all that is bound to it (S4); return from when on its time counts, too."""
+    sent: Instant = yield NOW
+    request = Send("POST", session_path(session_id, "renew-all"), answer_seconds=policy.answer_seconds)
+    return (yield from ask(request, policy, SessionRenewedReply)), sent
+
+
+def live_session(session_id: str, policy: Policy) -> Flow[SessionInfo]:
+    """Return what is known of a session of ours. Raises `Refused` if it is over, as whatever else asks for it."""
+    reply = yield from ask(get(session_path(session_id), policy), policy, SessionReply)
+    if not reply.active:
+        raise Refused(_OVER, "session_expired", "Session expired", "All that was bound to it has ended.")
+    return records.session(reply)
 
 
 def end_session(session_id: str, policy: Policy) -> Flow[None]:

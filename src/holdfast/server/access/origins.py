@@ -40,19 +40,38 @@ _OTHER_SITES = frozenset({b"same-site", b"cross-site"})
 _NOT_OURS = "This request came by the page's cookie, but not from the page: that is refused. Programs send a token."
 
 
-class Origins:
-    """What one server knows of where requests of browsers come from."""
+class OwnOrigin:
+    """Which origin is this server's own, as browsers call it."""
 
-    def __init__(self, settings: Settings, proxies: Proxies, key: AuthorityKey) -> None:
+    def __init__(self, settings: Settings, proxies: Proxies) -> None:
         self._own_scheme = "http" if settings.tls_cert is None else "https"
         self._proxies = proxies
-        self._key = key
         public = urlsplit(settings.public_url)
         self._public = f"{public.scheme}://{public.netloc}".lower().encode() if public.netloc else None
 
     def is_safe(self, request: Request) -> bool:
         """Tell whether the client speaks https: with us, with a proxy that we trust, or with the node that it asked."""
         return (request.scheme or self._proxies.scheme_of(request, self._own_scheme)) == "https"
+
+    def is_same(self, request: Request) -> bool | None:
+        """Tell whether a request was made by a page of ours; None if its browser says nothing of that."""
+        said = request.headers.get
+        site, origin = said(b"sec-fetch-site"), said(b"origin")
+        if site is not None:
+            return site == b"same-origin"
+        if origin is None or origin == b"null":
+            return None
+        scheme = b"https" if self.is_safe(request) else b"http"
+        ours = b"%b://%b" % (scheme, said(b"host", b"").lower())
+        return origin.lower() in {ours, self._public}
+
+
+class Origins(OwnOrigin):
+    """What one authority knows of where requests of browsers come from."""
+
+    def __init__(self, settings: Settings, proxies: Proxies, key: AuthorityKey) -> None:
+        super().__init__(settings, proxies)
+        self._key = key
 
     def check(self, request: Request, caller: Caller) -> None:
         """Raise unless one who came by a cookie may be let in with this request."""
@@ -88,18 +107,6 @@ class Origins:
         is_page = request.path == b"/" or request.path.startswith(OWN_PATHS)
         if not is_followed or not is_page or request.path == _STREAM:
             raise Problem("forbidden", _NOT_OURS)
-
-    def is_same(self, request: Request) -> bool | None:
-        """Tell whether a request was made by a page of ours; None if its browser says nothing of that."""
-        said = request.headers.get
-        site, origin = said(b"sec-fetch-site"), said(b"origin")
-        if site is not None:
-            return site == b"same-origin"
-        if origin is None or origin == b"null":
-            return None
-        scheme = b"https" if self.is_safe(request) else b"http"
-        ours = b"%b://%b" % (scheme, said(b"host", b"").lower())
-        return origin.lower() in {ours, self._public}
 
 
 def is_form(request: Request) -> bool:

@@ -1,7 +1,7 @@
 """The ASGI door: the same handlers for any ASGI server, and what is answered in pieces, which only lives here.
 
-That is the streams, and applications that are mounted at a path of their own. The fast lane passes them on to this
-door, each as an `Exchange`, so that there is one implementation of them.
+That is the streams. The fast lane passes them on to this door, each as an `Exchange`, so that there is one
+implementation of them. `server.mounts` puts applications before it that have a path of their own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from holdfast.server.receiving import Receiving
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.server.doors.exchange import Application, Receive, Scope, Send
+    from holdfast.server.doors.exchange import Receive, Scope, Send
     from holdfast.server.operations.call import Reply
     from holdfast.server.operations.routes import Route, Routes
     from holdfast.server.render import Answered
@@ -45,43 +43,33 @@ _STREAM_FIELDS = (
 class Door:
     """An ASGI application over the operations."""
 
-    def __init__(
-        self, routes: Routes, mounts: Mapping[str, Application] | None = None, *, chunks_only: bool = True
-    ) -> None:
-        """`mounts` are applications by the path that they and all below it answer.
+    whole_methods = frozenset({b"POST"})
+    """The methods of repeated heads that `is_in_pieces` need not be asked about. Streams are asked for with GET; the
+    one that is asked for with POST never counts as repeated (`heads`)."""
 
-        `chunks_only` says that the server in front can end a stream by chunks alone, which HTTP/1.0 does not know.
-        """
+    def __init__(self, routes: Routes, *, chunks_only: bool = True) -> None:
+        """`chunks_only` says that the server in front ends a stream by chunks alone, which HTTP/1.0 does not know."""
         self._api = routes.api
         self._routes = routes
-        self._mounts = {path.encode(): application for path, application in (mounts or {}).items()}
-        self._mounted = tuple(self._mounts)
         self._chunks_only = chunks_only
         self._receiving = Receiving()
         """The bodies that are read here. Those that come through lanes count there as well, and for longer."""
-        self.whole_methods = frozenset() if self._mounts else frozenset({b"POST"})
-        """The methods of repeated heads that `is_in_pieces` need not be asked about. Streams are asked for with GET and
-        mounts with any; the one stream that is asked for with POST never counts as repeated (`incoming`)."""
 
     def is_in_pieces(self, request: Request) -> bool:
-        """Tell whether a request is for a stream or a mounted application."""
+        """Tell whether a request is for a stream."""
         path = request.path
         if path.endswith(STREAM_ENDS):
             with contextlib.suppress(Problem):
                 return self._routes.find(request.method, path)[0].is_stream
-        return path.startswith(self._mounted) and self._mount_of(path) is not None
+        return False
 
     def body_limit(self, request: Request) -> int:
         """Return how many bytes of body a request may send, or raise why no more than a small one."""
-        if self._mount_of(request.path) is not None:
-            return self._api.settings.body_bytes_max
         return self._routes.body_limit(request)
 
-    def _mount_of(self, path: bytes) -> Application | None:
-        for place, application in self._mounts.items():
-            if path == place or path.startswith(place + b"/"):
-                return application
-        return None
+    def check_host(self, request: Request) -> None:
+        """Raise if the request is for a server of another name."""
+        self._routes.check_host(request)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -94,10 +82,6 @@ class Door:
         try:
             request = scope.get("extensions", {}).get(REQUEST) or request_of(scope)
             self._routes.check_host(request)
-            mounted = self._mount_of(request.path)
-            if mounted is not None:
-                await mounted(self._as_the_client_sees_it(scope, request), receive, send)
-                return
             route, segment = self._routes.find(request.method, request.path)
             if route.is_stream:
                 if self._chunks_only and scope["http_version"] == "1.0":
@@ -109,14 +93,7 @@ class Door:
             answered = await self._refused(problem, request)
         else:
             answered = await self._answer(request, receive)
-        await _respond(send, request, answered)
-
-    def _as_the_client_sees_it(self, scope: Scope, request: Request) -> Scope:
-        """Return the scope with the client's own address and scheme, where a trusted proxy tells them."""
-        proxies = self._api.proxies
-        address = proxies.client_of(request)
-        client = scope["client"] if address is None or str(address) == request.peer else (str(address), 0)
-        return scope | {"scheme": proxies.scheme_of(request, scope["scheme"]), "client": client}
+        await respond(send, request, answered)
 
     async def _body(self, request: Request, receive: Receive) -> bytes:
         try:
@@ -144,12 +121,12 @@ class Door:
             size, more = max(size, len(body)), message.get("more_body", False)
 
     async def _refused(self, problem: Problem, request: Request) -> Answered:
-        answered, reply = _answer_to_come()
+        answered, reply = answer_to_come()
         self._routes.refuse(problem, request, reply)
         return await answered
 
     async def _answer(self, request: Request, receive: Receive) -> Answered:
-        answered, reply = _answer_to_come()
+        answered, reply = answer_to_come()
         self._routes.handle(request, reply)
         if request.on_disconnect is not None and not answered.done():
             disconnected = asyncio.create_task(_disconnected(receive))
@@ -171,7 +148,7 @@ class Door:
         media_type = (b"content-type", str(route.operation.replies[200]).encode())
         if request.method == b"HEAD":
             stream.close()
-            await _respond(send, request, (200, b"", (media_type,)))
+            await respond(send, request, (200, b"", (media_type,)))
             return
         headers = [media_type, *_STREAM_FIELDS, (b"x-request-id", request.request_id.encode())]
         disconnected = asyncio.create_task(_disconnected(receive))
@@ -196,7 +173,7 @@ class Door:
             stream.close()
 
 
-def _answer_to_come() -> tuple[asyncio.Future[Answered], Reply]:
+def answer_to_come() -> tuple[asyncio.Future[Answered], Reply]:
     """Return an answer that is not there yet, and what to call when it is."""
     answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
 
@@ -232,7 +209,7 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _respond(send: Send, request: Request, answered: Answered) -> None:
+async def respond(send: Send, request: Request, answered: Answered) -> None:
     status, body, extra = answered
     headers = [*extra, *_identity(request)]
     if any(name == b"cache-control" for name, _ in extra):

@@ -39,8 +39,10 @@ _LENGTHS = tuple(b"%d" % length for length in range(1_024))
 _METHODS = frozenset({b"GET", b"POST"})
 _PLAIN_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._~%:-"
 _AS_LETTERS = bytes(ord("x") if byte in _PLAIN_BYTES else 0 for byte in range(256))
-_SLASH, _STREAMS = ord("/"), b"/leases/"
-"""The stream that is asked for with POST stands below it: it never comes the short way."""
+_SLASH = ord("/")
+NEVER_REPEATED = (b"/leases/", b"/mcp")
+"""How paths begin that are answered in pieces and asked for with POST: a stream, an application. They never come the
+short way, so that no other POST has to be asked whether it is one of them."""
 _plain_key = re.compile(rb"[!-~]{1,256}").fullmatch
 _VALUES_BYTES_MAX = 256 + len(str(SMALL_BODY_BYTES))
 """By how much the values of another request can make a head longer."""
@@ -83,7 +85,7 @@ class Head(msgspec.Struct, eq=False):
         method, _, path = line.partition(b" ")
         # A regular expression takes three times as long to tell whether a line is plain.
         is_plain = method in _METHODS and path.translate(_AS_LETTERS).isalpha() and path[0] == _SLASH
-        if not is_plain or path[:8] == _STREAMS or len(line) > self.line_bytes_max:
+        if not is_plain or path.startswith(NEVER_REPEATED) or len(line) > self.line_bytes_max:
             return None
         request_id = new_request_id()
         return Request(

@@ -97,6 +97,9 @@ class AnswersInPieces(Protocol):
     def body_limit(self, request: Request) -> int:
         """Return how many bytes of body a request may send, or raise why no more than a small one."""
 
+    def check_host(self, request: Request) -> None:
+        """Raise if the request is for a server of another name."""
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request in pieces."""
 

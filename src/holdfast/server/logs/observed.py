@@ -157,6 +157,7 @@ class _Door(_Application):
         self.whole_methods = door.whole_methods
         self.is_in_pieces = door.is_in_pieces
         self.body_limit = door.body_limit
+        self.check_host = door.check_host
 
 
 async def _observed(

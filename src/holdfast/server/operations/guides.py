@@ -8,12 +8,16 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from holdfast.extras import how_to_install
+
 if TYPE_CHECKING:
     from holdfast.server.operations.operation import Operation
 
 WORD_CHARS_MAX = 32
 """A longer word is no misspelt one of ours."""
 DOCS = "GET /docs lists them."
+WITHOUT_MCP = f"The tools for agents need a part of Holdfast that is not installed here: {how_to_install('mcp')}"
+"""Where it is installed, `/mcp` is an application of its own and no route."""
 
 OTHER_WORDS = {
     "locks": {
@@ -53,6 +57,8 @@ class Guides:
 
     def for_path(self, path: bytes) -> str:
         """Say which route a path without one is nearest to."""
+        if path == b"/mcp":
+            return WITHOUT_MCP
         found = self._nearest(path)
         return DOCS if found is None else f"Did you mean {_listed(found)}? {DOCS}"
 

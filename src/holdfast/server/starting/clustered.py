@@ -31,6 +31,7 @@ from holdfast.server.logs.setup import lines_left_out
 from holdfast.server.metrics.answering import FollowersMetrics
 from holdfast.server.metrics.meter import Meter
 from holdfast.server.metrics.sources import Place
+from holdfast.server.mounts import Mounting
 from holdfast.server.nodes.forwarding import Forwarding
 from holdfast.server.nodes.link.doorkeeper import Doorkeeper
 from holdfast.server.nodes.link.follower import Security
@@ -50,7 +51,7 @@ from holdfast.server.starting.observing import observing_of
 from holdfast.settings import parse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from holdfast.engine.build import SharedJournal
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from holdfast.server.api import Api
     from holdfast.server.doors.lanes import Front, Lanes
     from holdfast.server.handshakes import Handshake
+    from holdfast.server.mounts import Mount
     from holdfast.server.nodes.tenure import Tenure
     from holdfast.server.tls import Certificate
     from holdfast.settings import Settings
@@ -85,8 +87,12 @@ class Clustered:
         *,
         say: Callable[[str], None],
         journals: Callable[[Peer], Callable[[str], SharedJournal]] | None = None,
+        mounts: Mapping[str, Mount] | None = None,
     ) -> None:
-        """`say` tells the one who started it. `journals` makes those of this node; None: as the settings say."""
+        """`say` tells the one who started it. `journals` makes those of this node; None: as the settings say.
+
+        `mounts` are applications beside the routes, by their paths: they ask whoever answers at this node then.
+        """
         if not settings.fast_lane:
             text = "fast_lane = false cannot be used with a store: leave one of the two out"
             raise StartError(text, EX_USAGE)
@@ -113,13 +119,14 @@ class Clustered:
         self._links = LinkServer(self.node, settings, new_secret, insecure=settings.link_insecure)
         self.server = Server(settings, tls, self, self._forwarding)
         self._observing = observing_of(settings, clock, proxies, me.node)
+        mounting = Mounting(mounts or {}, settings, proxies)
         self._lanes = self.server.open_lanes(
             self._forwarding.front(),
             clock,
             proxies,
             takes=self._take,
             takes_secured=self._take_secured,
-            observe=self._observing.front,
+            observe=lambda front: self._observing.front(mounting.front(front)),
         )
         self._let_it_measure()
         security = Security(settings.link_ca_file, insecure=settings.link_insecure)

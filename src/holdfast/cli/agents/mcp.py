@@ -1,0 +1,46 @@
+"""`holdfast mcp`: the tools for agents over standard input and output, for a host that speaks MCP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from holdfast.cli.shared import output
+from holdfast.cli.shared.options import Duration, asks_server, from_environment, reach
+from holdfast.extras import how_to_install
+
+TTL_SECONDS = 60
+_PARTS = frozenset({"aiohttp", "mcp", "mcp_types", "yarl"})
+
+
+@click.command(short_help="Give an agent's host the tools to claim jobs, over stdio (MCP).")
+@click.option(
+    "--owner",
+    metavar="NAME",
+    help="In whose name to claim; else HOLDFAST_OWNER. The next process of NAME resumes what this one leaves.",
+)
+@click.option(
+    "--ttl",
+    metavar="TIME",
+    type=Duration(86_400, "1d", least=10),
+    default=TTL_SECONDS,
+    help="How long jobs outlive this process if it is killed; 1m unless given, 10s at least.",
+)
+@asks_server
+def mcp(*, owner: str | None, ttl: int, url: str | None, token_file: Path | None) -> int:
+    """Serve the tools of Holdfast to an agent's host, which starts this: they speak MCP over its input and output.
+
+    What the agent claims is renewed while this process lives, and released when its input ends.
+    """
+    named = owner or from_environment("HOLDFAST_OWNER")
+    try:
+        from holdfast.mcp.process import run
+
+        return run(url, token_file, named, ttl=ttl, environment=os.environ, **reach())
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _PARTS:
+            raise
+        output.complain(f"the tools for agents are not installed ({error.name}); {how_to_install('mcp')}")
+        return output.UNREACHABLE

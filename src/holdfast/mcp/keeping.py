@@ -1,0 +1,403 @@
+"""The desk behind stdio: one process, one owner, one session. What the model claims is kept here, whatever it forgets.
+
+    claim_job ──► a claim of our session, renewed in the background until it is released, lost, or this process ends
+    wait_for_job ──► a place in a line (`standing`), kept between two calls
+
+Lease ids, tickets and the session's secret stay in here. The model knows jobs by their names alone.
+
+**Losses.** The client tells of each at once (L9). It is put down, also for the next process, and told with the next
+result, whichever tool that is of. It is told once: whoever was told must have read it.
+
+**Restarts.** `memory` says which session the process before had. If that lives, it is taken over, and so is every claim
+of it (C4); every job of it that does not live is told as lost. This happens at the start, and again with the next call
+if the server was away. Until it is known, no tool answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+
+from msgspec import UNSET
+
+from holdfast import AsyncClaim, AsyncSession, Deadlock, JobDone, JobHeld, LeaseLost, Refused
+from holdfast.client.values.options import OnWait
+from holdfast.errors import HoldfastError
+from holdfast.mcp import results, tools
+from holdfast.mcp.agent import AgentClient
+from holdfast.mcp.memory import TOLD_MAX, BadMemoryError, Left, Memory
+from holdfast.mcp.results import RefusedError, Result
+from holdfast.mcp.standing import Lines
+
+REMEMBER_SECONDS = 86_400
+LEAVE_SECONDS = 2.0
+"""How long those who wait may take to leave their lines, at the end."""
+CLAIMS_MAX = 1_000
+"""Each is renewed, and the next process is told of it."""
+_GONE = frozenset({400, 404, 410})
+"""400: what was left is no id of a session."""
+
+log = logging.getLogger("holdfast.mcp")
+
+
+class Keeper:
+    """What one process keeps for its owner."""
+
+    def __init__(
+        self,
+        client: AgentClient,
+        owner: str,
+        memory: Memory | None,
+        *,
+        ttl: int,
+        tell: Callable[[], None],
+        warning: str | None = None,
+    ) -> None:
+        """`ttl` is how long jobs outlive this process if it is killed. `tell` is called when a job is lost.
+
+        Without a memory nothing is left for another process. `warning` is told with the first result.
+        """
+        self._client = client
+        self._owner = owner
+        self._memory = memory
+        self._ttl = ttl
+        self._tell = tell
+        self._session: AsyncSession | None = None
+        self._opening = asyncio.Lock()
+        self._left: Left | None = None if memory is None else memory.read()
+        """What the process before has left; None once it is known what became of that."""
+        self._claims: dict[str, AsyncClaim] = {}
+        self._lines = Lines(self._stand, self._give_up)
+        self._lost: list[Result] = []
+        self._news: Result = {} if warning is None else {"warning": warning}
+        """What else the next result tells."""
+        self._beside: set[asyncio.Task[None]] = set()
+        """What is given back while nobody waits for it."""
+
+    # The life of the process.
+
+    async def begin(self) -> None:
+        """Take over what the process before has left. Raises `HoldfastError` if that cannot be found out now."""
+        async with self._opening:
+            if self._left is not None:
+                await self._take_over(self._left)
+                self._left = None
+                self._save()
+
+    async def end(self) -> None:
+        """Give everything back, and leave word of it for the next process."""
+        had = sorted(self._claims)
+        unfinished = self._lines.leave() | self._beside
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=LEAVE_SECONDS)
+        try:
+            if self._session is not None:
+                await self._session.end()
+        except HoldfastError as error:
+            # The next process finds it as it is, and resumes it or tells what became of it.
+            log.warning("what was claimed ends by itself, within %d s: %s", self._ttl, error)
+        else:
+            self._session, self._claims = None, {}
+            for job in had:
+                self._put_down(job, LeaseLost("", reason="released", why="its process was told to end"))
+            self._save()
+        if self._memory is not None:
+            self._memory.close()
+
+    async def _take_over(self, left: Left) -> None:
+        """Take over what lives of what was left. If the server goes away in the middle, the next call goes on here."""
+        if left.session is not None:
+            try:
+                await self._resume(left.session)
+            except Refused as error:
+                if error.status not in _GONE:
+                    raise
+                self._session, self._claims = None, {}
+        gone = [job for job in left.jobs if job not in self._claims][-TOLD_MAX:]
+        ended = [(job, await self._how_it_ended(job)) for job in gone]
+        self._lost += left.lost
+        for job, how in ended:
+            self._put_down(job, how)
+        if self._claims:
+            self._news["resumed"] = sorted(self._claims)
+
+    async def _resume(self, session_id: str) -> None:
+        if self._session is None:
+            self._session = await self._client.adopt_session(session_id, self._on_session_lost)
+        for each in await self._client.list_claimed_jobs(session=session_id):
+            if each.owner != self._owner or each.job_id in self._claims:
+                continue
+            with contextlib.suppress(JobHeld, JobDone):
+                claim = await self._session.claim(
+                    each.job_id, ttl=self._ttl, owner=self._owner, resume=True, on_lost=self._on_claim_lost
+                )
+                if claim.reacquired:
+                    self._claims[each.job_id] = claim
+                else:
+                    await claim.release(outcome="failed")  # Ours had ended since the list, and this is another one.
+
+    async def _how_it_ended(self, job: str) -> LeaseLost:
+        """Find out how a claim of the process before ended."""
+        before = None
+        with contextlib.suppress(Refused):  # The access token may be another by now, with other rights.
+            before = (await self._client.job(job)).previous
+        reason = before.ended if before is not None and before.owner == self._owner else "unknown"
+        return LeaseLost("", reason=reason, why="it ended while no process of yours ran")
+
+    # The tools.
+
+    async def call(self, asked: tools.Arguments) -> Result:
+        """Do what a tool was called for, and tell what is new. Raises `HoldfastError` and `RefusedError`."""
+        await self.begin()
+        match asked:
+            case tools.ClaimJob():
+                return await self._claim(asked)
+            case tools.WaitForJob():
+                return await self._wait(asked.job, asked.seconds)
+            case tools.HeartbeatJob():
+                return await self._heartbeat(asked)
+            case tools.ReleaseJob():
+                return await self._release(asked)
+            case tools.GetJobOwner():
+                yours = self._held(asked.job) is not None
+                return results.found(await self._client.job(asked.job)) | {"yours": yours}
+            case tools.ListClaimedJobs():
+                prefix = None if asked.prefix is UNSET else asked.prefix
+                found = await self._client.list_claimed_jobs(prefix, limit=asked.limit + 1)
+                return results.listed(found, asked.limit)
+            case tools.MyJobs():
+                return self.mine()
+
+    def news(self) -> Result:
+        """Return what is new, and do not tell it again: jobs that were lost, resumed, or granted meanwhile."""
+        self._look_at_claims()
+        news, self._news = self._news, {}
+        granted = [job for job in self._lines.granted() if job in self._claims]
+        if granted:
+            news["granted"] = granted
+        if self._lost:
+            news["lost"], self._lost = self._lost, []
+            self._save()
+        return news
+
+    def mine(self) -> Result:
+        """List what is ours."""
+        self._look_at_claims()
+        jobs = [
+            {
+                "job": job,
+                "still_held": True,
+                "expires_in": results.seconds(claim.remaining),
+                "fencing_token": claim.token,
+            }
+            for job, claim in sorted(self._claims.items())
+        ]
+        line = [{"job": job, "place": place} for job, place in self._lines.places().items()]
+        return {"status": "listed", "owner": self._owner, "jobs": jobs, "waiting_for": line or None}
+
+    async def _claim(self, asked: tools.ClaimJob) -> Result:
+        mine = None if asked.job is UNSET else self._held(asked.job)
+        if mine is None:
+            try:
+                mine = await self._in_session(lambda session: self._ask(session, asked))
+            except JobHeld as error:
+                # Another call of ours may have claimed it meanwhile.
+                mine = self._held(error.job_id) if asked.any_of is UNSET else None
+                if mine is None:
+                    return results.held(error)
+            except JobDone as error:
+                return results.done(error)
+        result = self._acquired(mine)
+        if asked.note is not UNSET:
+            try:
+                await mine.renew(note=asked.note)
+            except LeaseLost:
+                self._look_at_claims()
+                return {"status": "held", "job": mine.job_id, "still_held": False}
+            except HoldfastError as error:
+                result["note_not_kept"] = str(error)
+        return result
+
+    async def _ask(self, session: AsyncSession, asked: tools.ClaimJob) -> AsyncClaim:
+        if asked.any_of is not UNSET:
+            return await session.claim_any(asked.any_of, ttl=self._ttl, owner=self._owner, on_lost=self._on_claim_lost)
+        job = "" if asked.job is UNSET else asked.job
+        return await session.claim(job, ttl=self._ttl, owner=self._owner, on_lost=self._on_claim_lost)
+
+    async def _wait(self, job: str, seconds: float) -> Result:
+        mine = self._held(job)
+        if mine is not None:
+            return self._acquired(mine)
+        try:
+            got = await self._lines.visit(job, seconds)
+        except JobDone as error:
+            return results.done(error)
+        except Deadlock as error:
+            return results.deadlock(job, error)
+        if isinstance(got, AsyncClaim):
+            return self._acquired(got)
+        if got is None:
+            return results.waiting(job, None, None)
+        return results.waiting(job, got.position, got.owner) | {"away": got.away}
+
+    def _acquired(self, claim: AsyncClaim) -> Result:
+        self._lines.told(claim.job_id)
+        return results.acquired(claim.record, claim.remaining)
+
+    async def _stand(self, job: str, on_wait: OnWait) -> AsyncClaim:
+        async def ask(session: AsyncSession) -> AsyncClaim:
+            return await session.claim(
+                job, ttl=self._ttl, owner=self._owner, wait=math.inf, on_wait=on_wait, on_lost=self._on_claim_lost
+            )
+
+        return await self._in_session(ask)
+
+    def _give_up(self, job: str) -> None:
+        """Let others have a job: our turn came, and nobody came back for it."""
+        claim = self._claims.pop(job, None)
+        if claim is not None:
+            self._put_down(job, LeaseLost("", reason="released", why="your turn came, and you did not come back"))
+            self._save()
+            self._give_back_beside(claim.release(outcome="failed"))
+
+    async def _heartbeat(self, asked: tools.HeartbeatJob) -> Result:
+        claim = self._held(asked.job)
+        if claim is None:
+            return await self._not_mine(asked.job)
+        try:
+            await claim.renew(note=None if asked.note is UNSET else asked.note)
+        except LeaseLost as error:
+            return self._lose(asked.job, error)
+        return {
+            "status": "renewed",
+            "job": asked.job,
+            "still_held": True,
+            "expires_in": results.seconds(claim.remaining),
+        }
+
+    async def _release(self, asked: tools.ReleaseJob) -> Result:
+        claim = self._held(asked.job)
+        if claim is None:
+            return await self._not_mine(asked.job)
+        outcome = None if asked.outcome is UNSET else asked.outcome
+        try:
+            await claim.release(
+                outcome=outcome,
+                result=None if asked.result is UNSET else asked.result,
+                remember=REMEMBER_SECONDS if outcome == "done" else None,
+            )
+        except LeaseLost as error:
+            return self._lose(asked.job, error)
+        self._claims.pop(asked.job, None)
+        self._save()
+        return {"status": "released", "job": asked.job, "still_held": False}
+
+    async def _not_mine(self, job: str) -> Result:
+        told = next((each for each in self._lost if each["job"] == job), None)
+        if told is not None:
+            self._lost.remove(told)
+            self._save()
+            return {"status": "lost", "still_held": False, **told}
+        return results.not_yours(job, await self._client.job(job))
+
+    # Sessions and claims.
+
+    async def _in_session(self, ask: Callable[[AsyncSession], Awaitable[AsyncClaim]]) -> AsyncClaim:
+        """Claim something in our session; if that is over, in a new one, once."""
+        if len(self._claims) >= CLAIMS_MAX:
+            raise RefusedError(f"you have {CLAIMS_MAX} jobs already: release some that you do not work on")
+        session = await self._opened()
+        try:
+            claim = await ask(session)
+        except Refused as error:
+            if error.code not in {"session_expired", "not_found"}:
+                raise
+            self._forget(session)
+            claim = await ask(await self._opened())
+        self._claims[claim.job_id] = claim
+        self._save()
+        return claim
+
+    async def _opened(self) -> AsyncSession:
+        """Return our session; open one if there is none."""
+        async with self._opening:
+            if self._session is None:
+                self._session = await self._client.session(
+                    self._owner, ttl=self._ttl, metadata={"opened_by": "holdfast mcp"}, on_lost=self._on_session_lost
+                )
+                self._save()
+            return self._session
+
+    def _held(self, job: str) -> AsyncClaim | None:
+        self._look_at_claims()
+        return self._claims.get(job)
+
+    def _look_at_claims(self) -> None:
+        """Put down what is lost by now: time may have passed unseen, as when a machine slept."""
+        for claim in tuple(self._claims.values()):
+            self._on_claim_lost(claim)
+
+    def _on_claim_lost(self, claim: AsyncClaim) -> None:
+        try:
+            claim.raise_if_lost()
+        except LeaseLost as error:
+            if self._claims.get(claim.job_id) is claim:
+                del self._claims[claim.job_id]
+                self._put_down(claim.job_id, error)
+                self._save()
+                self._tell()
+        except HoldfastError:
+            pass  # It was given back, by us.
+
+    def _on_session_lost(self, session: AsyncSession) -> None:
+        self._forget(session)
+
+    def _forget(self, session: AsyncSession) -> None:
+        """Know that a session is over, and with it all that was claimed in it."""
+        if self._session is not session:
+            return
+        self._session = None
+        claims, self._claims = self._claims, {}
+        for job, claim in claims.items():
+            error = LeaseLost("", reason="session_ended")
+            with contextlib.suppress(HoldfastError):
+                try:
+                    claim.raise_if_lost()
+                except LeaseLost as known:
+                    error = known
+            self._put_down(job, error)
+        self._save()
+        if claims:
+            self._tell()
+
+    def _lose(self, job: str, error: LeaseLost) -> Result:
+        """Answer with a loss that came out by the very call: it need not be told once more."""
+        self._claims.pop(job, None)
+        self._lost = [each for each in self._lost if each["job"] != job]
+        self._save()
+        return results.lost(job, error)
+
+    def _put_down(self, job: str, error: LeaseLost) -> None:
+        self._lost = [*self._lost[1 - TOLD_MAX :], results.ended(job, error)]
+
+    def _save(self) -> None:
+        if self._memory is not None and self._left is None:
+            session = None if self._session is None else self._session.session_id
+            try:
+                self._memory.write(Left(session=session, jobs=sorted(self._claims), lost=self._lost))
+            except BadMemoryError as error:
+                self._news["warning"] = f"a restart may resume nothing: {error}"
+
+    def _give_back_beside(self, giving_back: Coroutine[object, object, None]) -> None:
+        """Give something back while nobody waits for it; what cannot be given back ends by itself."""
+
+        async def give() -> None:
+            with contextlib.suppress(HoldfastError):
+                await giving_back
+
+        task = asyncio.get_running_loop().create_task(give())
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)

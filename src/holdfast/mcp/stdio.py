@@ -1,0 +1,189 @@
+"""`holdfast mcp`: the life of the process behind a host's pipe.
+
+It ends when its input ends, and when it is told to (SIGTERM, SIGINT, SIGHUP): then it gives back what it holds, and
+leaves word for the next process of its owner. One that is killed gives nothing back; its session ends by itself.
+
+Input is read by a thread of its own, straight from the descriptor: a thread that hangs in `read` keeps no process from
+ending, and holds no lock of Python's that its end needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from mcp import types
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
+
+from holdfast.mcp.keeping import Keeper
+from holdfast.mcp.results import clean
+from holdfast.mcp.serving import Context, Desk, server_of
+
+if TYPE_CHECKING:
+    from mcp.server.session import ServerSession
+
+    from holdfast.mcp.agent import AgentClient
+    from holdfast.mcp.memory import Memory
+
+JOBS = "holdfast://my-jobs"
+"""The resource that changes when a job is lost: a host that subscribes to it hears of that at once."""
+LINE_BYTES_MAX = 4_194_304
+READ_BYTES = 65_536
+END_SECONDS = 10.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+log = logging.getLogger("holdfast.mcp")
+
+
+class _News:
+    """Tells hosts that listen that something changed: in the old way of the protocol, and in the new one."""
+
+    def __init__(self) -> None:
+        self.bus = InMemorySubscriptionBus()
+        self.subscribed: ServerSession | None = None
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def tell(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._tell())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell(self) -> None:
+        await self.bus.publish(ResourceUpdated(uri=JOBS))
+        if self.subscribed is not None:
+            with contextlib.suppress(OSError):
+                await self.subscribed.send_resource_updated(JOBS)
+
+
+async def serve(
+    client: AgentClient, owner: str, memory: Memory | None, *, ttl: int, warning: str | None = None
+) -> None:
+    """Serve the host at the other end of standard input and output, until it is gone or we are told to end."""
+    news = _News()
+    keeper = Keeper(client, owner, memory, ttl=ttl, tell=news.tell, warning=warning)
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in _SIGNALS:
+        loop.add_signal_handler(each, told.set)
+    async with client:
+        resuming = asyncio.create_task(_resume(keeper))
+        serving = asyncio.create_task(_serve(keeper, news))
+        telling = asyncio.create_task(told.wait())
+        try:
+            await asyncio.wait({serving, telling}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (serving, telling, resuming):
+                task.cancel()
+            ended = await asyncio.gather(serving, telling, resuming, return_exceptions=True)
+            await _end(keeper)
+        _raise_bugs(list(ended))
+
+
+async def _end(keeper: Keeper) -> None:
+    """Give everything back, for as long as a host may wait for that."""
+    try:
+        async with asyncio.timeout(END_SECONDS):
+            await keeper.end()
+    except TimeoutError:
+        log.warning("the server did not answer in time: what was claimed ends by itself")
+
+
+async def _resume(keeper: Keeper) -> None:
+    """Take over what the process before has left, at once: its time runs out. If it fails, each call tries again."""
+    try:
+        await keeper.begin()
+    except Exception as error:  # noqa: BLE001 - A call meets the same, and tells it where somebody reads it.
+        log.warning("what the process before has left could not be taken over yet: %s", error)
+
+
+def _raise_bugs(ended: list[Any]) -> None:
+    """Raise what went wrong, but for the ways in which a host goes away."""
+    for each in ended:
+        if isinstance(each, BaseExceptionGroup):
+            _raise_bugs(list(each.exceptions))
+        elif isinstance(each, Exception) and not isinstance(each, OSError):
+            raise each
+
+
+async def _serve(keeper: Keeper, news: _News) -> None:
+    async def desk(_context: Context) -> Desk:
+        return keeper
+
+    async def list_resources(_context: Context, _params: object) -> types.ListResourcesResult:
+        text = "The jobs that are yours. It changes when you lose one."
+        known = types.Resource(uri=JOBS, name="my-jobs", description=text, mime_type="application/json")
+        return types.ListResourcesResult(resources=[known])
+
+    async def read_resource(_context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        if str(params.uri) != JOBS:
+            raise ValueError(f"there is no resource {str(params.uri)!r:.200}; there is {JOBS}")
+        text = msgspec.json.encode(clean(keeper.mine())).decode()
+        content = types.TextResourceContents(uri=JOBS, mime_type="application/json", text=text)
+        return types.ReadResourceResult(contents=[content])
+
+    async def subscribe(context: Context, _params: object) -> types.EmptyResult:
+        news.subscribed = context.session
+        return types.EmptyResult()
+
+    async def unsubscribe(_context: Context, _params: object) -> types.EmptyResult:
+        news.subscribed = None
+        return types.EmptyResult()
+
+    server = server_of(
+        desk,
+        "stdio",
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
+        on_subscribe_resource=subscribe,
+        on_unsubscribe_resource=unsubscribe,
+        on_subscriptions_listen=ListenHandler(news.bus, max_subscriptions=8, max_buffered_events=64),
+    )
+    lines = cast("Any", _Lines())  # All that is asked of it is to give lines.
+    async with stdio_server(stdin=lines) as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+class _Lines:
+    """The lines of standard input, one by one: the next is read when the one before was taken."""
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """Yield each line; one that is too long comes cut, and is no message then."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(1)
+
+        def read() -> None:
+            try:
+                for line in _lines_of(0):
+                    asyncio.run_coroutine_threadsafe(queue.put(line), loop).result()
+                asyncio.run_coroutine_threadsafe(queue.put(None), loop).result()
+            except (RuntimeError, asyncio.CancelledError):
+                return  # The loop has ended, and nobody reads any more.
+
+        threading.Thread(target=read, name="standard input", daemon=True).start()
+        while (line := await queue.get()) is not None:
+            yield line.decode("utf-8", "replace")
+
+
+def _lines_of(descriptor: int) -> Iterator[bytes]:
+    """Read lines from a descriptor until its end. Of one that is too long, only the first bytes are kept."""
+    pending = bytearray()
+    while True:
+        try:
+            data = os.read(descriptor, READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            return
+        *whole, rest = data.split(b"\n")
+        for part in whole:
+            yield bytes(pending + part)[:LINE_BYTES_MAX]
+            pending.clear()
+        pending += rest[: LINE_BYTES_MAX - len(pending)]

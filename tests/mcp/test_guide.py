@@ -1,0 +1,49 @@
+"""What the guide shows to hosts is what our command takes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from typing import Any
+
+from holdfast.cli.main import cli
+from holdfast.mcp.asgi import PATH
+from tests.support.pages import ROOT, blocks_of
+
+BLOCKS = blocks_of(ROOT / "docs" / "guide" / "mcp.md")
+
+
+def _entries() -> list[dict[str, Any]]:
+    """Every entry of a host's configuration in the guide."""
+    kept = [json.loads(block.text) for block in BLOCKS if block.language == "json"]
+    kept += [tomllib.loads(block.text) for block in BLOCKS if block.language == "toml"]
+    return [entry for each in kept for servers in each.values() for entry in servers.values()]
+
+
+def test_entries_of_hosts_start_our_command() -> None:
+    """Each entry names a command line of ours that is taken, with an owner; or the address of the tools."""
+    commands = [entry for entry in _entries() if "command" in entry]
+    assert len(commands) == 3 and len(_entries()) == 4
+    for entry in commands:
+        assert entry["command"] == "holdfast"
+        owner = entry.get("env", {}).get("HOLDFAST_OWNER")
+        assert _taken(entry["args"])["owner"] or owner
+    assert [entry["url"].endswith(PATH) for entry in _entries() if "url" in entry] == [True]
+
+
+def test_commands_of_claude_code_start_our_command() -> None:
+    """What is given to `claude mcp add` is a command line of ours, or the address of the tools."""
+    stdio, http = (shlex.split(block.text) for block in BLOCKS if "not run" in block.marks)
+    assert stdio[:3] == http[:3] == ["claude", "mcp", "add"]
+    behind = stdio[stdio.index("--") + 1 :]
+    assert behind[0] == "holdfast" and _taken(behind[1:])["owner"]
+    assert any(word.endswith(PATH) for word in http) and http[-2] == "--header"
+
+
+def _taken(arguments: list[str]) -> dict[str, Any]:
+    """The options of a command line, as `holdfast` reads it."""
+    name, *rest = arguments
+    assert name == "mcp"
+    with cli.commands[name].make_context(name, rest) as context:
+        return context.params

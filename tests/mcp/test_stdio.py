@@ -1,0 +1,217 @@
+"""`holdfast mcp`, started by the official client over a pipe: what an agent claims is kept, whatever it forgets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from tests.mcp.hosts import TTL, Home, run
+from tests.support.api import Api
+from tests.support.checks import wait_until
+
+
+def _owner(api: Api, name: str) -> object:
+    return api.status(name).json()["owner"]
+
+
+def _events(api: Api, name: str, event: str) -> int:
+    return [each["event"] for each in api.history(name).json()["history"]].count(event)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_tools_are_listed(home: Home, mode: str) -> None:
+    """A host of the protocol's new way, and one of its old way, find the seven tools, and how to use them."""
+
+    async def test() -> None:
+        async with home.host("ana", mode=mode) as ana:
+            listed = await ana.client.list_tools()
+            assert [tool.name for tool in listed.tools] == [
+                "claim_job",
+                "wait_for_job",
+                "heartbeat_job",
+                "release_job",
+                "get_job_owner",
+                "list_claimed_jobs",
+                "my_jobs",
+            ]
+            assert "never instructions" in (ana.client.instructions or "")
+
+    run(test())
+
+
+def test_claim_note_and_release(home: Home, operator: Api, name: str) -> None:
+    """A job is claimed, noted and released by its name alone; nothing that the model sees is a lease id or a secret."""
+
+    async def test() -> None:
+        async with home.host("ana") as ana:
+            got = await ana.call("claim_job", job=name, note="begun")
+            assert got["status"] == "acquired" and got["still_held"] and 0 < got["expires_in"] <= TTL
+            assert got["fencing_token"] == operator.status(name).json()["fencing_token"]
+            assert not {"lease_id", "session", "session_id", "ticket"} & set(got)
+            assert await ana.call("claim_job", job=name) == got | {"expires_in": pytest.approx(TTL, abs=TTL)}
+            renewed = await ana.call("heartbeat_job", job=name, note="tests pass")
+            assert renewed["status"] == "renewed" and renewed["still_held"]
+            assert operator.status(name).json()["note"] == "tests pass"
+            assert (await ana.call("my_jobs"))["jobs"][0]["job"] == name
+            assert (await ana.call("get_job_owner", job=name))["yours"] is True
+            done = await ana.call("release_job", job=name, outcome="done", result="PR 77")
+            assert done == {"status": "released", "job": name, "still_held": False}
+            again = await ana.call("claim_job", job=name)
+            assert (again["status"], again["result"], again["owner"]) == ("done", "PR 77", "ana")
+
+    run(test())
+
+
+def test_second_host_of_one_token_is_refused(home: Home, name: str) -> None:
+    """Of two hosts that share one token one has the job; the other is told who, since and until when, and the place."""
+
+    async def test() -> None:
+        async with home.host("ana") as ana, home.host("ben") as ben:
+            await ana.call("claim_job", job=name, note="half of it")
+            held = await ben.call("claim_job", job=name)
+            assert (held["status"], held["owner"], held["note"]) == ("held", "ana", "half of it")
+            assert held["since"] <= held["until"] and held["place"] == 1 and held["still_held"] is False
+            for tool in ("release_job", "heartbeat_job"):
+                refused = await ben.call(tool, job=name)
+                assert (refused["status"], refused["owner"]) == ("not_yours", "ana")
+            assert (await ana.call("my_jobs"))["jobs"][0]["still_held"] is True
+
+    run(test())
+
+
+def test_first_free_of_a_list(home: Home, name: str) -> None:
+    """Of a list the first free job is claimed; if none is free, the result says who has them."""
+
+    async def test() -> None:
+        jobs = [f"{name}/{number}" for number in range(3)]
+        async with home.host("ana") as ana, home.host("ben") as ben:
+            await ana.call("claim_job", job=jobs[0])
+            assert (await ben.call("claim_job", any_of=jobs))["job"] == jobs[1]
+            await ana.call("claim_job", job=jobs[2])
+            held = await ben.call("claim_job", any_of=jobs)
+            assert held["status"] == "held"
+            assert {each["job"]: each["owner"] for each in held["held"]} == dict(
+                zip(jobs, ("ana", "ben", "ana"), strict=True)
+            )
+
+    run(test())
+
+
+def test_wait_keeps_its_place_across_calls(home: Home, operator: Api, name: str) -> None:
+    """Two calls of a wait are one place in the line: whoever joins between them stands behind (W2)."""
+
+    async def test() -> None:
+        async with home.host("ana") as ana, home.host("ben") as ben, home.host("cleo") as cleo:
+            await ana.call("claim_job", job=name)
+            waits = await ben.call("wait_for_job", job=name, seconds=1)
+            assert (waits["status"], waits["place"], waits["owner"]) == ("waiting", 1, "ana")
+            behind = await cleo.call("wait_for_job", job=name, seconds=1)
+            assert (behind["status"], behind["place"]) == ("waiting", 2)
+            turn = asyncio.create_task(ben.call("wait_for_job", job=name, seconds=30))
+            await ana.call("release_job", job=name)
+            got = await turn
+            assert (got["status"], got["owner"], got["previous"]["owner"]) == ("acquired", "ben", "ana")
+            assert _events(operator, name, "waiting") == 2, "somebody joined the line twice"
+            # Its place is as the server last told it: every few seconds.
+            later = await cleo.call("wait_for_job", job=name, seconds=10)
+            assert (later["status"], later["place"], later["owner"]) == ("waiting", 1, "ben")
+
+    run(test())
+
+
+def test_turn_that_comes_between_two_calls_is_told(home: Home, operator: Api, name: str) -> None:
+    """A model that thinks is not passed over: its turn comes meanwhile, and the next call tells it, whatever it is."""
+
+    async def test() -> None:
+        async with home.host("ana") as ana, home.host("ben") as ben:
+            await ana.call("claim_job", job=name)
+            await ben.call("wait_for_job", job=name, seconds=1)
+            await ana.call("release_job", job=name)
+            wait_until(lambda: _owner(operator, name) == "ben")
+            told = await ben.call("list_claimed_jobs", prefix=name)
+            assert told["granted"] == [name]
+            assert "granted" not in await ben.call("my_jobs")
+            assert (await ben.call("heartbeat_job", job=name))["still_held"] is True
+
+    run(test())
+
+
+def test_takeover_after_the_other_is_killed(home: Home, operator: Api, name: str) -> None:
+    """Whoever waits gets the job of a process that was killed, and reads its note; not before its time is over."""
+
+    async def test() -> None:
+        async with home.host("ben") as ben:
+            async with home.host("ana") as ana:
+                await ana.call("claim_job", job=name, note="step 2 of 3")
+                left = operator.status(name).json()["expires_in_ms"]
+                home.kill("ana")
+            got = await ben.call("wait_for_job", job=name, seconds=50)
+            assert got["status"] == "acquired" and left <= TTL * 1_000
+            assert (got["previous"]["owner"], got["previous"]["note"]) == ("ana", "step 2 of 3")
+            assert got["previous"]["ended"] in {"expired", "session_ended"}
+
+    run(test())
+
+
+def test_job_is_kept_while_the_process_lives(home: Home, operator: Api, name: str) -> None:
+    """A model that claims and never calls again keeps its job for as long as its process lives."""
+
+    async def test() -> None:
+        async with home.host("ana") as ana:
+            claimed = await ana.call("claim_job", job=name)
+            first = operator.status(name).json()["last_heartbeat_at"]
+            # Renewed more often than its time would last without.
+            seen = {first}
+
+            def has_outlived() -> bool:
+                status = operator.status(name).json()
+                assert (status["owner"], status["fencing_token"]) == ("ana", claimed["fencing_token"])
+                seen.add(status["last_heartbeat_at"])
+                return len(seen) > 4
+
+            await asyncio.to_thread(wait_until, has_outlived, seconds_max=4 * TTL)
+
+    run(test())
+
+
+@pytest.mark.parametrize("how", ["input", "SIGTERM"])
+def test_end_gives_everything_back(home: Home, operator: Api, name: str, how: str) -> None:
+    """What a process has is free as soon as its input ends, or it is told to end; its place in a line too."""
+
+    async def test() -> None:
+        async with home.host("ben") as ben:
+            await ben.call("claim_job", job=f"{name}/other")
+            async with home.host("ana") as ana:
+                await ana.call("claim_job", job=name)
+                await ana.call("wait_for_job", job=f"{name}/other", seconds=1)
+                if how == "SIGTERM":
+                    os.kill(home.process_of("ana"), signal.SIGTERM)
+                    await asyncio.to_thread(wait_until, lambda: _owner(operator, name) is None)
+            assert _owner(operator, name) is None
+            assert operator.status(name).json()["previous"]["ended"] == "session_ended"
+            assert operator.status(f"{name}/other").json()["waiting"] == 0
+
+    run(test())
+
+
+def test_loss_is_told_with_the_next_result(home: Home, operator: Api, name: str) -> None:
+    """A job that an operator ended is told with the next result, whichever tool it is of, and told once."""
+
+    async def test() -> None:
+        async with home.host("ana") as ana:
+            for job in (name, f"{name}/2", f"{name}/3"):
+                await ana.call("claim_job", job=job)
+            operator.revoke(name, reason="wrong branch")
+            told = await ana.until("lost", "list_claimed_jobs", prefix=name)
+            assert told["lost"] == [{"job": name, "reason": "revoked", "by": "operator", "why": "wrong branch"}]
+            assert "lost" not in await ana.call("my_jobs")
+            assert [each["job"] for each in (await ana.call("my_jobs"))["jobs"]] == [f"{name}/2", f"{name}/3"]
+            operator.revoke(f"{name}/2", reason="also wrong")
+            gone = await ana.call("heartbeat_job", job=f"{name}/2")
+            assert (gone["status"], gone["why"], gone["still_held"]) == ("lost", "also wrong", False)
+            assert "lost" not in gone
+
+    run(test())
