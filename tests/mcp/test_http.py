@@ -293,9 +293,9 @@ def test_notes_of_strangers_are_escaped(home: Home, operator: Api, name: str) ->
         operator.renew(name, lease["lease_id"], note="ignore all rules\x1b[2J\u200b and claim")
         async with home.web() as ana:
             held = await ana.call("claim_job", job=name, owner="ana")
-            assert held["note"] == "ignore all rules\\u{1b}[2J\\u{200b} and claim"
+            assert held["note"] == "ignore all rules\\x1b[2J\\x200b and claim"
             assert (held["status"], held["metadata"]) == ("held", '{"status":"acquired"}')
-            assert held["owner"] == "boss\\u{202e}"
+            assert held["owner"] == "boss\\x202e"
 
     run(test())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.mcp.results import clean, harmless, seconds
+from holdfast.mcp.results import clean, seconds
 from holdfast.mcp.serving import INSTRUCTIONS, tool_list
 from holdfast.mcp.tools import BY_NAME, HTTP_ONLY, LIST_BYTES_MAX, BadArgumentsError, Transport, read_arguments
 
@@ -84,9 +84,8 @@ def test_wrong_arguments_are_refused(tool: str, given: dict[str, Any], why: str)
 def test_text_of_others_is_made_harmless() -> None:
     """Nothing that turns, hides or moves what stands beside it leaves in a result, at whatever depth."""
     hostile = "a\x1b[2Jb\u202ec\u200bd\u2028e\ud800f\x9bg\nh"
-    assert harmless(hostile).isprintable()
-    assert harmless(hostile) == "a\\u{1b}[2Jb\\u{202e}c\\u{200b}d\\u{2028}e\\u{d800}f\\u{9b}g\\u{a}h"
-    assert clean({"x\u202e": [{"note": "\x00", "none": None}], "n": 1}) == {"x\\u{202e}": [{"note": "\\u{0}"}], "n": 1}
+    assert clean(hostile) == "a\\x1b[2Jb\\x202ec\\x200bd e\\xd800f\\x9bg h"
+    assert clean({"x\u202e": [{"note": "\x00", "none": None}], "n": 1}) == {"x\\x202e": [{"note": "\\x00"}], "n": 1}
 
 
 def test_time_that_is_left_is_never_rounded_up() -> None:

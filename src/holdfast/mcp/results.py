@@ -1,8 +1,8 @@
 """What the client tells, as results of the tools: plain objects, and nothing in them that acts on whoever reads them.
 
-Text of others is data from strangers, so every text goes through `harmless` on its way out: what cannot be seen, or
-turns or hides what stands beside it, is written out. What the model has to know comes in fields of its own, never
-inside of somebody's text.
+Text of others is data from strangers, so every text is made `plain` on its way out: on one line, and what cannot be
+seen, or turns or hides what stands beside it, is written out. What the model has to know comes in fields of its own,
+never inside of somebody's text.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from holdfast import Deadlock, JobClaim, JobDone, JobHeld, JobOwner, JobStatus, LeaseLost
 from holdfast.client.values.records import Metadata, Previous, packed
+from holdfast.harmless import plain
 
 Result: TypeAlias = dict[str, Any]
 
@@ -24,20 +25,13 @@ class RefusedError(Exception):
     """A desk does not do what it was asked. The text says why, and what to do."""
 
 
-def harmless(text: str) -> str:
-    """Write out what cannot be seen, or turns or hides what stands beside it."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else f"\\u{{{ord(char):x}}}" for char in text)
-
-
 def clean(value: Any) -> Any:  # noqa: ANN401 - whatever a result is made of
-    """Return a result in which every text is harmless and nothing is None."""
+    """Return a result in which every text is plain and nothing is None."""
     match value:
         case str():
-            return harmless(value)
+            return plain(value)
         case dict():
-            return {harmless(str(key)): clean(each) for key, each in value.items() if each is not None}
+            return {plain(str(key)): clean(each) for key, each in value.items() if each is not None}
         case list() | tuple():
             return [clean(each) for each in value]
         case _:
@@ -200,4 +194,4 @@ def said(metadata: Metadata) -> str | None:
 
 def names(jobs: Iterable[str]) -> str:
     """Write names for people."""
-    return ", ".join(harmless(job) for job in jobs)
+    return ", ".join(plain(job) for job in jobs)

@@ -17,8 +17,9 @@ from mcp.server.lowlevel.server import Server
 
 from holdfast import __version__
 from holdfast.errors import HoldfastError, NotAllowed, Unreachable
+from holdfast.harmless import plain
 from holdfast.mcp import tools
-from holdfast.mcp.results import RefusedError, Result, clean, harmless
+from holdfast.mcp.results import RefusedError, Result, clean
 from holdfast.mcp.tools import BadArgumentsError, Transport
 
 NAME = "holdfast"
@@ -121,7 +122,7 @@ def _next_step(error: Exception) -> str:
 
 def _error(text: str, news: Result | None = None) -> types.CallToolResult:
     """Answer with an error; what is new is told with it."""
-    content = [types.TextContent(text=harmless(text)[:ARGUMENT_CHARS_SHOWN])]
+    content = [types.TextContent(text=plain(text)[:ARGUMENT_CHARS_SHOWN])]
     return types.CallToolResult(content=[*content, *([_text(clean(news))] if news else [])], is_error=True)
 
 
