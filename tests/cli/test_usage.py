@@ -305,7 +305,7 @@ def test_missing_extra_is_named(tmp_path: Path) -> None:
         )
         shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert shown.returncode == 69
-        assert "pip install '.[server]'" in shown.stderr and len(shown.stderr.splitlines()) == 1
+        assert " install -e '.[server]'" in shown.stderr and len(shown.stderr.splitlines()) == 1
 
 
 def test_interrupt_is_130() -> None:
