@@ -265,6 +265,8 @@ def test_what_does_not_work_is_seen(tmp_path: Path) -> None:
             ("```sh\nexit 0\n```\n", "the whole session"),
             ("```sh\ncurl -sS http://127.0.0.1:7420/locks\n```\n", "answered .'401'"),
             ("<!-- answers: 401 -->\n```sh\ncurl -sS http://127.0.0.1:7420/locks\n```\n", None),
+            ("```console\n$ printf 'a\\nb\\n'\na\n```\n", None),
+            ("<!-- whole: yes -->\n```console\n$ printf 'a\\nb\\n'\na\n```\n", "more than is shown: {'b'}"),
             ("```python\n1 / 0\n```\n", "ZeroDivisionError"),
             ("<!-- before: x = 1 -->\n```python\nassert x == 1\n```\n", None),
             ("<!-- before: x = y -->\n```python\nassert x == 1\n```\n", "set-up failed"),
