@@ -148,6 +148,12 @@ def test_only_secrets_are_closed_to_others(tmp_path: Path) -> None:
     assert len((tmp_path / "etc" / "tokens").read_text().splitlines()) == 3
 
 
+def test_no_block_closes_what_is_made_after_it() -> None:
+    """A page sets the umask in a shell of its own: what the same reader makes later is as open as it was to be."""
+    scripts = [block for block in all_blocks() if block.language in {"sh", "console"}]
+    assert [str(block) for block in scripts if re.search(r"^umask\b", block.text, re.MULTILINE)] == []
+
+
 def test_data_is_touched_by_its_user_alone() -> None:
     """Where a page is root and names the server's directory to `holdfast`, the command runs as the server's user:
     root is refused, for the files are not its own.
