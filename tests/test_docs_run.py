@@ -23,7 +23,9 @@ from tests.support.page_session import PageSession
 from tests.support.pages import MARKS, PAGES, ROOT, Block, all_blocks, blocks_of
 
 LANGUAGES = {"caddy", "console", "haproxy", "ini", "json", "nginx", "python", "sh", "sql", "text", "toml", "yaml"}
-UNITS = ("holdfast.service", "holdfast-backup.service", "holdfast-backup.timer")
+DROP_IN = "nodes.conf"
+UNITS = (DROP_IN, "holdfast.service", "holdfast-backup.service", "holdfast-backup.timer")
+"""In the order of the pages."""
 RUNNING = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
 
 # Every block that nothing runs, and why: page, reason, how many.
@@ -33,16 +35,17 @@ NOT_RUN = {
     ("docs/guide/benchmarks.md", "takes minutes"): 5,
     ("docs/guide/celery.md", "needs Celery"): 1,
     ("docs/guide/containers.md", "needs a container engine"): 1,
-    ("docs/guide/install.md", "needs a package index"): 2,
-    ("docs/guide/kubernetes.md", "needs a cluster"): 2,
+    ("docs/guide/install.md", "needs a package index"): 3,
+    ("docs/guide/metrics.md", "needs systemd and root"): 1,
+    ("docs/guide/kubernetes.md", "needs a cluster"): 5,
     ("docs/guide/kubernetes.md", "needs a container engine"): 1,
     ("docs/guide/mcp.md", "it is a command of Claude Code"): 2,
     ("docs/guide/nodes.md", "needs a PostgreSQL of your own"): 3,
-    ("docs/guide/nodes.md", "needs systemd and root"): 2,
+    ("docs/guide/nodes.md", "needs systemd and root"): 3,
     ("docs/guide/nodes.md", "needs three machines"): 1,
     ("docs/guide/nodes.md", "starts a PostgreSQL and runs until Ctrl-C"): 1,
     ("docs/guide/operating.md", "needs a server with such a certificate"): 1,
-    ("docs/guide/operating.md", "needs systemd and root"): 4,
+    ("docs/guide/operating.md", "needs systemd and root"): 5,
     ("docs/guide/proxies.md", "needs a name, a certificate and a proxy"): 1,
 }
 
@@ -134,16 +137,20 @@ def test_toml_is_taken(block: Block, tmp_path: Path) -> None:
         settings.load(overrides={}, environment={}, file=tmp_path / "holdfast.toml")
 
 
-def _unit(block: Block) -> configparser.ConfigParser:
-    unit = configparser.ConfigParser(interpolation=None, strict=True)
+def _unit(block: Block, *, strict: bool = True) -> configparser.ConfigParser:
+    unit = configparser.ConfigParser(interpolation=None, strict=strict)
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # Names of systemd have capitals.
     unit.read_string(block.text)
     return unit
 
 
 def test_units_are_units() -> None:
-    """The `ini` blocks are units of systemd, no line twice: the server, its backup, and the timer of that."""
-    server, backup, timer = map(_unit, blocks_in("ini"))
+    """The `ini` blocks are units of systemd: the server, its backup, and the timer of that, no line twice; and what a
+    node of several adds to the server.
+    """
+    nodes, *blocks = blocks_in("ini")
+    server, backup, timer = map(_unit, blocks)
+    assert _unit(nodes, strict=False).sections() == ["Unit", "Service"]
     assert server.sections() == ["Unit", "Service", "Install"]
     assert server["Service"]["ExecStart"].startswith("/opt/holdfast/bin/holdfast serve --config ")
     assert backup.sections() == ["Unit", "Service"]
@@ -157,6 +164,22 @@ def test_units_are_those_of_the_folder() -> None:
     for name, block in zip(UNITS, blocks_in("ini"), strict=True):
         assert block.text == (ROOT / "deploy" / "systemd" / name).read_text(), name
     assert {path.name for path in (ROOT / "deploy" / "systemd").iterdir()} == set(UNITS)
+
+
+def test_units_hand_over_what_they_name() -> None:
+    """Each variable of a unit is one that the program reads, and names a credential that the unit loads, or a file that
+    a block of the guides makes for the server's user.
+    """
+    known = {row.variable for row in settings.TABLE} | {"PGPASSFILE", "HOLDFAST_URL", "HOLDFAST_TOKEN_FILE"}
+    made = [block.text for block in all_blocks() if "install -m 0400 -o holdfast" in block.text]
+    for block in blocks_in("ini"):
+        loaded = set(re.findall(r"^LoadCredential=(\w+):/etc/holdfast/[\w.-]+$", block.text, re.MULTILINE))
+        given = dict(re.findall(r"(?:^Environment=| )([A-Z_]+)=(\S+)", block.text, re.MULTILINE))
+        assert set(given) <= known, block
+        files = {value for value in given.values() if not value.startswith("http")}
+        assert {f"%d/{name}" for name in loaded} == {value for value in files if value.startswith("%d/")}, block
+        for path in (value for value in files if value.startswith("/")):
+            assert any(f"{path} <<" in text for text in made), (block, path)
 
 
 def test_systemd_finds_little_open() -> None:
@@ -174,11 +197,12 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze here")
     names = UNITS
+    (tmp_path / "holdfast.service.d").mkdir()
     for name, block in zip(names, blocks_in("ini"), strict=True):
         # The program is not installed where the unit says.
         text = block.text.replace("ExecStart=/opt/holdfast/bin/holdfast", f"ExecStart={shutil.which('true')}")
-        (tmp_path / name).write_text(text)
-    command = ["systemd-analyze", "verify", *(str(tmp_path / name) for name in names)]
+        (tmp_path / ("holdfast.service.d" if name == DROP_IN else "") / name).write_text(text)
+    command = ["systemd-analyze", "verify", *(str(tmp_path / name) for name in names if name != DROP_IN)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     about_ours = [line for line in done.stderr.splitlines() if any(name in line for name in names)]
     assert (done.returncode, about_ours) == (0, []), done.stderr
@@ -213,7 +237,8 @@ def test_targets_and_extras_exist() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert set(re.findall(r"(?:`|^|&& )make ([a-z-]+)", text, re.MULTILINE)) <= targets, page
-        assert set(re.findall(r"(?:WHEEL|whl|\.)\[(\w+)\]", text)) <= extras, page
+        named = re.findall(r"(?:WHEEL|\.whl\)|'\.)\[([\w,]+)\]", text)
+        assert {extra for several in named for extra in several.split(",")} <= extras, page
 
 
 # --- The tools of this file -------------------------------------------------------------------------------------------
@@ -248,6 +273,8 @@ def test_what_does_not_work_is_seen(tmp_path: Path) -> None:
             ("```sh\nexit 0\n```\n", "the whole session"),
             ("```sh\ncurl -sS http://127.0.0.1:7420/locks\n```\n", "answered .'401'"),
             ("<!-- answers: 401 -->\n```sh\ncurl -sS http://127.0.0.1:7420/locks\n```\n", None),
+            ("```console\n$ printf 'a\\nb\\n'\na\n```\n", None),
+            ("<!-- whole: yes -->\n```console\n$ printf 'a\\nb\\n'\na\n```\n", "more than is shown: {'b'}"),
             ("```python\n1 / 0\n```\n", "ZeroDivisionError"),
             ("<!-- before: x = 1 -->\n```python\nassert x == 1\n```\n", None),
             ("<!-- before: x = y -->\n```python\nassert x == 1\n```\n", "set-up failed"),

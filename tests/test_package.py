@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import email.message
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.extras import how_to_install
 from tests.support.package import build
 from tests.support.pages import PAGES, ROOT
 
@@ -87,6 +89,14 @@ def test_every_extra_is_used() -> None:
         said = {name: name.replace("_", "[._]") for name in names}
         unused = [name for name in names if not re.search(rf"^\s*(?:import|from) {said[name]}\b", code, re.MULTILINE)]
         assert not unused, f"{extra}: {unused}"
+
+
+def test_what_is_missing_is_installed_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words for a missing extra name the Python that runs, whichever pip a shell finds: our `.venv` has none."""
+    monkeypatch.setattr(sys, "executable", "/our tools/.venv/bin/python")
+    _, *commands = re.split(r"(?:, or )?(?:in a checkout of Holdfast|with its wheel)[^:]*: ", how_to_install("otel"))
+    here = ["pip", "--python", "/our tools/.venv/bin/python", "install"]
+    assert [shlex.split(command) for command in commands] == [[*here, "-e", ".[otel]"], [*here, "WHEEL[otel]"]]
 
 
 def test_nobody_is_sent_to_a_strangers_package() -> None:

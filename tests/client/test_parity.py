@@ -133,7 +133,7 @@ except ModuleNotFoundError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "pip install '.[async]'" in done.stdout, done
+    assert done.returncode == 0 and " install -e '.[async]'" in done.stdout, done
 
 
 def sentences(function: Callable[..., Any]) -> list[str]:

@@ -165,12 +165,12 @@ def _from_the_guide(language: str, changes: Mapping[str, str]) -> str:
     return text
 
 
-def make_certificate(folder: Path) -> Path:
-    """A certificate for the name in the guide and for this machine, and its key, in one file."""
+def make_certificate(folder: Path, name: str = NAME) -> Path:
+    """A certificate for a name, that of the guide, and for this machine, and its key, in one file."""
     made, key, both = folder / "made.pem", folder / "key.pem", folder / "both.pem"
     options = (
         "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-        f" -subj /CN={NAME} -addext subjectAltName=DNS:{NAME},IP:127.0.0.1"
+        f" -subj /CN={name} -addext subjectAltName=DNS:{name},IP:127.0.0.1"
     )
     command = [_installed("openssl"), "req", *options.split(), "-keyout", str(key), "-out", str(made)]
     subprocess.run(command, check=True, capture_output=True)

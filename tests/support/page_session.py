@@ -118,8 +118,11 @@ class PageSession:
             f"{block}: curl was answered {refused}, not {expected or '2xx'}:\n{output}"
         )
         if block.language == "console":
-            missing = set(shown_by(block)) - {likeness(line) for line in self._as_shown(output).splitlines()}
+            printed = {likeness(line) for line in self._as_shown(output).splitlines() if line.strip()}
+            missing = set(shown_by(block)) - printed
             assert not missing, f"{block}: not in what it printed: {missing}:\n{output}"
+            more = printed - set(shown_by(block)) if "whole" in block.marks else set()
+            assert not more, f"{block}: it printed more than is shown: {more}"
         return output
 
     def __enter__(self) -> Self:

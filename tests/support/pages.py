@@ -7,6 +7,7 @@ A mark is a comment that readers do not see, on a line of its own above the bloc
     <!-- exit codes: 1 12 -->        the codes, other than 0, with which commands of the block end, in this order
     <!-- answers: 409 -->            the statuses, other than 2xx, that curl gets
     <!-- file: NAME -->              the block is a file: it is written and made executable, not run
+    <!-- whole: yes -->              a `console` block shows all that is printed; without it, it may leave lines out
     <!-- until Ctrl-C: TEXT -->      the block runs until it is interrupted, once it has printed TEXT
 """
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")], key=lambda page: page.as_posix()
 )
-MARKS = {"not run", "before", "exit codes", "answers", "file", "until Ctrl-C"}
+MARKS = {"not run", "before", "exit codes", "answers", "file", "whole", "until Ctrl-C"}
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMENTS_ABOVE = re.compile(r"(?:^<!--(?:(?!-->).)*-->\n)+\Z", re.MULTILINE | re.DOTALL)

@@ -134,7 +134,7 @@ def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Without the extra `server` the error says what to install."""
     (tmp_path / "apsw.py").write_text("raise ModuleNotFoundError(\"No module named 'apsw'\", name='apsw')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(ServerFailedError, match=r"pip install '\.\[server\]'"), server():
+    with pytest.raises(ServerFailedError, match=r" install -e '\.\[server\]'"), server():
         pass
 
 

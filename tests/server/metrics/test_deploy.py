@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import re
+import socket
+import ssl
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from holdfast.engine.measures import Measures, Spread
 from holdfast.server.metrics.__main__ import as_markdown
@@ -18,6 +23,9 @@ from holdfast.server.metrics.text import bound_text
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.server.metrics.promql import spoken_of
+from tests.support import callers
+from tests.support.fronts import make_certificate
+from tests.support.server import serving
 
 ROOT = Path(__file__).resolve().parents[3]
 BOARD = ROOT / "deploy" / "grafana" / "holdfast.json"
@@ -157,6 +165,44 @@ def test_alerts_have_names_of_their_own() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(names) == len(set(names)) == 17
     assert all(rule["for"] for rule in rules() if rule["severity"] == "page")
+
+
+def test_the_guide_shows_the_file_for_prometheus() -> None:
+    """The guide has what the file says of the job, letter by letter."""
+    text = SCRAPE.read_text(encoding="utf-8")
+    assert f"```text\n{text[text.index('scrape_configs:') :]}```" in GUIDE.read_text(encoding="utf-8")
+    (job,) = yaml.safe_load(text)["scrape_configs"]
+    assert yaml.safe_load(text)["rule_files"] == [ALERTS.name]
+    assert set(job) == {"job_name", "scrape_interval", "scheme", "tls_config", "authorization", "static_configs"}
+
+
+def test_what_the_file_for_prometheus_says_reads_the_metrics(tmp_path: Path) -> None:
+    """With the scheme, the CA, the token and the name of the file, a server that speaks TLS tells its numbers; without
+    the token, or with another CA, it does not.
+    """
+    (job,) = yaml.safe_load(SCRAPE.read_text(encoding="utf-8"))["scrape_configs"]
+    ((target,),) = [each["targets"] for each in job["static_configs"]]
+    name, _, port = target.rpartition(":")
+    certificate = make_certificate(tmp_path, name)
+    settings = {"tls_cert": certificate, "tls_key": certificate, "allowed_hosts": name}
+    assert (job["scheme"], int(port)) == ("https", 7420) and "ca_file" in job["tls_config"]
+    with serving(tmp_path / "data", tokens=callers.TOKENS, settings=settings) as server:
+
+        def read(token: str | None, context: ssl.SSLContext) -> int:
+            # Only who is called is as in the file: the name is resolved to this machine.
+            plain = socket.create_connection((server.host, server.port))
+            with contextlib.closing(http.client.HTTPSConnection(name, int(port), context=context)) as connection:
+                connection.sock = context.wrap_socket(plain, server_hostname=name)
+                headers = {"Authorization": f"Bearer {token}"} if token else {}
+                connection.request("GET", "/metrics", headers=headers)
+                answer = connection.getresponse()
+                assert (b"holdfast_info" in answer.read()) is (answer.status == 200)
+                return answer.status
+
+        known = ssl.create_default_context(cafile=str(certificate))
+        assert (read(callers.READER, known), read(None, known)) == (200, 401)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            read(callers.READER, ssl.create_default_context())
 
 
 def test_the_guide_has_every_metric() -> None:
