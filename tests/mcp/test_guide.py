@@ -43,7 +43,10 @@ def test_commands_of_claude_code_start_our_command() -> None:
 
 def _taken(arguments: list[str]) -> dict[str, Any]:
     """The options of a command line, as `holdfast` reads it."""
-    name, *rest = arguments
-    assert name == "mcp"
-    with cli.commands[name].make_context(name, rest) as context:
-        return context.params
+    assert arguments[0] == "mcp"
+    # Inside of the whole command line: a command on its own would keep other help options than it has there.
+    with cli.make_context("holdfast", list(arguments)) as line:
+        name, command, rest = cli.resolve_command(line, list(arguments))
+        assert command is not None
+        with command.make_context(name, rest, parent=line) as context:
+            return context.params
