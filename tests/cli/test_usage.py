@@ -117,7 +117,7 @@ def test_every_command_is_documented() -> None:
         if not path:
             continue
         section = said[" ".join(("holdfast", *path))]
-        options = [param.opts for param in command.params if isinstance(param, click.Option)]
+        options = [[*param.opts, *param.secondary_opts] for param in command.params if isinstance(param, click.Option)]
         known = {name for names in options for name in names}
         assert offered_in(section) <= known, (path, offered_in(section) - known)
         if "--url" in known:
