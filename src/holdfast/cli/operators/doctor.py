@@ -23,6 +23,7 @@ from holdfast.cli.shared import output, times
 from holdfast.cli.shared.harmless import in_json
 from holdfast.cli.shared.options import as_json, asks_server, reach
 from holdfast.errors import ServerError, Unreachable
+from holdfast.privatefiles import ROOT, how_to_be, user_named
 
 if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Answer, Probe
@@ -250,6 +251,12 @@ def _directory_checks(data: Path) -> list[Finding]:
         return [
             Finding("directory", "FAIL", f"{data} is not a directory", "name the one that the server was started with")
         ]
+    if (owner := data.stat().st_uid) not in {os.geteuid(), ROOT}:
+        text = f"it belongs to user {user_named(owner)}, and you are user {user_named(os.geteuid())}"
+        return [
+            Finding("directory", "ok", str(data)),
+            Finding("access", "FAIL", f"nothing was looked at: {text}", how_to_be(owner)),
+        ]
     return [
         Finding("directory", "ok", str(data)),
         _permissions(data),
@@ -294,15 +301,15 @@ def _permissions(data: Path) -> Finding:
 
     paths = [data, *(path for path in sorted(data.iterdir()) if path.is_file())]
     if closed := [path for path in paths if not os.access(path, os.R_OK | os.W_OK)]:
-        return Finding(
-            "access", "FAIL", f"you may not read and write {closed[0]}", "look as the user the server runs as"
-        )
-    # What a server would say to it. Whoever looks may be root and the directory somebody else's.
-    owner = data.stat().st_uid
+        hint = "look as the user the server runs as"
+        if data.stat().st_uid == os.geteuid() != closed[0].stat().st_uid:
+            hint = f"it is not yours, and the directory is: let root run: chown {os.geteuid()} '{closed[0]}'"
+        return Finding("access", "FAIL", f"you may not read and write {closed[0]}", hint)
+    # What a server would say to it. Whoever looks is its user; or the directory is root's.
     try:
-        check_files(data, owner=owner)
+        check_files(data)
         with contextlib.suppress(FileNotFoundError):
-            check_file(data / KEY_FILE, (data / KEY_FILE).lstat(), owner=owner)
+            check_file(data / KEY_FILE, (data / KEY_FILE).lstat())
     except NotOursError as error:
         return Finding("access", "FAIL", str(error), "no server starts on it as it is")
     if not data.stat().st_mode & FOR_OTHERS:

@@ -116,7 +116,7 @@ def _from_store(store: str) -> dict[str, Any] | None:
     try:
         seat, peers = stores.roster(stores.named(store, os.environ))
     except JournalError as error:
-        output.complain(str(error))
+        output.complain(error.in_one_line)
         return None
     told: dict[str, Any] = msgspec.to_builtins(reply_of(seat, peers))
     return told
