@@ -211,6 +211,14 @@ def test_clock_that_is_off_is_a_warning(odd: OddServer, holdfast: Run, off_secon
     assert checks(done)["clock"][0] == status
 
 
+def test_a_slow_answer_is_no_clock_that_is_off() -> None:
+    """A server may have said the time whenever it had the question: only what lies outside of that is a difference."""
+    assert doctor._apart_ms(1_000, 1_000, 16_000) == 0
+    assert doctor._apart_ms(16_000, 1_000, 16_000) == 0
+    assert doctor._apart_ms(0, 6_000, 16_000) == 6_000, "ours is ahead"
+    assert doctor._apart_ms(17_000, 1_000, 10_000) == -7_000
+
+
 def test_clock_of_the_date_header(odd: OddServer, holdfast: Run) -> None:
     """A server that does not say the time in its answer says it in the Date header."""
     odd.answers["/status"] = (404, {})

@@ -82,7 +82,7 @@ def _ways(ways: tuple[str, ...]) -> str:
 def _from_server(url: str | None, token_file: Path | None) -> Iterator[bytes]:
     from holdfast.cli.operators.probe import Probe
 
-    with Probe(url, token_file, reach()) as server:
+    with Probe.find(url, token_file, reach()) as server:
         yield from server.pieces("/backup")
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 1.0
 """Somebody sits in front of it: a server that is not there is said soon."""
-ANSWER_SECONDS = 5.0
-"""And so is one that hangs. It is asked twice before that."""
+ANSWER_SECONDS = 6.0
+"""And so is one that hangs. It is asked twice before that. A node that knows of no leader says so after 5 s."""
 SECONDS_MAX, SECONDS_MAX_WORDS = 7_000 * 7 * 86_400, "7000w"
 REMEMBER_SECONDS_MAX = 30 * 86_400
 """Finished work is remembered for so long at most, on every server."""
