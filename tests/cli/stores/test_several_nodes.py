@@ -97,6 +97,7 @@ def test_no_database_is_said_by_every_command(well: Cluster, holdfast: Run) -> N
         assert not any(name in {"clock", "version", "token"} for _, name, _ in lines(done)), done.stdout
         for member in well.members:
             wait_until(lambda: not member.is_ready(), seconds_max=60)  # noqa: B023 - it is asked at once
+    done = holdfast("doctor", **known)
     assert [status for status, _ in said_of(done, "ready")] == ["FAIL"] * 3
     ((status, text),) = said_of(done, "store")
     assert status == "FAIL" and "-> `holdfast doctor --store URL` looks at the database" in text
