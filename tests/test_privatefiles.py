@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.journal.sqlite import check_files
 from holdfast.privatefiles import WRITE_FOR_OTHERS, NotOursError, check_folder, open_ours, read_ours, replace
 
 SIZE_MAX = 100
+NOBODY = 65_534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away, and be another user")
+
+
+@contextlib.contextmanager
+def being(user: int) -> Iterator[None]:
+    """Be another user for a while."""
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that every user can enter: those that pytest makes are its own user's alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -81,7 +104,52 @@ def test_file_of_another_user_is_refused(file: Path, foreign: Callable[[Path], P
     assert problem_of(file).startswith(f"belongs to user {file.stat().st_uid} and not to user {os.geteuid()}")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of root's")
+@needs_root
+def test_root_is_not_told_to_take_files(place: Path) -> None:
+    """In a folder of another user root is told to be that user; in its own it is told to take what came there."""
+    theirs, file = place / "theirs", place / "theirs" / "file"
+    theirs.mkdir()
+    for path in (file, place / "alone"):
+        path.touch(0o600)
+        os.chown(path, NOBODY, -1)
+    os.chown(theirs, NOBODY, -1)
+    said = f"belongs to user {NOBODY} (nobody) and not to user 0 (root), who would use it; "
+    assert problem_of(file) == f"{said}run this as user nobody (runuser -u nobody -- COMMAND)"
+    with pytest.raises(NotOursError, match=r"; run this as user nobody \(runuser -u nobody -- COMMAND\)"):
+        check_folder(theirs)
+    assert problem_of(place / "alone") == f"{said}run: chown 0 '{place / 'alone'}'"
+    os.chown(theirs, 4_242, -1)
+    os.chown(file, 4_242, -1)
+    assert problem_of(file).endswith("; run this as user 4242")
+    theirs.chmod(0o755)
+    with being(NOBODY):
+        assert problem_of(file).endswith(f"; run this as user 4242, or let root run: chown {NOBODY} '{file}'")
+        with pytest.raises(NotOursError, match=f"or let root run: chown -R {NOBODY} '{theirs}'"):
+            check_folder(theirs)
+
+
+@needs_root
+def test_what_root_keeps_has_a_next_step(place: Path) -> None:
+    """A file that root took is refused with the command that gives it back, the journal's own files too."""
+    os.chown(place, NOBODY, -1)
+    for name in ("file", "journal.sqlite3"):
+        (place / name).touch(0o600)
+    with being(NOBODY):
+        said = f"is root's, and user {NOBODY} (nobody) may not use it; let root run: chown {NOBODY} '{place / 'file'}'"
+        assert problem_of(place / "file") == said
+        shared = problem_of(place / "file", root_shares=True)
+        assert shared == f"{said}, or give it mode 0440 and a group of that user's"
+        with pytest.raises(NotOursError, match=f"let root run: chown {NOBODY} '{place / 'journal.sqlite3'}'"):
+            check_files(place)
+        with pytest.raises(FileNotFoundError):
+            read_ours(place / "nowhere", SIZE_MAX)
+    place.chmod(0o700)
+    os.chown(place, 0, -1)
+    with being(NOBODY), pytest.raises(PermissionError):
+        read_ours(place / "file", SIZE_MAX)
+
+
+@needs_root
 def test_root_may_share_with_a_group(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where root may share, a group may read what is root's and not ours; nobody may write, and others not read."""
     file.chmod(0o440)
@@ -144,4 +212,3 @@ def test_folder_that_others_can_fill_is_refused(tmp_path: Path, foreign: Callabl
     foreign(folder)
     with pytest.raises(NotOursError, match="belongs to user"):
         check_folder(folder)
-    check_folder(folder, owner=folder.stat().st_uid)

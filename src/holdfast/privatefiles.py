@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 
@@ -72,20 +73,13 @@ def open_ours(
     return descriptor
 
 
-def check_file(
-    path: Path | str,
-    found: os.stat_result,
-    *,
-    closed: int = FOR_OTHERS,
-    owner: int | None = None,
-    one_name: bool = False,
-) -> None:
-    """Raise `NotOursError` unless this is a regular file of `owner` (else of ours) or of root, closed to all others."""
+def check_file(path: Path | str, found: os.stat_result, *, closed: int = FOR_OTHERS, one_name: bool = False) -> None:
+    """Raise `NotOursError` unless this is a regular file of ours or of root, closed to all others."""
     if stat.S_ISLNK(found.st_mode):
         raise _is_link(path)
     if not stat.S_ISREG(found.st_mode):
         raise NotOursError(path, "is not a regular file")
-    _check_owner(path, found, os.geteuid() if owner is None else owner)
+    _check_owner(path, found)
     if found.st_mode & closed:
         do = f"run: chmod 600 '{path}'"
         if os.geteuid() not in {ROOT, found.st_uid}:
@@ -95,13 +89,13 @@ def check_file(
         raise NotOursError(path, f"has {found.st_nlink} names: it is the same file as another; remove this one")
 
 
-def check_folder(path: Path | str, *, owner: int | None = None) -> None:
+def check_folder(path: Path | str) -> None:
     """Raise `NotOursError` for a directory that is not ours, or in which others can put files in the place of ours."""
     # The way to it may have links: systemd's own state directories do.
     found = os.stat(path)  # noqa: PTH116 - pathlib is heavy
     if not stat.S_ISDIR(found.st_mode):
         raise NotOursError(path, "is not a directory")
-    _check_owner(path, found, os.geteuid() if owner is None else owner)
+    _check_owner(path, found)
     if found.st_mode & WRITE_FOR_OTHERS:
         do = f"run: chmod go-w '{path}'"
         if os.geteuid() not in {ROOT, found.st_uid}:
@@ -109,16 +103,75 @@ def check_folder(path: Path | str, *, owner: int | None = None) -> None:
         raise NotOursError(path, f"lets other users put files into it (mode {stat.S_IMODE(found.st_mode):04o}); {do}")
 
 
-def _check_owner(path: Path | str, found: os.stat_result, owner: int) -> None:
-    if found.st_uid not in {owner, ROOT}:
-        text = f"belongs to user {found.st_uid} and not to user {owner}, who would use it; run: chown {owner} '{path}'"
-        raise NotOursError(path, text)
+def check_may_use(path: Path | str, found: os.stat_result) -> None:
+    """Raise `NotOursError` for a file of root's that we may not read and write. All others' are refused anyway."""
+    effective = os.access in os.supports_effective_ids
+    if found.st_uid == ROOT != os.geteuid() and not os.access(path, os.R_OK | os.W_OK, effective_ids=effective):
+        raise _root_keeps(path, root_shares=False)
+
+
+def user_named(number: int) -> str:
+    """Return what a user is called, for texts: by number and, if there is one, by name."""
+    try:
+        return f"{number} ({pwd.getpwuid(number).pw_name})"
+    except KeyError:
+        return str(number)
+
+
+def how_to_be(number: int) -> str:
+    """Return what to do to be another user: the command where there is a name for it."""
+    try:
+        name = pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"run this as user {number}"
+    return f"run this as user {name}" + (f" (runuser -u {name} -- COMMAND)" if os.geteuid() == ROOT else "")
+
+
+def _check_owner(path: Path | str, found: os.stat_result) -> None:
+    """Raise `NotOursError` for what is another user's.
+
+    Root is told to be that user, and not to take the file: a server of that user could not use it any more. But what
+    lies alone in a folder of root's, or of ours, only came there with the wrong owner.
+    """
+    us = os.geteuid()
+    if found.st_uid in {us, ROOT}:
+        return
+    is_folder = stat.S_ISDIR(found.st_mode)
+    take = f"chown {'-R ' if is_folder else ''}{us} '{path}'"
+    beside = os.path.dirname(path) or "."  # noqa: PTH120 - pathlib is heavy
+    if not is_folder and os.stat(beside).st_uid != found.st_uid:  # noqa: PTH116 - the same
+        do = f"run: {take}" if us == ROOT else f"let root run: {take}"
+    elif us == ROOT:
+        do = how_to_be(found.st_uid)
+    else:
+        do = f"{how_to_be(found.st_uid)}, or let root run: {take}"
+    text = f"belongs to user {user_named(found.st_uid)} and not to user {user_named(us)}, who would use it; {do}"
+    raise NotOursError(path, text)
 
 
 def read_ours(path: Path | str, size_bytes_max: int, *, closed: int = FOR_OTHERS, root_shares: bool = False) -> bytes:
-    """Return what a file of ours holds, or its first bytes and one more if it is too long. Raises as `open_ours`."""
-    with os.fdopen(open_ours(path, closed=closed, root_shares=root_shares), "rb") as file:
+    """Return what a file of ours holds, or its first bytes and one more if it is too long. Raises as `open_ours`.
+
+    What another user keeps closed to us raises `NotOursError` too, with what to do.
+    """
+    try:
+        descriptor = open_ours(path, closed=closed, root_shares=root_shares)
+    except PermissionError:
+        found = os.lstat(path)  # Raises the same again if it is a folder on the way that we may not enter.
+        _check_owner(path, found)
+        if found.st_uid == ROOT:
+            raise _root_keeps(path, root_shares=root_shares) from None
+        raise
+    with os.fdopen(descriptor, "rb") as file:
         return file.read(size_bytes_max + 1)
+
+
+def _root_keeps(path: Path | str, *, root_shares: bool) -> NotOursError:
+    user = os.geteuid()
+    do = f"chown {user} '{path}'"
+    if root_shares:
+        do += ", or give it mode 0440 and a group of that user's"
+    return NotOursError(path, f"is root's, and user {user_named(user)} may not use it; let root run: {do}")
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from holdfast.client.flows.claiming import claim
 from holdfast.client.flows.effects import Close, Flow, Open, Policy, Read
+from holdfast.client.flows.reading import server_status
 from holdfast.client.flows.renewing import keep_renewed, renew_once, renewal_of_session
 from holdfast.client.values.addresses import Addresses
 from holdfast.client.values.answer import Answer
@@ -28,7 +29,7 @@ from holdfast.client.values.records import Place
 from holdfast.client.values.term import Term
 from holdfast.errors import Refused, Unreachable
 from holdfast.server.streams.events import KEEPALIVE_SECONDS
-from tests.client.driving import POLICY, URL, World, acquired, bodies, problem, renewed, scripted, silence
+from tests.client.driving import POLICY, URL, World, acquired, after, bodies, problem, renewed, scripted, silence
 from tests.client.peer import LEADERLESS, NOT_LEADER, Peer, nobody, peering, silent
 from tests.client.ways import WAYS, Way
 from tests.nodes.proxy import TcpProxy
@@ -460,6 +461,38 @@ def test_patience_reaches_to_the_next_leader() -> None:
             world.run(claim("j", Wanted(ttl=60, owner="o"), policy))
         assert caught.value.code == "not_leader"
         assert at_least <= sum(world.rests) <= at_most
+
+
+def test_a_node_that_waited_for_a_leader_is_not_asked_to_wait_again() -> None:
+    """The time in which a node itself waited for a leader counts: after five seconds of that, it is said."""
+    policy = msgspec.structs.replace(POLICY, retry_seconds=1.0)
+    world = World(scripted(after(5.04, leaderless())))
+    with pytest.raises(Refused):
+        world.run(claim("j", Wanted(ttl=60, owner="o"), policy))
+    assert len(world.sent) == 1
+    world = World(scripted(after(5.04, leaderless()), acquired()))
+    world.run(claim("j", Wanted(ttl=60, owner="o"), msgspec.structs.replace(POLICY, retry_seconds=10.0)))
+    assert len(world.sent) == 2, "who asks for longer waits longer"
+
+
+def test_a_look_that_was_lost_says_that_no_node_leads() -> None:
+    """A look changes nothing, so a copy of it that was lost keeps nobody from saying why there is no answer."""
+    world = World(scripted(Unreachable(URL, "the answer did not come in time"), leaderless()))
+    with pytest.raises(Refused) as caught:
+        world.run(server_status(POLICY))
+    assert caught.value.code == "not_leader"
+
+
+def test_a_lost_copy_is_said_beside_the_lack_of_a_leader(
+    open_way: Callable[..., Way], peers: Callable[..., list[Peer]]
+) -> None:
+    """Where one address is silent and another knows of no leader, the error says both, and where to look."""
+    (peer,) = peers(LEADERLESS)
+    with silent() as hangs, pytest.raises(Unreachable, match="a node says that none leads right now: `holdfast nodes`"):
+        open_way(hangs, peer.url).send("POST", "/x", {}, "k")
+    world = World(scripted(Unreachable(URL, "the connection broke"), leaderless()))
+    with pytest.raises(Unreachable, match="the connection broke; a node says that none leads right now"):
+        world.run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
 
 
 def test_nothing_happened_is_said_of_all_copies_or_not_at_all() -> None:

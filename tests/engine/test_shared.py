@@ -313,6 +313,26 @@ def test_a_silence_that_ends_badly_is_still_over() -> None:
     run(test)
 
 
+def test_only_an_answer_is_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    """A silence that ends because the question was given up does not say that the store answers again."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = await journal_on(SharedShelf())
+        async with serving(journal, clock) as engine:
+            for outcome in (JournalUnavailableError("confirm: PostgreSQL could not be asked for 10 s"), None):
+                journal.is_shut = True
+                engine.read(nothing, lambda *_: None)
+                await asyncio.sleep(1.1)
+                journal.is_shut = False
+                journal.let_through(outcome)
+                await turns(10)
+                said = [text for text in caplog.messages if "answers again" in text]
+                assert said == ([] if outcome else ["the store answers again"]), caplog.messages
+
+    with caplog.at_level("WARNING", "holdfast.engine"):
+        run(test)
+
+
 def test_how_long_ago_the_seat_was_proven_counts_from_the_question() -> None:
     """What is proven is that the seat was ours when the store was asked, however late it answers (N-34)."""
 

@@ -182,7 +182,7 @@ def test_suite_finds_broken_journals(broken: Callable[..., Journal]) -> None:
 def test_second_process_is_refused(tmp_path: Path) -> None:
     """A journal that another process has open is refused with what to do, and that process goes on (I9)."""
     with another_process(tmp_path) as process:
-        with pytest.raises(JournalLockedError, match=r"another server has .* open: stop it"):
+        with pytest.raises(JournalLockedError, match=r"another server has .* open\. Stop it"):
             asyncio.run(SqliteJournal(tmp_path, ballast_bytes=0).open())
         assert process.poll() is None
 

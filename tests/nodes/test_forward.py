@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.nodes import pending
+from holdfast.server.nodes import forwarding, pending
 from tests.nodes.linked import ANA, BEN, Caller, OneNode, nodes, run, two_nodes, until
 from tests.nodes.proxy import Draw, Fate
 from tests.support.checks import refused
@@ -46,6 +46,48 @@ def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             assert pending.HELD_MS_MAX == 200 and len(follower.forwarding._held) == 0
 
     run(test)
+
+
+def test_nobody_waits_without_hope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-31: once nobody has led for as long as a request is held, others are refused at once, until somebody does."""
+    monkeypatch.setattr(pending, "HELD_MS_MAX", 200)
+
+    async def test() -> None:
+        async with nodes(tmp_path, 2) as (leader, follower):
+            caller = await follower.call()
+            refused(await caller.ask("POST", "/locks/a/acquire", CLAIM), 503, "not_leader")
+            # Nobody would look again at what is held.
+            monkeypatch.setattr(forwarding, "LOOK_SECONDS", 3_600)
+            refused(await caller.ask("POST", "/locks/a/acquire", CLAIM), 503, "not_leader")
+            refused(await caller.ask("GET", "/locks/a/watch"), 503, "not_leader")
+            monkeypatch.undo()
+            follower.follow(await leader.lead(), leader.url)
+            await until(lambda: follower.node.is_linked)
+            assert (await caller.ask("POST", "/locks/a/acquire", CLAIM)).json()["status"] == "acquired"
+            follower.follow(None)
+            assert follower.forwarding._link is not None
+            follower.forwarding._link.end(at_once=True)
+            caller.send("POST", "/locks/b/acquire", CLAIM)
+            await until(lambda: len(follower.forwarding._held) == 1)
+
+    run(test)
+
+
+def test_a_leader_that_is_reached_again_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The line that a leader cannot be reached is not the last one: it is said when it is reached."""
+
+    async def test() -> None:
+        async with nodes(tmp_path, 2) as (leader, follower):
+            seat = await leader.lead()
+            follower.follow(seat, "http://127.0.0.1:9")
+            await until(lambda: any("cannot be reached" in text for text in caplog.messages))
+            assert not any("reached again" in text for text in caplog.messages)
+            follower.follow(seat, leader.url)
+            await until(lambda: follower.node.is_linked)
+
+    run(test)
+    (line,) = [text for text in caplog.messages if "reached again" in text]
+    assert line.startswith("the leader node0 at http://127.0.0.1:")
 
 
 def test_the_usual_time_is_five_seconds() -> None:

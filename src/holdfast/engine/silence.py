@@ -24,8 +24,8 @@ UNANSWERED_MS_MAX = 1_000
 class Silence:
     """Follows the questions to one store. One is on its way at a time."""
 
-    def __init__(self, clock: Clock, begin: Callable[[], None], end: Callable[[], None]) -> None:
-        """`begin` is called when a question is late, `end` when it is answered after all."""
+    def __init__(self, clock: Clock, begin: Callable[[], None], end: Callable[[bool], None]) -> None:
+        """`begin` is called when a question is late; `end` when that is over, and whether because it was answered."""
         self.is_on = False
         self._clock = clock
         self._begin = begin
@@ -40,16 +40,16 @@ class Silence:
         self._asked_ms = self._clock.monotonic_ms()
         self._timer = asyncio.get_running_loop().call_later(UNANSWERED_MS_MAX / 1000, self._be_late)
 
-    def hear(self, *, is_well: bool) -> None:
-        """Know that it is answered. Counted from when it was asked: what was true later is not known."""
+    def hear(self, *, is_proof: bool, is_answer: bool) -> None:
+        """Know that it is over: answered, or given up. Whether it proves that the seat was ours when it was asked."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if is_well:
+        if is_proof:
             self._proven_ms = self._asked_ms
         if self.is_on:
             self.is_on = False
-            self._end()
+            self._end(is_answer)
 
     def proven_ms_ago(self) -> int | None:
         """Return how long ago the seat was surely ours; None if it was never asked."""

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.ids import new_secret
 from holdfast.errors import SettingsError
-from holdfast.journal.base import JournalError
+from holdfast.journal.base import JournalError, JournalUnavailableError
 from holdfast.journal.postgres.filling import filling
 from holdfast.journal.postgres.operating import Facts, Operating
 from holdfast.journal.postgres.schema import Fresh
@@ -34,6 +34,8 @@ __all__ = ["Facts", "Place", "facts", "filled", "init", "new_authority", "restor
 ROUND_TRIPS = 20
 KEY_BYTES = 32
 SECRET_BYTES_MAX, SECRET_BYTES_MIN = 4_096, 16
+LOOK_AT_IT = "Check that the database runs, and the address, the role and its password (PGPASSFILE, else ~/.pgpass)"
+"""What to do about a store that cannot be asked, where nobody knows better. Nodes go on asking instead."""
 
 T = TypeVar("T")
 
@@ -140,6 +142,8 @@ def _ask(place: Place, what: Callable[[Operating], Awaitable[T]]) -> T:
         store = Operating(_checked(place), place.schema)
         try:
             return await what(store)
+        except JournalUnavailableError as error:
+            raise JournalUnavailableError(error.problem, *(error.ways or (LOOK_AT_IT,))) from error
         finally:
             await store.close()
 

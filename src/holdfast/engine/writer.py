@@ -150,7 +150,8 @@ class Writer(ABC):
         """An append that took its time is over: conclude it, and look at what gathered meanwhile."""
         self._writer = None
         if self._shared is not None:
-            self._silence.hear(is_well=not appended.cancelled() and appended.exception() is None)
+            is_well = not appended.cancelled() and appended.exception() is None
+            self._silence.hear(is_proof=is_well, is_answer=is_well)
         self._conclude(appended.result, batch, answers, taken)
         self._wake_writer()
 
@@ -196,6 +197,7 @@ class Writer(ABC):
         told then: `waiting` with its ticket, as after a restart (W2), or that nothing happened. All in one task: if
         reading waits for nobody, whoever hears of it is served again when it asks again.
         """
+        is_read = False
         try:
             if self._shared is not None:
                 self._silence.ask()
@@ -210,6 +212,7 @@ class Writer(ABC):
                 self._answer_everybody((), Unknown(refused.text))
             else:
                 await self._load()
+                is_read = True
                 answer_all(places_after(self._take_all_owed(()), self.state, refused))
         except DeposedError as error:
             self._step_down(error)
@@ -220,7 +223,7 @@ class Writer(ABC):
                 raise
         finally:
             if self._shared is not None:
-                self._silence.hear(is_well=False)
+                self._silence.hear(is_proof=False, is_answer=is_read)
         self._writer = None
         self._wake_writer()
 
@@ -273,8 +276,10 @@ class Writer(ABC):
         self.turns.cancel_timer()
         self.feed.close()
 
-    def _serve_again(self) -> None:
+    def _serve_again(self, is_answered: bool) -> None:  # noqa: FBT001 - it has one question, and this is the answer
+        """Let all in again. A question that was given up tells nothing of the store: another one is asked at once."""
         if self.failed is None and not self._stopping:
-            log.warning("the store answers again")
+            if is_answered:
+                log.warning("the store answers again")
             self._serving = True
             self._set_timer()

@@ -42,6 +42,11 @@ class JournalError(Exception):
         self.problem = problem
         self.ways = ways
 
+    @property
+    def in_one_line(self) -> str:
+        """The text without line breaks, for commands: each of their errors is one line."""
+        return ". ".join((self.problem, *self.ways))
+
 
 class JournalUnavailableError(JournalError):
     """The append is known to have failed: nothing of the batch happened or ever will."""

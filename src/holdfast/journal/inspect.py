@@ -35,6 +35,7 @@ from holdfast.journal.tail.opening import (
     lost_archive,
     mark_of,
 )
+from holdfast.privatefiles import NotOursError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -318,7 +319,9 @@ class _Look:
         try:
             yield
         except JournalError as error:
-            self._problem(f"{where}{error.problem}", error.ways or (RESTORE,))
+            # What is only not ours is whole, and its own words say what to do.
+            usual = () if isinstance(error.__cause__, NotOursError) else (RESTORE,)
+            self._problem(f"{where}{error.problem}", error.ways or usual)
         except ValueError as error:
             self._problem(f"{where}{error}")
 

@@ -154,7 +154,7 @@ async def _start(engine: Engine, settings: Settings) -> AuthorityKey:
         await engine.start()
         return AuthorityKey.load(settings.data)
     except JournalLockedError as error:
-        raise StartError(str(error), EX_TEMPFAIL) from error
+        raise StartError(f"{error}. A second server needs a directory of its own (--data)", EX_TEMPFAIL) from error
     except (JournalError, NotOursError, OSError, ValueError) as error:
         raise StartError(f"the data directory {settings.data} cannot be used: {reason_of(error)}", EX_IOERR) from error
 

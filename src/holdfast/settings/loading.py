@@ -189,7 +189,8 @@ def _from_file(file: _File, home: Path) -> dict[str, Any]:
 
 def _row(name: str, origin: str) -> Setting:
     if name not in NAMES:
-        raise SettingsError(f"{name!r:.100}", origin, f"there is no such setting{_nearest(name, NAMES)}")
+        more = _nearest(name, NAMES) or "; `holdfast serve --help` lists all of them"
+        raise SettingsError(f"{name!r:.100}", origin, f"there is no such setting{more}")
     return NAMES[name]
 
 

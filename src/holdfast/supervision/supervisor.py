@@ -310,7 +310,7 @@ class _Supervisor:
             self._guardian.replace()
 
     def _note_reports(self, words: list[str]) -> None:
-        if self._told_at is None and {"told", "killed"} & set(words):
+        if self._told_at is None and self._killed_at is None and {"told", "killed"} & set(words):
             self._told_at = clocks()
             self._is_lost = True
             _quietly(self._say, f"{self._why()}, and the guardian has stopped the command")

@@ -63,6 +63,13 @@ def test_json_says_the_same(server: ServerProcess, holdfast: Run) -> None:
     assert {"data", "made_at", "seq", "records", "leases", "sessions", "tokens", "waiting"} < set(restored)
 
 
+def test_a_place_that_cannot_be_looked_at_is_an_error_of_the_place(server: ServerProcess, holdfast: Run) -> None:
+    """A name that the system refuses to look at is one that cannot be written, and no error of the program."""
+    done = holdfast("backup", "b" * 300, **of(server))
+    assert done.returncode == 1, done.stderr
+    assert "cannot be written: File name too long. There is no backup" in done.stderr
+
+
 def test_file_that_is_there_is_not_replaced(server: ServerProcess, holdfast: Run, tmp_path: Path) -> None:
     """Not without --force: the last good backup may be the only one."""
     (tmp_path / "it").write_text("precious")

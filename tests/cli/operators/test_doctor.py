@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -27,6 +28,7 @@ from tests.support.checks import unique, wait_until
 from tests.support.fronts import front
 from tests.support.server import ServerProcess
 
+NOBODY = 65_534
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -207,6 +209,14 @@ def test_clock_that_is_off_is_a_warning(odd: OddServer, holdfast: Run, off_secon
     done = holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE)
     assert done.returncode == 0
     assert checks(done)["clock"][0] == status
+
+
+def test_a_slow_answer_is_no_clock_that_is_off() -> None:
+    """A server may have said the time whenever it had the question: only what lies outside of that is a difference."""
+    assert doctor._apart_ms(1_000, 1_000, 16_000) == 0
+    assert doctor._apart_ms(16_000, 1_000, 16_000) == 0
+    assert doctor._apart_ms(0, 6_000, 16_000) == 6_000, "ours is ahead"
+    assert doctor._apart_ms(17_000, 1_000, 10_000) == -7_000
 
 
 def test_clock_of_the_date_header(odd: OddServer, holdfast: Run) -> None:
@@ -391,6 +401,32 @@ def test_files_that_a_server_would_refuse_fail(copy: Path, holdfast: Run) -> Non
     assert (done.returncode, checks(done)["access"][0]) == (1, "FAIL")
     (copy / "ballast").unlink()
     assert holdfast("doctor", "--data", copy).returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can look into what is another user's")
+def test_root_is_told_to_look_as_its_user(copy: Path, holdfast: Run) -> None:
+    """Of another user's directory root is told whom to be, and not that a sound journal is to be restored."""
+    for path in (copy, *copy.iterdir()):
+        os.chown(path, NOBODY, -1)
+    done = holdfast("doctor", "--data", copy)
+    assert (done.returncode, list(checks(done))) == (1, ["directory", "access"])
+    status, text = checks(done)["access"]
+    assert status == "FAIL"
+    assert text == (
+        f"nothing was looked at: it belongs to user {NOBODY} (nobody), and you are user 0 (root)"
+        " -> run this as user nobody (runuser -u nobody -- COMMAND)"
+    )
+    done = holdfast("backup", "--data", copy, copy.with_name("a.backup"))
+    assert done.returncode == 1
+    assert "run this as user nobody (runuser -u nobody -- COMMAND). There is no backup" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_with_the_wrong_owner_is_no_damage(copy: Path, holdfast: Run) -> None:
+    """One file of another user in a directory of ours fails with the command that helps, and with no other."""
+    os.chown(copy / "journal.mark", NOBODY, -1)
+    status, text = checks(holdfast("doctor", "--data", copy))["journal"]
+    assert status == "FAIL" and text.endswith(f"; run: chown 0 '{copy / 'journal.mark'}'")
 
 
 def test_directory_in_use_is_a_warning(server: ServerProcess, holdfast: Run) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.shared.leases import KEPT_AFTER_END_MS, KeptLease, Leases, own, state_dir
+from holdfast.cli.shared.leases import FORMER_MAX, KEPT_AFTER_END_MS, KeptLease, Leases, own, state_dir
 
 URL = "http://127.0.0.1:7420"
 
@@ -63,6 +63,27 @@ def test_newer_lease_replaces_older(leases: Leases) -> None:
     leases.keep(kept(lease_id="another"), 0)
     found = leases.find(URL, "job")
     assert found is not None and found.lease_id == "another"
+
+
+def test_other_owners_are_kept_beside_the_last(leases: Leases) -> None:
+    """Each owner has its own last lease, a few of them and for as long as any; the last one is the job's."""
+
+    def claimed(owner: str, lease_id: str, until_ms: int = 1_000) -> KeptLease:
+        return msgspec.structs.replace(kept(lease_id=lease_id, until_ms=until_ms), owner=owner)
+
+    for owner, lease_id in (("ci-7", "a"), ("ci-8", "b"), ("ci-7", "c"), ("ci-8", "d")):
+        leases.keep(claimed(owner, lease_id), 0)
+    found = leases.find(URL, "job")
+    assert found is not None and (found.owner, found.lease_id) == ("ci-8", "d")
+    assert [found.lease_id_of(owner) for owner in ("ci-7", "ci-8", "ci-9")] == ["c", "d", None]
+    assert "'c'" not in repr(found.former) and "'d'" not in repr(found)
+    for number in range(FORMER_MAX + 3):
+        leases.keep(claimed(f"agent-{number}", f"lease-{number}", 10**9), 0)
+    found = leases.find(URL, "job")
+    assert found is not None and len(found.former) == FORMER_MAX and found.former[0].owner == f"agent-{FORMER_MAX + 1}"
+    leases.keep(claimed("late", "z", 10**10), 10**9 + KEPT_AFTER_END_MS + 1)
+    found = leases.find(URL, "job")
+    assert found is not None and found.former == ()
 
 
 def test_only_the_user_can_read(leases: Leases, tmp_path: Path) -> None:

@@ -73,8 +73,9 @@ COMMANDS: list[tuple[list[str], int, list[str]]] = [
     (["claim", "list"], 64, ["'list' is reserved for a route: take a longer name"]),
     (["claim", "j", "--ttl", "500ms"], 64, ["'500ms' is not a whole number of seconds; write 120, 90s"]),
     (["watch", "a b"], 64, ["no job has a blank in its name"]),
-    (["claim", "j", "--ttl", "0"], 64, ["'0' is too short; from 1s to 7000w is possible"]),
-    (["claim", "j", "-w", "9000w"], 64, ["'9000w' is too long; 0, or from 1s to 7000w is possible"]),
+    (["serve", "--set", "nosuch=1"], 64, ["there is no such setting; `holdfast serve --help` lists all of them"]),
+    (["claim", "j", "--ttl", "0"], 64, ["'0' is too short; 1s is the least"]),
+    (["claim", "j", "-w", "9000w"], 64, ["'9000w' is too long; 7000w is the most"]),
     (["claim", "j", "--ttl", "30d"], 64, ["--ttl is 1 to 86400 seconds"]),
     (["claim", "j", "--ttl", "soon"], 64, ["'soon' is not a time; write 120, 90s, 15m, 1h30m, 30d or 2w"]),
     (["check", "j", "abc"], 64, ["'abc' is no fencing token", "a whole number, as `holdfast claim`"]),
@@ -116,6 +117,19 @@ def test_no_token(holdfast: Run, server: ServerProcess) -> None:
     assert done.returncode == 77
     assert "there is none for it here. Put one of this server into HOLDFAST_TOKEN" in done.stderr
     assert "header" not in done.stderr
+
+
+def test_a_token_file_that_is_not_there(holdfast: Run, tmp_path: Path) -> None:
+    """What named the file is said with it: a variable that was set long ago is hard to find."""
+    done = holdfast("jobs", HOLDFAST_TOKEN_FILE="/nonexist")
+    assert done.returncode == 64
+    assert "token file (/nonexist, from HOLDFAST_TOKEN_FILE): cannot be read: No such file" in done.stderr
+    assert "allowed: a file of yours that holds an access token" in done.stderr
+    folder = tmp_path / "config" / "holdfast"
+    folder.mkdir(parents=True)
+    (folder / "client.toml").write_text('token_file = "gone"\n')
+    assert f"from {folder / 'client.toml'})" in holdfast("jobs").stderr
+    assert "token file (/nonexist):" in holdfast("jobs", "--token-file", "/nonexist").stderr
 
 
 def test_another_program(holdfast: Run, stranger: str) -> None:

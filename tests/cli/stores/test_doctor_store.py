@@ -192,6 +192,13 @@ def test_nodes_that_run_are_not_to_be_started() -> None:
     assert verdicts(seat=empty, is_beating=False, peers=[])["leader"].endswith("start a node on it")
 
 
+def test_what_to_do_about_silent_nodes_is_a_whole_sentence() -> None:
+    """Nodes that are silent are to be started, or forgotten by themselves."""
+    away = [PEERS[0], msgspec.structs.replace(PEERS[1], seen_ms_ago=60_000)]
+    text = verdicts(peers=away)["nodes"]
+    assert text.endswith("start them, or let them be: one that was silent for a day is forgotten")
+
+
 def test_a_pooler_and_a_long_way_are_warnings() -> None:
     """A pooler drops what sessions set (N-24), and every answer waits for the way there and back."""
     pooled = msgspec.structs.replace(SERVER, is_pooled=True)

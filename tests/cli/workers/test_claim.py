@@ -350,8 +350,21 @@ def test_transfer_hands_on(alice: Run, api: Api) -> None:
     assert LEASE.fullmatch(last.removeprefix("lease ")) and before["lease_id"] not in last
     assert api.status(job).json()["owner"] == "agent-9"
     refused(alice("heartbeat", job, HOLDFAST_LEASE=before["lease_id"]), 20)
-    refused(alice("heartbeat", job), 64)
+    refused(alice("heartbeat", job), 20)
     assert alice("release", job, HOLDFAST_OWNER="agent-9").returncode == 0
+
+
+def test_each_owner_of_one_user_hears_of_its_own_claim(alice: Run, server: ServerProcess) -> None:
+    """Who lost a claim that another owner of the same user has now is told how it ended, and not the other's name."""
+    job = unique()
+    alice("claim", job, "--owner", "ci-7")
+    Api.of(server, callers.OPERATOR).revoke(job, reason="stuck")
+    alice("claim", job, "--owner", "ci-8")
+    line = refused(alice("heartbeat", job, "--owner", "ci-7"), 20)
+    assert "has revoked it: stuck" in line and "ci-8" not in line
+    assert alice("heartbeat", job, "--owner", "ci-8").returncode == 0
+    refused(alice("release", job, "--owner", "ci-7"), 20)
+    assert alice("release", job, "--owner", "ci-8").returncode == 0, "it is kept although the other one was told"
 
 
 def test_claim_binds_to_the_session(alice: Run, api: Api) -> None:
@@ -362,6 +375,7 @@ def test_claim_binds_to_the_session(alice: Run, api: Api) -> None:
     assert api.status(job).json()["session"] == session
     assert api.end_session(session).status in {200, 204}
     assert "session has ended" in refused(alice("heartbeat", job), 20)
+    assert "Session not found" in refused(alice("claim", job, HOLDFAST_SESSION=session), 64)
 
 
 @pytest.mark.parametrize(

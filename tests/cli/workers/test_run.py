@@ -280,7 +280,8 @@ def test_job_of_the_run_around(run: Run, holdfast: Run, server: ServerProcess, t
     inner = [sys.executable, "-m", "holdfast", "run", "run/around", "--", "echo", "no"]
     ended = run("-q", "run/around", "--", *inner)
     assert (ended.returncode, ended.stdout) == (13, "")
-    assert "run/around -> the `holdfast run` around it" in ended.stderr
+    assert "the `holdfast run` around this command holds run/around already" in ended.stderr
+    assert "leave out the inner `holdfast run`" in ended.stderr and "release what you hold" not in ended.stderr
     outlived = run("-q", "run/around", "--", "sh", "-c", 'echo "$HOLDFAST_JOBS"').stdout
     assert "run/around" in outlived
     for told in (outlived, "not ours"):
@@ -365,6 +366,8 @@ def test_revoked_claim_stops_the_command(start: Start, server: ServerProcess, ap
     _, error = process.communicate(timeout=SECONDS_MAX)
     assert process.returncode == 20
     assert "wrong branch" in error and "the claim is lost" in error
+    assert error.count("is lost") == 2 and "guardian" not in error, "that it was stopped, and why; each once"
+    assert "stop working" not in error, "it was stopped"
     assert "time" not in error, "there was time left"
     assert is_dead(command)
 

@@ -115,7 +115,7 @@ def test_a_run_in_itself_is_a_deadlock(run: Run) -> None:
     for more in ((), ("--keep-token",)):
         done = run("run", job, "-q", *more, *_sh(f"{HOLDFAST} run {job} -- true"))
         assert done.returncode == DEADLOCK, done.stderr
-        assert "the `holdfast run` around it" in done.stderr
+        assert "the `holdfast run` around this command holds" in done.stderr
 
 
 def test_several_jobs_have_one_secret(server: ServerProcess, run: Run) -> None:

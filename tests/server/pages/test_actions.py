@@ -106,6 +106,20 @@ def test_a_form_that_is_sent_twice_has_one_effect(alice: Api, boss: Visitor, nam
     assert alice.status(name).json()["owner"] == "ben"
 
 
+def test_a_form_that_is_sent_again_with_other_words_says_so(alice: Api, boss: Visitor, name: str) -> None:
+    """It is shown again in the words of a page, with a key of its own: from there it can be sent."""
+    alice.acquired(name, owner="ana")
+    fields = form_of(boss, name)
+    assert boss.send(f"{path_of(name)}/revoke", {**fields, "reason": "stuck"}).status == 303
+    alice.acquired(name, owner="ben")
+    answer = boss.send(f"{path_of(name)}/revoke", {**fields, "reason": "another"})
+    assert answer.status == 409 and "this form was sent before, with other words" in page_of(answer).text
+    assert "Idempotency-Key" not in answer.text and alice.status(name).json()["owner"] == "ben"
+    again = {**fields, **dict(page_of(answer).fields), "reason": "another"}
+    assert boss.send(f"{path_of(name)}/revoke", again).status == 303
+    assert alice.status(name).json()["status"] == "free"
+
+
 def test_an_old_page_ends_nobody_else(alice: Api, boss: Visitor, name: str) -> None:
     """A form that was made for another lease does nothing, says so, and keeps what was written."""
     alice.acquired(name, owner="ana")

@@ -93,6 +93,15 @@ def test_a_moment_that_cannot_be_shown_says_why(reader: Visitor, moment: str, st
     assert any(link.startswith("/?at=") for link in links) and "/" in links
 
 
+def test_all_ways_to_write_a_moment_are_named(reader: Visitor) -> None:
+    """What is no moment is refused with each form that the field takes."""
+    answer = reader.get(at(at="25:99"))
+    assert answer.status == 400
+    for form in ("2026-01-31T02:14:00Z", "02:14", "2h ago"):
+        assert form in page_of(answer).text
+        assert reader.get(at(at=form)).status in {200, 410}, form
+
+
 def test_what_users_wrote_is_text_on_it(reader: Visitor, alice: Api) -> None:
     """Names, owners and labels are escaped, and so is the search."""
     name, owner = unique("text"), "<script>alert(1)</script>"
@@ -186,9 +195,9 @@ def test_a_full_page_of_a_history_that_was_dropped_meanwhile_is_refused() -> Non
             for number in range(PAGE_ROWS + 50):
                 await engine.ask(acquire(f"job-{number:03}"))
             then = Then(engine.state.seq, clock.wall_ms())
-            with pytest.raises(Problem, match="not known any more"):
+            with pytest.raises(Problem, match="at that moment is not known"):
                 await _rows(engine, then, "", read_search("job"), None)
-            with pytest.raises(Problem, match="not known any more"):
+            with pytest.raises(Problem, match="at that moment is not known"):
                 await _rows(engine, then, "", read_search(""), None)
 
     run(scene)

@@ -50,12 +50,9 @@ def backup(*, file: Path, force: bool, data: Path | None, json: bool, url: str |
     from holdfast.journal.backup import BackupReader
     from holdfast.journal.base import JournalError
 
-    if file.is_dir():
-        raise click.UsageError(f"{file} is a directory; name a file in it")
-    if file.exists() and not force:
-        raise click.UsageError(f"{file} is there already; choose another name, or replace it with --force")
     reader = BackupReader("what the server sent" if data is None else str(data))
     try:
+        _refuse_to_replace(file, force=force)
         pieces = _from_server(url, token_file) if data is None else _from_directory(data)
         _save(pieces, reader, file)
     except JournalError as error:
@@ -75,6 +72,14 @@ def backup(*, file: Path, force: bool, data: Path | None, json: bool, url: str |
     return output.OK
 
 
+def _refuse_to_replace(file: Path, *, force: bool) -> None:
+    """Raise unless the file may be put there. Raises `OSError` if that cannot be found out."""
+    if file.is_dir():
+        raise click.UsageError(f"{file} is a directory; name a file in it")
+    if file.exists() and not force:
+        raise click.UsageError(f"{file} is there already; choose another name, or replace it with --force")
+
+
 def _ways(ways: tuple[str, ...]) -> str:
     return "".join(f". {way}" for way in ways)
 
@@ -82,7 +87,7 @@ def _ways(ways: tuple[str, ...]) -> str:
 def _from_server(url: str | None, token_file: Path | None) -> Iterator[bytes]:
     from holdfast.cli.operators.probe import Probe
 
-    with Probe(url, token_file, reach()) as server:
+    with Probe.find(url, token_file, reach()) as server:
         yield from server.pieces("/backup")
 
 

@@ -23,10 +23,14 @@ from holdfast.cli.shared import output, times
 from holdfast.cli.shared.options import as_json, asks_server, reach
 from holdfast.errors import ServerError, Unreachable
 from holdfast.harmless import in_json
+from holdfast.privatefiles import ROOT, how_to_be, user_named
 
 if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Answer, Probe
 
+OK = 200
+ANSWER_SECONDS = 6.0
+"""A node that knows of no leader says so after 5 s."""
 CLOCK_OFF_MS_MAX = 5_000
 NOT_ITS_NAME = 421
 DISK_FREE_BYTES_LOW = 1024**3
@@ -69,7 +73,7 @@ def doctor(
     else:
         from holdfast.cli.operators.probe import Probe
 
-        with Probe(url, token_file, reach()) as server:
+        with Probe.find(url, token_file, reach()) as server:
             checks = list(_server_checks(server))
     if json:
         output.say_json({"ok": not _failed(checks), "checks": checks})
@@ -95,22 +99,59 @@ def _show(check: Finding) -> None:
 
 
 def _server_checks(server: Probe) -> Iterator[Finding]:
+    """Look at each address, then at the server behind them, by one that is ready."""
+    with server.each() as nodes:
+        met = [(node, *_meet(node)) for node in nodes]
+        there = [(node, ready) for node, _, ready in met if ready is not None]
+        well = [node for node, ready in there if ready.status == OK]
+        for node, reachable, ready in met:
+            # What one of several lacks is a warning while another serves.
+            yield reachable if ready is not None or not there else _milder(reachable)
+            if ready is not None:
+                found = _ready(ready, f"{node.url}: " if len(nodes) > 1 else "")
+                yield _milder(found) if well and found.status == "FAIL" else found
+        if there:
+            yield from _checks_by((well or [there[0][0]])[0])
+
+
+def _milder(finding: Finding) -> Finding:
+    return msgspec.structs.replace(finding, status="warn")
+
+
+def _meet(node: Probe) -> tuple[Finding, Answer | None]:
+    """Ask an address whether it is ready. None: nobody is there, or no Holdfast server."""
     began_ms = times.monotonic_ms()
     try:
-        ready = server.ask("/readyz")
-        place = f"{server.url} (from {server.url_origin})"
-        if not (_is_ready_of_ours(ready) or server.is_refusal(ready)):
-            yield _stranger(ready, place)
-            return
-        yield Finding("reachable", "ok", f"{place}, {times.monotonic_ms() - began_ms} ms")
-        yield _ready(ready)
-        health = server.ask("/health")
-        yield _store(health)
+        ready = node.ask("/readyz", ANSWER_SECONDS)
+    except Unreachable as error:
+        return _unreachable(node, error), None
+    place = f"{node.url} (from {node.url_origin})"
+    if not (_is_ready_of_ours(ready) or node.is_refusal(ready)):
+        return _stranger(ready, place), None
+    return Finding("reachable", "ok", f"{place}, {times.monotonic_ms() - began_ms} ms"), ready
+
+
+def _unreachable(node: Probe, error: Unreachable) -> Finding:
+    text = f"no answer from {error.url}: {error.problem} (the address is from {node.url_origin})"
+    hint = error.hint or "start it with `holdfast serve`, or name another with HOLDFAST_URL"
+    return Finding("reachable", "FAIL", text, hint)
+
+
+def _checks_by(server: Probe) -> Iterator[Finding]:
+    """Look at the store, the token, the clock and the version, by one node that is there."""
+    try:
+        health = server.ask("/health", ANSWER_SECONDS)
+        yield _store(server, health)
         if isinstance(free := _field(health, "disk_free_bytes"), int):  # An older server does not say it.
             yield _disk(free)
         asked_ms = times.wall_ms(times.now())
-        status = server.ask("/status")
-        local_ms = (asked_ms + times.wall_ms(times.now())) // 2
+        status = server.ask("/status", ANSWER_SECONDS)
+        answered_ms = times.wall_ms(times.now())
+        if server.lacks_leader(status):
+            # Only the leader knows tokens and the time. What it would say is not known, and is not guessed.
+            hint = "`holdfast nodes` shows what each node says; `holdfast doctor --store URL` looks at the store"
+            yield Finding("leader", "FAIL", "no node leads right now", hint)
+            return
         if status.status == NOT_ITS_NAME:
             # Health is told to everybody. All else is refused, so nothing more can be seen from here.
             yield Finding(
@@ -118,11 +159,9 @@ def _server_checks(server: Probe) -> Iterator[Finding]:
             )
             return
         yield _token(server)
-        yield from _clock_and_version(status, local_ms)
+        yield from _clock_and_version(status, asked_ms, answered_ms)
     except Unreachable as error:
-        text = f"no answer from {error.url}: {error.problem} (the address is from {server.url_origin})"
-        hint = error.hint or "start it with `holdfast serve`, or name another with HOLDFAST_URL"
-        yield Finding("reachable", "FAIL", text, hint)
+        yield _unreachable(server, error)
 
 
 def _is_ready_of_ours(answer: Answer) -> bool:
@@ -141,25 +180,30 @@ def _stranger(answer: Answer, place: str) -> Finding:
     return Finding("reachable", "FAIL", text, "check host and port: `holdfast serve` says its own when it starts")
 
 
-def _ready(answer: Answer) -> Finding:
-    if answer.status == 200:  # noqa: PLR2004 - the one good answer
-        return Finding("ready", "ok", "it takes requests")
-    text = f"it answered {answer.status}: {_field(answer, 'details') or 'no details'}"
+def _ready(answer: Answer, place: str) -> Finding:
+    if answer.status == OK:
+        return Finding("ready", "ok", f"{place}it takes requests")
+    text = f"{place}it answered {answer.status}: {_field(answer, 'details') or 'no details'}"
     return Finding("ready", "FAIL", text, "look at the server's log")
 
 
-def _store(answer: Answer) -> Finding:
+def _store(server: Probe, answer: Answer) -> Finding:
     details = _field(answer, "details") or "no details"
-    if answer.status == 200 and _field(answer, "status") == "ok":  # noqa: PLR2004 - the one good answer
+    is_shared = server.has_shared_store(answer)
+    if answer.status == OK and _field(answer, "status") == "ok":
+        if server.follows(details):
+            return Finding("store", "ok", f"{_field(answer, 'storage')}; {details}")
         text = f"{_field(answer, 'storage')}, {_size(_field(answer, 'db_size_bytes'))}"
         if details == "ok":
             return Finding("store", "ok", text)
         # It serves, and something is not as it should be: its archivist fails.
-        return Finding("store", "warn", f"{text}; {details}", "look at the server's disk and log")
+        where = "the database, and at the server's log" if is_shared else "the server's disk and log"
+        return Finding("store", "warn", f"{text}; {details}", f"look at {where}")
     text = f"it answered {answer.status}: {details}"
-    return Finding(
-        "store", "FAIL", text, "look at the server's disk and log; `holdfast doctor --data DIR` once it is stopped"
-    )
+    hint = "look at the server's disk and log; `holdfast doctor --data DIR` once it is stopped"
+    if is_shared:
+        hint = "`holdfast doctor --store URL` looks at the database, and the server's log says more"
+    return Finding("store", "FAIL", text, hint)
 
 
 def _token(server: Probe) -> Finding:
@@ -186,7 +230,7 @@ def _token(server: Probe) -> Finding:
             return Finding("token", "FAIL", f"{origin} {server.refusal(answer)}", "look at the server's log")
 
 
-def _clock_and_version(answer: Answer, local_ms: int) -> Iterator[Finding]:
+def _clock_and_version(answer: Answer, asked_ms: int, answered_ms: int) -> Iterator[Finding]:
     from holdfast import __version__
 
     there_ms = _wall_of(answer)
@@ -195,7 +239,7 @@ def _clock_and_version(answer: Answer, local_ms: int) -> Iterator[Finding]:
             "clock", "warn", "the server did not say what time it has", "check that this is a Holdfast server"
         )
     else:
-        off_ms = local_ms - there_ms
+        off_ms = _apart_ms(there_ms, asked_ms, answered_ms)
         text = f"{abs(off_ms) / 1000:.1f} s {'ahead of' if off_ms > 0 else 'behind'} the server's"
         if abs(off_ms) <= CLOCK_OFF_MS_MAX:
             yield Finding("clock", "ok", text)
@@ -215,6 +259,13 @@ def _clock_and_version(answer: Answer, local_ms: int) -> Iterator[Finding]:
         yield Finding(
             "version", "warn", f"the server has {version}, this is {__version__}", "use the same on both sides"
         )
+
+
+def _apart_ms(there_ms: int, asked_ms: int, answered_ms: int) -> int:
+    """Return how far our clock is ahead of the server's, at least: it may have answered at any time in between."""
+    if there_ms < asked_ms:
+        return asked_ms - there_ms
+    return min(0, answered_ms - there_ms)
 
 
 def _wall_of(answer: Answer) -> int | None:
@@ -249,6 +300,12 @@ def _directory_checks(data: Path) -> list[Finding]:
     if not data.is_dir():
         return [
             Finding("directory", "FAIL", f"{data} is not a directory", "name the one that the server was started with")
+        ]
+    if (owner := data.stat().st_uid) not in {os.geteuid(), ROOT}:
+        text = f"it belongs to user {user_named(owner)}, and you are user {user_named(os.geteuid())}"
+        return [
+            Finding("directory", "ok", str(data)),
+            Finding("access", "FAIL", f"nothing was looked at: {text}", how_to_be(owner)),
         ]
     return [
         Finding("directory", "ok", str(data)),
@@ -294,15 +351,15 @@ def _permissions(data: Path) -> Finding:
 
     paths = [data, *(path for path in sorted(data.iterdir()) if path.is_file())]
     if closed := [path for path in paths if not os.access(path, os.R_OK | os.W_OK)]:
-        return Finding(
-            "access", "FAIL", f"you may not read and write {closed[0]}", "look as the user the server runs as"
-        )
-    # What a server would say to it. Whoever looks may be root and the directory somebody else's.
-    owner = data.stat().st_uid
+        hint = "look as the user the server runs as"
+        if data.stat().st_uid == os.geteuid() != closed[0].stat().st_uid:
+            hint = f"it is not yours, and the directory is: let root run: chown {os.geteuid()} '{closed[0]}'"
+        return Finding("access", "FAIL", f"you may not read and write {closed[0]}", hint)
+    # What a server would say to it. Whoever looks is its user; or the directory is root's.
     try:
-        check_files(data, owner=owner)
+        check_files(data)
         with contextlib.suppress(FileNotFoundError):
-            check_file(data / KEY_FILE, (data / KEY_FILE).lstat(), owner=owner)
+            check_file(data / KEY_FILE, (data / KEY_FILE).lstat())
     except NotOursError as error:
         return Finding("access", "FAIL", str(error), "no server starts on it as it is")
     if not data.stat().st_mode & FOR_OTHERS:

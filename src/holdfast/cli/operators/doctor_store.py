@@ -85,7 +85,7 @@ def _nodes(facts: Facts) -> Iterator[Finding]:
     names = ", ".join(sorted(peer.node for peer in live)) or "none"
     if silent:
         gone = ", ".join(f"{peer.node} ({times.span(peer.seen_ms_ago / 1_000)})" for peer in silent)
-        hint = "start them, or let them be: they are"
+        hint = "start them, or let them be: one that was silent for a day is forgotten"
         if facts.marks != facts.server.marks and not facts.wants_jump:
             hint = "they may run, and keep away from a store that went back in time: ask /readyz of each"
         yield Finding("nodes", "warn", f"heard of: {names}; silent: {gone}", hint)

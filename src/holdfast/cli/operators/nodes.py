@@ -6,14 +6,17 @@ import os
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from holdfast.cli.shared import output, times
 from holdfast.cli.shared.options import as_json, asks_server, reach
-from holdfast.errors import ServerError
+from holdfast.errors import ServerError, Unreachable
+
+if TYPE_CHECKING:
+    from holdfast.cli.operators.probe import Probe
 
 SUCCESS, NOT_READY = 200, 503
 NODE_SECONDS = 2.0
@@ -29,6 +32,16 @@ holdfast nodes
 holdfast nodes --json | jq -r .leader
 holdfast nodes --store postgresql://holdfast@db/holdfast
 """
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What a node says of itself."""
+
+    name: str
+    details: str
+    is_there: bool
+    can_tell: bool
+    """Whether it may know who leads: it does itself, or it has a link to the one who does."""
 
 
 @click.command(short_help="Say which node leads, and which follow.", epilog=EXAMPLES)
@@ -53,59 +66,69 @@ def nodes(*, store: str | None, json: bool, url: str | None, token_file: Path | 
 
 
 def _from_server(url: str | None, token_file: Path | None) -> dict[str, Any]:
+    """Ask until a node tells who leads, for longer than a takeover takes. Else return what each says of itself."""
     from holdfast.cli.operators.probe import Probe
 
-    with Probe(url, token_file, reach()) as server:
-        followers_of_nobody = _until_one_can_tell(server.url.split(","), token_file)
-        if followers_of_nobody:
-            return {"leader": None, "epoch": None, "since": None, "authority": None, "nodes": followers_of_nobody}
-        answer = server.ask("/nodes")
-        if answer.status != SUCCESS:
-            server.refuse(answer)
+    began_ms = times.monotonic_ms()
+    with Probe.find(url, token_file, reach()) as server, server.each() as nodes:
+        while True:
+            said = [_how_it_is(node) for node in nodes]
+            for node, each in zip(nodes, said, strict=True):
+                if each.can_tell and (told := _told_by(node)) is not None:
+                    return told
+            if not any(each.is_there for each in said):
+                server.ask("/nodes")  # It raises that nobody is there, in the words of all commands.
+            if times.monotonic_ms() - began_ms >= TAKEOVER_MS:
+                break
+            time.sleep(AGAIN_SECONDS)
+    rows = [
+        {
+            "name": each.name,
+            "role": "follower" if each.is_there else "silent",
+            "url": node.url,
+            "version": None,
+            "seen_ms_ago": 0 if each.is_there else None,
+            "details": each.details,
+        }
+        for node, each in zip(nodes, said, strict=True)
+    ]
+    return {"leader": None, "epoch": None, "since": None, "authority": None, "nodes": rows}
+
+
+def _told_by(node: Probe) -> dict[str, Any] | None:
+    """Ask one node for all of them. None if it cannot tell now: it finds no leader, or that one asks its store in vain.
+
+    Raises what any other refusal means.
+    """
+    try:
+        answer = node.ask("/nodes", NODE_SECONDS)
+    except Unreachable:
+        return None
+    if answer.status == NOT_READY:
+        return None
+    if answer.status != SUCCESS:
+        node.refuse(answer)
     told = answer.json()
     if not isinstance(told, dict) or "nodes" not in told:
-        raise ServerError(f"{server.url} says nothing of nodes: is it a Holdfast server?")
+        raise ServerError(f"{node.url} says nothing of nodes: is it a Holdfast server?")
     return told
 
 
-def _until_one_can_tell(urls: list[str], token_file: Path | None) -> list[dict[str, Any]]:
-    """Return what each node says of itself if none of them knows who leads, for longer than a takeover takes.
-
-    Empty if one can tell, or none can be reached. A question about all nodes would wait in each of them for a leader.
-    """
-    began_ms = times.monotonic_ms()
-    while True:
-        said: list[dict[str, Any]] = []
-        for url in urls:
-            found = _how_it_is(url, token_file)
-            if found is not None and "details" not in found:
-                return []
-            if found is not None:
-                said.append(found)
-        if not said or times.monotonic_ms() - began_ms >= TAKEOVER_MS:
-            return said
-        time.sleep(AGAIN_SECONDS)
-
-
-def _how_it_is(url: str, token_file: Path | None) -> dict[str, Any] | None:
-    """Ask a node how it is: with `details` if it knows of no leader. None if it cannot be reached."""
-    from holdfast.cli.operators.probe import Probe
-    from holdfast.errors import Unreachable
-
-    can_tell: dict[str, Any] = {"url": url}
-    with Probe(url, token_file, reach()) as node:
-        try:
-            if node.ask("/readyz", NODE_SECONDS).status != NOT_READY:
-                return can_tell
+def _how_it_is(node: Probe) -> _Said:
+    """Ask a node how it is. One that knows of no leader would let a question about all nodes wait."""
+    try:
+        answer = node.ask("/readyz", NODE_SECONDS)
+        if answer.status == NOT_READY:
             answer = node.ask("/health/leader", NODE_SECONDS)
-        except Unreachable:
-            return None
-        told = answer.json() if answer.status == NOT_READY else None
+    except Unreachable as error:
+        return _Said("-", f"no answer: {error.problem}", is_there=False, can_tell=False)
+    told = answer.json()
     details = told.get("details") if isinstance(told, dict) else None
-    if not isinstance(details, str) or details.startswith("this node leads"):
-        return can_tell
     name = answer.headers.get("Holdfast-Node") or "-"
-    return {"name": name, "role": "follower", "url": url, "version": None, "seen_ms_ago": 0, "details": details}
+    if not isinstance(details, str):
+        return _Said(name, f"it answers {answer.status}", is_there=True, can_tell=True)
+    can_tell = answer.status != NOT_READY or node.leads(details)
+    return _Said(name, details, is_there=True, can_tell=can_tell)
 
 
 def _from_store(store: str) -> dict[str, Any] | None:
@@ -116,7 +139,7 @@ def _from_store(store: str) -> dict[str, Any] | None:
     try:
         seat, peers = stores.roster(stores.named(store, os.environ))
     except JournalError as error:
-        output.complain(str(error))
+        output.complain(error.in_one_line)
         return None
     told: dict[str, Any] = msgspec.to_builtins(reply_of(seat, peers))
     return told

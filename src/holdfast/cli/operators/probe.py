@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -27,10 +28,9 @@ _SECRETS = {"holds_": "the secret of a session", "holdc_": "the secret of a clai
 class Probe:
     """A way to a server, by the address and with the token that a client would use."""
 
-    def __init__(self, url: str | None, token_file: Path | None, reach: Reach) -> None:
-        """Find the server and the token; nothing is sent yet. Raises `SettingsError`."""
-        target = config.find(url=url, token_file=token_file, environment=os.environ, **reach)
-        config.tell_if_insecure(target)
+    def __init__(self, target: config.Target) -> None:
+        """Prepare; nothing is sent yet."""
+        self._target = target
         self.url = target.url
         self.url_origin = target.url_origin
         self.has_token = target.token is not None
@@ -38,6 +38,19 @@ class Probe:
         self.secret = next((what for start, what in _SECRETS.items() if (target.token or "").startswith(start)), None)
         """What it is, if it is shown in place of a token; by its look alone."""
         self._transport = way_to(target, environment=os.environ)
+
+    @classmethod
+    def find(cls, url: str | None, token_file: Path | None, reach: Reach) -> Self:
+        """Find the server and the token, as all commands do. Raises `SettingsError`."""
+        target = config.find(url=url, token_file=token_file, environment=os.environ, **reach)
+        config.tell_if_insecure(target)
+        return cls(target)
+
+    @contextmanager
+    def each(self) -> Iterator[list[Probe]]:
+        """Give a way to each of its addresses alone."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(Probe(self._target.at(address))) for address in self._target.addresses]
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +77,23 @@ class Probe:
     def is_refusal(self, answer: Answer) -> bool:
         """Tell whether this is how a Holdfast server says no."""
         return answers.envelope(answer) is not None
+
+    def lacks_leader(self, answer: Answer) -> bool:
+        """Tell whether this says that no node leads."""
+        return answers.lacks_leader(answer)
+
+    def follows(self, details: object) -> bool:
+        """Tell whether a node that says this of itself is well and does not lead."""
+        return answers.follows(details)
+
+    def leads(self, details: str) -> bool:
+        """Tell whether a node that says this of itself has the seat; also if it cannot serve now."""
+        return answers.leads(details)
+
+    def has_shared_store(self, health: Answer) -> bool:
+        """Tell whether the store of which this tells is one that nodes share."""
+        told = health.json()
+        return isinstance(told, dict) and answers.is_shared(told.get("storage"))
 
     def refuse(self, answer: Answer) -> NoReturn:
         """Raise what an answer means that is no success."""

@@ -3,6 +3,9 @@
 `$XDG_STATE_HOME/holdfast/leases`, keyed by server and job. A server that has several addresses has a file for each, so
 that a command finds it by any of them. Written as a whole, removed when the job is given back, and
 removed some time after the lease must have ended. Nothing here says that a lease lives: only the server knows.
+
+Several owners may work as one user. The last lease of a job counts; those of other owners before it are kept beside it,
+so that each of them can still be told how its own ended.
 """
 
 from __future__ import annotations
@@ -19,6 +22,22 @@ KEPT_AFTER_END_MS = 86_400_000
 """For so long `heartbeat` can still say how a lease ended, instead of that there is none."""
 
 
+FORMER_MAX = 8
+"""How many leases of other owners are kept beside the last one of a job."""
+
+
+class Former(msgspec.Struct, frozen=True):
+    """A lease of another owner, before the last one."""
+
+    owner: str | None
+    lease_id: str
+    until_ms: int
+
+    def __repr__(self) -> str:
+        """Show everything but the secret."""
+        return f"Former(owner={self.owner!r})"
+
+
 class KeptLease(msgspec.Struct, frozen=True):
     """A lease that was claimed from here."""
 
@@ -29,6 +48,12 @@ class KeptLease(msgspec.Struct, frozen=True):
     token: int
     until_ms: int
     """When it ends unless it is renewed, by this machine's wall clock."""
+    former: tuple[Former, ...] = ()
+
+    def lease_id_of(self, owner: str) -> str | None:
+        """Return the lease id that this owner has here, or had before another claimed the job."""
+        known = [(self.owner, self.lease_id), *((each.owner, each.lease_id) for each in self.former)]
+        return next((lease_id for name, lease_id in known if name == owner), None)
 
     def __repr__(self) -> str:
         """Show everything but the secret."""
@@ -46,11 +71,21 @@ class Leases:
         from holdfast import privatefiles
 
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept = msgspec.structs.replace(kept, former=self._former(kept, now_ms))
         for file in self._files(kept.url, kept.job):
             privatefiles.replace(file, msgspec.json.encode(kept) + b"\n")
         for file, other in self._all():
             if other.until_ms + KEPT_AFTER_END_MS < now_ms:
                 _remove(file)
+
+    def _former(self, kept: KeptLease, now_ms: int) -> tuple[Former, ...]:
+        """Return what other owners had of this job before, the newest first."""
+        last = self.find(kept.url, kept.job)
+        if last is None:
+            return ()
+        found = (Former(last.owner, last.lease_id, last.until_ms), *last.former)
+        others = [each for each in found if each.owner != kept.owner and each.until_ms + KEPT_AFTER_END_MS >= now_ms]
+        return tuple(others[:FORMER_MAX])
 
     def find(self, url: str, job: str) -> KeptLease | None:
         """Return what is kept for a job; None if nothing is, or what is there cannot be read."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 1.0
 """Somebody sits in front of it: a server that is not there is said soon."""
-ANSWER_SECONDS = 5.0
-"""And so is one that hangs. It is asked twice before that."""
+ANSWER_SECONDS = 6.0
+"""And so is one that hangs. It is asked twice before that. A node that knows of no leader says so after 5 s."""
 SECONDS_MAX, SECONDS_MAX_WORDS = 7_000 * 7 * 86_400, "7000w"
 REMEMBER_SECONDS_MAX = 30 * 86_400
 """Finished work is remembered for so long at most, on every server."""
@@ -43,7 +43,7 @@ class Duration(click.ParamType[int]):
     def __init__(self, most: int = SECONDS_MAX, most_words: str = SECONDS_MAX_WORDS, *, least: int = 1) -> None:
         """Take the longest that is allowed, in seconds and as it is written, and the shortest."""
         self._most = most
-        self._range = f"from {least}s to {most_words}" if least else f"0, or from 1s to {most_words}"
+        self._most_words = most_words
         self._least = least
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -56,8 +56,9 @@ class Duration(click.ParamType[int]):
         if seconds is None:
             self.fail(f"{value!r:.100} is not a time; write {durations.EXAMPLES}", param, ctx)
         if not self._least <= seconds <= self._most:
-            length = "short" if seconds < self._least else "long"
-            self.fail(f"{value!r:.100} is too {length}; {self._range} is possible", param, ctx)
+            # Only what was passed: the server may allow less at the other end, and says so itself.
+            short, long = f"short; {self._least}s is the least", f"long; {self._most_words} is the most"
+            self.fail(f"{value!r:.100} is too {short if seconds < self._least else long}", param, ctx)
         return seconds
 
 
@@ -358,12 +359,15 @@ def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str 
             " claim it with `holdfast claim`, or put its lease id into HOLDFAST_LEASE"
         )
     wanted = named_owner or from_environment("HOLDFAST_OWNER")
-    if wanted and wanted != kept.owner:
+    if not wanted:
+        return kept.lease_id
+    lease_id = kept.lease_id_of(wanted)
+    if lease_id is None:
         raise click.UsageError(
             f"{job!r:.200} was claimed from here by {kept.owner!r:.200} and not by {wanted!r:.200};"
             " name the right --owner"
         )
-    return kept.lease_id
+    return lease_id
 
 
 def client(url: str | None, token_file: Path | None) -> Holdfast:

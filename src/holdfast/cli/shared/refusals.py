@@ -26,6 +26,8 @@ OPTIONS = {
     "expires_in_seconds": "--expires",
 }
 """What a server calls a field is called so on the command line."""
+AROUND = "the `holdfast run` around this command"
+"""Who stands in the circle of a run that waits for the job of the run that started it."""
 LIMIT_CODES = ("quota_exceeded", "lock_limit_exceeded", "capacity_exceeded")
 """The request is fine and the server is there: somebody has as much as the settings allow."""
 
@@ -70,6 +72,8 @@ def sentence(error: HoldfastError) -> str:
         case Deadlock(cycle=[owner, job]):
             advice = _what_now_with_ones_own(job)
             return f"you hold {job} yourself, as {owner}, and would wait for ever; {advice}"
+        case Deadlock(cycle=[_, job, around]) if around == AROUND:
+            return f"{AROUND} holds {job} already, and waits for this one: leave out the inner `holdfast run`"
         case Deadlock():
             circle = " -> ".join([*error.cycle, *error.cycle[:1]])
             return (

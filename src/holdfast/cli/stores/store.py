@@ -118,7 +118,9 @@ def _agrees(shown: str) -> bool:
 
 
 def failed(error: Exception) -> int:
-    """Say why not."""
+    """Say why not, and what can be done, in one line."""
+    from holdfast.journal.base import JournalError
+
     output.progress("")
-    output.complain(str(error).replace("\n  - ", " "))
+    output.complain(error.in_one_line if isinstance(error, JournalError) else str(error))
     return output.FAILED

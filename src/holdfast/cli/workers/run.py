@@ -27,7 +27,7 @@ from holdfast.cli.shared.options import (
     metadata_of,
     reach,
 )
-from holdfast.cli.shared.refusals import exit_code, sentence
+from holdfast.cli.shared.refusals import AROUND, exit_code, sentence
 from holdfast.cli.shared.with_command import (
     GRACE_SECONDS,
     RETRY_SECONDS,
@@ -178,7 +178,7 @@ def refuse_jobs_of_outer_run(server: Holdfast, jobs: Sequence[str]) -> None:
     """
     for job, token in fencing_tokens(os.environ).items():
         if job in jobs and server.check(job, token):
-            circle = ("this command", job, "the `holdfast run` around it")
+            circle = ("this command", job, AROUND)
             raise Deadlock(409, "deadlock", "Deadlock", cycle=circle)
 
 
@@ -234,7 +234,7 @@ def run_held(server: Holdfast, held: Claim | Claims, command: Sequence[str], opt
     if ended.returncode == 0 and options.remember is not None:
         code = give_back_as_done(held, claims, options.remember)
         return output.LOST if ended.lost else code
-    lost = give_back(held, "failed" if ended.returncode else None)
+    lost = give_back(held, "failed" if ended.returncode else None, is_stopped=ended.lost)
     return output.LOST if lost or ended.lost else ended.returncode
 
 
@@ -272,12 +272,12 @@ def _announce(claims: Sequence[Claim]) -> None:
             output.hint(f"holdfast: {attempt_words(each.record)}")
 
 
-def give_back(held: Claim | Claims, outcome: str | None) -> bool:
-    """Release; True if it was lost."""
+def give_back(held: Claim | Claims, outcome: str | None, *, is_stopped: bool = False) -> bool:
+    """Release; True if it was lost. Of a command that was stopped for it nobody need be told to stop."""
     try:
         held.release(outcome=outcome)
     except LeaseLost as error:
-        output.complain(str(error))
+        output.complain(str(error).removesuffix("; stop working on it") if is_stopped else str(error))
         return True
     except HoldfastError as error:
         output.complain(f"the claim was not released and ends by itself: {error}")

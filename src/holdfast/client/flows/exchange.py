@@ -12,7 +12,16 @@ from msgspec.json import Decoder
 
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.flows.effects import NOW, SHARE, Flow, Policy, Rest, Send
-from holdfast.client.values.answer import NOT_NOW, Answer, decoded, envelope, lacks_leader, refusal, retry_seconds
+from holdfast.client.values.answer import (
+    NOBODY_LEADS,
+    NOT_NOW,
+    Answer,
+    decoded,
+    envelope,
+    lacks_leader,
+    refusal,
+    retry_seconds,
+)
 from holdfast.errors import Unreachable
 
 T = TypeVar("T")
@@ -24,7 +33,10 @@ AWAY_SECONDS = 1.0
 LATE_TOKEN_SECONDS = 15.0
 """How long one who waits, or follows, waits at least for a new token in its file."""
 LEADER_SECONDS = 5.0
-"""How long one who would ask again at all waits for a node to lead: longer than it takes another to take over."""
+"""How long one who would ask again at all waits for a node to lead: longer than it takes another to take over.
+
+It counts from the first request on: a node that knows of no leader waits for one itself before it says so.
+"""
 HASTE_SECONDS = 3.0
 """How long cleaning up may take after an interrupt."""
 _TOKEN_NOT_KNOWN = frozenset({"authentication_failed", "too_many_wrong_tokens"})
@@ -68,7 +80,8 @@ def exchange(
     """
     pause = RETRY_FIRST_SECONDS
     failing_since: Instant | None = None
-    lost: tuple[str, str, str] | None = None
+    trying_since: Instant | None = None
+    lost: tuple[str, str] | None = None
     while True:
         sent: Instant = yield NOW
         asked = request if isinstance(request, Send) else request(sent)
@@ -77,25 +90,27 @@ def exchange(
             answer: Answer = yield asked
         except Unreachable as error:
             found = error.with_traceback(None)  # Else this frame and the error would keep each other.
-            if found.was_sent:
-                lost = found.url, found.problem, found.hint  # Not the error itself: what it came of has our frames.
+            if found.was_sent and asked.method != "GET":
+                lost = found.url, found.problem  # Not the error itself: what it came of has our frames.
         else:
             if not passes(answer):
                 return Heard(answer, sent)
             found = answer
         now: Instant = yield NOW
-        if failing_since is None or _broke_off(asked, elapsed_ms(sent, now), policy):
-            failing_since = now
+        if failing_since is None or trying_since is None:
+            failing_since, trying_since = now, sent
+        if _broke_off(asked, elapsed_ms(sent, now), policy):
+            failing_since = trying_since = now
         failing = elapsed_ms(failing_since, now) / 1_000
         left = policy.retry_seconds - failing
         is_leaderless = isinstance(found, Answer) and lacks_leader(found)
         if is_leaderless and policy.retry_seconds:
-            left = max(left, LEADER_SECONDS - failing)
+            left = max(policy.retry_seconds, LEADER_SECONDS) - elapsed_ms(trying_since, now) / 1_000
         if longer is not None:
             left = max(left, longer(now, failing, found))
         if pause > left:
             if is_leaderless and lost is not None:
-                found = Unreachable(*lost)  # That nothing happened is true of the last copy alone.
+                found = Unreachable(*lost, NOBODY_LEADS)  # That nothing happened is true of the last copy alone.
             if isinstance(found, Unreachable):
                 try:
                     raise found

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.client.values.answer import NOT_NOW, Answer, envelope
+from holdfast.client.values.answer import NOBODY_LEADS, NOT_NOW, Answer, envelope, lacks_leader
 from holdfast.errors import Unreachable
 
 BEGIN_SECONDS = 10.0
@@ -136,5 +136,7 @@ class Tries:
         if len(problems) > 1:
             text = ", ".join(f"{error.problem} ({error.url})" for error in errors)
         hint = next((error.hint for error in errors if error.hint), "")
+        if self._refused is not None and lacks_leader(self._refused):
+            hint = NOBODY_LEADS
         urls = ",".join(self._addresses.urls)
         return Unreachable(urls, text, hint, was_sent=any(error.was_sent for error in errors))

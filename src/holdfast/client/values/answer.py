@@ -9,11 +9,14 @@ import msgspec
 from msgspec.json import Decoder
 
 from holdfast.errors import Deadlock, NotAllowed, Refused, ServerError
+from holdfast.wire.health import FOLLOWS, LEADS, SHARED
 
 T = TypeVar("T")
 
 NOT_NOW = frozenset({502, 503, 504})
 """What may be gone when asked again: the server restarts, or what stands in between does."""
+NOBODY_LEADS = "a node says that none leads right now: `holdfast nodes` shows what each of them says"
+"""What to do where one copy of a request was not answered, and the last one found no leader."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -62,6 +65,21 @@ def lacks_leader(answer: Answer) -> bool:
         return False
     found = envelope(answer)
     return found is not None and found.code == "not_leader"
+
+
+def follows(details: object) -> bool:
+    """Tell whether a node that says this of itself is well and does not lead."""
+    return details == FOLLOWS
+
+
+def leads(details: str) -> bool:
+    """Tell whether a node that says this of itself has the seat; also if it cannot serve now."""
+    return details.startswith(LEADS)
+
+
+def is_shared(storage: object) -> bool:
+    """Tell whether a store of this kind is one that nodes share."""
+    return storage == SHARED
 
 
 def in_words(answer: Answer) -> str:

@@ -22,6 +22,7 @@ from holdfast.clientconfig import ClientConfig
 from holdfast.errors import SettingsError
 
 DEFAULT_URL = "http://127.0.0.1:7420"
+GIVEN_FILE = "the given token file"
 CA_VARIABLE = "HOLDFAST_CA_FILE"
 INSECURE_VARIABLE = "HOLDFAST_ALLOW_INSECURE_HTTP"
 ADDRESSES_MAX = 16
@@ -103,7 +104,7 @@ def find(
     if token is None and file is None and kept.token_file is not None:
         token_origin, file = place, kept.token_file
     if file is not None:
-        token = clientconfig.read_token(file)
+        token = clientconfig.read_token(file, "" if token_origin == GIVEN_FILE else token_origin)
     is_tls = any(each.startswith("https://") for each in found)
     trusted = _find_ca(ca_file, environment, kept, place) if is_tls else None
     target = Target(",".join(found), url_origin, token, token_origin, file, trusted)
@@ -137,7 +138,7 @@ def _find_token(
     if token is not None:
         return _checked_token(token, "the given token"), "the given token", None
     if token_file is not None:
-        return None, "the given token file", token_file
+        return None, GIVEN_FILE, token_file
     if text := environment.get("HOLDFAST_TOKEN", "").strip():
         return _checked_token(text, "HOLDFAST_TOKEN"), "HOLDFAST_TOKEN", None
     if named := environment.get("HOLDFAST_TOKEN_FILE"):

@@ -36,7 +36,7 @@ from holdfast.journal.base import (
 from holdfast.journal.codec import count_records, decode_batch
 from holdfast.journal.store import SQL, UNSYNCED, Store, write_again
 from holdfast.journal.tail.room import LARGE_BYTES, part_of
-from holdfast.privatefiles import WRITE_FOR_OTHERS, check_file, check_folder, reason_of, sync_folder
+from holdfast.privatefiles import WRITE_FOR_OTHERS, check_file, check_folder, check_may_use, reason_of, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -237,9 +237,7 @@ class Opening:
     def explained(self, error: Exception) -> JournalError:
         """Return what an error of SQLite or of the system means for whoever starts a server."""
         if isinstance(error, apsw.BusyError):
-            return JournalLockedError(
-                f"another server has {self._directory} open: stop it, or give this one its own directory (--data)"
-            )
+            return JournalLockedError(f"another server has {self._directory} open", "Stop it first")
         if isinstance(error, apsw.CorruptError | apsw.NotADBError):
             return JournalDamagedError(f"{self._path} is damaged: {error}", RESTORE)
         way = "Check that the directory is writable and has room"
@@ -316,21 +314,23 @@ def check_archive(store: Store, path: Path, position: Position) -> None:
         raise JournalLostError(problem, f"Put the newest {FILE} back, with its -wal, or restore a backup")
 
 
-def check_files(directory: Path, *, owner: int | None = None) -> None:
-    """Raise `NotOursError` for a directory or a file in it that others could have made or changed.
+def check_files(directory: Path) -> None:
+    """Raise `NotOursError` for a directory or a file in it that others could have made or changed, or that root keeps.
 
     SQLite opens files by their names; so the directory is looked at first, where nobody else may put any. Those who may
     only read the journal learn no token from it: the copy that somebody put back may be readable.
     """
-    check_folder(directory, owner=owner)
+    check_folder(directory)
     names = [name + suffix for name in (FILE, archive_file.FILE) for suffix in archive_file.SUFFIXES]
     for name in (*names, archive_file.LOCK):
         path = directory / name
         with contextlib.suppress(FileNotFoundError):
-            check_file(path, path.lstat(), closed=WRITE_FOR_OTHERS, owner=owner)
+            found = path.lstat()
+            check_file(path, found, closed=WRITE_FOR_OTHERS)
+            check_may_use(path, found)
     ballast = directory / BALLAST
     with contextlib.suppress(FileNotFoundError):
-        check_file(ballast, ballast.lstat(), owner=owner, one_name=True)
+        check_file(ballast, ballast.lstat(), one_name=True)
 
 
 def mark_of(store: Store, last_seq: int) -> mark.Mark | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast import __version__
 from holdfast.server.render import encode
 from holdfast.server.times import rfc3339
+from holdfast.wire.health import LEADS
 from holdfast.wire.replies import HealthReply, ReadyReply, StatusReply
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ def leads(api: Api, call: Call) -> None:
     elif engine.journal.is_shared and ((ago_ms := engine.proven_ms_ago()) is None or ago_ms > PROVEN_MS_MAX):
         call.answer(not_leader("the store has not confirmed that for a second"))
     elif engine.is_refused:
-        call.answer(not_leader(f"this node leads, and {REFUSED}"))
+        call.answer(not_leader(f"{LEADS}, and {REFUSED}"))
     else:
-        call.answer((_OK, encode(ReadyReply("ok", f"this node leads, epoch {engine.state.epoch}")), ()))
+        call.answer((_OK, encode(ReadyReply("ok", f"{LEADS}, epoch {engine.state.epoch}")), ()))
 
 
 def not_leader(why: str) -> Answered:

@@ -101,20 +101,26 @@ async def find(engine: Engine, asked: Asked) -> Then:
         if at_ms > now_ms:
             raise Problem("invalid_input", f"at is in the future: by this server's clock it is {rfc3339(now_ms)} now.")
         then = Then(await journal.last_by(at_ms), at_ms)
+        if then.record == 0:
+            # Before the first record. That nobody held anything is not known of a time before there was a server.
+            raise await _not_kept(engine)
     await refuse_unless_kept(engine, then.record)
     return then
 
 
 async def refuse_unless_kept(engine: Engine, record: int) -> None:
     """Raise unless it is known who held what once this record was durable."""
-    dropped = engine.journal.history_begins_after
-    if record >= dropped:
-        return
+    if record < engine.journal.history_begins_after:
+        raise await _not_kept(engine)
+
+
+async def _not_kept(engine: Engine) -> Problem:
     begins_ms = await begins_at(engine)
-    since = "It begins now" if begins_ms is None else f"It begins at {rfc3339(begins_ms)}"
-    text = f"Who held what at that moment is not known any more: the history of then was dropped. {since}."
+    since = "now" if begins_ms is None else f"at {rfc3339(begins_ms)}"
+    why = "it was before the history that this server keeps, or before it was restored from a backup"
+    text = f"Who held what at that moment is not known: {why}. Looking back begins {since}."
     fields = {"history_begins_at": None if begins_ms is None else rfc3339(begins_ms)}
-    raise Problem("history_not_kept", text, fields=fields)
+    return Problem("history_not_kept", text, fields=fields)
 
 
 async def begins_at(engine: Engine) -> int | None:

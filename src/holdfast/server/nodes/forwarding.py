@@ -33,7 +33,7 @@ from holdfast.server.doors.lanes import Front, NothingDue
 from holdfast.server.nodes.bearers import Bearers, LargeBodies
 from holdfast.server.nodes.link.streams import Here, Inbox
 from holdfast.server.nodes.pending import Held, Pending
-from holdfast.server.nodes.relaying import read_body, relay, respond, until_disconnected
+from holdfast.server.nodes.relaying import read_again, read_body, relay, respond, until_disconnected
 from holdfast.server.operations.call import NOBODY, Call, Counters
 from holdfast.server.operations.finding import Finder
 from holdfast.server.operations.operation import Key
@@ -218,7 +218,7 @@ class Forwarding(Finder[Row]):
             disconnected.cancel()
             self._left(pending)
         if here is not None:
-            await here(scope, _again(request, receive), send)
+            await here(scope, read_again(request, receive), send)
 
     def _principal_of(self, request: Request) -> str | None:
         """Return who asks, as the leader says with the answer, or else as it said last time."""
@@ -267,7 +267,7 @@ class Forwarding(Finder[Row]):
         if pending.is_answered:
             return
         pending.who = self._bearers.owner_of(pending.request)
-        if not self._held.put(pending):
+        if not self._held.put(pending, is_alone=not self._has_leader()):
             self._give_up(pending)
             return
         if pending.reply is not None:
@@ -291,10 +291,13 @@ class Forwarding(Finder[Row]):
 
     def _give_up(self, pending: Pending) -> None:
         code, text = ("outcome_unknown", UNKNOWN) if pending.is_uncertain else ("not_leader", NOT_LEADER)
-        if code == "not_leader" and self._link is not None and self._link.leads:
+        if code == "not_leader" and self._has_leader():
             # Whoever hears `not_leader` goes to another node, which has the same leader.
             code, text = "overloaded", FULL
         self._answer_problem(pending, Problem(code, text, retry_after_ms=RETRY_MS))
+
+    def _has_leader(self) -> bool:
+        return self._link is not None and self._link.leads
 
     def _answer_problem(self, pending: Pending, problem: Problem) -> None:
         self._counters.refuse(problem.code)
@@ -324,6 +327,8 @@ class Forwarding(Finder[Row]):
         self._handing_over = False
         for _ in range(HANDED_OVER_PER_TURN):
             tenure, link = self._node.tenure(), self._link
+            if tenure is not None:
+                self._held.somebody_answers()
             if not len(self._held):
                 return
             if tenure is not None:
@@ -371,6 +376,7 @@ class Forwarding(Finder[Row]):
                 self._node.look_soon()
             self._hold(pending)
             return
+        self._held.somebody_answers()
         if answer.principal is not None or answer.status == _UNAUTHORISED:
             self._recognise(pending.request, answer.principal)
         self._answering = pending.request, answer.principal
@@ -398,6 +404,7 @@ class Forwarding(Finder[Row]):
     def link_opened(self, link: Link, epoch: int) -> None:
         """Know that requests can be passed on."""
         self._link = link
+        self._held.somebody_answers()
         self._node.is_linked = True
         self._say(link, epoch)
         self.hand_over_soon()
@@ -417,6 +424,7 @@ class Forwarding(Finder[Row]):
         """Know that a link is over. What it did not answer may or may not have been done."""
         if link is self._link:
             self._link = None
+            self._held.nobody_answers()
             self._node.is_linked = False
             self._node.look_soon()
             self._say(link, None)
@@ -432,17 +440,3 @@ class Forwarding(Finder[Row]):
                 self._hold(pending)
             else:
                 self._give_up(pending)
-
-
-def _again(request: Request, receive: Receive) -> Receive:
-    """Return a `receive` that gives a body once more that was read already."""
-    given = False
-
-    async def again() -> dict[str, Any]:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": request.body, "more_body": False}
-
-    return again

@@ -86,7 +86,9 @@ class Linking:
             if not self._is_open(opening, seat):
                 await self._change()
                 return
-            self._told = None
+            if self._told is not None:
+                self._told = None
+                log.warning("the leader %s at %s is reached again", seat.node, seat.url)
             self._passes_on.link_opened(link, seat.epoch)
             while not link.is_over and self._is_for(seat):
                 await self._change(link.closed)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.server.handlers.health import not_leader
 from holdfast.server.render import encode
+from holdfast.wire.health import FOLLOWS
 from holdfast.wire.replies import HealthReply, ReadyReply
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from holdfast.server.nodes.node import Node
     from holdfast.server.operations.call import Reply
 
-FOLLOWS = "this node follows, and passes requests on to the leader"
 NO_LINK = "this node follows, and has no link to the leader: its log says why"
 _OK, _NOT_READY = 200, 503
 

@@ -16,6 +16,10 @@ A copy that a leader answered with `not_leader` was not decided: it changes noth
 **Bounds** of what is held: in number and in bytes. One user may have half of both, and so may all together whom nobody
 knows: nobody can take the places of all others. The 5 s are what a request is held in all, however many
 leaders come and go.
+
+**No longer than there is hope.** A takeover takes less than 5 s. If nobody has answered for so long, all that is held
+is given up, and what comes then is refused at once, until somebody answers: whoever asks learns what is the case, and
+goes to another node, before its own patience ends.
 """
 
 from __future__ import annotations
@@ -89,13 +93,32 @@ class Held:
         self.bytes = 0
         self._of: dict[str | None, tuple[int, int]] = {}
         """How many each has, and their bytes."""
+        self._alone_since_ms: int | None = None
+        """When it was first met that nobody answers; None: somebody has answered since."""
 
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def put(self, pending: Pending) -> bool:
-        """Hold a request, if there is room and it was not held for too long already. Tell whether."""
-        if pending.held_ms >= HELD_MS_MAX:
+    def somebody_answers(self) -> None:
+        """Know that there is a leader: whoever is held next may hope for as long as ever."""
+        self._alone_since_ms = None
+
+    def nobody_answers(self) -> None:
+        """Know that there was a leader till now."""
+        self._alone_since_ms = self._read_ms()
+
+    def _is_hopeless(self, now_ms: int) -> bool:
+        return self._alone_since_ms is not None and now_ms - self._alone_since_ms >= HELD_MS_MAX
+
+    def put(self, pending: Pending, *, is_alone: bool) -> bool:
+        """Hold a request, if there is room and hope, and it was not held for too long already. Tell whether.
+
+        `is_alone`: because nobody answers; else because the link is full.
+        """
+        now_ms = self._read_ms()
+        if is_alone and self._alone_since_ms is None:
+            self._alone_since_ms = now_ms
+        if pending.held_ms >= HELD_MS_MAX or self._is_hopeless(now_ms):
             return False
         size = _size_of(pending)
         if len(self.waiting) >= HELD_MAX or self.bytes + size > HELD_BYTES_MAX:
@@ -104,7 +127,7 @@ class Held:
         if has >= HELD_MAX // 2 or has_bytes + size > HELD_BYTES_MAX // 2:
             return False
         self._of[pending.who] = has + 1, has_bytes + size
-        pending.held_since_ms = self._read_ms()
+        pending.held_since_ms = now_ms
         self.waiting[pending] = None
         self.bytes += size
         return True
@@ -130,7 +153,11 @@ class Held:
     def overdue(self) -> Iterable[Pending]:
         """Take those that were held for long enough. Looks at all of them: called a few times a second."""
         now_ms = self._read_ms()
-        late = [each for each in self.waiting if each.held_ms + now_ms - each.held_since_ms >= HELD_MS_MAX]
+        late = [
+            each
+            for each in self.waiting
+            if each.held_ms + now_ms - each.held_since_ms >= HELD_MS_MAX or self._is_hopeless(now_ms)
+        ]
         for pending in late:
             self.drop(pending)
         return late

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.server.nodes.link.frames import Begun, Over, Piece
 from holdfast.server.nodes.link.streams import Here
@@ -81,3 +81,17 @@ async def until_disconnected(receive: Receive) -> None:
     """Wait until the client is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def read_again(request: Request, receive: Receive) -> Receive:
+    """Return a `receive` that gives a body once more that was read already."""
+    given = False
+
+    async def again() -> dict[str, Any]:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": request.body, "more_body": False}
+
+    return again

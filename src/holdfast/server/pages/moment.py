@@ -45,6 +45,7 @@ LOOKS_MAX = 10
 """After so many looks a page ends with what it found, and leads on."""
 MARKS = 500
 _AGO = " ago"
+_TIMES = "A moment is a time like 2026-01-31T02:14:00Z, a time of day like 02:14 (UTC), or how long ago, like 2h ago."
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?")
 
 
@@ -102,7 +103,10 @@ def read_moment(query: dict[str, str], now_ms: int) -> Asked:
     elif ago_ms is not None:
         at_ms = max(0, now_ms - ago_ms)
     else:
-        at_ms = time_of(text, "at")
+        try:
+            at_ms = time_of(text, "at")
+        except Problem:
+            raise Problem("invalid_input", _TIMES) from None
     return Asked(at_ms, None if record is None else number_of(record))
 
 

@@ -49,6 +49,7 @@ from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, warn_o
 from holdfast.server.starting.listening import Server, url_of
 from holdfast.server.starting.observing import observing_of
 from holdfast.settings import parse_address
+from holdfast.wire.health import SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
     from holdfast.server.tls import Certificate
     from holdfast.settings import Settings
 
-STORAGE = "postgresql"
 EXTRA = "postgres"
 SECRET_BYTES_MAX = 4_096
 SECRET_BYTES_MIN = 16
@@ -135,7 +135,7 @@ class Clustered:
 
     def _passing_on(self, clock: SystemClock, proxies: Proxies) -> Forwarding:
         """Return what answers while this node follows."""
-        local = FollowersHealth(self.node, STORAGE).answers()
+        local = FollowersHealth(self.node, SHARED).answers()
         local |= {b"/metrics": FollowersMetrics(self._meter, self._static).answer}
         counters = self._meter.sources.counters
         return Forwarding(self.node, self._settings, OPERATIONS, clock, proxies, local=local, counters=counters)

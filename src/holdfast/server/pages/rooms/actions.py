@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _CONFLICT, _UNPROCESSABLE = 409, 422
 _CHANGED = "Nothing was done: this job has changed since you looked. What is so now stands below."
+_SENT = "Nothing was done: this form was sent before, with other words. What came of that stands below."
 _NO_REASON = f"Nothing was done: say why, in 1 to {REASON_CHARS_MAX} characters."
 _NO_OWNER = f"Nothing was done: name the new owner, in 1 to {OWNER_CHARS_MAX} characters."
 
@@ -40,10 +41,10 @@ def revoke(api: Api, call: Call) -> None:
     """POST /ui/jobs/{name}/revoke."""
     reason = _reason(call)
     lease = api.engine.state.lease_of(call.item)
-    if _is_wrong(api, call, REVOKE, reason, None if lease is None else lease.token):
+    mark = fingerprint(call.request, call.item, (REVOKE, reason))
+    if _is_wrong(api, call, REVOKE, mark, token=None if lease is None else lease.token):
         return
     principal, key = call.caller.principal, _key(call)
-    mark = fingerprint(call.request, call.item, (REVOKE, reason))
     command = Revoke(name=call.item, principal=principal, reason=reason, key=key, fingerprint=mark)
     api.submit(call, command, {Released: _shows("revoked")})
 
@@ -52,10 +53,10 @@ def reopen(api: Api, call: Call) -> None:
     """POST /ui/jobs/{name}/reopen."""
     reason = _reason(call)
     done = api.engine.state.slots.get(call.item, EMPTY).done
-    if _is_wrong(api, call, REOPEN, reason, None if done is None else done.token):
+    mark = fingerprint(call.request, call.item, (REOPEN, reason))
+    if _is_wrong(api, call, REOPEN, mark, token=None if done is None else done.token):
         return
     principal, key = call.caller.principal, _key(call)
-    mark = fingerprint(call.request, call.item, (REOPEN, reason))
     command = Reopen(name=call.item, principal=principal, reason=reason, key=key, fingerprint=mark)
     api.submit(call, command, {OpenAgain: _shows("reopened")})
 
@@ -66,7 +67,8 @@ def transfer(api: Api, call: Call) -> None:
     lease = api.engine.state.lease_of(call.item)
     if lease is not None and not may_touch(lease, caller.principal, caller.session):
         raise Problem("forbidden", "Only the access token that holds this claim can hand it over.")
-    if _is_wrong(api, call, TRANSFER, reason, None if lease is None else lease.token):
+    mark = fingerprint(call.request, call.item, (TRANSFER, to_owner, reason))
+    if _is_wrong(api, call, TRANSFER, mark, token=None if lease is None else lease.token):
         return
     if not 0 < len(to_owner) <= OWNER_CHARS_MAX:
         show(api, call, Tried(TRANSFER, _NO_OWNER, _UNPROCESSABLE, reason, to_owner))
@@ -79,18 +81,24 @@ def transfer(api: Api, call: Call) -> None:
         to_owner=to_owner,
         as_session=caller.session,
         key=_key(call),
-        fingerprint=fingerprint(call.request, call.item, (TRANSFER, to_owner, reason)),
+        fingerprint=mark,
         reason=reason,
     )
     api.submit(call, command, {Acquired: _shows("transferred")})
 
 
-def _is_wrong(api: Api, call: Call, verb: str, reason: str, token: int | None) -> bool:
-    """Show the page again, and tell so, if the form cannot be meant: without a reason, or for another lease."""
+def _is_wrong(api: Api, call: Call, verb: str, mark: str, *, token: int | None) -> bool:
+    """Show the page again, and tell so, if the form cannot be meant: without a reason, or for another lease.
+
+    One that was sent before is decided: its key knows what became of it, if the rest of it is the same.
+    """
+    reason = _reason(call)
+    sent = api.engine.state.memos.get((call.caller.principal, _key(call)))
     if not 0 < len(reason) <= REASON_CHARS_MAX:
         problem, status = _NO_REASON, _UNPROCESSABLE
-    elif str(token) != call.body.get("token") and (call.caller.principal, _key(call)) not in api.engine.state.memos:
-        # One that was sent before is decided: its key knows what became of it.
+    elif sent is not None and sent.fingerprint != mark:
+        problem, status = _SENT, _CONFLICT
+    elif sent is None and str(token) != call.body.get("token"):
         problem, status = _CHANGED, _CONFLICT
     else:
         return False
