@@ -73,6 +73,23 @@ def test_nobody_waits_without_hope(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run(test)
 
 
+def test_a_node_that_ends_holds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-31: a node that was told to stop looks for no leader, so what it holds, and what still comes, is refused."""
+    monkeypatch.setattr(forwarding, "LOOK_SECONDS", 3_600)
+
+    async def test() -> None:
+        async with nodes(tmp_path, 1) as (follower,):
+            held, late = await follower.call(), await follower.call()
+            held.send("POST", "/locks/a/acquire", CLAIM)
+            await until(lambda: len(follower.forwarding._held) == 1)
+            follower.forwarding.end()
+            refused(await held.answer(), 503, "not_leader")
+            refused(await late.ask("POST", "/locks/a/acquire", CLAIM), 503, "not_leader")
+            refused(await late.ask("GET", "/locks/a/watch"), 503, "not_leader")
+
+    run(test)
+
+
 def test_a_leader_that_is_reached_again_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The line that a leader cannot be reached is not the last one: it is said when it is reached."""
 

@@ -15,6 +15,7 @@ import pytest
 from holdfast.journal.base import JournalUnavailableError, Peer, Seat
 from holdfast.journal.sharedmemory import SharedMemoryJournal, SharedShelf
 from holdfast.server.access.auth import StaticTokens
+from holdfast.server.nodes import pending
 from holdfast.server.nodes.node_life import Life
 from holdfast.server.starting import clustered
 from holdfast.server.starting.clustered import Clustered, secret_of
@@ -204,6 +205,32 @@ def test_who_is_told_to_stop_hands_over(tmp_path: Path) -> None:
             assert answer.headers["Holdfast-Epoch"] == "2" and b.leads
 
     asyncio.run(test())
+
+
+def test_who_asks_a_node_that_stops_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that was told to stop refuses whoever goes on asking it, and ends without waiting for a leader."""
+    monkeypatch.setattr(pending, "HELD_MS_MAX", 3_600_000)
+
+    async def test() -> None:
+        async with cluster(tmp_path, "a", "b", stop_timeout_seconds=3_600) as (a, b):
+            callers = [Caller(*await asyncio.open_connection("127.0.0.1", a.port)) for _ in range(8)]
+            asking = [asyncio.create_task(answers_until_closed(caller)) for caller in callers]
+            await a.stop()
+            last = [(await answers)[-1].status for answers in asking]
+            assert set(last) <= {200, 503}
+            await until(lambda: b.leads)
+
+    asyncio.run(test())
+
+
+async def answers_until_closed(caller: Caller) -> list[Answer]:
+    """Ask on one connection until the other side closes it; return all answers."""
+    answers: list[Answer] = []
+    with contextlib.suppress(AssertionError, ConnectionError):  # It was closed.
+        while True:
+            answers.append(await caller.ask("GET", "/locks/job"))
+    caller.close()
+    return answers
 
 
 def test_the_first_token_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -365,6 +365,11 @@ class Forwarding(Finder[Row]):
             self._tick_soon()
             self.hand_over_soon()
 
+    def end(self) -> None:
+        """Hold nothing any more, because this node ends: who is refused at once can ask another one at once."""
+        self._held.end()
+        self._tick()
+
     # What the link says.
 
     def answered(self, link: Link, pending: Pending, answer: Answered) -> None:

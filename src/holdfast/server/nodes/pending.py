@@ -95,6 +95,7 @@ class Held:
         """How many each has, and their bytes."""
         self._alone_since_ms: int | None = None
         """When it was first met that nobody answers; None: somebody has answered since."""
+        self._ends = False
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -107,8 +108,12 @@ class Held:
         """Know that there was a leader till now."""
         self._alone_since_ms = self._read_ms()
 
+    def end(self) -> None:
+        """Know that this node ends. It looks for no leader any more, so nobody who is held may hope."""
+        self._ends = True
+
     def _is_hopeless(self, now_ms: int) -> bool:
-        return self._alone_since_ms is not None and now_ms - self._alone_since_ms >= HELD_MS_MAX
+        return self._ends or (self._alone_since_ms is not None and now_ms - self._alone_since_ms >= HELD_MS_MAX)
 
     def put(self, pending: Pending, *, is_alone: bool) -> bool:
         """Hold a request, if there is room and hope, and it was not held for too long already. Tell whether.

@@ -197,6 +197,7 @@ class Clustered:
     async def end_waits(self) -> None:
         """Give the seat back: all who wait are answered, and another node can lead while connections are closed."""
         self._life.stop()
+        self._forwarding.end()
         if self._living is not None:
             # It may have to find out what became of its last write. Connections are not kept for that.
             await asyncio.wait({self._living}, timeout=self._settings.stop_timeout_seconds)
