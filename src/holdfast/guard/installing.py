@@ -137,9 +137,9 @@ def _block(name: str, program: str) -> str:
             f'printf "%s\\n" "$holdfast_refs" | "$holdfast_guard" guard git {name} "$@" || exit 1',
             # What git says here can be read only once, and the rest of the hook may want it too.
             'if [ -n "$holdfast_refs" ]; then',
-            "exec <<HOLDFAST_REFS",
+            "exec <<REFS_OF_THIS_PUSH",
             "$holdfast_refs",
-            "HOLDFAST_REFS",
+            "REFS_OF_THIS_PUSH",
             "else",
             "exec </dev/null",
             "fi",

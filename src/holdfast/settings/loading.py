@@ -36,6 +36,7 @@ OTHER_VARIABLES = frozenset(
         "CONFIG",
         "FAILPOINTS",
         "FENCING_TOKEN",
+        "GUARD_HOST_PID",
         "JOB",
         "JOBS",
         "LEASE",
