@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -15,8 +16,11 @@ from holdfast.guard import claims, keeping, processes, state
 from holdfast.guard.keeper import Keeper
 from holdfast.guard.server import AwayError, RefusedError, Server
 from holdfast.guard.state import Owner, Session
-from tests.guard.agents import World
+from tests.guard.agents import SCRIPT, World
+from tests.guard.test_git import install, with_remote
 from tests.support import callers
+from tests.support.api import Api
+from tests.support.checks import wait_until
 
 
 @pytest.fixture
@@ -129,3 +133,27 @@ def test_who_only_looks_for_a_keeper_keeps_none_from_being_started(
         assert keeping.start(owner.folder, "/bin/true")
     finally:
         os.close(descriptor)
+
+
+def test_what_is_only_told_is_never_refused(world: World) -> None:
+    """At the end of a turn a refusal would keep the agent from ending it; it is in the log instead."""
+    ana = world.host()
+    told = ana.hook({"hook_event_name": "Stop", "cwd": str(world.repository)})
+    assert told == (0, "", "") and "there is no session in it" in world.log()
+
+
+def test_bad_input_is_judged_where_the_agent_works(world: World) -> None:
+    """A hook may be started elsewhere: the rules of the folder that the input names count too."""
+    ana = world.host()
+    fields = json.dumps(ana.fields("PreToolUse", tool_name="Write", tool_input={"somewhere": "src/auth/a"}))
+    assert "does not say which file" in ana.run(f"exec {SCRIPT} guard hook --host claude", fields, world.folder).refused
+
+
+def test_a_push_of_nothing_passes(world: World, api: Api) -> None:
+    """git asks also if all is there already. Nothing changes then, so it needs no job."""
+    with_remote(world)
+    install(world)
+    world.git("push", "-q", "origin", "main")
+    wait_until(lambda: api.status("push-main").json()["status"] == "free")
+    api.acquired("push-main", owner="ben", ttl_seconds=60)
+    assert world.git("push", "origin", "main", check=False).returncode == 0
