@@ -104,6 +104,6 @@ def test_the_entry_of_the_docs_covers_what_the_guard_reads() -> None:
     for tool in ("Edit", "MultiEdit", "Write", "NotebookEdit", "Bash", "mcp__deploy__start"):
         assert re.fullmatch(before["matcher"], tool)
     assert not re.fullmatch(before["matcher"], "Read")
-    assert set(shown["hooks"]) == {"PreToolUse", "SubagentStop", "SessionEnd"}
+    assert set(shown["hooks"]) == {"PreToolUse", "PostToolUse", "Stop", "SubagentStop", "SessionEnd"}
     commands = {hook["command"] for groups in shown["hooks"].values() for group in groups for hook in group["hooks"]}
     assert commands == {"holdfast guard hook --host claude"}
