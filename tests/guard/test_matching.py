@@ -207,6 +207,8 @@ def test_half_a_character_in_a_name_is_looked_at(repository: Path) -> None:
     """What a host sends may be cut in the middle of a character; that is no reason to refuse what no rule names."""
     assert jobs(repository, "src/auth/\ud800") == ["area:auth"]
     assert jobs(repository, "docs/\ud800") == []
+    line = "cd \ud800; git -C \ud800 push; rm -r \ud800 ../src/auth"
+    assert jobs_of_line(repository, line) == ["area:auth", "push-topic/x"]
 
 
 def test_a_worktree_without_a_rule_file_has_that_of_its_repository(repository: Path) -> None:

@@ -79,7 +79,7 @@ class Matcher:
     def of_command_line(self, line: str, cwd: str) -> Iterator[Want]:
         """Return what running a command line needs."""
         try:
-            commands = shell.commands_of(line, cwd)
+            commands = shell.commands_of(paths.usable(line), cwd)
         except shell.UnclearError as error:
             yield from self._of_unclear(line, cwd, str(error))
             return

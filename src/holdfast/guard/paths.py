@@ -17,8 +17,7 @@ _DEPTH_MAX = 3_000
 
 def resolved(text: str, cwd: str) -> list[str]:
     """Return the absolute paths that a write to `text` can change: what a link leads to, and the link itself."""
-    # Half a character cannot be in a name; programs write this one in its place.
-    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    text = usable(text)
     path = os.path.join(cwd, os.path.expanduser(text) if text.startswith("~") else text)
     name = os.path.basename(path)
     whole = os.path.realpath(path)
@@ -27,6 +26,15 @@ def resolved(text: str, cwd: str) -> list[str]:
     # `rm` and `mv` change the link, an editor what it leads to; who can tell which one this tool does?
     entry = os.path.join(os.path.realpath(os.path.dirname(path)), name)
     return [whole] if entry == whole else [whole, entry]
+
+
+def usable(text: str) -> str:
+    """Return a text that can be the name of a file. Half a character cannot: this is what programs write instead."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def rule_files_above(path: str) -> list[tuple[str, str]]:

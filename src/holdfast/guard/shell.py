@@ -115,8 +115,7 @@ class _Reader:
 
     def compares(self) -> bool:
         """Are these the words of `[[ a > b ]]`? Nothing is redirected there."""
-        texts = [word.text for word in self.words]
-        return "[[" in texts and "]]" not in texts
+        return any(word.text == "[[" for word in self.words[:4]) and self.words[-1].text != "]]"
 
     def redirection(self, rest: str) -> None:
         if self.words and self.words[-1].text.isdecimal() and self.text[self.at - 1 : self.at].isdecimal():
@@ -180,7 +179,7 @@ class _Reader:
 
         while self.at < len(self.text):
             char = self.text[self.at]
-            if char == "(" and parts and self.begins_pattern("".join(parts)):
+            if char == "(" and parts and self.begins_pattern(parts[-1]):
                 unsure(pattern=True)
                 end = _closing(self.text, self.at) + 1
                 parts.append(self.text[self.at : end])
