@@ -51,6 +51,16 @@ def test_check_says_what_would_happen(world: World, api: Api) -> None:
     assert done.returncode == 64 and "[[rule]]" in done.stderr
 
 
+def test_a_rule_file_that_is_not_asked_is_said(world: World) -> None:
+    """In a folder that everybody may write to it does not count; `init` and `check` say so, and how to mend it."""
+    world.repository.chmod(0o777)
+    assert "is not asked" in world.holdfast("guard", "check", "src/auth/x").stderr
+    (world.repository / "holdfast-guard.toml").unlink()
+    assert "is not asked" in world.holdfast("guard", "init").stderr
+    world.repository.chmod(0o755)
+    assert "is not asked" not in world.holdfast("guard", "check", "src/auth/x").stderr
+
+
 def test_status_and_release(world: World, api: Api) -> None:
     """What each agent has is listed with its keeper and its host; a person gives it back for one of them or for all."""
     assert "no agent" in world.holdfast("guard", "status").stderr
@@ -94,6 +104,6 @@ def test_the_entry_of_the_docs_covers_what_the_guard_reads() -> None:
     for tool in ("Edit", "MultiEdit", "Write", "NotebookEdit", "Bash", "mcp__deploy__start"):
         assert re.fullmatch(before["matcher"], tool)
     assert not re.fullmatch(before["matcher"], "Read")
-    assert set(shown["hooks"]) == {"PreToolUse", "SubagentStop", "SessionEnd"}
+    assert set(shown["hooks"]) == {"PreToolUse", "PostToolUse", "Stop", "SubagentStop", "SessionEnd"}
     commands = {hook["command"] for groups in shown["hooks"].values() for group in groups for hook in group["hooks"]}
     assert commands == {"holdfast guard hook --host claude"}

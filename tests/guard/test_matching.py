@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.guard import branches, globs
 from holdfast.guard.checking import Matcher
+from holdfast.guard.rules import BrokenRulesError
 from tests.guard.conftest import RULES
 
 
@@ -145,6 +146,88 @@ def test_folders_and_patterns_of_commands(repository: Path) -> None:
     assert jobs_of_line(repository, "echo x > README.md") == []
 
 
+def test_the_folder_of_the_rule_file_itself(repository: Path) -> None:
+    """Who removes all of a repository needs all its areas, by whatever name; what has another form there does not."""
+    both = ["area:auth", "area:billing"]
+    for line in (
+        "rm -rf *",
+        "rm -rf .",
+        f"rm -rf {repository}",
+        "git checkout .",
+        "rm -rf s*/auth",
+        "cd src; rm -rf ..",
+    ):
+        assert jobs_of_line(repository, line) == both, line
+    assert jobs_of_line(repository, "rm s*") == both
+    assert jobs_of_line(repository, "rm [r-t]rc -r") == both
+    for line in (
+        "rm *.log",
+        "rm -f ./*.pyc README*",
+        "touch {a,b}.txt",
+        "find /elsewhere -exec rm {} +",
+        "xargs -I{} rm {}",
+    ):
+        assert "area:auth" not in jobs_of_line(repository, line), line
+
+
+def test_a_shell_forgets_links_on_the_way_back(repository: Path) -> None:
+    """`cd link; cd ..` leads back to where the link is, and not to where it leads."""
+    (repository / "link").symlink_to(repository.parent)
+    assert jobs_of_line(repository, "cd link && make && cd .. && rm src/auth/login.py") == ["area:auth"]
+
+
+def test_a_line_that_cannot_be_read_could_touch_paths(repository: Path) -> None:
+    """What cannot be read is refused if it names an area; so is one that names more files than can be looked at."""
+    for line in ("rm src/auth/a 'x", "cat <(rm src/auth/login.py", "rm " + "x " * 20_001 + "src/auth/login.py"):
+        assert any("cannot be read" in each for each in jobs_of_line(repository, line)), line[:40]
+    assert jobs_of_line(repository, "rm docs/a 'x") == []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "null", "folder"])
+def test_a_rule_file_that_is_no_file_is_broken(repository: Path, kind: str) -> None:
+    """A pipe and /dev/null have no rules in them, and are not taken for a file without rules."""
+    file = repository / "holdfast-guard.toml"
+    file.unlink()
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "null":
+        file.symlink_to("/dev/null")
+    else:
+        file.mkdir()
+    with pytest.raises(BrokenRulesError):
+        jobs(repository, "src/auth/login.py")
+
+
+def test_no_depth_is_deep_enough_to_hide(repository: Path) -> None:
+    """A rule file counts however many folders are in between."""
+    assert jobs(repository, "src/auth/" + "d/" * 1_500 + "x") == ["area:auth"]
+
+
+def test_half_a_character_in_a_name_is_looked_at(repository: Path) -> None:
+    """What a host sends may be cut in the middle of a character; that is no reason to refuse what no rule names."""
+    assert jobs(repository, "src/auth/\ud800") == ["area:auth"]
+    assert jobs(repository, "docs/\ud800") == []
+    line = "cd \ud800; git -C \ud800 push; rm -r \ud800 ../src/auth"
+    assert jobs_of_line(repository, line) == ["area:auth", "push-topic/x"]
+
+
+def test_a_worktree_without_a_rule_file_has_that_of_its_repository(repository: Path) -> None:
+    """A branch from before the rules is guarded too, with paths from the top of the worktree."""
+    linked, place = repository.parent / "linked", repository / ".git" / "worktrees" / "linked"
+    linked.mkdir()
+    place.mkdir(parents=True)
+    (linked / ".git").write_text(f"gitdir: {place}\n")
+    (place / "HEAD").write_text("ref: refs/heads/other\n")
+    (place / "commondir").write_text("../..\n")
+    assert jobs(repository, "src/auth/x", linked) == ["area:auth"]
+    assert jobs_of_line(repository, "git push", linked) == ["push-other"]
+    (linked / "holdfast-guard.toml").write_text('[[rule]]\npaths = "x"\njob = "x:y"\n')
+    assert jobs(repository, "src/auth/x", linked) == [], "what is checked out there counts"
+    (linked / "holdfast-guard.toml").unlink()
+    (place / "commondir").unlink()
+    assert jobs(repository, "src/auth/x", linked) == [], "a submodule is another repository"
+
+
 def test_pushes(repository: Path) -> None:
     """The job of a push is named after its branches; where they cannot be told it is refused, not let through."""
     assert jobs_of_line(repository, "git push") == ["push-topic/x"]
@@ -186,7 +269,10 @@ def test_kept_rules_are_used_for_their_own_text_only(repository: Path) -> None:
 
 
 def test_what_is_kept_of_rules_has_a_bound(tmp_path: Path) -> None:
-    """A hundred rule files leave at most 64 behind."""
+    """A hundred rule files leave at most 64 behind, and so do processes that were killed while they wrote them."""
+    (tmp_path / "state" / "rules").mkdir(parents=True)
+    for number in range(100):
+        (tmp_path / "state" / "rules" / f".1-2.json.{number}").write_text("")
     for number in range(100):
         top = tmp_path / str(number)
         top.mkdir()

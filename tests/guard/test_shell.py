@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,30 @@ def programs(line: str) -> list[str]:
         ("echo $((1 + 2)) ${x:-$(git push)}", ["git push", "echo  "]),
         ("case x in a) git push;; esac", ["git push", "esac"]),
         ("a=(1 2); git push", ["1 2", "git push"]),
+        ("cd app && cd - && git push", ["cd app", "/repo/app: cd -", "git push"]),
+        ("pushd app; popd; git push", ["pushd app", "/repo/app: popd", "git push"]),
+        ("eval 'cd app'; git push", ["eval cd app", "cd app", "/repo/app: git push"]),
+        ("bash --norc -c 'git push'", ["bash --norc -c git push", "git push"]),
+        ("bash <<'EOF'\ngit push\nEOF", ["bash", "git push"]),
+        ("sudo sh -s x <<EOF\ngit push\nEOF", ["sh -s x", "git push"]),
+        ("bash script.sh <<EOF\ngit push\nEOF", ["bash script.sh"]),
+        ("sh <<< 'git push'", ["sh", "git push"]),
+        ("time -p git push", ["git push"]),
+        ("time { git push; }", ["git push"]),
+        ("sudo A=1 --user ana git push", ["git push"]),
+        ("env --chdir=app git push", ["/repo/app: git push"]),
+        ("env -S 'git push'", ["git push"]),
+        ("flock /tmp/lock -c 'true; git push'", ["true", "git push"]),
+        ("su ana -c 'git push'", ["git push"]),
+        ("xargs --max-args 1 rm", ["rm"]),
+        ("holdfast run job -- git push", ["holdfast run job -- git push", "git push"]),
+        ("function f { git push; }; f", ["git push", "f"]),
+        ("echo $'a\\'b' && git push", ["echo a'b", "git push"]),
+        ('echo $"a b"', ["echo a b"]),
+        ("echo $((git push) ; true)", ["git push", "true", "echo "]),
+        ("echo $(( (1 + 2) * $(git push) ))", ["git push", "echo "]),
+        ("rm a/!(b); git push", ["rm a/!(b)", "git push"]),
+        ("[[ a > b ]] && git push", ["[[ a > b ]]", "git push"]),
         ("", []),
     ],
 )
@@ -79,6 +104,12 @@ def test_long_lines_are_read_in_time() -> None:
     assert len(shell.commands_of("echo " + "x" * 1_000_000 + " " + "'y' " * 10_000, TOP)[0].words) == 10_002
     with pytest.raises(shell.UnclearError):
         shell.commands_of("true; " * 3_000, TOP)
+    began = time.process_time()
+    for piece in ("$a", "(b)", "$((1))", "> x ", "y > x ", "$'a' ", "{} ", "<<E "):
+        shell.commands_of("echo a" + piece * 200_000, TOP)
+    assert time.process_time() - began < 60, "something looked at the whole line each time"
+    with pytest.raises(shell.UnclearError):
+        shell.commands_of("x" * (shell.LINE_CHARS_MAX + 1), TOP)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +148,20 @@ def test_long_lines_are_read_in_time() -> None:
         ("cd folder && rm a", ["folder: a"]),
         ("sh -c 'rm a'", ["a"]),
         ("cat a; grep x b; python write.py", []),
+        ("sed -i -es/a/b/ x; sed -i --expression=s/a/b/ y; sed -i -E s/a/b/ z", ["x", "y", "z"]),
+        ("cp -tfolder a; cp -vt folder b", ["folder/a", "folder/b"]),
+        ("ln -s /other/a", ["a"]),
+        ("rsync -a folder/ folder", ["folder*"]),
+        ("rsync -a folder/ new; cp -r folder other; cp -rT folder folder", ["new*", "other*", "folder*"]),
+        ("find folder -name x -exec rm {} +", ["folder/*"]),
+        ("cd folder; find /a /b -exec rm {} \\;", ["folder: /a/*", "folder: /b/*"]),
+        ("find folder -delete", ["folder*"]),
+        ("xargs -I{} rm {}", ["{}"]),
+        ("git checkout folder; git checkout HEAD folder", ["folder*", "folder*"]),
+        ("git checkout -b folder; git checkout main", []),
+        ("git --git-dir=folder/.git rm a; git --git-dir .git --work-tree folder rm b", ["folder: a", "folder: b"]),
+        ("rm src/auth/!(a)", ["src/auth/*"]),
+        ("[[ a > b ]]", []),
     ],
 )
 def test_targets(line: str, expected: list[str], tmp_path: Path) -> None:
@@ -170,6 +215,8 @@ def test_commands_that_a_rule_names(rule: str, line: str, fits: bool) -> None:
         ("origin tag v1", ["refs/tags/v1"]),
         ("--all origin", None),
         ("--mirror", None),
+        ("--tags", None),
+        ("origin heads/main a:heads/b", ["main", "b"]),
         ("origin refs/heads/*:refs/heads/*", None),
         ("origin :", None),
     ],

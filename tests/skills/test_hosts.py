@@ -111,16 +111,26 @@ def test_files_of_others_are_as_they_were(project: Path, home: Path, skill: Run,
 
 
 def test_claude_code_gets_the_hooks_that_the_guard_needs(project: Path, skill: Run) -> None:
-    """Edits, commands and MCP tools are asked for before, and the ends of a subagent and of a session are told."""
+    """Edits, commands and MCP tools are asked for before, and the ends of a turn, a subagent and a session are told.
+
+    A hook that fails or takes too long lets nothing pass; the guide of the guard shows the same, to the letter.
+    """
     skill("install", "--for", "claude", "--hooks")
-    run = {"hooks": [{"type": "command", "command": "holdfast guard hook --host claude"}]}
-    assert read(project / ".claude/settings.json") == {
+    settings = read(project / ".claude/settings.json")
+    command = {"type": "command", "command": "holdfast guard hook --host claude"}
+    tools, run = {"matcher": "Edit|MultiEdit|Write|NotebookEdit|Bash|mcp__.*"}, {"hooks": [command]}
+    assert settings == {
         "hooks": {
-            "PreToolUse": [{"matcher": "Edit|MultiEdit|Write|NotebookEdit|Bash|mcp__.*", **run}],
+            "PreToolUse": [{**tools, "hooks": [{**command, "timeout": 30, "onFailure": "block"}]}],
+            "PostToolUse": [{**tools, **run}],
+            "Stop": [run],
             "SubagentStop": [run],
             "SessionEnd": [run],
         }
     }
+    page = (ROOT / "docs" / "guide" / "guard.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert json.loads(shown) == settings
 
 
 def test_the_guide_has_the_table_of_hosts() -> None:

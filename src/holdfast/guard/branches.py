@@ -8,7 +8,7 @@ from collections.abc import Sequence
 HEADS = "refs/heads/"
 _HEAD_CHARS_MAX = 4_096
 _WITH_VALUE = frozenset({"-o", "--push-option", "--repo", "--receive-pack", "--exec", "--recurse-submodules"})
-_MANY = frozenset({"--all", "--branches", "--mirror"})
+_MANY = frozenset({"--all", "--branches", "--mirror", "--tags"})
 
 
 def current(folder: str) -> str:
@@ -27,12 +27,28 @@ def current(folder: str) -> str:
         at = os.path.dirname(at)
 
 
+def main_folder(folder: str) -> str:
+    """Return the main folder of the repository that a folder is a linked worktree of; "" if it is none."""
+    place = os.path.join(folder, ".git")
+    if not os.path.isfile(place):
+        return ""
+    place = os.path.join(folder, _first_line(place).removeprefix("gitdir: "))
+    common = _first_line(os.path.join(place, "commondir"))  # A submodule has none.
+    shared = os.path.realpath(os.path.join(place, common)) if common else ""
+    return os.path.dirname(shared) if os.path.basename(shared) == ".git" else ""
+
+
 def _first_line(file: str) -> str:
     try:
         with open(file, encoding="utf-8", errors="surrogateescape") as opened:
             return opened.read(_HEAD_CHARS_MAX).partition("\n")[0].strip()
     except OSError:
         return ""
+
+
+def is_branch(name: str) -> bool:
+    """Tell whether git takes a name for that of a branch, with what may stand before it."""
+    return name.startswith((HEADS, "heads/"))
 
 
 def pushed(words: Sequence[str], checked_out: str) -> list[str] | None:
@@ -66,5 +82,5 @@ def pushed(words: Sequence[str], checked_out: str) -> list[str] | None:
         name = checked_out if name in {"HEAD", "@"} else name
         if not name or "*" in name:
             return None
-        found.append(name.removeprefix(HEADS))
+        found.append(name.removeprefix("refs/").removeprefix("heads/") if is_branch(name) else name)
     return found

@@ -12,12 +12,15 @@ from holdfast.guard.hosts import PASS, READERS, REFUSE, Event, can_ask
 from holdfast.guard.rulefiles import read
 from holdfast.guard.rules import ASK, LET_PASS, ONLY_REFUSE, BrokenRulesError, Rule, Rules
 from holdfast.guard.server import AwayError, RefusedError
-from holdfast.guard.shell import Command, Word
+from holdfast.guard.shell import Command
 from holdfast.guard.state import Owner, StateError
+from holdfast.guard.wrappers import Word
 
 WHAT_CHARS_MAX = 120
 GIT = "git"
 """The host of an owner that is no agent: a process of git."""
+TARGETS_MAX = 20_000
+"""How many files of one command line are looked at: more take longer than a host waits."""
 JOBS_MAX = 50
 """How many jobs one call may need; a command that touches more is refused."""
 
@@ -57,30 +60,38 @@ class Matcher:
             yield from self.of_command_line(event.command, event.cwd)
         yield from self.of_tool(event)
 
-    def of_path(self, text: str, cwd: str, *, is_below: bool = False, follows_links: bool = True) -> Iterator[Want]:
-        """Return what writing a file needs, or a folder and all below."""
+    def of_path(
+        self, text: str, cwd: str, *, is_below: bool = False, follows_links: bool = True, entry: str = ""
+    ) -> Iterator[Want]:
+        """Return what writing a file needs, or a folder and all below; of an `entry`, what has its form there."""
         for path in paths.resolved(text, cwd) if follows_links else [os.path.join(cwd, text)]:
-            for file in paths.rule_files_above(path):
+            # All below a folder is also what its own rule file names.
+            for file, top in paths.rule_files_above(os.path.join(path, ".") if is_below else path):
                 if path == file and self._is_broken(file):
                     continue  # Else nobody could mend it.
                 rules = self._rules(file)
-                pieces = paths.pieces_below(path, rules.top, folded=self._ignores_case(file))
-                shown = os.path.relpath(path, rules.top)
+                pieces = paths.pieces_below(path, top, folded=self._ignores_case(file))
+                shown = os.path.relpath(path, top)
                 for rule in rules.rules:
-                    if any(self._path_fits(pattern, pieces, file, is_below=is_below) for pattern in rule.paths):
+                    if any(self._path_fits(each, pieces, file, is_below=is_below, entry=entry) for each in rule.paths):
                         yield from _filled(rules, rule, shown, path=shown, folder=os.path.dirname(path))
 
     def of_command_line(self, line: str, cwd: str) -> Iterator[Want]:
         """Return what running a command line needs."""
         try:
-            commands = shell.commands_of(line, cwd)
+            commands = shell.commands_of(paths.usable(line), cwd)
         except shell.UnclearError as error:
             yield from self._of_unclear(line, cwd, str(error))
             return
+        count = 0
         for command in commands:
             yield from self._of_command(command)
             for target in touching.targets_of(command):
-                yield from self.of_path(target.text, target.cwd, is_below=target.is_below)
+                count += 1
+                if count > TARGETS_MAX:
+                    yield from self._of_unclear(line, cwd, f"it names more than {TARGETS_MAX} files")
+                    return
+                yield from self.of_path(target.text, target.cwd, is_below=target.is_below, entry=target.pattern)
         if any(command.words and os.path.basename(command.words[0].text) == "apply_patch" for command in commands):
             for file in touching.patched(line):
                 yield from self.of_path(file, cwd)
@@ -107,7 +118,9 @@ class Matcher:
     def _of_unclear(self, line: str, cwd: str, reason: str) -> Iterator[Want]:
         for rules in self.around(cwd):
             for rule in rules.rules:
-                if any(touching.could_be(each, line) for each in rule.commands):
+                if any(touching.could_be(each, line) for each in rule.commands) or any(
+                    touching.could_touch(each, f"{cwd} {line}") for each in rule.paths
+                ):
                     problem = f"this command line cannot be read ({reason}); write it plainer, one step at a time"
                     yield Want(rules, rule, rule.job, line, problem)
 
@@ -123,12 +136,12 @@ class Matcher:
 
     def around(self, folder: str) -> list[Rules]:
         """Return the rules that hold in a folder. Raises `BrokenRulesError`."""
-        return [self._rules(file) for file in paths.rule_files_above(os.path.join(os.path.realpath(folder), "."))]
+        return [self._rules(file) for file, _ in paths.rule_files_above(os.path.join(os.path.realpath(folder), "."))]
 
     def _sound_around(self, folder: str) -> list[Rules]:
         """Return the rules that hold in a folder, without the files that are broken."""
         files = paths.rule_files_above(os.path.join(os.path.realpath(folder), "."))
-        return [self._rules(file) for file in files if not self._is_broken(file)]
+        return [self._rules(file) for file, _ in files if not self._is_broken(file)]
 
     def _mends(self, event: Event) -> bool:
         """Tell whether a call writes nothing but broken rule files."""
@@ -154,10 +167,10 @@ class Matcher:
             self._folds[file] = paths.ignores_case(file)
         return self._folds[file]
 
-    def _path_fits(self, pattern: list[str], pieces: list[str], file: str, *, is_below: bool) -> bool:
+    def _path_fits(self, pattern: list[str], pieces: list[str], file: str, *, is_below: bool, entry: str) -> bool:
         if self._ignores_case(file):
-            pattern = [paths.folded_piece(piece) for piece in pattern]
-        return globs.path_fits(pattern, pieces, below=is_below)
+            pattern, entry = [paths.folded_piece(piece) for piece in pattern], paths.folded_piece(entry)
+        return globs.path_fits(pattern, pieces, below=is_below, entry=entry)
 
 
 def _pushed(behind: list[Word], folder: str) -> list[str]:

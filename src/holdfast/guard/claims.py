@@ -69,7 +69,7 @@ class Claims:
             }
             path = f"/locks/{server.quoted(job)}/acquire"
             status, said = _of(session).call("POST", path, body, seconds=self._left())
-            if status in _OVER and not is_last and _is_over(session):
+            if status in _OVER and not is_last and _is_over(session, self._left()):
                 self._forget(session, "its session is over")
                 continue
             if status == 200 and said.get("status") == "acquired":  # noqa: PLR2004 - done
@@ -85,6 +85,9 @@ class Claims:
         status, said = server.find(self._environment).call("GET", f"/locks/{server.quoted(job)}", seconds=self._left())
         if status != 200:  # noqa: PLR2004 - done
             raise server.refusal(status, said)
+        if not isinstance(said.get("status"), str):
+            # Something answers there and says nothing of the job: that is not "free".
+            raise server.refusal(status, said)
         is_ours = session is not None and said.get("session") == session.id
         return Held(job, said) if said.get("status") == "held" and not is_ours else None
 
@@ -92,7 +95,8 @@ class Claims:
         """Release what was claimed for something that was then refused. If this fails, it ends with the session."""
         if self._session is not None:
             try:
-                _of(self._session).call("POST", f"/locks/{server.quoted(had.job)}/release", {"lease_id": had.lease_id})
+                path = f"/locks/{server.quoted(had.job)}/release"
+                _of(self._session).call("POST", path, {"lease_id": had.lease_id}, seconds=self._left())
             except (AwayError, RefusedError) as error:
                 state.log(self._base, f"{self._owner.name}: {had.job} could not be given back: {error}")
 
@@ -102,22 +106,32 @@ class Claims:
         if found is not None and self._is_current(found) and state.keeper_lives(self._owner.folder):
             return found
         with state.locked(self._base, self._owner.folder):
-            found = state.read_session(self._owner.folder)
-            if found is not None and not self._is_of_server(found):
-                self._end(found)
-                found = None
-            if found is not None and not state.keeper_lives(self._owner.folder) and not _renewed(found):
-                state.log(self._base, f"{self._owner.name}: its keeper was gone and its session is over")
-                found = None
-            session = found or self._opened()
-            host = self._host or processes.host_mark(self._environment)
-            if not host:
-                raise state.StateError(f"the host's process cannot be found; name it in {processes.VARIABLE}")
-            if session.host != host or found is None:
-                session.host = host
-                state.write_private(self._owner.folder + "/session", session.fields())
-            keeping.start(self._owner.folder, sys.executable)
-            return session
+            try:
+                return self._ensured_alone()
+            except BaseException:
+                # Nothing would ever remove the folder of an owner that has no session.
+                if state.read_session(self._owner.folder) is None:
+                    state.remove_folder(self._owner.folder)
+                raise
+
+    def _ensured_alone(self) -> Session:
+        """Do so under the owner's lock."""
+        found = state.read_session(self._owner.folder)
+        if found is not None and not self._is_of_server(found):
+            self._end(found)
+            found = None
+        if found is not None and not state.keeper_lives(self._owner.folder) and renew(found, self._left()) is None:
+            state.log(self._base, f"{self._owner.name}: its keeper was gone and its session is over")
+            found = None
+        session = found or self._opened()
+        host = self._host or processes.host_mark(self._environment)
+        if not host:
+            raise state.StateError(f"the host's process cannot be found; name it in {processes.VARIABLE}")
+        if session.host != host or found is None:
+            session.host = host
+            state.write_private(self._owner.folder + "/session", session.fields())
+        keeping.start(self._owner.folder, sys.executable)
+        return session
 
     def _is_current(self, session: Session) -> bool:
         """Is it of this server, and is its host the one that runs now? A host may go on in another process."""
@@ -134,7 +148,7 @@ class Claims:
         target = server.find(self._environment)
         body = {"ttl_seconds": self._ttl_seconds, "name": self._owner.name}
         status, said = target.call("POST", "/sessions", body, key=asking.fresh_key(), seconds=self._left())
-        if status != 201:  # noqa: PLR2004 - made
+        if status != 201 or not {"session_id", "session_secret"} <= said.keys():  # noqa: PLR2004 - made
             raise server.refusal(status, said)
         lives_ms = said.get("expires_in_ms")
         return Session(
@@ -159,8 +173,8 @@ class Claims:
 
     def _end(self, session: Session) -> None:
         try:
-            end_session(session)
-        except AwayError as error:
+            end_session(session, self._left())
+        except (AwayError, RefusedError) as error:
             state.log(self._base, f"{self._owner.name}: the session at {session.urls} was left to lapse: {error}")
 
     def _forget(self, session: Session, why: str) -> None:
@@ -177,29 +191,28 @@ def _of(session: Session) -> Server:
     return Server(session.urls, "the session", session.ca_file, session.secret)
 
 
-def _is_over(session: Session) -> bool:
+def _is_over(session: Session, seconds: float) -> bool:
     """Tell whether a session is over; a name that cannot be found is also 404."""
-    status, _ = _of(session).call("GET", f"/sessions/{session.id}")
+    status, _ = _of(session).call("GET", f"/sessions/{session.id}", seconds=seconds)
     return status in _OVER
 
 
-def _renewed(session: Session) -> bool:
-    return renew(session) is not None
+def renew(session: Session, seconds: float) -> float | None:
+    """Keep a session and all its claims alive; return for how many seconds, or None if it is over.
 
-
-def renew(session: Session, seconds: float = asking.SECONDS_MAX) -> float | None:
-    """Keep a session and all its claims alive; return for how many seconds, or None if it is over."""
+    Raises `AwayError` and `RefusedError`.
+    """
     status, said = _of(session).call("POST", f"/sessions/{session.id}/renew-all", seconds=seconds)
     if status in _OVER:
         return None
     lives_ms = said.get("expires_in_ms")
     if status != 200 or not isinstance(lives_ms, int):  # noqa: PLR2004 - done
-        raise AwayError(f"the server answers HTTP {status}")
+        raise server.refusal(status, said)
     return lives_ms / 1_000
 
 
 def end_session(session: Session, seconds: float = asking.SECONDS_MAX) -> None:
-    """End a session and every claim of it. Raises `AwayError`."""
+    """End a session and every claim of it. Raises `AwayError` and `RefusedError`."""
     _of(session).call("DELETE", f"/sessions/{session.id}", seconds=seconds)
 
 

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 def _staged() -> list[Want]:
     """Return what the staged files need. Both names of one that was renamed count."""
     top = os.path.realpath(os.fsdecode(asked(["rev-parse", "--show-toplevel"]).rstrip(b"\n")))
-    names = asked(["diff", "--cached", "--name-only", "-z", "--no-renames"]).split(b"\0")
+    names = asked(["diff", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none"]).split(b"\0")
     matcher = Matcher(state.base_of(os.environ))
     # A link that is committed is the link and not what it leads to.
     return [want for name in names if name for want in matcher.of_path(os.fsdecode(name), top, follows_links=False)]
@@ -64,7 +64,8 @@ def _pushed() -> list[Want]:
     names = [words[2] for line in os.fsdecode(content).splitlines() if len(words := line.split(" ")) == 4]  # noqa: PLR2004 - the four
     matcher = Matcher(state.base_of(os.environ))
     pushed = [name.removeprefix(branches.HEADS) for name in names]
-    return list(matcher.of_push(pushed, os.getcwd()))
+    # git asks also if all is there already; then nothing changes.
+    return list(matcher.of_push(pushed, os.getcwd())) if pushed else []
 
 
 def asked(arguments: list[str], folder: str | None = None) -> bytes:

@@ -37,19 +37,37 @@ def pieces_of(pattern: str) -> list[str]:
     return [*text.rstrip("/").split("/"), *([ANY_DEPTH] if text.endswith("/") else [])]
 
 
-def path_fits(pattern: Sequence[str], path: Sequence[str], *, below: bool = False) -> bool:
-    """Tell whether a path has the form of a pattern; with `below`, whether it or anything below it can have it."""
+def path_fits(pattern: Sequence[str], path: Sequence[str], *, below: bool = False, entry: str = "") -> bool:
+    """Tell whether a path has the form of a pattern; with `below`, whether it or anything below it can have it.
+
+    An `entry` is a pattern of a shell: of what is right below the path, only what has that form is meant.
+    """
     places = _with_empty(pattern, {0})
-    for piece in path:
+    for is_entry, piece in [*((False, each) for each in path), *([(True, _widened(entry))] if entry else [])]:
         reached = set()
         for at in places:
             if at < len(pattern):
                 if pattern[at] == ANY_DEPTH:
                     reached.add(at)
-                elif fits(pattern[at], piece):
+                elif _may_meet(pattern[at], piece) if is_entry else fits(pattern[at], piece):
                     reached.add(at + 1)
         places = _with_empty(pattern, reached)
     return len(pattern) in places or (below and bool(places))
+
+
+def _widened(entry: str) -> str:
+    """Return a pattern of a shell as one of ours that means at least as much."""
+    if "(" in entry or "\\" in entry:
+        return "*"
+    for first, last in ("{}", "[]"):
+        if first in entry:
+            entry = entry[: entry.index(first)] + "*" + (entry[entry.rindex(last) + 1 :] if last in entry else "")
+    return entry
+
+
+def _may_meet(piece: str, entry: str) -> bool:
+    """Tell whether one name can have both forms. Of two patterns that is taken for granted."""
+    return "*" in piece or "?" in piece or fits(entry, piece)
 
 
 def _with_empty(pattern: Sequence[str], places: set[int]) -> set[int]:

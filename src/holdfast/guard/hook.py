@@ -33,15 +33,21 @@ def main(arguments: list[str]) -> int:
     try:
         content = _read_input()
         base = state.base_of(os.environ)
+        fields: Mapping[str, object] = {}
         try:
-            event = Event(host, hosts.parsed(content))
+            fields = hosts.parsed(content)
+            name = str(fields.get("hook_event_name", ""))
+            event = Event(host, fields)
         except BadInputError as error:
-            verdict = _of_bad_input(str(error))
+            verdict = _of_bad_input(str(error), fields.get("cwd"))
         else:
-            name = event.name
             verdict = _answered(event, base, os.environ)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - Python's own exit code would let the call pass
         verdict = Verdict(REFUSE, f"unexpected {type(error).__name__}: {error}; nothing passes. Please report this")
+    if verdict.kind == REFUSE and hosts.is_told(name):
+        # What is only told cannot be refused: at the end of a turn that would keep the agent from ending it.
+        state.log(state.base_of(os.environ), f"at {name}: {verdict.text}")
+        verdict = Verdict(PASS)
     text = f"holdfast guard: {verdict.text}" if verdict.text else ""
     code, output, errors = hosts.answer(host, name, verdict.kind, text)
     _write(1, output)
@@ -87,9 +93,10 @@ def _ends_with_turn(event: Event, base: str) -> bool:
         return False
 
 
-def _of_bad_input(problem: str) -> Verdict:
+def _of_bad_input(problem: str, cwd: object) -> Verdict:
     """Without the input it cannot be told what is touched. Where there is no rule file, nothing is guarded anyway."""
-    if not paths.rule_files_above(os.path.join(os.path.realpath(os.getcwd()), ".")):
+    folders = [os.getcwd(), *([cwd] if isinstance(cwd, str) and os.path.isabs(cwd) and "\0" not in cwd else [])]
+    if not any(paths.rule_files_above(os.path.join(os.path.realpath(folder), ".")) for folder in folders):
         return Verdict(PASS)
     return Verdict(REFUSE, f"what the host sent cannot be used: {problem}. Look whether --host names the right host")
 

@@ -151,6 +151,11 @@ def _arguments(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
+def is_told(name: str) -> bool:
+    """Tell whether an event of this name only tells something that has happened."""
+    return _KINDS.get(name, BEFORE) != BEFORE
+
+
 def can_ask(event: Event) -> bool:
     """Tell whether the host asks a person when a hook says so."""
     return event.host == CLAUDE or event.name in {"beforeShellExecution", "beforeMCPExecution"}

@@ -64,21 +64,31 @@ class Keeper:
         return lives / RENEWALS_PER_TTL
 
     def _end(self, session: Session) -> None:
-        """The host is gone: end its session; if the server is away, until it has lapsed by itself."""
+        """The host is gone: end its session; if the server is away, until it has lapsed by itself.
+
+        Under the owner's lock, and only while the file names that host: the agent may go on in another process, with
+        this session.
+        """
         deadline = clock.now() + session.ttl_seconds
         while clock.now() < deadline:
-            try:
-                claims.end_session(session, ANSWER_SECONDS_MAX)
-                break
-            except (AwayError, RefusedError) as error:
-                self._tell(f"{session.owner}: the host is gone, and its session could not be ended: {error}")
-                _wait("", RETRY_SECONDS)
+            with state.locked(self._base, self._folder):
+                found = state.read_session(self._folder)
+                if found is None or (found.id, found.host) != (session.id, session.host):
+                    return
+                try:
+                    claims.end_session(session, ANSWER_SECONDS_MAX)
+                except (AwayError, RefusedError) as error:
+                    self._tell(f"{session.owner}: the host is gone, and its session could not be ended: {error}")
+                else:
+                    state.remove_folder(self._folder)
+                    return
+            _wait("", RETRY_SECONDS)
         self._forget(session)
 
     def _forget(self, session: Session) -> None:
         with state.locked(self._base, self._folder):
             found = state.read_session(self._folder)
-            if found is not None and found.id == session.id:
+            if found is not None and (found.id, found.host) == (session.id, session.host):
                 state.remove_folder(self._folder)
 
     def _has_left(self) -> bool:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from holdfast.guard import state
 
 LOCK_DESCRIPTOR = 3
+_TRIES, _PAUSE_SECONDS = 5, 0.01
 
 
 def start(folder: str, python: str) -> bool:
@@ -21,7 +23,7 @@ def start(folder: str, python: str) -> bool:
     except OSError as error:
         raise state.StateError(f"{folder}/keeper cannot be opened: {error.strerror}") from None
     try:
-        if not state.try_lock(descriptor):
+        if not _locked(descriptor):
             return False
         if not python:
             raise state.StateError("the keeper cannot be started: Python does not know its own program")
@@ -33,6 +35,15 @@ def start(folder: str, python: str) -> bool:
         raise state.StateError(f"the keeper cannot be started: {error.strerror}") from None
     finally:
         os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Lock the file of the keeper, unless one lives. Who only looks whether one does has it locked for a moment."""
+    for _ in range(_TRIES):
+        if state.try_lock(descriptor):
+            return True
+        time.sleep(_PAUSE_SECONDS)
+    return False
 
 
 def _become_keeper(descriptor: int, folder: str, python: str) -> None:

@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 import stat
 
+from holdfast.guard import branches
+
 RULES_NAME = "holdfast-guard.toml"
-_DEPTH_MAX = 200
+_DEPTH_MAX = 3_000
+"""More folders than a path can have: one character and a slash for each, of 4,096 characters."""
 
 
 def resolved(text: str, cwd: str) -> list[str]:
     """Return the absolute paths that a write to `text` can change: what a link leads to, and the link itself."""
+    text = usable(text)
     path = os.path.join(cwd, os.path.expanduser(text) if text.startswith("~") else text)
     name = os.path.basename(path)
     whole = os.path.realpath(path)
@@ -24,12 +28,30 @@ def resolved(text: str, cwd: str) -> list[str]:
     return [whole] if entry == whole else [whole, entry]
 
 
-def rule_files_above(path: str) -> list[str]:
-    """Return the rule files of all folders above a resolved path, the nearest first.
+def usable(text: str) -> str:
+    """Return a text that can be the name of a file. Half a character cannot: this is what programs write instead."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
-    All of them count, so that none in a folder can switch off one further up. A folder that everybody may write to,
-    as /tmp, is not asked: anybody could have put one there.
+
+def rule_files_above(path: str) -> list[tuple[str, str]]:
+    """Return the rule files of all folders above a resolved path, the nearest first, each with the folder it is for.
+
+    All of them count, so that none in a folder can switch off one further up. A linked worktree without one has that of
+    its repository. A folder that everybody may write to, as /tmp, is not asked: anybody could have put one there.
     """
+    return [(file, folder) for file, folder in _found_above(path) if not is_open(file)]
+
+
+def ignored_above(path: str) -> list[str]:
+    """Return the rule files above a resolved path that are not asked."""
+    return [file for file, _ in _found_above(path) if is_open(file)]
+
+
+def _found_above(path: str) -> list[tuple[str, str]]:
     found = []
     folder = path
     for _ in range(_DEPTH_MAX):
@@ -38,9 +60,17 @@ def rule_files_above(path: str) -> list[str]:
             break
         folder = parent
         rules = os.path.join(folder, RULES_NAME)
-        if os.path.lexists(rules) and not os.stat(folder).st_mode & stat.S_IWOTH:
-            found.append(rules)
+        if os.path.lexists(rules):
+            found.append((rules, folder))
+        elif main := branches.main_folder(folder):
+            rules = os.path.join(main, RULES_NAME)
+            found += [(rules, folder)] if os.path.lexists(rules) else []
     return found
+
+
+def is_open(file: str) -> bool:
+    """Tell whether everybody may write to the folder of a file."""
+    return bool(os.stat(os.path.dirname(file)).st_mode & stat.S_IWOTH)
 
 
 def ignores_case(rules: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 
 from holdfast.guard import state
 from holdfast.guard.rules import BrokenRulesError, Rules
@@ -23,11 +24,14 @@ def read(file: str, base: str) -> Rules:
     """Read a rule file; `base` is the guard's folder, where what was parsed is kept. Raises `BrokenRulesError`."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+        found = os.fstat(descriptor)
         with os.fdopen(descriptor, "rb") as opened:
-            content = opened.read(FILE_BYTES_MAX + 1)
-            found = os.fstat(opened.fileno())
+            content = (opened.read(FILE_BYTES_MAX + 1) or b"") if stat.S_ISREG(found.st_mode) else b""
     except OSError as error:
         raise BrokenRulesError(file, error.strerror or str(error)) from None
+    if not stat.S_ISREG(found.st_mode):
+        # A pipe that nobody writes to, or /dev/null, would be a file without rules.
+        raise BrokenRulesError(file, "it is not a regular file")
     if len(content) > FILE_BYTES_MAX:
         raise BrokenRulesError(file, f"it has more than {FILE_BYTES_MAX // 1024} KiB")
     try:
@@ -64,7 +68,7 @@ def _keep(file: str, content: dict[str, object]) -> None:
     try:
         folder = Path(file).parent
         state.make_private(str(folder))
-        others = list(folder.glob("*.json"))
+        others = list(folder.iterdir())  # Also what a killed process did not finish.
         if len(others) >= _KEPT_FILES_MAX:
             for other in others:
                 other.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
 """A command line taken apart as a shell would, as far as that is reasonable: which programs run, with which words.
 
 It is read and never run. Quotes, escapes, pipes, lists, subshells, substitutions, redirections and here-documents are
-understood, `cd` is followed, and so are `sh -c`, `eval` and programs that run another one (`env`, `sudo`, `xargs`).
+understood, `cd` is followed, and so are `sh -c`, what is typed into a shell (`sh <<EOF`), `eval` and programs that run
+another one (`wrappers`).
 What is only known when it runs (a variable, a pattern) is marked in its word. A function, an alias, a script and a
 program that writes files by itself cannot be seen; the docs say so.
 
@@ -13,56 +14,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from holdfast.guard.wrappers import RUNS_ANOTHER, SHELLS, Word, begun, is_typed_into, place_of_script, unwrapped
+
 COMMANDS_MAX = 2_000
 DEPTH_MAX = 12
-_KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "fi", "done", "time"})
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
-_RUNS_ANOTHER: dict[str, frozenset[str]] = {
-    "builtin": frozenset(),
-    "busybox": frozenset(),
-    "command": frozenset(),
-    "doas": frozenset({"-u", "-C"}),
-    "env": frozenset({"-u", "-C", "-S", "--unset", "--chdir"}),
-    "exec": frozenset({"-a"}),
-    "flock": frozenset({"-w", "-E", "--timeout"}),
-    "ionice": frozenset({"-c", "-n"}),
-    "nice": frozenset({"-n"}),
-    "nohup": frozenset(),
-    "setsid": frozenset(),
-    "stdbuf": frozenset({"-i", "-o", "-e"}),
-    "sudo": frozenset({"-u", "-g", "-h", "-p", "-C", "-D", "-R", "-T"}),
-    "time": frozenset({"-f", "-o"}),
-    "timeout": frozenset({"-s", "-k", "--signal", "--kill-after"}),
-    "xargs": frozenset({"-n", "-I", "-P", "-L", "-s", "-d", "-a", "-E"}),
-}
-"""Programs that run the command behind their options, and the options of theirs that take the next word."""
-_OPERANDS_FIRST = {"flock": 1, "timeout": 1}
+LINE_CHARS_MAX = 4_000_000
+"""Longer ones would take longer to read than a host waits, and no system runs them."""
 
 
 class UnclearError(Exception):
     """A command line that cannot be read."""
-
-
-class Word:
-    """One word of a command."""
-
-    __slots__ = ("clear", "is_pattern", "is_quoted", "text")
-
-    def __init__(
-        self, text: str, clear: str | None = None, *, is_pattern: bool = False, is_quoted: bool = False
-    ) -> None:
-        self.text = text
-        """What it says, without quotes; of what is only known at run time nothing."""
-        self.clear = clear
-        """The beginning of it that is known for sure, where something in it is expanded; else None."""
-        self.is_pattern = is_pattern
-        """Whether the first thing to be expanded is a pattern of files."""
-        self.is_quoted = is_quoted
-
-    @property
-    def is_sure(self) -> bool:
-        """Is it known as a whole?"""
-        return self.clear is None
 
 
 class Command:
@@ -81,6 +42,8 @@ class Command:
 
 def commands_of(text: str, cwd: str) -> list[Command]:
     """Return every command of a line, in its order. Raises `UnclearError`."""
+    if len(text) > LINE_CHARS_MAX:
+        raise UnclearError("it is too long")
     found: list[Command] = []
     _Reader(text, cwd, found, 0).read("")
     return found
@@ -95,7 +58,10 @@ class _Reader:
         self.text, self.cwd, self.found, self.depth, self.at = text, cwd, found, depth, at
         self.words: list[Word] = []
         self.outputs: list[Word] = []
-        self.here: list[tuple[str, bool]] = []
+        self.here: list[tuple[str, bool, list[Word]]] = []
+        self.typed: list[str] = []
+        self.before = cwd
+        self.pushed: list[str] = []
 
     def read(self, end: str) -> int:
         """Read commands until `end`, or to the end of the text; return the place behind it."""
@@ -127,7 +93,10 @@ class _Reader:
 
     def operator(self, char: str) -> None:
         rest = self.text[self.at : self.at + 3]
-        if char in "<>" or rest.startswith("&>"):
+        if char in "<>" and self.compares():
+            self.words.append(Word(char))
+            self.at += 1
+        elif char in "<>" or rest.startswith("&>"):
             self.redirection(rest)
         elif char == "(":
             self.at += 1
@@ -144,6 +113,10 @@ class _Reader:
             if char == "\n":
                 self.skip_here_documents()
 
+    def compares(self) -> bool:
+        """Are these the words of `[[ a > b ]]`? Nothing is redirected there."""
+        return any(word.text == "[[" for word in self.words[:4]) and self.words[-1].text != "]]"
+
     def redirection(self, rest: str) -> None:
         if self.words and self.words[-1].text.isdecimal() and self.text[self.at - 1 : self.at].isdecimal():
             self.words.pop()
@@ -159,15 +132,17 @@ class _Reader:
             raise UnclearError(f"nothing stands behind {operator}")
         target = self.word()
         if operator in {"<<", "<<-"}:
-            self.here.append((target.text, target.is_quoted))
+            self.here.append((target.text, target.is_quoted, self.words))
+        elif operator == "<<<":
+            self.typed.append(target.text)
         elif operator == ">&" and (target.text.isdecimal() or target.text == "-"):
             return
-        elif operator not in {"<", "<<<", "<&"}:
+        elif operator not in {"<", "<&"}:
             self.outputs.append(target)
 
     def skip_here_documents(self) -> None:
-        """Pass over the text of here-documents; what they would substitute is read."""
-        for delimiter, is_quoted in self.here:
+        """Pass over the text of here-documents; what they would substitute is read, and what a shell would run."""
+        for delimiter, is_quoted, words in self.here:
             body = []
             while True:
                 if self.at >= len(self.text):
@@ -177,7 +152,9 @@ class _Reader:
                 if line.lstrip("\t") == delimiter:
                     break
                 body.append(line)
-            if not is_quoted:
+            if is_typed_into(words):
+                self.script("\n".join(body), self.cwd)
+            elif not is_quoted:
                 self.expand_only("\n".join(body))
         self.here = []
 
@@ -192,14 +169,22 @@ class _Reader:
         parts: list[str] = []
         clear: str | None = None
         is_pattern = is_quoted = False
+        only_patterns = True
 
         def unsure(*, pattern: bool = False) -> None:
-            nonlocal clear, is_pattern
+            nonlocal clear, is_pattern, only_patterns
+            only_patterns = only_patterns and pattern
             if clear is None:
                 clear, is_pattern = "".join(parts), pattern
 
         while self.at < len(self.text):
             char = self.text[self.at]
+            if char == "(" and parts and self.begins_pattern(parts[-1]):
+                unsure(pattern=True)
+                end = _closing(self.text, self.at) + 1
+                parts.append(self.text[self.at : end])
+                self.at = end
+                continue
             if char in " \t\r\n;&|()<>":
                 break
             if char == "\\":
@@ -218,11 +203,35 @@ class _Reader:
             elif char in "$`":
                 self.expansion(parts, unsure)
             else:
-                if char in "*?[{":
+                if char in "*?[" or (char == "{" and not self.text.startswith("{}", self.at)):
                     unsure(pattern=True)
                 parts.append(char)
                 self.at += 1
-        return Word("".join(parts), clear, is_pattern=is_pattern, is_quoted=is_quoted)
+        text = "".join(parts)
+        pattern = text if clear is not None and only_patterns else None
+        return Word(text, clear, is_pattern=is_pattern, is_quoted=is_quoted, pattern=pattern)
+
+    def begins_pattern(self, before: str) -> bool:
+        """Does a bracket within a word belong to a pattern, as in `*(.)`? `name()` is a function, `a=(1)` an array."""
+        return not before.endswith("=") and self.text[self.at + 1 : self.at + 64].lstrip()[:1] not in {"", ")"}
+
+    def ansi_quoted(self, parts: list[str], unsure: _Unsure) -> None:
+        """Read `$'…'`. Of escapes only those of quotes are read; any other is known when it runs."""
+        self.at += 2
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == "'":
+                self.at += 1
+                return
+            if char == "\\":
+                if self.text[self.at + 1 : self.at + 2] not in {"'", '"', "\\"}:
+                    unsure()
+                parts.append(self.text[self.at + 1 : self.at + 2])
+                self.at += 2
+            else:
+                parts.append(char)
+                self.at += 1
+        raise UnclearError("a ' is missing")
 
     def double_quoted(self, parts: list[str], unsure: _Unsure) -> None:
         self.at += 1
@@ -250,11 +259,11 @@ class _Reader:
                 raise UnclearError("a ` is missing")
             _Reader(self.text[self.at + 1 : end], self.cwd, self.found, self.depth + 1).read("")
             self.at = end + 1
-        elif rest.startswith("$(("):
-            end = self.text.find("))", self.at)
-            if end < 0:
-                raise UnclearError("a )) is missing")
-            self.at = end + 2
+        elif (
+            rest.startswith("$((") and (end := _closing(self.text, self.at + 1)) == _closing(self.text, self.at + 2) + 1
+        ):
+            self.expand_only(self.text[self.at + 3 : end - 1])
+            self.at = end + 1
         elif rest.startswith("$("):
             self.at = _Reader(self.text, self.cwd, self.found, self.depth + 1, self.at + 2).read(")")
         elif rest.startswith("${"):
@@ -264,11 +273,16 @@ class _Reader:
             self.expand_only(self.text[self.at + 2 : end])
             self.at = end + 1
         elif rest.startswith("$'"):
-            self.at += 1  # The escapes in it are not read: rare, and the words are still the right ones.
+            self.ansi_quoted(parts, unsure)
+            return
+        elif rest.startswith('$"'):
+            self.at += 1
             return
         else:
             self.at += 1
-            length = len(self.text[self.at :]) - len(self.text[self.at :].lstrip(_NAME))
+            length = 0
+            while self.text[self.at + length : self.at + length + 1] in _LETTERS:
+                length += 1
             if not length and self.text[self.at : self.at + 1] not in set("?!#@*$-"):
                 parts.append("$")
                 return
@@ -279,47 +293,98 @@ class _Reader:
 
     def finish(self) -> None:
         """A command is complete: unwrap it, follow it if it is `cd`, and keep it."""
-        words, outputs = self.words, self.outputs
-        self.words, self.outputs = [], []
-        while words and ((words[0].text in _KEYWORDS and not words[0].is_quoted) or _is_assignment(words[0])):
-            words = words[1:]
+        words, outputs, typed = self.words, self.outputs, self.typed
+        self.words, self.outputs, self.typed = [], [], []
+        words = begun(words)
         self.keep(words, outputs, self.cwd)
+        if is_typed_into(words):
+            for text in typed:
+                self.script(text, self.cwd)
 
     def keep(self, words: list[Word], outputs: list[Word], cwd: str) -> None:
-        while words and (name := os.path.basename(words[0].text)) in _RUNS_ANOTHER:
-            words, cwd = _unwrapped(name, words, cwd)
+        while words and os.path.basename(words[0].text) in RUNS_ANOTHER:
+            words, cwd, script = unwrapped(words, cwd)
+            words = begun(words)  # `time` may stand before a keyword.
+            if script:
+                self.script(script, cwd)
         if not words and not outputs:
             return
         if len(self.found) >= COMMANDS_MAX:
             raise UnclearError("it has too many commands")
         self.found.append(Command(words, cwd, outputs))
         name = os.path.basename(words[0].text) if words else ""
-        if name in {"cd", "pushd"}:
-            target = next((word for word in words[1:] if not word.text.startswith("-")), None)
-            if target is not None and target.is_sure:
-                self.cwd = os.path.join(self.cwd, os.path.expanduser(target.text))
+        if name in {"cd", "pushd", "popd"}:
+            self.go(name, words)
         elif name == "eval":
-            self.script(" ".join(word.text for word in words[1:]), cwd)
-        elif name in _SHELLS:
-            flags = [at for at, word in enumerate(words) if word.text[:1] == "-" and "c" in word.text.lstrip("-")]
-            if flags and len(words) > flags[0] + 1 and not words[flags[0]].text.startswith("--"):
-                self.script(words[flags[0] + 1].text, cwd)
+            self.cwd = self.script(" ".join(word.text for word in words[1:]), cwd)
+        elif name in SHELLS:
+            if at := place_of_script(words):
+                self.script(words[at].text, cwd)
         elif name == "find":
             self.found_by_find(words, cwd)
+        elif name == "holdfast":
+            # `holdfast run JOB -- COMMAND`, `holdfast session exec NAME -- COMMAND`
+            behind = next((at + 1 for at, word in enumerate(words) if word.text == "--"), len(words))
+            self.keep(words[behind:], [], cwd)
 
-    def script(self, text: str, cwd: str) -> None:
-        _Reader(text, cwd, self.found, self.depth + 1).read("")
+    def go(self, name: str, words: list[Word]) -> None:
+        """Follow `cd`, `pushd` and `popd`, as a shell does: `..` is taken off the name, wherever a link led."""
+        target = next((word for word in words[1:] if word.text == "-" or word.text[:1] != "-"), None)
+        place = self.cwd
+        if name == "popd":
+            place = self.pushed.pop() if self.pushed else place
+        elif target is None:
+            place = self.pushed.pop() if name == "pushd" and self.pushed else os.path.expanduser("~")
+        elif target.is_sure:
+            place = os.path.join(place, self.before if target.text == "-" else os.path.expanduser(target.text))
+        if name == "pushd":
+            self.pushed.append(self.cwd)
+        self.before, self.cwd = self.cwd, os.path.normpath(place)
+
+    def script(self, text: str, cwd: str) -> str:
+        """Read a command line within this one; return the folder in which it ends."""
+        reader = _Reader(text, cwd, self.found, self.depth + 1)
+        reader.read("")
+        return reader.cwd
 
     def found_by_find(self, words: list[Word], cwd: str) -> None:
+        # What it finds is somewhere below the places that it begins at.
+        places = [
+            Word("{}", (word.text if word.clear is None else word.clear).rstrip("/") + "/", is_pattern=True)
+            for word in places_of_find(words)
+        ]
         for at, word in enumerate(words):
-            if word.text in {"-exec", "-execdir", "-ok"}:
+            if word.text in {"-exec", "-execdir", "-ok", "-okdir"}:
                 end = next(
                     (place for place in range(at + 1, len(words)) if words[place].text in {";", "+"}), len(words)
                 )
-                self.keep(words[at + 1 : end], [], cwd)
+                command = words[at + 1 : end]
+                self.keep([each for given in command for each in (places if given.text == "{}" else [given])], [], cwd)
 
 
-_NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
+def places_of_find(words: Sequence[Word]) -> list[Word]:
+    """Return where a `find` begins to look."""
+    found = []
+    for word in words[1:]:
+        if word.text in {"-H", "-L", "-P"}:
+            continue
+        if word.text[:1] in {"-", "(", "!"}:
+            break
+        found.append(word)
+    return found or [Word(".")]
+
+
+def _closing(text: str, start: int) -> int:
+    """Return where the bracket that opens at a place is closed."""
+    depth = 0
+    for at in range(start, len(text)):
+        depth += (text[at] == "(") - (text[at] == ")")
+        if not depth:
+            return at
+    raise UnclearError("a ) is missing")
+
+
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -327,28 +392,3 @@ if TYPE_CHECKING:
 
     class _Unsure(Protocol):
         def __call__(self, *, pattern: bool = False) -> None: ...
-
-
-def _is_assignment(word: Word) -> bool:
-    name, equals, _ = word.text.partition("=")
-    return bool(equals) and bool(name) and not name.strip(_NAME) and not name[0].isdecimal()
-
-
-def _unwrapped(name: str, words: Sequence[Word], cwd: str) -> tuple[list[Word], str]:
-    """Take the program that runs another one off, with its own options."""
-    with_value, operands = _RUNS_ANOTHER[name], _OPERANDS_FIRST.get(name, 0)
-    rest = list(words[1:])
-    while rest:
-        text = rest[0].text
-        if text.startswith("-"):
-            if text in {"-C", "--chdir"} and name == "env" and len(rest) > 1:
-                cwd = os.path.join(cwd, rest[1].text)
-            rest = rest[2 if text in with_value else 1 :]
-        elif name == "env" and _is_assignment(rest[0]):
-            rest = rest[1:]
-        elif operands:
-            operands -= 1
-            rest = rest[1:]
-        else:
-            break
-    return rest, cwd

@@ -132,7 +132,11 @@ def make_private(folder: str) -> None:
 
 def remove_folder(folder: str) -> None:
     """Remove an owner's folder; whoever calls has its lock."""
-    for name in ("session", "asked", "keeper", "lock"):
+    names = ["session", "asked", "keeper"]
+    with suppress(OSError):
+        # Whoever was killed while it wrote left a file that never got its name.
+        names += [name for name in os.listdir(folder) if name.startswith((".session.", ".asked."))]
+    for name in [*names, "lock"]:
         with suppress(OSError):
             os.unlink(f"{folder}/{name}")
     for each in (folder, os.path.dirname(folder)):

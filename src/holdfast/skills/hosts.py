@@ -13,6 +13,7 @@ NAME = "holdfast"
 """Of our entry among the MCP servers."""
 MCP: dict[str, str | list[str]] = {"command": "holdfast", "args": ["mcp"]}
 HOOK = "holdfast guard hook --host {}"
+_CLAUDE_TOOLS = "Edit|MultiEdit|Write|NotebookEdit|Bash|mcp__.*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +36,17 @@ class McpServers:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Where hooks are listed, and for which events ours is. An event has a matcher or None.
+    """Where hooks are listed, and for which events ours is. An event has a matcher or None; the first one asks.
 
-    `is_flat`: a hook is a command, and not a group of commands. `beside` are members that the file must have.
+    `is_flat`: a hook is a command, and not a group of commands. `beside` are members that the file must have. `strict`
+    are members of the hook that asks: what the host needs to be told so that a hook that fails lets nothing pass.
     """
 
     place: Place
     events: tuple[tuple[str, str | None], ...]
     is_flat: bool = False
     beside: tuple[tuple[str, int], ...] = ()
+    strict: tuple[tuple[str, int | str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,13 @@ HOSTS = (
         Hooks(
             Place(".claude/settings.json", ".claude/settings.json", ("CLAUDE_CONFIG_DIR", "settings.json")),
             (
-                ("PreToolUse", "Edit|MultiEdit|Write|NotebookEdit|Bash|mcp__.*"),
+                ("PreToolUse", _CLAUDE_TOOLS),
+                ("PostToolUse", _CLAUDE_TOOLS),
+                ("Stop", None),
                 ("SubagentStop", None),
                 ("SessionEnd", None),
             ),
+            strict=(("timeout", 30), ("onFailure", "block")),
         ),
         "Claude Code asks once whether it may use the MCP server of a project.",
     ),

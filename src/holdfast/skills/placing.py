@@ -244,9 +244,10 @@ def hook_entries(host: Host) -> list[Entry]:
     """Return the hooks of the guard, one for each event."""
     if host.hooks is None:
         return []
-    command: dict[str, Json] = {"command": HOOK.format(host.name)}
     found = []
-    for event, matcher in host.hooks.events:
+    for at, (event, matcher) in enumerate(host.hooks.events):
+        command: dict[str, Json] = {"command": HOOK.format(host.name)}
+        command |= dict(host.hooks.strict) if at == 0 else {}
         value: dict[str, Json] = {} if matcher is None else {"matcher": matcher}
         value |= command if host.hooks.is_flat else {"hooks": [{"type": "command", **command}]}
         found.append(Entry(("hooks", event), None, value, host.hooks.beside))

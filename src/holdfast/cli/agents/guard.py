@@ -54,7 +54,7 @@ def guard() -> None:
 def init() -> None:
     """Write `holdfast-guard.toml` at the top of this repository, with comments. One that is there is left alone."""
     from holdfast.guard.githooks import GitError, asked
-    from holdfast.guard.paths import RULES_NAME
+    from holdfast.guard.paths import RULES_NAME, is_open
 
     try:
         top = Path(os.fsdecode(asked(["rev-parse", "--show-toplevel"]).rstrip(b"\n")))
@@ -68,6 +68,7 @@ def init() -> None:
     except FileExistsError:
         raise click.UsageError(f"{file} is there already; change it by hand") from None
     output.say(output.plain(f"{file} is written"))
+    _tell_ignored([str(file)] if is_open(str(file)) else [])
     output.hint("change its rules, then put the hooks in place: `holdfast guard git install`, and those of your host")
 
 
@@ -82,6 +83,7 @@ def check(*, paths: tuple[str, ...], line: str | None, json: bool) -> int:
     file is read.
     """
     from holdfast.guard.checking import Matcher, owner_of
+    from holdfast.guard.paths import ignored_above
     from holdfast.guard.rules import BrokenRulesError
     from holdfast.guard.server import AwayError, RefusedError
     from holdfast.guard.state import base_of
@@ -101,6 +103,7 @@ def check(*, paths: tuple[str, ...], line: str | None, json: bool) -> int:
         except (AwayError, RefusedError) as error:
             said = {"status": "unknown", "problem": str(error)}
         rows.append(_row(want, said))
+    _tell_ignored(ignored_above(f"{Path(cwd).resolve()}/."))
     if json:
         output.say_json({"rule_files": files, "wants": rows})
     elif not rows:
@@ -111,6 +114,11 @@ def check(*, paths: tuple[str, ...], line: str | None, json: bool) -> int:
             [name.upper() for name in columns], [[str(row[name] or "-") for name in columns] for row in rows]
         )
     return output.HELD if any(row["status"] != "free" for row in rows) else output.OK
+
+
+def _tell_ignored(files: list[str]) -> None:
+    for file in files:
+        output.hint(f"{file} is not asked, because everybody may write to its folder; run: chmod o-w on that folder")
 
 
 def _nothing(files: list[str], *, asked: bool) -> str:
