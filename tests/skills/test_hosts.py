@@ -15,7 +15,7 @@ import pytest
 from holdfast.skills import document, placing
 from holdfast.skills.hosts import HOSTS
 from tests.skills.conftest import Run, tree_of
-from tests.support.pages import ROOT
+from tests.support.pages import ROOT, blocks_of
 
 ALL = [word for host in HOSTS for word in ("--for", host.name)]
 SETTINGS = '{\r\n\t// mine\r\n\t"model": "x",\r\n\t"hooks": {"PreToolUse": [{"hooks": []}]},\r\n}'
@@ -111,16 +111,12 @@ def test_files_of_others_are_as_they_were(project: Path, home: Path, skill: Run,
 
 
 def test_claude_code_gets_the_hooks_that_the_guard_needs(project: Path, skill: Run) -> None:
-    """Edits, commands and MCP tools are asked for before, and the ends of a subagent and of a session are told."""
+    """What is put in place is what the guide of the guard shows: a hook that cannot be started lets nothing pass."""
     skill("install", "--for", "claude", "--hooks")
-    run = {"hooks": [{"type": "command", "command": "holdfast guard hook --host claude"}]}
-    assert read(project / ".claude/settings.json") == {
-        "hooks": {
-            "PreToolUse": [{"matcher": "Edit|MultiEdit|Write|NotebookEdit|Bash|mcp__.*", **run}],
-            "SubagentStop": [run],
-            "SessionEnd": [run],
-        }
-    }
+    (shown,) = [json.loads(block.text) for block in blocks_of(ROOT / "docs/guide/guard.md") if block.language == "json"]
+    assert read(project / ".claude/settings.json") == shown
+    (asking,) = shown["hooks"]["PreToolUse"][0]["hooks"]
+    assert (asking["onFailure"], asking["timeout"]) == ("block", 30)
 
 
 def test_the_guide_has_the_table_of_hosts() -> None:

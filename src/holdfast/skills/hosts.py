@@ -37,11 +37,13 @@ class McpServers:
 class Hooks:
     """Where hooks are listed, and for which events ours is. An event has a matcher or None.
 
-    `is_flat`: a hook is a command, and not a group of commands. `beside` are members that the file must have.
+    The first event is the one that asks; `asking` are more members of its command. `is_flat`: a hook is a command, and
+    not a group of commands. `beside` are members that the file must have.
     """
 
     place: Place
     events: tuple[tuple[str, str | None], ...]
+    asking: tuple[tuple[str, int | str], ...] = ()
     is_flat: bool = False
     beside: tuple[tuple[str, int], ...] = ()
 
@@ -73,6 +75,8 @@ HOSTS = (
                 ("SubagentStop", None),
                 ("SessionEnd", None),
             ),
+            # Without the second, a hook that cannot be started or takes too long lets the call pass.
+            asking=(("timeout", 30), ("onFailure", "block")),
         ),
         "Claude Code asks once whether it may use the MCP server of a project.",
     ),

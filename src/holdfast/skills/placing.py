@@ -244,9 +244,10 @@ def hook_entries(host: Host) -> list[Entry]:
     """Return the hooks of the guard, one for each event."""
     if host.hooks is None:
         return []
-    command: dict[str, Json] = {"command": HOOK.format(host.name)}
     found = []
     for event, matcher in host.hooks.events:
+        is_asking = event == host.hooks.events[0][0]
+        command: dict[str, Json] = {"command": HOOK.format(host.name), **dict(host.hooks.asking if is_asking else ())}
         value: dict[str, Json] = {} if matcher is None else {"matcher": matcher}
         value |= command if host.hooks.is_flat else {"hooks": [{"type": "command", **command}]}
         found.append(Entry(("hooks", event), None, value, host.hooks.beside))
