@@ -26,6 +26,17 @@ def test_init_writes_rules_that_work(world: World) -> None:
     assert [want["job"] for want in json.loads(done.stdout)["wants"]] == ["repo:auth", "repo:push/main"]
 
 
+def test_a_folder_that_everybody_may_write_to_is_named(world: World) -> None:
+    """Rules in such a folder are not read: `init` writes none there, and `check` says so and what to do."""
+    file = world.repository / "holdfast-guard.toml"
+    world.repository.chmod(0o777)
+    said = world.holdfast("guard", "check", "src/auth/login.py").stderr
+    assert f"{file} is not read" in said and f"chmod o-w {world.repository}" in said
+    file.unlink()
+    done = world.holdfast("guard", "init")
+    assert done.returncode == 64 and f"chmod o-w {world.repository}" in done.stderr and not file.exists()
+
+
 def test_check_says_what_would_happen(world: World, api: Api) -> None:
     """It names the jobs and who has them, claims nothing, and its exit code says whether something is in the way."""
     done = world.holdfast("guard", "check", "src/auth/login.py")

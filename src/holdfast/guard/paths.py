@@ -30,6 +30,20 @@ def rule_files_above(path: str) -> list[str]:
     All of them count, so that none in a folder can switch off one further up. A folder that everybody may write to,
     as /tmp, is not asked: anybody could have put one there.
     """
+    return [rules for rules, is_asked in _above(path) if is_asked]
+
+
+def passed_over_above(path: str) -> list[str]:
+    """Return the rule files above a resolved path that are not asked."""
+    return [rules for rules, is_asked in _above(path) if not is_asked]
+
+
+def is_open(folder: str) -> bool:
+    """Tell whether everybody may write to a folder."""
+    return bool(os.stat(folder).st_mode & stat.S_IWOTH)
+
+
+def _above(path: str) -> list[tuple[str, bool]]:
     found = []
     folder = path
     for _ in range(_DEPTH_MAX):
@@ -38,8 +52,8 @@ def rule_files_above(path: str) -> list[str]:
             break
         folder = parent
         rules = os.path.join(folder, RULES_NAME)
-        if os.path.lexists(rules) and not os.stat(folder).st_mode & stat.S_IWOTH:
-            found.append(rules)
+        if os.path.lexists(rules):
+            found.append((rules, not is_open(folder)))
     return found
 
 

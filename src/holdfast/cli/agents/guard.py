@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -54,13 +55,15 @@ def guard() -> None:
 def init() -> None:
     """Write `holdfast-guard.toml` at the top of this repository, with comments. One that is there is left alone."""
     from holdfast.guard.githooks import GitError, asked
-    from holdfast.guard.paths import RULES_NAME
+    from holdfast.guard.paths import RULES_NAME, is_open
 
     try:
         top = Path(os.fsdecode(asked(["rev-parse", "--show-toplevel"]).rstrip(b"\n")))
     except GitError:
         top = Path.cwd()
     file = top / RULES_NAME
+    if is_open(str(top)):
+        raise click.UsageError(f"no rules are read in {top}: {_open_words(top)}")
     name = "".join(char for char in top.name.lower() if char.isascii() and (char.isalnum() or char == "-"))
     try:
         with file.open("x", encoding="utf-8") as opened:
@@ -68,7 +71,10 @@ def init() -> None:
     except FileExistsError:
         raise click.UsageError(f"{file} is there already; change it by hand") from None
     output.say(output.plain(f"{file} is written"))
-    output.hint("change its rules, then put the hooks in place: `holdfast guard git install`, and those of your host")
+    output.hint(
+        "change its rules, then put the hooks in place: `holdfast guard git install`, and those of your host with"
+        " `holdfast skill install --hooks`"
+    )
 
 
 @guard.command(short_help="Say which jobs something needs, and who has them.")
@@ -104,7 +110,7 @@ def check(*, paths: tuple[str, ...], line: str | None, json: bool) -> int:
     if json:
         output.say_json({"rule_files": files, "wants": rows})
     elif not rows:
-        output.hint(_nothing(files, asked=bool(paths or line)))
+        output.hint(output.plain(_nothing(files, cwd, asked=bool(paths or line))))
     else:
         columns = ("what", "job", "status", "owner")
         output.say_table(
@@ -113,10 +119,18 @@ def check(*, paths: tuple[str, ...], line: str | None, json: bool) -> int:
     return output.HELD if any(row["status"] != "free" for row in rows) else output.OK
 
 
-def _nothing(files: list[str], *, asked: bool) -> str:
+def _nothing(files: list[str], cwd: str, *, asked: bool) -> str:
+    from holdfast.guard.paths import passed_over_above
+
+    if not files and (unread := passed_over_above(f"{cwd}/any")):
+        return f"{unread[0]} is not read, so nothing is guarded: {_open_words(Path(unread[0]).parent)}"
     if not files:
         return "there is no holdfast-guard.toml here, so nothing is guarded; write one with `holdfast guard init`"
     return "no rule names that: it passes" if asked else f"{', '.join(files)} can be used"
+
+
+def _open_words(folder: Path) -> str:
+    return f"everybody may write to that folder; run: chmod o-w {shlex.quote(str(folder))}"
 
 
 def _row(want: Want, said: Mapping[str, object]) -> dict[str, object]:
