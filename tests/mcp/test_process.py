@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,20 @@ def test_input_that_ends_at_once_ends_it(home: Home) -> None:
     ended = _fed(home, b"", "--owner", "ana")
     assert (ended.returncode, ended.stdout) == (0, b"")
     assert not list((home.folder / "state" / "holdfast" / "mcp").iterdir())
+
+
+def test_person_at_a_terminal_is_told_what_it_is(home: Home) -> None:
+    """Typed by a person it says who speaks with it, and how to end it."""
+    env = {**os.environ, **(home.parameters(None).env or {})}
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, b"\x04")
+        command = [sys.executable, "-m", "holdfast", "mcp"]
+        ended = subprocess.run(command, stdin=theirs, capture_output=True, check=False, env=env, timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert ended.returncode == 0 and b"host of an agent" in ended.stderr and b"Ctrl-D" in ended.stderr
 
 
 @pytest.mark.parametrize("missing", ["mcp", "aiohttp"])
