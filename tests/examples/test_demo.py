@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import re
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from examples.demo.story import Story
 from tests.support.checks import wait_until
 from tests.support.program import Program
 from tests.support.server import PROJECT
@@ -301,6 +305,19 @@ def terminal() -> Iterator[tuple[int, int]]:
     yield ours, theirs
     for end in (ours, theirs):
         os.close(end)
+
+
+@pytest.mark.parametrize(("columns", "fits"), [(80, 80), (200, 100), (0, 100)])
+def test_lines_fit_the_terminal(terminal: tuple[int, int], columns: int, fits: int) -> None:
+    """No line of the story is longer than the terminal is wide, nor than is good to read."""
+    ours, theirs = terminal
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    with os.fdopen(os.dup(theirs), "w", encoding="utf-8") as out:
+        story = Story(out, 0)
+        story.line("ana", "told", "word " * 60)
+        story.proof([], [])
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", os.read(ours, 4096).decode()).splitlines()
+    assert fits - len("word ") <= max(map(len, lines)) <= fits
 
 
 @pytest.mark.parametrize(("variables", "is_colourful"), [({}, True), ({"NO_COLOR": "1"}, False)])
