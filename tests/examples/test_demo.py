@@ -101,7 +101,9 @@ def test_story_has_all_that_it_promises(told: tuple[str, dict[str, Any], list[st
     )
     assert re.search(rf"{heir} +issue-109: rows 41 to 100 copied", output)
     assert not re.search(rf"{heir} +issue-109: new table made", output)
-    circle = re.search(r"(\w+) waits for (\w+), which (\w+) has; (\w+)\s+waits for (\w+), which (\w+) has", output)
+    # Where the line is broken depends on the names.
+    flat = " ".join(output.split())
+    circle = re.search(r"(\w+) waits for (\w+), which (\w+) has; (\w+) waits for (\w+), which (\w+) has", flat)
     assert circle is not None and circle[1] == circle[6] and circle[3] == circle[4]
     assert {circle[2], circle[5]} == {"schema", "api"}
     assert re.search(r"✗ issue-112 is not mine any more: operator says: do not delete tests", output)
