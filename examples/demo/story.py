@@ -17,7 +17,8 @@ from examples.demo.backlog import AGENTS
 from examples.demo.proof import Finding
 from examples.demo.reports import Report
 
-WIDTH = 100
+WIDTH, WIDTH_MIN = 100, 60
+"""Columns of a line; on a narrower terminal as many as that has, and not fewer than the second."""
 MARGIN = 18
 """Columns before the text of a line: the seconds, and who."""
 BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN = "1", "2", "31", "32", "33", "34", "35", "36"
@@ -58,6 +59,7 @@ class Story:
         self._gap_seconds = gap_seconds
         self._began = self._printed_at = time.monotonic()
         self._is_colourful = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._width = _width_of(out)
         self._chapters = 0
         self._told: set[tuple[str, str]] = set()
         self._kept_back: list[Report] = []
@@ -74,7 +76,7 @@ class Story:
         self._chapters += 1
         self._print("")
         self._print(self._in(BOLD, f"{self._chapters}. {title}"))
-        for line in textwrap.wrap(text, WIDTH - 3):
+        for line in textwrap.wrap(text, self._width - 3):
             self._print(f"   {line}")
 
     def tell(self, report: Report) -> None:
@@ -94,7 +96,7 @@ class Story:
         head = f"{self.seconds:5.1f} s  "
         colour = OF_AGENT.get(who)
         name = self._in(f"{BOLD};{colour}" if colour else BOLD, f"{who:<{MARGIN - len(head)}}")
-        first, *rest = textwrap.wrap(MARKS.get(kind, "") + text, WIDTH - MARGIN)
+        first, *rest = textwrap.wrap(MARKS.get(kind, "") + text, self._width - MARGIN)
         self._print(self._in(DIM, head) + name + self._in(OF_KIND.get(kind), first))
         for line in rest:
             self._print(" " * MARGIN + self._in(OF_KIND.get(kind), line))
@@ -102,7 +104,9 @@ class Story:
     def proof(self, findings: Sequence[Finding], backlog: Sequence[str]) -> None:
         """Tell what was found, a line for each job."""
         self._print("")
-        self._print(self._in(BOLD, "The proof: what the server's journal, the results and the remote say of every job"))
+        heading = "The proof: what the server's journal, the results and the remote say of every job"
+        for line in textwrap.wrap(heading, self._width):
+            self._print(self._in(BOLD, line))
         for finding in findings:
             doer = f"{finding.done.owner}, fencing token {finding.done.token}" if finding.done else ""
             claims = "1 claim:" if finding.claims == 1 else f"{finding.claims} claims:"
@@ -121,7 +125,7 @@ class Story:
             f" same time. {len(backlog)} results, each written under the claim that was done."
             f" All in {self.seconds:.1f} s."
         )
-        for line in textwrap.wrap(text, WIDTH):
+        for line in textwrap.wrap(text, self._width):
             self._print(self._in(f"{BOLD};{GREEN}", line))
 
     def _print(self, text: str) -> None:
@@ -134,6 +138,12 @@ class Story:
 
     def _in(self, colour: str | None, text: str) -> str:
         return f"\x1b[{colour}m{text}\x1b[0m" if colour and self._is_colourful else text
+
+
+def _width_of(out: TextIO) -> int:
+    """As many columns as a terminal has, if it says so."""
+    columns = os.get_terminal_size(out.fileno()).columns if out.isatty() else 0
+    return max(WIDTH_MIN, min(WIDTH, columns or WIDTH))
 
 
 def _in_short(ends: Sequence[str]) -> str:

@@ -301,13 +301,14 @@ def test_notes_of_strangers_are_escaped(home: Home, operator: Api, name: str) ->
 
 
 def test_without_the_extra_404_says_what_to_install(tmp_path: Path) -> None:
-    """Where the SDK is not installed, or is an older one, the server starts, and `/mcp` says what to install."""
+    """Where the SDK is not installed, or is an older one, the server starts, and `/mcp` says what to do."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text("import sys; sys.modules['mcp'] = None\n")
     with ServerProcess.start(tmp_path / "data", env={"PYTHONPATH": str(hidden)}, tokens=callers.TOKENS) as server:
         answer = _post(Api.of(server, callers.ALICE), _message())
-        assert "pip install '.[mcp]'" in refused(answer, 404, "not_found")["details"]
+        said = refused(answer, 404, "not_found")["details"]
+        assert " install -e '.[mcp]'" in said and "start the server again" in said
 
 
 def test_other_door_serves_it_too(tmp_path: Path, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from holdfast.mcp.standing import LINES_MAX
 from holdfast.mcp.stdio import LINE_BYTES_MAX
 from tests.mcp.hosts import Home, run
 from tests.support.api import Api
+from tests.support.server import ServerProcess
 
 HELLO = {
     "jsonrpc": "2.0",
@@ -49,12 +51,26 @@ def test_input_that_ends_at_once_ends_it(home: Home) -> None:
     assert not list((home.folder / "state" / "holdfast" / "mcp").iterdir())
 
 
+def test_person_at_a_terminal_is_told_what_it_is(home: Home) -> None:
+    """Typed by a person it says who speaks with it, and how to end it."""
+    env = {**os.environ, **(home.parameters(None).env or {})}
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, b"\x04")
+        command = [sys.executable, "-m", "holdfast", "mcp"]
+        ended = subprocess.run(command, stdin=theirs, capture_output=True, check=False, env=env, timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert ended.returncode == 0 and b"host of an agent" in ended.stderr and b"Ctrl-D" in ended.stderr
+
+
 @pytest.mark.parametrize("missing", ["mcp", "aiohttp"])
 def test_missing_extra_is_named(home: Home, missing: str) -> None:
     """Where its parts are not installed, one line says which, and what to install."""
     ended = _fed(home, b"", hidden=missing)
     assert ended.returncode == 69
-    assert b"pip install '.[mcp]'" in ended.stderr and len(ended.stderr.splitlines()) == 1
+    assert b" install -e '.[mcp]'" in ended.stderr and len(ended.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -84,6 +100,17 @@ def test_unknown_tools_and_arguments_are_errors_for_the_model(home: Home) -> Non
         wrong = Home(home.folder, home.server, "hold_wrong")
         async with wrong.host("ana") as ana:
             assert "no other call will help" in await ana.error("claim_job", job="x")
+
+    run(test())
+
+
+def test_missing_token_is_told_in_words_of_this_program(tmp_path: Path, server: ServerProcess, name: str) -> None:
+    """Without an access token the model hears where a person puts one, and nothing of headers."""
+
+    async def test() -> None:
+        async with Home(tmp_path, server, token="").host("ana") as ana:
+            said = await ana.error("claim_job", job=name)
+            assert "HOLDFAST_TOKEN_FILE" in said and "Tell the person" in said and "header" not in said
 
     run(test())
 

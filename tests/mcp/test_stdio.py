@@ -65,6 +65,23 @@ def test_claim_note_and_release(home: Home, operator: Api, name: str) -> None:
     run(test())
 
 
+def test_failure_is_told_to_the_next_owner(home: Home, name: str) -> None:
+    """Whoever claims a job that was given back as failed reads that; given back without a word, it does not."""
+
+    async def test() -> None:
+        async with home.host("ana") as ana, home.host("ben") as ben:
+            await ana.call("claim_job", job=name)
+            await ana.call("release_job", job=name, outcome="failed")
+            assert (await ben.call("get_job_owner", job=name))["previous"]["failed"] is True
+            got = await ben.call("claim_job", job=name)
+            assert (got["previous"]["owner"], got["previous"]["failed"], got["attempts"]) == ("ana", True, 2)
+            assert (await ana.call("get_job_owner", job=name))["previous"]["failed"] is True
+            await ben.call("release_job", job=name)
+            assert "failed" not in (await ana.call("claim_job", job=name))["previous"]
+
+    run(test())
+
+
 def test_second_host_of_one_token_is_refused(home: Home, name: str) -> None:
     """Of two hosts that share one token one has the job; the other is told who, since and until when, and the place."""
 

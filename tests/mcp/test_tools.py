@@ -71,13 +71,15 @@ def test_instructions_warn_of_strangers() -> None:
         ("wait_for_job", {"job": "a", "seconds": True}, "Expected `int`"),
         ("release_job", {"job": "a", "result": "x"}, "goes with the outcome done"),
         ("release_job", {"job": "a", "outcome": "maybe"}, "Invalid enum value"),
+        ("release_job", {"job": "a", "outcome": "maybe"}, "it takes job, outcome (done or failed), result$"),
+        ("claim_job", {"jobs": "a"}, "it takes job, any_of, note$"),
         ("list_claimed_jobs", {"limit": 101}, "<= 100"),
         ("my_jobs", {"all": True}, "unknown field"),
     ],
 )
 def test_wrong_arguments_are_refused(tool: str, given: dict[str, Any], why: str) -> None:
     """What cannot be taken is refused with words that say why, before anything is asked."""
-    with pytest.raises(BadArgumentsError, match=why.replace("(", r"\(")):
+    with pytest.raises(BadArgumentsError, match=why.replace("(", r"\(").replace(")", r"\)")):
         read_arguments(BY_NAME[tool], given, "stdio")
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -289,6 +290,29 @@ def test_another_program_of_that_name_is_left(project: Path, skill: Run) -> None
         done = skill(command, "--for", "claude", "--for", "codex")
         assert done.stderr.count("not as we wrote it") == 2
         assert (project / ".mcp.json").read_text() == text
+
+
+def test_nothing_wanted_is_a_mistake(project: Path, skill: Run) -> None:
+    """Who wants neither the skill, nor the server, nor hooks is told what to write, and nothing is changed."""
+    done = skill("install", "--for", "claude", "--no-skill", "--no-mcp")
+    assert done.returncode == 64 and "--hooks" in done.stderr
+    assert tree_of(project) == {}
+
+
+def test_a_program_that_hosts_do_not_find_is_said(skill: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `holdfast` is not on the PATH, one line says so, and which folder to put there."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = skill("install", "--for", "claude")
+    assert done.returncode == 0 and "not on your PATH here" in done.stderr
+    assert str(Path(sys.executable).parent) in done.stderr
+
+
+@pytest.mark.parametrize("parts", [[], ["--no-mcp"]])
+def test_a_server_that_cannot_start_is_said(skill: Run, monkeypatch: pytest.MonkeyPatch, parts: list[str]) -> None:
+    """Where the extra for the MCP server is not installed, one line says so and how to install it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "mcp" else object())
+    done = skill("install", "--for", "claude", *parts)
+    assert done.returncode == 0 and (" install -e '.[mcp]'" in done.stderr) == (not parts)
 
 
 def test_show_prints_the_skill(skill: Run) -> None:

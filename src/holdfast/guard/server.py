@@ -60,10 +60,8 @@ class Server:
         content = b"" if body is None else json.dumps(body).encode()
         try:
             status, answer, _ = asking.ask(self.addresses, method, path, headers, content, seconds=seconds)
-        except LostError as error:
+        except (LostError, UnreachableError) as error:
             raise AwayError(str(error)) from None
-        except UnreachableError as error:
-            raise AwayError(f"{error}; is it running? `holdfast doctor` looks") from None
         if status in _AWAY:
             raise AwayError(f"it answers that it cannot serve now (HTTP {status})")
         try:
@@ -79,8 +77,8 @@ class Server:
 
 def refusal(status: int, said: Mapping[str, object]) -> RefusedError:
     """Make an exception of an answer that is neither a grant nor an owner's name."""
-    words = said.get("details") or said.get("error") or "it gave no reason"
-    hint = "; look at the token: `holdfast doctor`" if status in {401, 403} else ""
+    words = str(said.get("details") or said.get("error") or "it gave no reason").rstrip(".")
+    hint = "; look at HOLDFAST_TOKEN and HOLDFAST_TOKEN_FILE, or ask `holdfast doctor`" if status in {401, 403} else ""
     return RefusedError(f"the server refused (HTTP {status}): {words}{hint}", status)
 
 

@@ -53,7 +53,7 @@ def acquired(claim: JobClaim, expires_in: float) -> Result:
         "owner": claim.owner,
         "fencing_token": claim.token,
         "attempts": claim.attempts,
-        "previous": previous(claim.previous),
+        "previous": previous(claim.previous, claim.attempts - 1),
     }
 
 
@@ -141,7 +141,7 @@ def found(status: JobStatus) -> Result:
         "available_at": moment(status.available_at),
         "completed_at": moment(status.completed_at),
         "result": status.result,
-        "previous": previous(status.previous),
+        "previous": previous(status.previous, status.attempts - (status.owner is not None)),
     }
 
 
@@ -175,11 +175,18 @@ def listed(owners: Sequence[JobOwner], limit: int) -> Result:
     return {"status": "listed", "jobs": [row(each) for each in owners[:limit]], "more": len(owners) > limit or None}
 
 
-def previous(before: Previous | None) -> Result | None:
-    """Say who had a job before."""
+def previous(before: Previous | None, attempts: int) -> Result | None:
+    """Say who had a job before. After `attempts` that did not end well, one that released it gave it back as failed."""
     if before is None:
         return None
-    return {"owner": before.shown_as, "ended": before.ended, "at": moment(before.at), "note": before.note}
+    failed = attempts > 0 and before.ended == "released"
+    return {
+        "owner": before.shown_as,
+        "ended": before.ended,
+        "failed": failed or None,
+        "at": moment(before.at),
+        "note": before.note,
+    }
 
 
 def moment(at: datetime | None) -> str | None:

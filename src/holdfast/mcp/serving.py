@@ -114,6 +114,13 @@ def _next_step(error: Exception) -> str:
     match error:
         case Unreachable(was_sent=True):
             return f"{error}. Whether it was done is not known: ask my_jobs before you go on."
+        case Unreachable():
+            return f"{error}. Nothing was done: begin nothing. Try again in a minute, or tell your person."
+        case NotAllowed(code="authentication_required"):
+            return (
+                "there is no access token for the server. Tell the person who set this up to name one in HOLDFAST_TOKEN"
+                " or HOLDFAST_TOKEN_FILE: no other call will help."
+            )
         case NotAllowed():
             return f"{error} Tell the person who set this up: no other call will help."
         case _:

@@ -237,6 +237,12 @@ def output_schema(tool: Tool) -> dict[str, Any]:
     }
 
 
+def _taken(tool: Tool, transport: Transport) -> str:
+    """Name the arguments of a tool, and what may stand in them, if that is a list."""
+    known = input_schema(tool, transport)["properties"].items()
+    return ", ".join(f"{name} ({' or '.join(shape['enum'])})" if "enum" in shape else name for name, shape in known)
+
+
 class BadArgumentsError(Exception):
     """The arguments of a call cannot be taken. The text says why."""
 
@@ -249,7 +255,7 @@ def read_arguments(tool: Tool, given: dict[str, Any], transport: Transport) -> A
     try:
         said = msgspec.convert(given, tool.arguments)
     except msgspec.ValidationError as error:
-        raise BadArgumentsError(f"{tool.name}: {error}") from None
+        raise BadArgumentsError(f"{tool.name}: {error}; it takes {_taken(tool, transport)}") from None
     if isinstance(said, ClaimJob) and (said.job is UNSET) == (said.any_of is UNSET):
         raise BadArgumentsError("claim_job: give either job, or any_of with several")
     if isinstance(said, ReleaseJob) and said.result is not UNSET and said.outcome != "done":

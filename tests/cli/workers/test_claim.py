@@ -250,12 +250,12 @@ def test_resume_needs_the_same_owner(alice: Run) -> None:
 
 
 def test_kept_lease_is_not_for_another_owner(alice: Run, api: Api) -> None:
-    """Whoever says it is somebody else cannot release what this one claimed, although both are one user."""
+    """Whoever says it is somebody else cannot release what this one claimed, and is not sent to take its name."""
     job = unique()
     alice("claim", job)
     for verb in (("heartbeat", job), ("release", job), ("note", job, "x"), ("transfer", job, "--to", "me")):
         line = refused(alice(*verb, HOLDFAST_OWNER="agent-2"), 64)
-        assert "'agent-1'" in line and "'agent-2'" in line
+        assert "'agent-1'" in line and "'agent-2'" in line and "leave it to that one" in line
     assert api.status(job).json()["owner"] == "agent-1"
     assert alice("release", job, "--owner", "agent-1", HOLDFAST_OWNER="agent-2").returncode == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -69,7 +70,10 @@ def init() -> None:
         raise click.UsageError(f"{file} is there already; change it by hand") from None
     output.say(output.plain(f"{file} is written"))
     _tell_ignored([str(file)] if is_open(str(file)) else [])
-    output.hint("change its rules, then put the hooks in place: `holdfast guard git install`, and those of your host")
+    output.hint(
+        "change its rules, then put the hooks in place: `holdfast guard git install`, and those of your host with"
+        " `holdfast skill install --hooks`"
+    )
 
 
 @guard.command(short_help="Say which jobs something needs, and who has them.")
@@ -107,7 +111,7 @@ def check(*, paths: tuple[str, ...], line: str | None, json: bool) -> int:
     if json:
         output.say_json({"rule_files": files, "wants": rows})
     elif not rows:
-        output.hint(_nothing(files, asked=bool(paths or line)))
+        output.hint(output.plain(_nothing(files, asked=bool(paths or line))))
     else:
         columns = ("what", "job", "status", "owner")
         output.say_table(
@@ -118,7 +122,8 @@ def check(*, paths: tuple[str, ...], line: str | None, json: bool) -> int:
 
 def _tell_ignored(files: list[str]) -> None:
     for file in files:
-        output.hint(f"{file} is not asked, because everybody may write to its folder; run: chmod o-w on that folder")
+        folder = shlex.quote(str(Path(file).parent))
+        output.hint(output.plain(f"{file} is not asked: everybody may write to its folder; run: chmod o-w {folder}"))
 
 
 def _nothing(files: list[str], *, asked: bool) -> str:

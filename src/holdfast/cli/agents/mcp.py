@@ -34,6 +34,8 @@ def mcp(*, owner: str | None, ttl: int, url: str | None, token_file: Path | None
 
     What the agent claims is renewed while this process lives, and released when its input ends.
     """
+    if os.isatty(0):
+        output.hint("the host of an agent starts this, to speak MCP with it: `holdfast skill install`; Ctrl-D ends it")
     named = owner or from_environment("HOLDFAST_OWNER")
     try:
         from holdfast.mcp.process import run

@@ -77,11 +77,11 @@ def install(
     Without --for: every host that has a folder here. Everything else in the files stays as it is, byte by byte. A file
     that cannot be read or is not understood is left alone, and what to write there by hand is printed.
     """
-    from shutil import which
-
     from holdfast.skills import placing
     from holdfast.skills.placing import Parts, Word
 
+    if not (with_skill or with_mcp or with_hooks):
+        raise click.UsageError("nothing is left to put in place; leave out --no-skill or --no-mcp, or add --hooks")
     scope = _scope(folder, is_user=is_user)
     hosts = _named(names) or [host for host in HOSTS if scope.uses(host)]
     if not hosts:
@@ -91,8 +91,7 @@ def install(
     code = _do(placing.install(hosts, scope, parts), scope, dry_run=dry_run, bad={Word.LEFT})
     for host in hosts:
         _tell_missing(host, scope, parts)
-    if which(placing.PROGRAM) is None and (with_mcp or with_hooks):
-        output.hint("`holdfast` is not on your PATH here; hosts that do not find it can start neither server nor hooks")
+    _tell_unready(parts)
     return code
 
 
@@ -209,6 +208,26 @@ def _tell_missing(host: Host, scope: Scope, parts: Parts) -> None:
         output.hint(f"the guard has no hooks for {host.title}")
     if host.after and (parts.mcp or parts.hooks):
         output.hint(host.after)
+
+
+def _tell_unready(parts: Parts) -> None:
+    """Say what a host would miss here when it starts what was put in place."""
+    import sys
+    from importlib.util import find_spec
+    from shutil import which
+
+    from holdfast.extras import how_to_install
+    from holdfast.skills import placing
+
+    if (parts.mcp or parts.hooks) and which(placing.PROGRAM) is None:
+        folder = Path(sys.executable).parent
+        where = f": {folder}" if (folder / placing.PROGRAM).exists() else ""
+        output.hint(
+            "`holdfast` is not on your PATH here; hosts that do not find it can start neither server nor hooks."
+            f" Put its folder into the PATH from which they are started{output.plain(where)}"
+        )
+    if parts.mcp and find_spec("mcp") is None:
+        output.hint(f"the MCP server cannot start yet, because its parts are not installed: {how_to_install('mcp')}")
 
 
 def _show(work: Work, scope: Scope) -> None:

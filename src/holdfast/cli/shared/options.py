@@ -364,8 +364,8 @@ def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str 
     lease_id = kept.lease_id_of(wanted)
     if lease_id is None:
         raise click.UsageError(
-            f"{job!r:.200} was claimed from here by {kept.owner!r:.200} and not by {wanted!r:.200};"
-            " name the right --owner"
+            f"{job!r:.200} was claimed from here by {kept.owner!r:.200} and not by {wanted!r:.200}:"
+            " leave it to that one. Only if both are you, name the owner who claimed it with --owner"
         )
     return lease_id
 

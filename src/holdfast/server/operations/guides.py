@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 WORD_CHARS_MAX = 32
 """A longer word is no misspelt one of ours."""
 DOCS = "GET /docs lists them."
-WITHOUT_MCP = f"The tools for agents need a part of Holdfast that is not installed here: {how_to_install('mcp')}"
+WITHOUT_MCP = (
+    "The tools for agents need a part of Holdfast that was not installed when this server started:"
+    f" {how_to_install('mcp')}. Then start the server again."
+)
 """Where it is installed, `/mcp` is an application of its own and no route."""
 
 OTHER_WORDS = {
