@@ -6,9 +6,14 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from holdfast.errors import Unreachable
+from holdfast.mcp import mounted, tools
+from holdfast.mcp.asgi import Application, Receive, Scope, Send
+from holdfast.mcp.asking import Asker
 from tests.mcp.hosts import Home, run
 from tests.support import callers
 from tests.support.api import Api
@@ -135,6 +140,74 @@ def test_session_may_stand_in_the_header(home: Home, name: str) -> None:
         async with home.web(mode="legacy", **{"Holdfast-Session": opened["session_id"]}) as again:
             assert (await again.call("heartbeat_job", job=name))["still_held"] is True
 
+    run(test())
+
+
+def test_session_is_known_however_it_is_written(home: Home, name: str) -> None:
+    """An id in capitals is the same id: its jobs are shown, and not told as lost by their absence."""
+
+    async def test() -> None:
+        async with home.web() as ana:
+            await ana.call("claim_job", job=name, owner="ana")
+            assert ana.session is not None
+            loud = ana.session.upper()
+            assert [each["job"] for each in (await ana.call("my_jobs", session=loud))["jobs"]] == [name]
+            assert (await ana.call("heartbeat_job", job=name, session=loud))["status"] == "renewed"
+            assert (await ana.call("release_job", job=name, session=loud))["status"] == "released"
+
+    run(test())
+
+
+def test_claim_that_could_not_be_told_leaves_no_session() -> None:
+    """If the very last step of a first claim fails, its session ends: nobody was told its id, and it may live a day."""
+    ended: list[str] = []
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise Unreachable("this server", "it stops")
+
+    async def end(session_id: str) -> None:
+        ended.append(session_id)
+
+    async def test() -> None:
+        client = mock.AsyncMock()
+        client.open_session.return_value = mock.Mock(session_id="new", expires_in=300.0)
+        client.claim_job.return_value = mock.Mock(job_id="job", previous=None)
+        client.job.return_value = mock.Mock(owner=None)
+        client.list_claimed_jobs.side_effect = refuse
+        client.end_session.side_effect = end
+        asked = tools.read_arguments(tools.BY_NAME["claim_job"], {"job": "job", "owner": "ana"}, "http")
+        with pytest.raises(Unreachable):
+            await Asker(client, None).call(asked)
+        assert ended == ["new"]
+
+    run(test())
+
+
+def test_tools_that_could_not_be_loaded_are_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load that failed, as for want of open files, is tried anew by the next request, and not remembered for ever."""
+    loads: list[str] = []
+
+    async def application(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        loads.append("asked")
+
+    def load(_ask: object) -> Application:
+        loads.append("load")
+        if len(loads) == 1:
+            raise OSError("too many open files")
+        return application
+
+    async def nothing(*_: object) -> Any:  # noqa: ANN401 - whatever is asked for
+        return None
+
+    async def test() -> None:
+        late = mounted.mounted(nothing)
+        with pytest.raises(OSError, match="too many"):
+            await late({}, nothing, nothing)
+        await late({}, nothing, nothing)
+        await late({}, nothing, nothing)
+        assert loads == ["load", "load", "asked", "asked"]
+
+    monkeypatch.setattr(mounted, "_load", load)
     run(test())
 
 

@@ -8,6 +8,10 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+from mcp import MCPError
+
+from holdfast.mcp.stdio import JOBS
 from tests.mcp.hosts import TTL, Home, run
 from tests.support import callers
 from tests.support.api import Api
@@ -154,6 +158,8 @@ def test_server_that_is_away_at_the_start(home: Home, tmp_path: Path, name: str)
         async with there.host("ana") as ana:
             said = await ana.error("my_jobs")
             assert "no answer from" in said and "begin nothing" in said and "tell your person" in said
+            with pytest.raises(MCPError, match="no answer from"):
+                await ana.client.read_resource(JOBS)
             with server.restart():
                 assert (await ana.call("my_jobs"))["resumed"] == [name]
 

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from holdfast.mcp.stdio import JOBS
 from tests.mcp.hosts import TTL, Home, run
 from tests.support.api import Api
 from tests.support.checks import wait_until
@@ -230,5 +231,22 @@ def test_loss_is_told_with_the_next_result(home: Home, operator: Api, name: str)
             gone = await ana.call("heartbeat_job", job=f"{name}/2")
             assert (gone["status"], gone["why"], gone["still_held"]) == ("lost", "also wrong", False)
             assert "lost" not in gone
+
+    run(test())
+
+
+@pytest.mark.parametrize("tool", ["claim_job", "no_such_tool"])
+def test_loss_is_told_with_an_error_too(home: Home, operator: Api, name: str, tool: str) -> None:
+    """A call that was written wrongly is answered with what is wrong, and with what was lost meanwhile."""
+
+    async def test() -> None:
+        async with home.host("ana") as ana:
+            await ana.call("claim_job", job=name)
+            async with ana.client.listen(resource_subscriptions=[JOBS]) as heard:
+                operator.revoke(name, reason="wrong branch")
+                await anext(aiter(heard))
+            told = await ana.error(tool)
+            assert f'"lost":[{{"job":"{name}","reason":"revoked"' in told
+            assert "lost" not in await ana.call("my_jobs")
 
     run(test())

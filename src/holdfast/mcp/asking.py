@@ -59,12 +59,12 @@ class Asker:
             self._news["lost"] = [{"session": named, "reason": "session_ended", "why": OVER}]
         try:
             result = await self._do(asked)
+            await self._tell_what_is_held(result, is_asked=isinstance(asked, tools.MyJobs))
         except BaseException:
             # The caller was never told of a session that is new: nobody could use it, or end it.
             with contextlib.suppress(HoldfastError):
                 await self._end_if_new()
             raise
-        await self._tell_what_is_held(result, is_asked=isinstance(asked, tools.MyJobs))
         return result
 
     async def _do(self, asked: tools.Arguments) -> Result:
@@ -103,7 +103,8 @@ class Asker:
             if error.status not in _GONE:
                 raise
             return False
-        self._session, self._owner = named, known.name or named
+        # As the server writes it, for that is what the holders of jobs are compared with.
+        self._session, self._owner = known.session_id, known.name or known.session_id
         told = known.metadata.get("ttl_seconds") if isinstance(known.metadata, dict) else None
         if isinstance(told, int):
             self._ttl = told

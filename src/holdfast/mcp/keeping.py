@@ -19,15 +19,17 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from msgspec import UNSET
 
 from holdfast import AsyncClaim, AsyncSession, Deadlock, JobDone, JobHeld, LeaseLost, Refused
 from holdfast.client.values.options import OnWait
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unreachable
 from holdfast.mcp import results, tools
 from holdfast.mcp.agent import AgentClient
+from holdfast.mcp.beside import Beside
 from holdfast.mcp.memory import TOLD_MAX, BadMemoryError, Left, Memory
 from holdfast.mcp.results import RefusedError, Result
 from holdfast.mcp.standing import Lines
@@ -74,8 +76,7 @@ class Keeper:
         self._lost: list[Result] = []
         self._news: Result = {} if warning is None else {"warning": warning}
         """What else the next result tells."""
-        self._beside: set[asyncio.Task[None]] = set()
-        """What is given back while nobody waits for it."""
+        self._beside = Beside()
 
     # The life of the process.
 
@@ -90,7 +91,7 @@ class Keeper:
     async def end(self) -> None:
         """Give everything back, and leave word of it for the next process."""
         had = sorted(self._claims)
-        unfinished = self._lines.leave() | self._beside
+        unfinished = self._lines.leave() | self._beside.unfinished
         if unfinished:
             await asyncio.wait(unfinished, timeout=LEAVE_SECONDS)
         try:
@@ -194,18 +195,20 @@ class Keeper:
                 "fencing_token": claim.token,
             }
             for job, claim in sorted(self._claims.items())
+            if not claim.released
         ]
         line = [{"job": job, "place": place} for job, place in self._lines.places().items()]
         return {"status": "listed", "owner": self._owner, "jobs": jobs, "waiting_for": line or None}
 
     async def _claim(self, asked: tools.ClaimJob) -> Result:
         mine = None if asked.job is UNSET else self._held(asked.job)
+        had = mine
         if mine is None:
             try:
                 mine = await self._in_session(lambda session: self._ask(session, asked))
             except JobHeld as error:
                 # Another call of ours may have claimed it meanwhile.
-                mine = self._held(error.job_id) if asked.any_of is UNSET else None
+                had = mine = self._held(error.job_id) if asked.any_of is UNSET else None
                 if mine is None:
                     return results.held(error)
             except JobDone as error:
@@ -214,6 +217,10 @@ class Keeper:
         if asked.note is not UNSET:
             try:
                 await mine.renew(note=asked.note)
+            except asyncio.CancelledError:
+                if had is None:
+                    self._give_up(mine.job_id, "the call that claimed it was cancelled")
+                raise
             except LeaseLost:
                 self._look_at_claims()
                 return {"status": "held", "job": mine.job_id, "still_held": False}
@@ -237,9 +244,10 @@ class Keeper:
             return results.done(error)
         except Deadlock as error:
             return results.deadlock(job, error)
-        if isinstance(got, AsyncClaim):
-            return self._acquired(got)
-        if got is None:
+        mine = self._held(job)  # It may be another call's that got it, and what came may be lost by now.
+        if mine is not None:
+            return self._acquired(mine)
+        if got is None or isinstance(got, AsyncClaim):
             return results.waiting(job, None, None)
         return results.waiting(job, got.position, got.owner) | {"away": got.away}
 
@@ -255,13 +263,13 @@ class Keeper:
 
         return await self._in_session(ask)
 
-    def _give_up(self, job: str) -> None:
-        """Let others have a job: our turn came, and nobody came back for it."""
+    def _give_up(self, job: str, why: str = "your turn came, and you did not come back") -> None:
+        """Let others have a job of which the model does not know that it has it."""
         claim = self._claims.pop(job, None)
         if claim is not None:
-            self._put_down(job, LeaseLost("", reason="released", why="your turn came, and you did not come back"))
+            self._put_down(job, LeaseLost("", reason="released", why=why))
             self._save()
-            self._give_back_beside(claim.release(outcome="failed"))
+            self._beside.give_back(self._return(claim, "failed"))
 
     async def _heartbeat(self, asked: tools.HeartbeatJob) -> Result:
         claim = self._held(asked.job)
@@ -270,7 +278,7 @@ class Keeper:
         try:
             await claim.renew(note=None if asked.note is UNSET else asked.note)
         except LeaseLost as error:
-            return self._lose(asked.job, error)
+            return self._lose(claim, error)
         return {
             "status": "renewed",
             "job": asked.job,
@@ -282,21 +290,35 @@ class Keeper:
         claim = self._held(asked.job)
         if claim is None:
             return await self._not_mine(asked.job)
+        # It goes on if the call is cancelled, and what comes of it has to be known then too.
+        return await asyncio.shield(self._beside.do(self._give_back(claim, asked)))
+
+    async def _give_back(self, claim: AsyncClaim, asked: tools.ReleaseJob) -> Result:
         outcome = None if asked.outcome is UNSET else asked.outcome
+        result = None if asked.result is UNSET else asked.result
         try:
-            await claim.release(
-                outcome=outcome,
-                result=None if asked.result is UNSET else asked.result,
-                remember=REMEMBER_SECONDS if outcome == "done" else None,
-            )
+            await self._return(claim, outcome, result, REMEMBER_SECONDS if outcome == "done" else None)
         except LeaseLost as error:
-            return self._lose(asked.job, error)
-        self._claims.pop(asked.job, None)
-        self._save()
+            return self._lose(claim, error)
         return {"status": "released", "job": asked.job, "still_held": False}
 
+    async def _return(
+        self, claim: AsyncClaim, outcome: str | None = None, result: str | None = None, remember: float | None = None
+    ) -> None:
+        """Release a claim. If nobody answers, go on with that: our session renews all that is bound to it."""
+        try:
+            await claim.release(outcome=outcome, result=result, remember=remember)
+        except Unreachable:
+            release = partial(self._client.release_job, claim.job_id, claim.lease_id)
+            again = partial(release, outcome=outcome, result=result, remember=remember)
+            session = self._session
+            self._beside.insist(again, lambda: session is not None and self._session is session)
+            self._drop(claim)
+            raise
+        self._drop(claim)
+
     async def _not_mine(self, job: str) -> Result:
-        told = next((each for each in self._lost if each["job"] == job), None)
+        told = next((each for each in self._lost if each.get("job") == job), None)
         if told is not None:
             self._lost.remove(told)
             self._save()
@@ -332,8 +354,10 @@ class Keeper:
             return self._session
 
     def _held(self, job: str) -> AsyncClaim | None:
+        """Return our claim of a job, unless it is lost or about to be given back."""
         self._look_at_claims()
-        return self._claims.get(job)
+        claim = self._claims.get(job)
+        return None if claim is None or claim.released else claim
 
     def _look_at_claims(self) -> None:
         """Put down what is lost by now: time may have passed unseen, as when a machine slept."""
@@ -346,6 +370,7 @@ class Keeper:
         except LeaseLost as error:
             if self._claims.get(claim.job_id) is claim:
                 del self._claims[claim.job_id]
+                self._lines.told(claim.job_id)
                 self._put_down(claim.job_id, error)
                 self._save()
                 self._tell()
@@ -362,6 +387,7 @@ class Keeper:
         self._session = None
         claims, self._claims = self._claims, {}
         for job, claim in claims.items():
+            self._lines.told(job)
             error = LeaseLost("", reason="session_ended")
             with contextlib.suppress(HoldfastError):
                 try:
@@ -373,12 +399,17 @@ class Keeper:
         if claims:
             self._tell()
 
-    def _lose(self, job: str, error: LeaseLost) -> Result:
+    def _lose(self, claim: AsyncClaim, error: LeaseLost) -> Result:
         """Answer with a loss that came out by the very call: it need not be told once more."""
-        self._claims.pop(job, None)
-        self._lost = [each for each in self._lost if each["job"] != job]
+        self._lost = [each for each in self._lost if each.get("job") != claim.job_id]
+        self._drop(claim)
+        return results.lost(claim.job_id, error)
+
+    def _drop(self, claim: AsyncClaim) -> None:
+        """Know that a claim is not ours any more. There may be a newer one of the same job."""
+        if self._claims.get(claim.job_id) is claim:
+            del self._claims[claim.job_id]
         self._save()
-        return results.lost(job, error)
 
     def _put_down(self, job: str, error: LeaseLost) -> None:
         self._lost = [*self._lost[1 - TOLD_MAX :], results.ended(job, error)]
@@ -390,14 +421,3 @@ class Keeper:
                 self._memory.write(Left(session=session, jobs=sorted(self._claims), lost=self._lost))
             except BadMemoryError as error:
                 self._news["warning"] = f"a restart may resume nothing: {error}"
-
-    def _give_back_beside(self, giving_back: Coroutine[object, object, None]) -> None:
-        """Give something back while nobody waits for it; what cannot be given back ends by itself."""
-
-        async def give() -> None:
-            with contextlib.suppress(HoldfastError):
-                await giving_back
-
-        task = asyncio.get_running_loop().create_task(give())
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)

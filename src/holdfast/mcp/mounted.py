@@ -37,11 +37,16 @@ class _Late:
         self._loading: asyncio.Task[Application] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._loading is None:
+        if self._loading is None or _has_failed(self._loading):
             self._loading = asyncio.create_task(asyncio.to_thread(_load, self._ask))
         # One that leaves while it is loaded must not end that for the others.
         application = await asyncio.shield(self._loading)
         await application(scope, receive, send)
+
+
+def _has_failed(loading: asyncio.Task[Application]) -> bool:
+    """Tell whether it has to be loaded anew: a server may have been short of memory or files, for once."""
+    return loading.done() and (loading.cancelled() or loading.exception() is not None)
 
 
 def _load(ask: Ask) -> Application:

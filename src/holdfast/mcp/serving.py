@@ -76,14 +76,16 @@ def server_of(find_desk: FindDesk, transport: Transport, **more: Any) -> Server[
         return listed
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        desk = await find_desk(context)
         tool = tools.BY_NAME.get(params.name)
         if tool is None:
-            return _error(f"there is no tool {params.name!r:.100}; there are {', '.join(tools.BY_NAME)}")
+            there_are = ", ".join(tools.BY_NAME)
+            return _error(f"there is no tool {params.name!r:.100}; there are {there_are}", desk.news())
         try:
             asked = tools.read_arguments(tool, params.arguments or {}, transport)
         except BadArgumentsError as error:
-            return _error(str(error))
-        return await _answer(await find_desk(context), asked)
+            return _error(str(error), desk.news())
+        return await _answer(desk, asked)
 
     server: Server[Any] = Server(
         NAME,

@@ -30,15 +30,29 @@ class _Standing:
     def __init__(self) -> None:
         self.task: asyncio.Task[AsyncClaim]
         self.place: Place | None = None
-        self.giving_up: asyncio.TimerHandle | None = None
+        self._visitors = 0
+        """How many calls wait for it right now: a model may call twice at once."""
+        self._giving_up: asyncio.TimerHandle | None = None
 
     def see(self, place: Place) -> None:
         self.place = place
 
+    def come(self) -> None:
+        """Wait for it."""
+        self._visitors += 1
+        self.stay()
+
+    def go(self, give_up: Callable[[], None]) -> None:
+        """Wait for it no more. If this was the last one, and nobody comes back, it is given up."""
+        self._visitors -= 1
+        self.stay()
+        if not self._visitors:
+            self._giving_up = asyncio.get_running_loop().call_later(PLACE_SECONDS, give_up)
+
     def stay(self) -> None:
         """Do not give up: somebody waits for it, or has heard of it."""
-        if self.giving_up is not None:
-            self.giving_up.cancel()
+        if self._giving_up is not None:
+            self._giving_up.cancel()
 
 
 class Lines:
@@ -53,18 +67,22 @@ class Lines:
     async def visit(self, job: str, seconds: float) -> AsyncClaim | Place | None:
         """Wait for the turn; return the place if it does not come in time, None if that is not known yet.
 
+        The same is returned if nobody stands there any more: another call got the job, or this program ends.
+
         Raises what became of the wait instead, and `RefusedError` if there are too many.
         """
         standing = self._standing.get(job) or self._join(job)
-        standing.stay()
+        standing.come()
         try:
             await asyncio.wait({standing.task}, timeout=seconds)
         finally:
-            standing.giving_up = asyncio.get_running_loop().call_later(PLACE_SECONDS, self._give_up, job, standing)
-        if not standing.task.done():
+            standing.go(lambda: self._give_up(job, standing))
+        # The result of a task that was cancelled would cancel whoever asks for it, and with it all that is served.
+        if not standing.task.done() or standing.task.cancelled():
             return standing.place
         standing.stay()
-        self._standing.pop(job, None)
+        if self._standing.get(job) is standing:
+            del self._standing[job]
         return standing.task.result()
 
     def granted(self) -> list[str]:

@@ -4,12 +4,14 @@ It ends when its input ends, and when it is told to (SIGTERM, SIGINT, SIGHUP): t
 leaves word for the next process of its owner. One that is killed gives nothing back; its session ends by itself.
 
 Input is read by a thread of its own, straight from the descriptor: a thread that hangs in `read` keeps no process from
-ending, and holds no lock of Python's that its end needs.
+ending, and holds no lock of Python's that its end needs. Output is written by threads in the same way: a host that
+lives, and does not read, must not keep what was claimed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -19,10 +21,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from mcp import types
+from mcp import MCPError, types
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
 
+from holdfast.errors import HoldfastError
 from holdfast.mcp.keeping import Keeper
 from holdfast.mcp.results import clean
 from holdfast.mcp.serving import Context, Desk, server_of
@@ -38,6 +41,8 @@ JOBS = "holdfast://my-jobs"
 LINE_BYTES_MAX = 4_194_304
 READ_BYTES = 65_536
 END_SECONDS = 10.0
+OUTPUT_SECONDS = 3.0
+"""How long the last answers may take to be read when the input has ended."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 log = logging.getLogger("holdfast.mcp")
@@ -75,16 +80,32 @@ async def serve(
         loop.add_signal_handler(each, told.set)
     async with client:
         resuming = asyncio.create_task(_resume(keeper))
-        serving = asyncio.create_task(_serve(keeper, news))
-        telling = asyncio.create_task(told.wait())
+        lines = _Lines()
+        serving = asyncio.create_task(_serve(keeper, news, lines))
+        telling = asyncio.create_task(_until_told(told, lines))
         try:
             await asyncio.wait({serving, telling}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            is_cut_off = not serving.done()
             for task in (serving, telling, resuming):
                 task.cancel()
             ended = await asyncio.gather(serving, telling, resuming, return_exceptions=True)
             await _end(keeper)
-        _raise_bugs(list(ended))
+        if not is_cut_off:  # What breaks because it was cut off, as an answer that nobody reads, is no bug.
+            _raise_bugs(list(ended))
+
+
+async def _until_told(told: asyncio.Event, lines: _Lines) -> None:
+    """Wait until we are told to end: by a signal, or by an input that ended a while ago."""
+    ended = asyncio.create_task(lines.ended.wait())
+    signalled = asyncio.create_task(told.wait())
+    try:
+        await asyncio.wait({ended, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        if not signalled.done():
+            await asyncio.wait({signalled}, timeout=OUTPUT_SECONDS)
+    finally:
+        ended.cancel()
+        signalled.cancel()
 
 
 async def _end(keeper: Keeper) -> None:
@@ -113,7 +134,7 @@ def _raise_bugs(ended: list[Any]) -> None:
             raise each
 
 
-async def _serve(keeper: Keeper, news: _News) -> None:
+async def _serve(keeper: Keeper, news: _News, lines: _Lines) -> None:
     async def desk(_context: Context) -> Desk:
         return keeper
 
@@ -124,7 +145,12 @@ async def _serve(keeper: Keeper, news: _News) -> None:
 
     async def read_resource(_context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         if str(params.uri) != JOBS:
-            raise ValueError(f"there is no resource {str(params.uri)!r:.200}; there is {JOBS}")
+            problem = f"there is no resource {str(params.uri)!r:.200}; there is {JOBS}"
+            raise MCPError(types.INVALID_PARAMS, problem)
+        try:
+            await keeper.begin()  # What the process before has left may be ours too.
+        except HoldfastError as error:
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from None
         text = msgspec.json.encode(clean(keeper.mine())).decode()
         content = types.TextResourceContents(uri=JOBS, mime_type="application/json", text=text)
         return types.ReadResourceResult(contents=[content])
@@ -146,13 +172,16 @@ async def _serve(keeper: Keeper, news: _News) -> None:
         on_unsubscribe_resource=unsubscribe,
         on_subscriptions_listen=ListenHandler(news.bus, max_subscriptions=8, max_buffered_events=64),
     )
-    lines = cast("Any", _Lines())  # All that is asked of it is to give lines.
-    async with stdio_server(stdin=lines) as (read, write):
+    # All that is asked of them is to give lines, and to take them.
+    async with stdio_server(stdin=cast("Any", lines), stdout=cast("Any", _Output())) as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
 
 class _Lines:
     """The lines of standard input, one by one: the next is read when the one before was taken."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """Yield each line; one that is too long comes cut, and is no message then."""
@@ -164,12 +193,13 @@ class _Lines:
                 for line in _lines_of(0):
                     asyncio.run_coroutine_threadsafe(queue.put(line), loop).result()
                 asyncio.run_coroutine_threadsafe(queue.put(None), loop).result()
-            except (RuntimeError, asyncio.CancelledError):
+            except (RuntimeError, asyncio.CancelledError, concurrent.futures.CancelledError):
                 return  # The loop has ended, and nobody reads any more.
 
         threading.Thread(target=read, name="standard input", daemon=True).start()
         while (line := await queue.get()) is not None:
             yield line.decode("utf-8", "replace")
+        self.ended.set()
 
 
 def _lines_of(descriptor: int) -> Iterator[bytes]:
@@ -187,3 +217,50 @@ def _lines_of(descriptor: int) -> Iterator[bytes]:
             yield bytes(pending + part)[:LINE_BYTES_MAX]
             pending.clear()
         pending += rest[: LINE_BYTES_MAX - len(pending)]
+
+
+class _Output:
+    """Standard output, for messages alone: what else is printed goes to standard error."""
+
+    def __init__(self) -> None:
+        self._pending = b""
+        self._wire = os.dup(1)
+        with contextlib.suppress(OSError):
+            os.dup2(2, 1)
+
+    async def write(self, text: str) -> None:
+        """Take a message."""
+        self._pending += text.encode()
+
+    async def flush(self) -> None:
+        """Write what was taken, by a thread: who waits here can be cancelled, and the thread keeps no process alive."""
+        data, self._pending = self._pending, b""
+        loop = asyncio.get_running_loop()
+        written: asyncio.Future[None] = loop.create_future()
+
+        def write() -> None:
+            error = _write(self._wire, data)
+            with contextlib.suppress(RuntimeError):  # The loop has ended, and nobody waits any more.
+                loop.call_soon_threadsafe(_settle, written, error)
+
+        threading.Thread(target=write, name="standard output", daemon=True).start()
+        await written
+
+
+def _write(descriptor: int, data: bytes) -> OSError | None:
+    """Write all of this; return why that was not possible."""
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError as error:
+        return error
+    return None
+
+
+def _settle(written: asyncio.Future[None], error: OSError | None) -> None:
+    if written.done():
+        return
+    if error is None:
+        written.set_result(None)
+    else:
+        written.set_exception(error)
