@@ -22,6 +22,7 @@ from examples.demo.repository import Repository
 from holdfast.testing import server
 
 PROJECT = Path(__file__).resolve().parents[2]
+TOKEN_VARIABLE = "HOLDFAST_TOKEN"
 HISTORY_MAX = 1_000
 KEEPERS_SECONDS_MAX = 3.0
 LOOK_SECONDS = 0.02
@@ -50,7 +51,7 @@ class World:
         """The environment of whoever has this access token."""
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         paths = f"{PROJECT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)
-        return self._server.env(HOLDFAST_TOKEN=self._tokens[token], PATH=programs, PYTHONPATH=paths)
+        return self._server.env(PATH=programs, PYTHONPATH=paths, **{TOKEN_VARIABLE: self._tokens[token]})
 
     def run(self, command: Sequence[str], token: str) -> None:
         """Run a command to its end."""

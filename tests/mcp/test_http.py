@@ -171,7 +171,7 @@ def test_claim_that_could_not_be_told_leaves_no_session() -> None:
     async def test() -> None:
         client = mock.AsyncMock()
         client.open_session.return_value = mock.Mock(session_id="new", expires_in=300.0)
-        client.claim_job.return_value = mock.Mock(job_id="job", previous=None)
+        client.claim_job.return_value = mock.Mock(job_id="job", previous=None, attempts=1)
         client.job.return_value = mock.Mock(owner=None)
         client.list_claimed_jobs.side_effect = refuse
         client.end_session.side_effect = end
