@@ -97,6 +97,10 @@ class World:
                 found.append(int(path.parent.name))
         return found
 
+    def keepers_when(self, count: int) -> list[int]:
+        """Wait until there are so many: one that has just been started is none before it runs its own program."""
+        return wait_until(lambda: found if len(found := self.keepers()) == count else [])
+
     def git(
         self, *words: str, check: bool = True, cwd: Path | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:

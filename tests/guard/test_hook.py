@@ -79,7 +79,7 @@ def test_the_end_of_the_session_releases_all(world: World, api: Api) -> None:
     """SessionEnd gives back what the agent and its subagents have; the keepers leave, and nothing of them stays."""
     ana = world.host()
     assert ana.edit("src/auth/login.py").passed and ana.edit("db/new.sql", agent="agent-1").passed
-    assert len(world.keepers()) == 2
+    world.keepers_when(2)
     assert ana.hook(ana.fields("SessionEnd", reason="clear")) == (0, "", "")
     assert {api.status(job).json()["status"] for job in ("area:auth", "area:billing")} == {"free"}
     wait_until(lambda: not world.keepers())
@@ -118,7 +118,7 @@ def test_a_session_that_is_over_is_opened_anew(world: World, server: ServerProce
     assert ana.edit("src/auth/login.py").passed
     (after,) = [each["session_id"] for each in alice.sessions().json()["sessions"] if each["name"] == ana.owner]
     assert after != before and alice.status("area:auth").json()["session"] == after
-    wait_until(lambda: len(world.keepers()) == 1)
+    world.keepers_when(1)
 
 
 def test_several_jobs_are_had_together_or_not(world: World, api: Api) -> None:
@@ -414,7 +414,7 @@ def test_secrets_are_private(world: World) -> None:
     secret = json.loads(session.read_text())["secret"]
     assert secret.startswith("holds_") and session.stat().st_mode & 0o077 == 0
     assert all(folder.stat().st_mode & 0o077 == 0 for folder in [*session.parents][:4])
-    (keeper,) = world.keepers()
+    (keeper,) = world.keepers_when(1)
     assert secret.encode() not in Path(f"/proc/{keeper}/cmdline").read_bytes()
     ana.hook(ana.fields("SessionEnd", reason="exit"))
     wait_until(lambda: not world.keepers())

@@ -40,7 +40,7 @@ def test_a_killed_host_loses_its_jobs_at_once(world: World, api: Api) -> None:
     ana.kill()
     wait_until(lambda: api.status("area:auth").json()["status"] == "free")
     assert ben.edit("src/auth/a").passed
-    wait_until(lambda: len(world.keepers()) == 1)
+    world.keepers_when(1)
     assert len(list((world.state / "owners").iterdir())) == 1
 
 
@@ -49,11 +49,11 @@ def test_a_killed_keeper_is_replaced(world: World, api: Api) -> None:
     ana = world.host()
     assert ana.edit("src/auth/a").passed
     token = api.status("area:auth").json()["fencing_token"]
-    (old,) = world.keepers()
+    (old,) = world.keepers_when(1)
     os.kill(old, signal.SIGKILL)
     wait_until(lambda: not world.keepers())
     assert ana.edit("src/auth/a").passed
-    (new,) = world.keepers()
+    (new,) = world.keepers_when(1)
     assert new != old and api.status("area:auth").json()["fencing_token"] == token
 
 
@@ -100,7 +100,7 @@ def test_shells_of_the_hook_are_not_the_host(world: World) -> None:
 def test_the_keeper_has_nothing_of_the_hook(world: World) -> None:
     """It holds no pipe of the host, so the host need not wait for it; its session and its folder are its own."""
     assert world.host().edit("src/auth/a").passed
-    (pid,) = world.keepers()
+    (pid,) = world.keepers_when(1)
     place = Path("/proc") / str(pid)
     assert all(not os.fspath((place / "fd" / number).readlink()).startswith("pipe:") for number in ("0", "1", "2", "3"))
     assert (place / "cwd").readlink() == Path("/") and os.getsid(pid) == pid
