@@ -47,6 +47,7 @@ def test_claim_held_note_release(home: Home, operator: Api, name: str, mode: str
             assert held["has_your_name"] is True and "session" not in held
             again = await ana.call("claim_job", job=name)
             assert (again["status"], again["fencing_token"]) == ("acquired", got["fencing_token"])
+            assert again["already_yours"] is True and "already_yours" not in got
             renewed = await ana.call("heartbeat_job", job=name, note="tests pass")
             assert renewed["status"] == "renewed" and renewed["still_held"] is True
             assert operator.status(name).json()["note"] == "tests pass"

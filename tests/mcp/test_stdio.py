@@ -43,6 +43,23 @@ def test_tools_are_listed(home: Home, mode: str) -> None:
     run(test())
 
 
+def test_a_second_claim_of_one_process_is_told_as_that(home: Home, name: str) -> None:
+    """Subagents that share a process see that the job was had already; what is new to the process is not told so."""
+
+    async def test() -> None:
+        async with home.host("ana") as ana, home.host("ben") as ben:
+            assert "already_yours" not in await ana.call("claim_job", job=name)
+            again = await ana.call("claim_job", job=name)
+            assert again["status"] == "acquired" and again["already_yours"] is True
+            assert (await ana.call("wait_for_job", job=name))["already_yours"] is True
+            assert (await ben.call("wait_for_job", job=name, seconds=1))["status"] == "waiting"
+            await ana.call("release_job", job=name)
+            assert "already_yours" not in await ben.call("wait_for_job", job=name)
+            assert (await ben.call("claim_job", job=name))["already_yours"] is True
+
+    run(test())
+
+
 def test_claim_note_and_release(home: Home, operator: Api, name: str) -> None:
     """A job is claimed, noted and released by its name alone; nothing that the model sees is a lease id or a secret."""
 
@@ -52,7 +69,8 @@ def test_claim_note_and_release(home: Home, operator: Api, name: str) -> None:
             assert got["status"] == "acquired" and got["still_held"] and 0 < got["expires_in"] <= TTL
             assert got["fencing_token"] == operator.status(name).json()["fencing_token"]
             assert not {"lease_id", "session", "session_id", "ticket"} & set(got)
-            assert await ana.call("claim_job", job=name) == got | {"expires_in": pytest.approx(TTL, abs=TTL)}
+            again = got | {"expires_in": pytest.approx(TTL, abs=TTL), "already_yours": True}
+            assert await ana.call("claim_job", job=name) == again
             renewed = await ana.call("heartbeat_job", job=name, note="tests pass")
             assert renewed["status"] == "renewed" and renewed["still_held"]
             assert operator.status(name).json()["note"] == "tests pass"
@@ -60,8 +78,8 @@ def test_claim_note_and_release(home: Home, operator: Api, name: str) -> None:
             assert (await ana.call("get_job_owner", job=name))["yours"] is True
             done = await ana.call("release_job", job=name, outcome="done", result="PR 77")
             assert done == {"status": "released", "job": name, "still_held": False}
-            again = await ana.call("claim_job", job=name)
-            assert (again["status"], again["result"], again["owner"]) == ("done", "PR 77", "ana")
+            finished = await ana.call("claim_job", job=name)
+            assert (finished["status"], finished["result"], finished["owner"]) == ("done", "PR 77", "ana")
 
     run(test())
 

@@ -213,7 +213,7 @@ class Keeper:
                     return results.held(error)
             except JobDone as error:
                 return results.done(error)
-        result = self._acquired(mine)
+        result = self._acquired(mine, already=had is not None)
         if asked.note is not UNSET:
             try:
                 await mine.renew(note=asked.note)
@@ -237,7 +237,7 @@ class Keeper:
     async def _wait(self, job: str, seconds: float) -> Result:
         mine = self._held(job)
         if mine is not None:
-            return self._acquired(mine)
+            return self._acquired(mine, already=True)
         try:
             got = await self._lines.visit(job, seconds)
         except JobDone as error:
@@ -251,9 +251,10 @@ class Keeper:
             return results.waiting(job, None, None)
         return results.waiting(job, got.position, got.owner) | {"away": got.away}
 
-    def _acquired(self, claim: AsyncClaim) -> Result:
+    def _acquired(self, claim: AsyncClaim, *, already: bool = False) -> Result:
+        is_news = self._lines.has_turn(claim.job_id)
         self._lines.told(claim.job_id)
-        return results.acquired(claim.record, claim.remaining)
+        return results.acquired(claim.record, claim.remaining, already=already and not is_news)
 
     async def _stand(self, job: str, on_wait: OnWait) -> AsyncClaim:
         async def ask(session: AsyncSession) -> AsyncClaim:

@@ -43,11 +43,12 @@ def seconds(value: float) -> float:
     return max(0.0, int(value * 10) / 10)
 
 
-def acquired(claim: JobClaim, expires_in: float) -> Result:
-    """Say that a job is the caller's."""
+def acquired(claim: JobClaim, expires_in: float, *, already: bool = False) -> Result:
+    """Say that a job is the caller's. One that was so `already` may be at work for somebody who shares this desk."""
     return {
         "status": "acquired",
         "job": claim.job_id,
+        "already_yours": True if already or claim.reacquired else None,
         "still_held": True,
         "expires_in": seconds(expires_in),
         "owner": claim.owner,

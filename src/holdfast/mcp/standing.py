@@ -85,6 +85,11 @@ class Lines:
             del self._standing[job]
         return standing.task.result()
 
+    def has_turn(self, job: str) -> bool:
+        """Tell whether the turn for a job came between two calls, and nobody was told yet."""
+        standing = self._standing.get(job)
+        return standing is not None and _has_claim(standing.task)
+
     def granted(self) -> list[str]:
         """Return the jobs whose turn came between two calls. Whoever is told of them has them from then on."""
         jobs = [job for job, standing in self._standing.items() if _has_claim(standing.task)]
