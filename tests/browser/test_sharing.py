@@ -33,7 +33,7 @@ def test_tabs_without_a_shared_worker_share_a_stream_too(readers: Readers, serve
     for tab in tabs:
         tab.goto("/")
         expect(is_live(tab)).to_be_visible()
-    assert _streams(server) == 1
+    until(lambda: _streams(server) == 1, "one stream")
     name, other = unique("told"), unique("told")
     alice.acquired(name, ttl_seconds=60)
     for tab in tabs:
@@ -56,7 +56,8 @@ def test_without_worker_and_locks_each_tab_has_its_own(readers: Readers, server:
     for tab in tabs:
         tab.goto("/")
         expect(is_live(tab)).to_be_visible()
-    assert _streams(server) == 2
+    # A tab whose stream was cut, as on a machine that stood still, opens another by itself.
+    until(lambda: _streams(server) == 2, "one stream for each")
     name = unique("own")
     alice.acquired(name, ttl_seconds=60)
     for tab in tabs:
@@ -81,7 +82,7 @@ def test_who_signs_in_next_is_told_by_a_stream_of_its_own(readers: Readers, alic
     alice.acquired(own, ttl_seconds=60)
     expect(row(second, own)).to_be_visible()
     assert names(second) == [own]
-    assert _streams(server) >= 2
+    until(lambda: _streams(server) >= 2, "one stream for each")
 
 
 def test_a_tab_that_comes_later_has_all(readers: Readers, alice: Api) -> None:
