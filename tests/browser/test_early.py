@@ -21,6 +21,7 @@ from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
 from tests.support.chromium import Readers
+from tests.support.pending import waiting
 
 # No stream is shared, so that a test can hold it up; and every row that a page was told or has loaded is noted.
 _ALONE = """
@@ -143,3 +144,35 @@ def test_a_row_that_is_pressed_stays(readers: Readers, alice: Api) -> None:
         _heard(page, those[1])
         page.mouse.up()
         page.wait_for_url(f"**{job_path(those[1])}")
+
+
+def test_a_job_that_changes_before_its_page_listens(readers: Readers, alice: Api) -> None:
+    """What happened between the making of a page and the beginning of its stream is shown."""
+    name = unique("gap")
+    lease = alice.acquired(name, ttl_seconds=300, owner="agent-1")["lease_id"]
+    page = _alone(readers)
+    stream = Held(page, "**/ui/live")
+    page.goto(job_path(name))
+    stream.wait()
+    alice.release(name, lease)
+    alice.acquired(name, ttl_seconds=300, owner="agent-2")
+    expect(page.locator("#owner")).to_contain_text("agent-1")
+    stream.let_go()
+    expect(page.locator("#owner")).to_contain_text("agent-2")
+
+
+def test_a_wait_that_begins_before_its_room_listens(readers: Readers, alice: Api) -> None:
+    """The same in the room of those who wait; and for a tab that is let in to the stream of another."""
+    name = unique("gap")
+    alice.acquired(name, ttl_seconds=300, owner="agent-1")
+    context = readers.new(callers.OPERATOR)
+    first = context.new_page()
+    first.goto("/")
+    wait_for_list(first)
+    page = context.new_page()
+    scripts = Held(page, "**/rooms.js")
+    page.goto("/ui/waits", wait_until="commit")
+    expect(page.locator("#circles")).to_be_visible()
+    with waiting(alice, name, owner="ben"):
+        scripts.let_go()
+        expect(page.locator("#graph")).to_contain_text("ben")

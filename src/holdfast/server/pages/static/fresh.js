@@ -56,6 +56,11 @@ export async function refresh(address = location.href) {
   return left;
 }
 
+/** Whether something happened between the making of this page and record `seq`, after which all is told. */
+export function isOlderThan(seq) {
+  return !(seq <= Number(document.body.dataset.seq));
+}
+
 /** Let the page be made anew soon: once, however often this is called, and never more often than every `everyMs`. */
 export function refreshSoon(everyMs) {
   if (LATEST.running) {
