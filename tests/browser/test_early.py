@@ -176,3 +176,19 @@ def test_a_wait_that_begins_before_its_room_listens(readers: Readers, alice: Api
     with waiting(alice, name, owner="ben"):
         scripts.let_go()
         expect(page.locator("#graph")).to_contain_text("ben")
+
+
+def test_a_form_is_opened_while_its_page_is_made_anew(readers: Readers, alice: Api) -> None:
+    """What is pressed when the news come is clicked all the same; they are shown afterwards."""
+    name = unique("pressed")
+    alice.acquired(name, ttl_seconds=300, owner="agent-1")
+    page = readers.open(callers.OPERATOR, job_path(name))
+    expect(is_live(page)).to_be_visible()
+    page.get_by_text("End this lease").hover()
+    page.mouse.down()
+    with page.expect_response(f"**{job_path(name)}") as anew, waiting(alice, name, owner="cleo"):
+        assert anew.value.finished() is None
+        wait_for_frames(page)
+        page.mouse.up()
+        expect(page.get_by_label("Reason: the holder reads it")).to_be_visible()
+        expect(page.locator("#line tbody tr")).to_contain_text("cleo")
