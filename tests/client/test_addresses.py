@@ -280,15 +280,15 @@ def test_a_stopped_server_is_left(
 ) -> None:
     """A server that was stopped (SIGSTOP) takes connections and is silent: it costs its share of the time, once."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as stopped:
-        client = open_client(url=f"{stopped.url},{server.url}", answer_seconds=1)
+        client = open_client(url=f"{stopped.url},{server.url}", answer_seconds=3)
         stopped.pause()
         began = time.monotonic()
         with client.claim(job, ttl=60):
             pass
-        assert 0.9 < time.monotonic() - began < SECONDS_MAX
+        assert 2.9 < time.monotonic() - began < SECONDS_MAX
         began = time.monotonic()
         assert client.get_job_owner(job) is None
-        assert time.monotonic() - began < 0.9
+        assert time.monotonic() - began < 2.9
         stopped.resume()
 
 

