@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.hands import Run, command, environment
+from tests.browser.hands import Run, command, environment, wait_for_list
 from tests.support import callers, chromium
 from tests.support.api import Api
 from tests.support.chromium import Readers
@@ -56,7 +56,9 @@ def readers(browser: Browser, server: ServerProcess) -> Iterator[Readers]:
 @pytest.fixture
 def page(readers: Readers) -> Page:
     """The list, as an operator sees it who has just opened it."""
-    return readers.open(callers.OPERATOR)
+    opened = readers.open(callers.OPERATOR)
+    wait_for_list(opened)
+    return opened
 
 
 @pytest.fixture

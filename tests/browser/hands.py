@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from playwright.sync_api import expect
+
 from tests.support import callers
 from tests.support.checks import wait_until
 from tests.support.chromium import WAIT_MS
@@ -58,8 +60,23 @@ def names(page: Page) -> list[str]:
 
 
 def is_live(page: Page) -> Locator:
-    """The word that says so."""
+    """The word that says so. In the list it stands there before the first rows have come: see `wait_for_list`."""
     return page.locator('#live[data-state="live"]')
+
+
+def wait_for_list(page: Page) -> None:
+    """Until the list is live, and all its rows are drawn by its script. Before that they are those the server made."""
+    expect(page.locator('#jobs-box[aria-busy="false"]')).to_be_attached()
+
+
+def wait_for_scripts(page: Page) -> None:
+    """Until what was shown by a link or a form takes keys. `goto` and `reload` have waited for that already."""
+    page.wait_for_load_state("load")
+
+
+def wait_for_frames(page: Page) -> None:
+    """Until all that scripts want to draw now is drawn: they draw with the next frame, or the one after it."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def job_path(name: str) -> str:

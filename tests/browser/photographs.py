@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
-from tests.browser.hands import is_live, job_path, moment_path, row, until
+from tests.browser.hands import is_live, job_path, moment_path, row, until, wait_for_list
 from tests.browser.scene import DEPLOY, HOUR, ISSUE, SILENT, Scene, scene
 from tests.support import callers
 from tests.support.chromium import PHONE, Readers, chromium
@@ -36,7 +36,7 @@ SIZE = {"width": 1180, "height": 560}
 def _list(page: Page, made: Scene) -> None:
     """The list, when the one that is silent is late, and one that works has just said so."""
     page.goto("/")
-    expect(is_live(page)).to_be_visible()
+    wait_for_list(page)
     expect(page.locator("#moment-marks rect").first).to_be_attached()
     made.keep_waiting()
     until(lambda: made.alice.status(SILENT).json()["status"] == "free", "the last one was silent for long enough")

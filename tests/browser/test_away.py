@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.hands import fill, is_live, mark, marked, row, until
+from tests.browser.hands import fill, is_live, mark, marked, row, until, wait_for_list
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.chromium import Readers
@@ -34,7 +34,7 @@ def test_killed_and_back(browser: Browser, mortal: ServerProcess) -> None:
     alice = Api.of(mortal, callers.ALICE)
     lease = alice.acquired("kept", ttl_seconds=600, owner="agent-1")["lease_id"]
     page = readers.open(callers.OPERATOR)
-    expect(is_live(page)).to_be_visible()
+    wait_for_list(page)
     mark(page)
     mortal.kill()
     live = page.locator("#live")
@@ -48,12 +48,13 @@ def test_killed_and_back(browser: Browser, mortal: ServerProcess) -> None:
     with mortal.restart() as back:
         alice = Api.of(back, callers.ALICE)
         alice.release("kept", lease)
-        alice.acquired("new", ttl_seconds=60, owner="agent-2")
+        alice.acquired("new", ttl_seconds=600, owner="agent-2")
         expect(live).to_have_text("live")
         expect(row(page, "new")).to_be_visible()
         expect(row(page, "kept")).to_have_count(0)
-        before = fill(page, row(page, "new").locator(".bar > i"))
-        until(lambda: fill(page, row(page, "new").locator(".bar > i")) < before, "bars move again")
+        bar = row(page, "new").locator(".bar > i")
+        before = fill(page, bar)
+        until(lambda: fill(page, bar) < before, "bars move again")
         assert marked(page) == "same"
         assert readers.close() == []
 

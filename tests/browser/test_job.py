@@ -40,13 +40,14 @@ def test_a_revoke_from_the_page_reaches_the_holder(page: Page, server: ServerPro
 def test_an_expiry_and_a_takeover_are_drawn_as_they_happen(readers: Readers, alice: Api) -> None:
     """The timeline of an open page gets the end of the one who was silent and the one who took over."""
     name = unique("taken-over")
-    alice.acquired(name, ttl_seconds=2, owner="agent-1")
+    lease = alice.acquired(name, ttl_seconds=600, owner="agent-1")["lease_id"]
     page = readers.open(callers.OPERATOR, job_path(name))
     expect(is_live(page)).to_be_visible()
     mark(page)
     expect(page.locator("#timeline .lease.alive")).to_have_count(1)
+    assert alice.renew(name, lease, ttl_seconds=1).status == 200
     until(lambda: alice.status(name).json()["status"] == "free", "the lease ends")
-    alice.acquired(name, ttl_seconds=60, owner="agent-2")
+    alice.acquired(name, ttl_seconds=300, owner="agent-2")
     drawing = page.locator("#timeline")
     expect(drawing.locator(".lease.expired")).to_have_count(1)
     expect(drawing.locator(".lease.alive")).to_have_count(1)
@@ -63,8 +64,8 @@ def test_the_line_and_why_are_live(readers: Readers, alice: Api, server: ServerP
     """Who joins the line appears in it; the chain shows whom the holder itself waits for."""
     first, second = unique("first"), unique("second")
     bob = Api.of(server, callers.BOB)
-    alice.acquired(first, ttl_seconds=60, owner="ana")
-    bob.acquired(second, ttl_seconds=60, owner="ben")
+    alice.acquired(first, ttl_seconds=300, owner="ana")
+    bob.acquired(second, ttl_seconds=300, owner="ben")
     page = readers.open(callers.OPERATOR, job_path(second))
     expect(page.locator("#line")).to_contain_text("Nobody waits for it")
     with waiting(alice, second, owner="cleo"), waiting(bob, first, owner="ben"):
@@ -77,7 +78,7 @@ def test_the_line_and_why_are_live(readers: Readers, alice: Api, server: ServerP
 def test_finished_work_is_reopened(readers: Readers, alice: Api) -> None:
     """A job that is done says with what result; reopened with a reason, it can be had again."""
     name = unique("finished")
-    lease = alice.acquired(name, ttl_seconds=60, owner="agent-1")["lease_id"]
+    lease = alice.acquired(name, ttl_seconds=300, owner="agent-1")["lease_id"]
     alice.release(name, lease, outcome="done", remember_seconds=3_600, result="report=42")
     page = readers.open(callers.OPERATOR, job_path(name))
     expect(page.locator("#owner")).to_contain_text("42")
@@ -85,13 +86,13 @@ def test_finished_work_is_reopened(readers: Readers, alice: Api) -> None:
     page.get_by_label("Reason").fill("the numbers were wrong")
     page.get_by_role("button", name="Reopen").click()
     expect(page.get_by_role("status").filter(has_text="open again")).to_be_visible()
-    assert alice.acquire(name, ttl_seconds=60).json()["status"] == "acquired"
+    assert alice.acquire(name, ttl_seconds=300).json()["status"] == "acquired"
 
 
 def test_a_claim_is_handed_over(readers: Readers, alice: Api) -> None:
     """Whoever holds a job can hand it to another owner, and is shown the command that takes it up."""
     name = unique("handed")
-    alice.acquired(name, ttl_seconds=60, owner="agent-1")
+    alice.acquired(name, ttl_seconds=300, owner="agent-1")
     page = readers.open(callers.ALICE, job_path(name))
     page.get_by_text("Hand it to another owner").click()
     page.get_by_label("New owner").fill("agent-2")
@@ -105,14 +106,14 @@ def test_what_is_written_in_a_form_is_not_taken_away(readers: Readers, alice: Ap
     """While somebody writes a reason, the page goes on around the form, and says that another has the job now."""
     readers.expect_trouble(r"status of 409")
     name = unique("writing")
-    lease = alice.acquired(name, ttl_seconds=60, owner="agent-1")["lease_id"]
+    lease = alice.acquired(name, ttl_seconds=300, owner="agent-1")["lease_id"]
     page = readers.open(callers.OPERATOR, job_path(name))
     expect(is_live(page)).to_be_visible()
     page.get_by_text("End this lease").click()
     reason = page.get_by_label("Reason: the holder reads it")
     reason.fill("it hangs, I bel")
     alice.release(name, lease)
-    alice.acquired(name, ttl_seconds=60, owner="agent-2")
+    alice.acquired(name, ttl_seconds=300, owner="agent-2")
     expect(page.locator("#owner")).to_contain_text("agent-2")
     expect(reason).to_have_value("it hangs, I bel")
     expect(page.locator("#job")).to_have_attribute("data-changed", "")

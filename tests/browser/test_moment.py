@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.hands import is_live
+from tests.browser.hands import is_live, until, wait_for_list
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.chromium import Readers
@@ -17,6 +17,7 @@ from tests.support.wallclock import WallClock
 
 HOUR_SECONDS = 3_600
 THEN = "#jobs-then tbody tr"
+KEYS_MAX = 48
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +41,18 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def test_the_slider_shows_who_had_it_yesterday(readers: Readers) -> None:
     """By keys: `t` takes the slider, a page is an hour. 24 hours back it was agent-1; `n` is now again, and agent-2."""
     page = readers.open(callers.OPERATOR)
+    wait_for_list(page)
     expect(page.locator(".col-owner bdi")).to_have_text("agent-2")
-    slider = page.locator("#moment")
+    slider, words = page.locator("#moment"), page.locator("#moment-words")
     expect(slider).to_be_enabled()
     page.keyboard.press("t")
     expect(slider).to_be_focused()
-    for _ in range(24):
+    # Who rests between two keys is led to the moment that was reached, and goes on from there.
+    for _ in range(KEYS_MAX):
         page.keyboard.press("PageDown")
+        expect(slider).to_be_focused()
+        if "d ago" in words.inner_text():
+            break
     expect(page).to_have_url(re.compile(r"[?&]at="))
     _is_yesterday(page)
     page.keyboard.press("n")
@@ -57,6 +63,7 @@ def test_the_slider_shows_who_had_it_yesterday(readers: Readers) -> None:
 def test_the_slider_is_drawn_to_yesterday(readers: Readers) -> None:
     """By the pointer: the handle is drawn to the left, the words beside it say which moment, and it is shown."""
     page = readers.open(callers.OPERATOR)
+    wait_for_list(page)
     slider = page.locator("#moment")
     expect(slider).to_be_enabled()
     box = slider.bounding_box()
@@ -76,7 +83,7 @@ def test_a_moment_is_typed(readers: Readers) -> None:
     field = page.get_by_label("Moment")
     field.fill("nonsense")
     field.press("Enter")
-    assert page.evaluate("document.querySelector('#moment-at').validationMessage").startswith("Write 02:14")
+    until(lambda: field.evaluate("each => each.validationMessage").startswith("Write 02:14"), "it is said")
     field.fill("24h ago")
     field.press("Enter")
     _is_yesterday(page)

@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.hands import ROWS, is_live, job_path, moment_path, row, sticks_out, until
+from tests.browser.hands import ROWS, job_path, moment_path, row, sticks_out, until, wait_for_list
 from tests.support import callers
 from tests.support.api import Api, lock_path
 from tests.support.chromium import Readers
@@ -129,7 +129,7 @@ def is_unharmed(page: Page) -> None:
 def test_none_runs_in_the_list(readers: Readers, written: dict[str, str], server: ServerProcess) -> None:
     """In the list as it came, as it is drawn by scripts, and as it is told live; every row is as high as any other."""
     page = readers.open(callers.OPERATOR, "/", viewport={"width": 1280, "height": 1300})
-    expect(is_live(page)).to_be_visible()
+    wait_for_list(page)
     for name in NAMES:
         expect(row(page, name)).to_be_visible()
     is_unharmed(page)
@@ -143,7 +143,7 @@ def test_none_runs_in_the_list(readers: Readers, written: dict[str, str], server
     expect(last).to_contain_text("live -->")
     first = row(page, NAMES[0])
     first.hover()
-    assert first.locator(".col-owner bdi").inner_text() == PAYLOADS[0]
+    expect(first.locator(".col-owner bdi")).to_have_text(PAYLOADS[0])
     is_unharmed(page)
 
 

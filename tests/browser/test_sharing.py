@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.browser.hands import is_live, names, row, until
+from tests.browser.hands import is_live, names, row, until, wait_for_list
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -32,14 +32,14 @@ def test_tabs_without_a_shared_worker_share_a_stream_too(readers: Readers, serve
     tabs = [context.new_page() for _ in range(3)]
     for tab in tabs:
         tab.goto("/")
-        expect(is_live(tab)).to_be_visible()
+        wait_for_list(tab)
     until(lambda: _streams(server) == 1, "one stream")
     name, other = unique("told"), unique("told")
-    alice.acquired(name, ttl_seconds=60)
+    alice.acquired(name, ttl_seconds=300)
     for tab in tabs:
         expect(row(tab, name)).to_be_visible()
     tabs.pop(0).close()
-    alice.acquired(other, ttl_seconds=60)
+    alice.acquired(other, ttl_seconds=300)
     for tab in tabs:
         expect(row(tab, other)).to_be_visible()
         expect(is_live(tab)).to_be_visible()
@@ -55,11 +55,11 @@ def test_without_worker_and_locks_each_tab_has_its_own(readers: Readers, server:
     tabs = [context.new_page() for _ in range(2)]
     for tab in tabs:
         tab.goto("/")
-        expect(is_live(tab)).to_be_visible()
+        wait_for_list(tab)
     # A tab whose stream was cut, as on a machine that stood still, opens another by itself.
     until(lambda: _streams(server) == 2, "one stream for each")
     name = unique("own")
-    alice.acquired(name, ttl_seconds=60)
+    alice.acquired(name, ttl_seconds=300)
     for tab in tabs:
         expect(row(tab, name)).to_be_visible()
 
@@ -72,14 +72,14 @@ def test_who_signs_in_next_is_told_by_a_stream_of_its_own(readers: Readers, alic
     context = readers.new(callers.OPERATOR)
     first = context.new_page()
     first.goto("/")
-    expect(is_live(first)).to_be_visible()
+    wait_for_list(first)
     readers.sign_in(context, made["token"])
     second = context.new_page()
     second.goto("/")
-    expect(is_live(second)).to_be_visible()
+    wait_for_list(second)
     secret, own = unique("secret"), f"{prefix}job"
-    alice.acquired(secret, ttl_seconds=60)
-    alice.acquired(own, ttl_seconds=60)
+    alice.acquired(secret, ttl_seconds=300)
+    alice.acquired(own, ttl_seconds=300)
     expect(row(second, own)).to_be_visible()
     assert names(second) == [own]
     until(lambda: _streams(server) >= 2, "one stream for each")
@@ -90,14 +90,14 @@ def test_a_tab_that_comes_later_has_all(readers: Readers, alice: Api) -> None:
     context = readers.new(callers.READER)
     first = context.new_page()
     first.goto("/")
-    expect(is_live(first)).to_be_visible()
+    wait_for_list(first)
     before, after = unique("before"), unique("after")
-    alice.acquired(before, ttl_seconds=60)
+    alice.acquired(before, ttl_seconds=300)
     expect(row(first, before)).to_be_visible()
     second = context.new_page()
     second.goto("/")
-    expect(is_live(second)).to_be_visible()
+    wait_for_list(second)
     expect(row(second, before)).to_be_visible()
-    alice.acquired(after, ttl_seconds=60)
+    alice.acquired(after, ttl_seconds=300)
     for tab in (first, second):
         expect(row(tab, after)).to_be_visible()

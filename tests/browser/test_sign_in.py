@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.hands import is_live, job_path, mark, row
+from tests.browser.hands import ROWS, is_live, job_path, mark, row, wait_for_list
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -106,7 +106,7 @@ def test_a_revoked_token_ends_the_page_that_is_open(readers: Readers, server: Se
 def test_a_reader_is_offered_nothing_that_it_may_not_do(readers: Readers, alice: Api) -> None:
     """With `read` alone no form ends a lease, there is no room of tokens, and a sentence says what is missing."""
     name = unique("looked-at")
-    alice.acquired(name, ttl_seconds=60)
+    alice.acquired(name, ttl_seconds=300)
     page = readers.open(callers.READER, job_path(name))
     expect(page.locator("details.offer")).to_have_count(0)
     expect(page.get_by_text("needs an access token with the scope admin")).to_be_visible()
@@ -118,11 +118,11 @@ def test_a_prefix_is_all_that_its_reader_sees(readers: Readers, server: ServerPr
     stem, other = unique("team"), unique("others")
     made = Api.of(server, callers.OPERATOR).post("/tokens", {"name": stem, "scopes": ["read"], "prefix": f"{stem}/"})
     page = readers.open(made.json()["token"])
-    expect(is_live(page)).to_be_visible()
-    alice.acquired(f"{other}/a", ttl_seconds=60)
-    alice.acquired(f"{stem}/a", ttl_seconds=60)
+    wait_for_list(page)
+    alice.acquired(f"{other}/a", ttl_seconds=300)
+    alice.acquired(f"{stem}/a", ttl_seconds=300)
     expect(row(page, f"{stem}/a")).to_be_visible()
-    expect(page.locator("#jobs-box tbody tr:not(.spacer)")).to_have_count(1)
+    expect(page.locator(ROWS)).to_have_count(1)
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from tests.support.checks import unique, wait_until
 from tests.support.server import ServerProcess
 
 SECONDS_MAX = 30.0
-RENEWALS = 4
+RENEWALS = 3
 """So many requests take longer than the term in which they are counted."""
 STOP = problem(404, "lease_not_current", ended="released")
 PROXY_SAYS = (502, {"Content-Type": "text/html"}, b"<html>bad gateway</html>")
@@ -280,25 +280,25 @@ def test_a_stopped_server_is_left(
 ) -> None:
     """A server that was stopped (SIGSTOP) takes connections and is silent: it costs its share of the time, once."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as stopped:
-        client = open_client(url=f"{stopped.url},{server.url}", answer_seconds=1)
+        client = open_client(url=f"{stopped.url},{server.url}", answer_seconds=3)
         stopped.pause()
         began = time.monotonic()
         with client.claim(job, ttl=60):
             pass
-        assert 0.9 < time.monotonic() - began < SECONDS_MAX
+        assert 2.9 < time.monotonic() - began < SECONDS_MAX
         began = time.monotonic()
         assert client.get_job_owner(job) is None
-        assert time.monotonic() - began < 0.9
+        assert time.monotonic() - began < 2.9
         stopped.resume()
 
 
 def test_a_lease_outlives_its_first_address(
     open_client: Callable[..., Any], nodes: tuple[TcpProxy, TcpProxy], job: str
 ) -> None:
-    """N-35: renewals go to the other address when the first is silent, soon enough for a term of two seconds."""
+    """N-35: renewals go to the other address when the first is silent, soon enough for a term of four seconds."""
     one, other = nodes
     client = open_client(url=url_of(one, other))
-    with client.claim(job, ttl=2) as claim:
+    with client.claim(job, ttl=4) as claim:
         one.hold()
         wait_until(lambda: other.fates.total() >= RENEWALS or claim.remaining == 0, seconds_max=SECONDS_MAX)
         assert claim.remaining > 0
@@ -311,7 +311,7 @@ def test_a_lease_outlives_one_that_is_cut(
     """The same where connections are reset, and there and back again."""
     one, other = nodes
     client = open_client(url=url_of(one, other))
-    with client.claim(job, ttl=2) as claim:
+    with client.claim(job, ttl=4) as claim:
         for broken, mended in ((one, other), (other, one), (one, other)):
             mended.mend()
             broken.cut()

@@ -388,7 +388,7 @@ def test_lock_delay_closes_the_job(either: Either, job: str) -> None:
     with pytest.raises(JobHeld, match="closed until") as caught:
         either.claim(job)
     assert caught.value.owner is None and either.job(job).available_at is not None
-    either.claim(f"{job}/short", lock_delay=0.2).release()
+    either.claim(f"{job}/short", lock_delay=0.9).release()
     with pytest.raises(JobHeld, match="closed until"):
         either.claim(f"{job}/short")
 

@@ -47,9 +47,9 @@ def proxy(server: ServerProcess) -> Iterator[CuttingProxy]:
         yield between
 
 
-def release_that_gets_lost(client: Holdfast, proxy: CuttingProxy, job: str) -> str | None:
+def release_that_gets_lost(client: Holdfast, proxy: CuttingProxy, job: str, ttl: float = 1) -> str | None:
     """Claim, and release while nothing reaches the server."""
-    first = client.claim(job, ttl=1)
+    first = client.claim(job, ttl=ttl)
     proxy.cuts = "/release"
     with pytest.raises(Unreachable):
         first.release()
@@ -122,7 +122,7 @@ def test_dropped_claim_gets_a_new_name(client: Holdfast, job: str) -> None:
 def test_chosen_names_stay(proxy: CuttingProxy, nowhere: dict[str, str], job: str) -> None:
     """D1a: a name that somebody chose is kept, and the wait for one's own lease is refused as a circle of one."""
     with Holdfast(proxy.url, token=callers.ALICE, owner="ana", retry_seconds=0.1, environment=nowhere) as client:
-        assert release_that_gets_lost(client, proxy, job) == "ana"
+        assert release_that_gets_lost(client, proxy, job, ttl=60) == "ana"
         with pytest.raises(Deadlock):
             client.claim(job, wait=20)
 

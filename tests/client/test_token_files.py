@@ -24,6 +24,8 @@ WORKERS = 10
 TTL_SECONDS = 6.0
 GAP_SECONDS = 1.5
 """From the rotation until the new token is in the file: some renewals fall into it."""
+OUT = {401, 410, 429}
+"""Answers to who is not known any more; the last where many from its address were not, as the workers meanwhile."""
 
 
 @pytest.fixture(scope="module")
@@ -127,11 +129,11 @@ def test_rotation_under_load(server: ServerProcess, operator: Api, file: Path, *
         streams = [stack.enter_context(api.events()) for api in (thief, stolen)]
         token = rotated(operator, file, keep_sessions=keep_sessions)
         for wait in waits:
-            refused(wait.answer(5), 401, "authentication_failed")
-        assert all(stream.wait_for_end(5) for stream in streams)
+            refused(wait.answer(), 401, "authentication_failed")
+        assert all(stream.wait_for_end(10) for stream in streams)
         for api in (thief, stolen):
-            assert api.locks().status in {401, 410}
-            assert api.acquire(f"{file.stem}-job-0").status in {401, 410}
+            assert api.locks().status in OUT
+            assert api.acquire(f"{file.stem}-job-0").status in OUT
         time.sleep(GAP_SECONDS)
         written(file, token)
         time.sleep(TTL_SECONDS + 1)

@@ -19,7 +19,7 @@ from holdfast.client.values.config import Target
 T = TypeVar("T")
 
 WAYS = ("http.client", "aiohttp")
-ANSWER_SECONDS = 0.5
+ANSWER_SECONDS = 2.0
 
 
 class Way:

@@ -60,7 +60,7 @@ def test_five_agents_have_one_owner_and_its_death_a_heir(example: Start, alice: 
     os.kill(owner, signal.SIGKILL)
     killed = time.monotonic()
     (token,) = heir.said(rf"{name} is mine \(fencing token (\d+)\)\n")
-    assert time.monotonic() - killed < ttl_seconds + 2, "what is more is for a slow machine"
+    assert time.monotonic() - killed < ttl_seconds + 20, "what is more is for a slow machine"
     assert int(token[1]) > int(mine[2])
     heir.said(r"before me: agent-3, expired at [\d:]+ UTC, last note: reading the issue\n")
     assert (heir.ended(), five.ended()) == (0, 0)

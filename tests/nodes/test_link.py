@@ -260,16 +260,16 @@ def test_held_time_is_taken_off_the_wait_and_not_off_the_term(tmp_path: Path) ->
             assert follower.forwarding._link is not None
             follower.forwarding._link.end(at_once=True)
             waiter, claimer = await follower.call(), await follower.call()
-            waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 1}, token=BEN)
+            waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 20}, token=BEN)
             claimer.send("POST", "/locks/b/acquire", {"ttl_seconds": 60}, token=BEN)
             await until(lambda: len(follower.forwarding._held) == 2)
             for pending in follower.forwarding._held.waiting:
-                pending.received_ms -= 1_000
+                pending.received_ms -= 20_000
             assert leader.tenure is not None
             follower.follow(leader.tenure.seat, leader.url)
             began = asyncio.get_running_loop().time()
             waiting = await waiter.answer()
-            assert asyncio.get_running_loop().time() - began < 0.9
+            assert asyncio.get_running_loop().time() - began < 15
             assert waiting.json()["status"] == "waiting" and waiting.json()["ticket"]
             assert (await claimer.answer()).json()["expires_in_ms"] == 60_000
 

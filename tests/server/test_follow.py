@@ -59,13 +59,14 @@ def test_every_kind_of_end_is_told(alice: Api, name: str) -> None:
     session = alice.create_session(ttl_seconds=60).json()["session_id"]
     bound = alice.acquired(f"{name}-bound", session_id=session, ephemeral=True, ttl_seconds=60)["lease_id"]
     passed = alice.acquired(f"{name}-passed", ttl_seconds=60)["lease_id"]
-    short = alice.acquired(f"{name}-short", ttl_seconds=1)["lease_id"]
+    short = alice.acquired(f"{name}-short", ttl_seconds=60)["lease_id"]
     leases = {f"{name}-bound": bound, f"{name}-passed": passed, f"{name}-short": short}
     with alice.follow(leases, [session]) as stream:
         assert _following(stream)["following"] == 4
         assert alice.transfer(f"{name}-passed", passed, to_owner="next").status == 200
         handed = _end(stream)
         assert (handed["id"], handed["ended"], handed["by"]) == (passed, "transferred", "alice")
+        assert alice.renew(f"{name}-short", short, ttl_seconds=1).status == 200
         assert (_end(stream)["id"], alice.end_session(session).status) == (short, 204)
         ends = [_end(stream), _end(stream)]
     assert [(end["id"], end["name"], end["ended"]) for end in ends] == [

@@ -156,8 +156,9 @@ def test_tokens_rise_with_every_new_lease(alice: Api, bob: Api, name: str) -> No
 
 def test_expired_name_goes_to_the_next(alice: Api, bob: Api, name: str) -> None:
     """T3: an expired lease is no obstacle: the successor gets a new lease id and a greater token."""
-    first = alice.acquired(name, ttl_seconds=1)
+    first = alice.acquired(name, ttl_seconds=60)
     bob.held(name)
+    assert alice.renew(name, first["lease_id"], ttl_seconds=1).status == 200
     second = wait_until(lambda: (body := bob.acquire(name).json())["status"] == "acquired" and body)
     assert second["lease_id"] != first["lease_id"]
     assert second["fencing_token"] > first["fencing_token"]

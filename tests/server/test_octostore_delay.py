@@ -68,11 +68,12 @@ def test_delay_is_judged_before_the_session(alice: Api, name: str) -> None:
 
 def test_expiry_closes_the_name(alice: Api, bob: Api, name: str) -> None:
     """L6: the delay also follows an expiry, and the holder itself waits too."""
-    alice.acquired(name, ttl_seconds=1, lock_delay_seconds=2)
+    lease = alice.acquired(name, ttl_seconds=60, lock_delay_seconds=4)
     bob.held(name)
+    assert alice.renew(name, lease["lease_id"], ttl_seconds=1).status == 200
     closed = wait_until(lambda: (got := bob.acquire(name)).status == 409 and got)
-    _delayed(closed, 2)
-    _delayed(alice.acquire(name), 2)
+    _delayed(closed, 4)
+    _delayed(alice.acquire(name), 4)
     wait_until(lambda: bob.acquire(name).status == 200)
 
 

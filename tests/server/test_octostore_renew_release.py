@@ -43,7 +43,7 @@ def test_renew_can_shorten(alice: Api, bob: Api, name: str) -> None:
     """A renewal with a shorter TTL takes time away, and the lease ends by it."""
     lease = alice.acquired(name, ttl_seconds=600)
     assert alice.renew(name, lease["lease_id"], ttl_seconds=1).status == 200
-    wait_until(lambda: bob.acquire(name).json()["status"] == "acquired", seconds_max=5)
+    wait_until(lambda: bob.acquire(name).json()["status"] == "acquired")
 
 
 @pytest.mark.parametrize("ttl_seconds", [0, 3601])
@@ -127,9 +127,9 @@ def test_expired_lease_is_404_on_every_path(alice: Api, name: str) -> None:
 
 def test_renewed_lease_outlives_its_first_ttl(alice: Api, bob: Api, name: str) -> None:
     """L1: a lease renewed in time is not ended by its first deadline."""
-    lease = alice.acquired(name, ttl_seconds=1)
+    lease = alice.acquired(name, ttl_seconds=4)
     assert alice.renew(name, lease["lease_id"], ttl_seconds=60).status == 200
-    short = alice.acquired(f"{name}/clock", ttl_seconds=2)
+    short = alice.acquired(f"{name}/clock", ttl_seconds=4)
     wait_until(lambda: alice.status(f"{name}/clock").json()["status"] == "free")
     assert short["lease_id"] != lease["lease_id"]
     assert bob.held(name)["status"] == "held"

@@ -366,7 +366,7 @@ def test_renew_all(alice: Api, bob: Api, name: str) -> None:
     session = alice.new_session(ttl_seconds=60)
     session_id = session["session_id"]
     fields = {"session_id": session_id, "ephemeral": True}
-    short = alice.acquired(f"{name}/short", ttl_seconds=2, **fields)
+    short = alice.acquired(f"{name}/short", ttl_seconds=5, **fields)
     long = alice.acquired(f"{name}/long", ttl_seconds=50, **fields)
     loose = alice.acquired(f"{name}/loose", ttl_seconds=2, session_id=session_id)
     for _ in range(4):
@@ -374,9 +374,9 @@ def test_renew_all(alice: Api, bob: Api, name: str) -> None:
         body = answer.json()
         assert (answer.status, body["renewed"]) == (200, 2)
         assert 50_000 < body["expires_in_ms"] <= 60_000
-        wait_until(lambda: alice.status(f"{name}/short").json()["expires_in_ms"] < 1_200)
+        wait_until(lambda: alice.status(f"{name}/short").json()["expires_in_ms"] < 3_500)
     assert alice.status(f"{name}/short").json()["fencing_token"] == short["fencing_token"]
-    assert alice.status(f"{name}/long").json()["expires_in_ms"] > 47_000
+    assert alice.status(f"{name}/long").json()["expires_in_ms"] > 45_000
     assert alice.status(f"{name}/loose").json()["status"] == "free", loose
     assert long["fencing_token"] > short["fencing_token"]
     run = Api(alice.host, alice.port, session["session_secret"])

@@ -15,7 +15,7 @@ from tests.support.http import Answer
 from tests.support.pending import waiting
 from tests.support.server import ServerProcess
 
-AT_ONCE_SECONDS = 5.0
+AT_ONCE_SECONDS = 10.0
 """Much less than the time to the next keepalive of a stream, or than the waits here."""
 
 

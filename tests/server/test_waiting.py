@@ -71,10 +71,12 @@ def test_a_release_serves_the_one_who_waits(alice: Api, bob: Api, name: str) -> 
 
 def test_an_expiry_serves_the_one_who_waits(alice: Api, bob: Api, name: str) -> None:
     """W1, L2: the line moves when a lease runs out by itself."""
-    alice.acquired(name, owner="ana", ttl_seconds=1)
-    granted = bob.acquired(name, wait_seconds=10, owner="ben")
-    assert granted["previous"]["ended"] == "expired"
-    assert 0 < granted["waited_ms"] < 5_000
+    lease = alice.acquired(name, owner="ana", ttl_seconds=60)
+    with waiting(bob, name, owner="ben") as ben:
+        assert alice.renew(name, lease["lease_id"], ttl_seconds=1).status == 200
+        granted = ben.json()
+    assert (granted["status"], granted["previous"]["ended"]) == ("acquired", "expired")
+    assert 0 < granted["waited_ms"] < 30_000
 
 
 def test_grants_follow_the_line(alice: Api, bob: Api, name: str) -> None:
@@ -142,7 +144,7 @@ def test_a_wait_that_ends_keeps_its_place(alice: Api, bob: Api, carol: Api, name
     assert set(answer) == {"status", "ticket", "position", "waited_ms"}
     assert (answer["status"], answer["position"]) == ("waiting", 1)
     assert is_uuid(answer["ticket"])
-    assert 190 <= answer["waited_ms"] < 2_000
+    assert 190 <= answer["waited_ms"] < 10_000
     second = waiting(carol, name, owner="cara")
     first = waiting(bob, name, owner="ben", ticket=answer["ticket"])
     alice.release(name, lease_id)

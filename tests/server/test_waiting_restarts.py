@@ -45,7 +45,7 @@ def test_a_server_that_stops_tells_those_who_wait(start: Start) -> None:
     line = [waiting(bob, "job", owner=f"agent-{number}", wait_seconds=50) for number in range(5)]
     began = time.monotonic()
     assert server.terminate() == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     told = [request.json() for request in line]
     assert [body["status"] for body in told] == ["waiting"] * 5
     assert told[0]["position"] == 1

@@ -28,7 +28,7 @@ VARIABLE = "HOLDFAST_TEST_CHROMIUM"
 """Names a Chromium, where none of these is on the path."""
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 MISSING = f"there is no Chromium here: run `make browser`, or install one and name it in {VARIABLE}"
-WAIT_MS = 15_000
+WAIT_MS = 30_000
 """For whatever a test expects to see; a machine may be busy."""
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 

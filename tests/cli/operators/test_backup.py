@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -49,7 +50,7 @@ def test_backup_and_restore_in_two_commands(server: ServerProcess, holdfast: Run
     assert job in done.stdout and "fencing tokens  go on after 4" in done.stdout
     assert "learn that when they reach the server again" in " ".join(done.stderr.split())
     looked = holdfast("doctor", "--data", "data")
-    assert looked.returncode == 0 and "restored 0 s ago from a backup of" in looked.stdout.replace("1 s", "0 s")
+    assert looked.returncode == 0 and re.search(r"restored \d+ s ago from a backup of", looked.stdout), looked.stdout
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as again:
         assert Api.of(again, callers.ALICE).status(job).json()["owner"] == "ana"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 
@@ -38,7 +39,7 @@ def test_revoke_ends_a_claim(operator: Run, api: Api) -> None:
     done = operator("revoke", job, "--reason", "its host was replaced")
     assert (done.returncode, done.stdout) == (0, f"{job} is revoked\n")
     assert "its command under `holdfast run` is killed" in done.stderr, "it says what happens to the holder (L9)"
-    assert "at its next renewal, within 59 s" in done.stderr or "within 60 s" in done.stderr
+    assert re.search(r"at its next renewal, within (4\d|5\d|60) s", done.stderr), done.stderr
     told = api.renew(job, lease).json()
     assert (told["code"], told["by"], told["reason"]) == ("revoked", "operator", "its host was replaced")
 

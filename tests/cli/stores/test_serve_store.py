@@ -111,7 +111,7 @@ def test_nodes_without_a_leader_say_what_they_know(serve: Serve, ask: Ask, schem
     url = f"http://127.0.0.1:{api.port}"
     began = time.monotonic()
     done = ask("nodes", HOLDFAST_URL=url, HOLDFAST_TOKEN=callers.READER)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     assert done.returncode == 1, done.stderr
     assert "knows of a leader" in done.stdout and "node-a" in done.stdout and "holdfast store restored" in done.stdout
     assert "holdfast nodes --store URL" in done.stderr

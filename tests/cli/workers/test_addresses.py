@@ -88,10 +88,10 @@ def test_a_command_outlives_the_address_it_began_with(server: ServerProcess, tmp
         os.mkfifo(fifo)
         environment["FIFO"] = str(fifo)
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-        with Aside("run", "--ttl", "3s", job, "--", "sh", "-c", shell, environment=environment) as running:
+        with Aside("run", "--ttl", "6s", job, "--", "sh", "-c", shell, environment=environment) as running:
             running.until(f"at {urls}")
             one.hold()
-            count = other.fates.total() + 5
+            count = other.fates.total() + 3
             wait_until(lambda: other.fates.total() >= count, seconds_max=30)
             fifo.write_text("go on\n")
             assert running.end() == 0

@@ -195,12 +195,14 @@ def test_done_is_remembered_for_as_long_as_told(alice: Run, server: ServerProces
 def test_deadlock_is_13(alice: Run, api: Api, aside: Callable[..., Aside]) -> None:
     """A wait that would close a circle is exit code 13, and the line has the circle."""
     one, two = unique("one"), unique("two")
-    alice("claim", one)
-    alice("claim", two, HOLDFAST_OWNER="agent-2")
-    with aside("claim", two, "-w", "30s") as waiting:
+    # Owners of its own: the server may learn later than the next test begins that nobody waits here any more.
+    ana, ben = unique("ana"), unique("ben")
+    alice("claim", one, HOLDFAST_OWNER=ana)
+    alice("claim", two, HOLDFAST_OWNER=ben)
+    with aside("claim", two, "-w", "30s", HOLDFAST_OWNER=ana) as waiting:
         waiting.until("1st in line")
         wait_until(lambda: api.status(two).json()["waiting"] == 1)
-        line = refused(alice("claim", one, "-w", "30s", HOLDFAST_OWNER="agent-2"), 13)
+        line = refused(alice("claim", one, "-w", "30s", HOLDFAST_OWNER=ben), 13)
         assert "would never end" in line and one in line and two in line
 
 

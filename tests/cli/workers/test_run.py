@@ -153,8 +153,8 @@ def test_the_command_knows_its_claim(run: Run, api: Api) -> None:
 
 def test_the_next_one_knows_who_was_there(run: Run, api: Api) -> None:
     """A command that takes over finds the last owner, how that ended, and its last note (C7)."""
-    claim = api.acquired("run/previous", owner="agent-2", ttl_seconds=1)
-    assert api.renew("run/previous", claim["lease_id"], keep_ttl=True, note="half done").status == 200
+    claim = api.acquired("run/previous", owner="agent-2", ttl_seconds=60)
+    assert api.renew("run/previous", claim["lease_id"], ttl_seconds=1, note="half done").status == 200
     script = 'echo "$HOLDFAST_PREVIOUS_OWNER/$HOLDFAST_PREVIOUS_ENDED/$HOLDFAST_PREVIOUS_NOTE"'
     ended = run("run/previous", "--", "sh", "-c", script)
     assert ended.stdout == "agent-2/expired/half done\n"
@@ -163,11 +163,11 @@ def test_the_next_one_knows_who_was_there(run: Run, api: Api) -> None:
 
 def test_renewed_while_it_runs(start: Start, api: Api, tmp_path: Path) -> None:
     """A command that takes longer than the ttl keeps its job: it is renewed meanwhile."""
-    process = start("run/long", "--ttl", "2s", "--", *program("beat()"))
+    process = start("run/long", "--ttl", "5s", "--", *program("beat()"))
     wait_for_command(tmp_path)
     first = api.status("run/long").json()
     # A heartbeat after the first lease would have ended, by the server's own clock, on the same claim.
-    first_end = datetime.fromisoformat(first["claimed_at"]) + timedelta(seconds=2)
+    first_end = datetime.fromisoformat(first["claimed_at"]) + timedelta(seconds=5)
 
     def outlived() -> bool:
         now = api.status("run/long").json()
@@ -192,13 +192,13 @@ def test_a_failure_is_said_to_the_next_run(run: Run, holdfast: Run, server: Serv
     job = "run/failed"
     assert "before" not in run(job, "--owner", "agent-1", "--", "false").stderr
     owner = holdfast("owner", job, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE).stdout
-    assert "agent-1, released as failed 0 s ago" in owner and "1 since it last ended well" in owner
+    assert re.search(r"agent-1, released as failed \d+ s ago", owner) and "1 since it last ended well" in owner
     second = run(job, "--owner", "agent-2", "--", "sh", "-c", 'echo "$HOLDFAST_ATTEMPTS"')
-    assert re.search(r"holdfast: before: agent-1, released as failed \d s ago\n", second.stderr)
+    assert re.search(r"holdfast: before: agent-1, released as failed \d+ s ago\n", second.stderr)
     assert "holdfast: attempt 2: it has not ended well so far\n" in second.stderr
     assert second.stdout == "2\n"
     third = run(job, "--", "true")
-    assert re.search(r"holdfast: before: agent-2, released \d s ago\n$", third.stderr)
+    assert re.search(r"holdfast: before: agent-2, released \d+ s ago\n$", third.stderr)
 
 
 def test_success_is_remembered(run: Run, api: Api) -> None:
@@ -360,7 +360,7 @@ def test_the_first_free_one(run: Run, api: Api) -> None:
 
 def test_revoked_claim_stops_the_command(start: Start, server: ServerProcess, api: Api, tmp_path: Path) -> None:
     """A revoked claim ends the command, and it is said who did it and why (L7)."""
-    process = start("run/revoked", "--ttl", "3s", "--", *program("beat()"))
+    process = start("run/revoked", "--ttl", "20s", "--", *program("beat()"))
     command = wait_for_command(tmp_path)
     assert Api.of(server, callers.OPERATOR).revoke("run/revoked", reason="wrong branch").status < 300
     _, error = process.communicate(timeout=SECONDS_MAX)

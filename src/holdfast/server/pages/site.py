@@ -105,7 +105,11 @@ def page(  # noqa: PLR0917 - what every page has, in the order in which it is kn
 async def large_page(  # noqa: PLR0917 - as above
     api: Api, call: Call, now: Moment, template: str, room: str = "", status: int = _OK, **shown: object
 ) -> Answered:
-    """Return the same for a page that may be long: made a slice at a time, and everybody else is served in between."""
+    """Return the same for a page that may be long: made a slice at a time, and everybody else is served in between.
+
+    A room that is made anew when something changed is shown with `seq`, the last record before it was looked at: what
+    happened until its reader listens is found out by it.
+    """
     pieces: list[str] = []
     for piece in environment().get_template(template).generate(shown, **_known(api, call, now, room)):
         pieces.append(piece)

@@ -80,6 +80,7 @@ def show(api: Api, call: Call, tried: Tried | None = None) -> None:
         return found, offers_for(state, now, name, call.caller), state.lease_of(name), now
 
     async def look() -> Answered:
+        seq = api.engine.state.seq
         told = page_of(await api.engine.history(wanted), name, offset=offset, before=before)
         found, offers, lease, now = await api.engine.look(view)
         is_newest = before is None
@@ -91,6 +92,7 @@ def show(api: Api, call: Call, tried: Tried | None = None) -> None:
             "job.html",
             "jobs",
             _OK if tried is None else tried.status,
+            seq=seq,
             job=found,
             offers=offers,
             tried=tried,

@@ -141,6 +141,7 @@ def sessions(api: Api, call: Call) -> None:
         return [run_of(state.sessions[each], state, now) for each in ids], total, whose, now
 
     async def look() -> Answered:
+        seq = api.engine.state.seq
         await paging.in_slices(api.engine, owners.take_slice)
         runs, total, whose, now = await api.engine.look(view)
         return await site.large_page(
@@ -149,6 +150,7 @@ def sessions(api: Api, call: Call) -> None:
             now,
             "sessions.html",
             "sessions",
+            seq=seq,
             runs=runs,
             total=total,
             whose=whose,
@@ -185,10 +187,11 @@ def session(api: Api, call: Call) -> None:
         return One(None, None), now
 
     async def look() -> Answered:
+        seq = api.engine.state.seq
         found, now = await api.engine.look(view)
         if found.run is None and found.ended is None:
             return call.refusal(problem(SessionUnknown()), call.request)
-        return await site.large_page(api, call, now, "session.html", "sessions", id=session_id, found=found)
+        return await site.large_page(api, call, now, "session.html", "sessions", seq=seq, id=session_id, found=found)
 
     api.answer_later(call, look)
 

@@ -27,6 +27,7 @@ def waits(api: Api, call: Call) -> None:
         return tangle_of(state, longest.names, prefix), now
 
     async def look() -> Answered:
+        seq = api.engine.state.seq
         await paging.in_slices(api.engine, longest.take_slice)
         tangle, now = await api.engine.look(view)
         return await site.large_page(
@@ -35,6 +36,7 @@ def waits(api: Api, call: Call) -> None:
             now,
             "waits.html",
             "waits",
+            seq=seq,
             drawing=graph.draw(tangle.knots, tangle.edges),
             nested=graph.nest(tangle.knots, tangle.edges),
             lines=longest.found,

@@ -20,9 +20,14 @@ function load(address) {
 }
 
 // Whether the reader writes in a part, or has opened a form in it: that is not taken away.
-export function isInUse(part) {
+function isInUse(part) {
   return part.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")
     || part.querySelector("details.offer[open]") !== null;
+}
+
+// Until no button of a mouse is down, nor a finger: what is taken away under it is not clicked.
+async function released() {
+  while (document.querySelector("[data-part]:active") !== null) await new Promise(requestAnimationFrame);
 }
 
 /** Put the newest of every part in its place. Returns the names of those that were left alone because they are used. */
@@ -34,6 +39,7 @@ export async function refresh(address = location.href) {
     if (request.status === 401) showSignedOut();
     return [];
   }
+  await released();
   const left = [];
   for (const part of document.querySelectorAll("[data-part]")) {
     const anew = made.getElementById(part.id);
@@ -54,6 +60,11 @@ export async function refresh(address = location.href) {
   }
   document.dispatchEvent(new CustomEvent("holdfast:fresh", { detail: { page: made, left } }));
   return left;
+}
+
+/** Whether something happened between the making of this page and record `seq`, after which all is told. */
+export function isOlderThan(seq) {
+  return !(seq <= Number(document.body.dataset.seq));
 }
 
 /** Let the page be made anew soon: once, however often this is called, and never more often than every `everyMs`. */

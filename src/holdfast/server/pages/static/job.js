@@ -2,7 +2,7 @@
 
 import { openOffer } from "./actions.js";
 import { agoText, exactText, serverNow } from "./clock.js";
-import { refreshSoon, refreshWhenSeen } from "./fresh.js";
+import { isOlderThan, refreshSoon, refreshWhenSeen } from "./fresh.js";
 import { addKey } from "./keys.js";
 import { subscribe } from "./live.js";
 import { leftText } from "./rows.js";
@@ -82,8 +82,8 @@ setInterval(tick, 1_000);
 if (!isPast) {
   subscribe({
     name: room.dataset.name,
-    load() {
-      if (hello) refreshSoon(EVERY_MS);
+    load(seq) {
+      if (hello || isOlderThan(seq)) refreshSoon(EVERY_MS);
       hello = true;
     },
     rows: heard,

@@ -18,6 +18,7 @@ const PAGE = 1_000;
 const PAGES_MAX = 60; // Of a search among very many jobs: it may find little on each.
 const ENDED_MS = 3_000;
 const FRESH_MS = 600;
+const EARLY_MAX = 20;
 const LOAD_AGAIN_MS = [500, 3_000]; // After a resync, at some moment in between: others are told to at the same time.
 
 const box = document.querySelector("#jobs-box");
@@ -33,6 +34,7 @@ let total = 0;
 let isCut = false; // There are more jobs than are kept here: the server searches.
 let isWhole = true; // All that fits is here.
 let loading = null;
+let isBegun = false; // The first rows have come. Until then the page shows those that it came with.
 let isLoaded = false;
 let isLive = false;
 let isHeld = false; // The order is.
@@ -160,6 +162,7 @@ class Loading {
     for (const each of this.beats.values()) {
       if (each[2] > (jobs.get(each[0])?.beat ?? Infinity)) beat(each);
     }
+    isBegun = true;
   }
 
   #page(after) {
@@ -237,13 +240,23 @@ function refresh() {
     isSettled = isLoaded;
     rows.ask();
     count();
+    rows.setBusy(!isLive || !isSettled);
+    if (isSettled) for (const action of early.splice(0)) action();
   });
+}
+
+const early = []; // What keys asked for before the rows were there: it is done when they are.
+
+function whenThere(action) {
+  if (isSettled) action();
+  else if (early.length < EARLY_MAX) early.push(action);
 }
 
 let round = 0;
 
 // In the order in which they were before, with the new ones behind: that is quick to sort.
 function arrange() {
+  if (!isBegun) return;
   isStale = false;
   round += 1;
   const next = [];
@@ -390,16 +403,18 @@ function move(by) {
 }
 
 function openCurrent(place) {
-  if (rows.indexOf(rows.current) < 0) return;
-  location.assign(jobPath(rows.current) + (place ? `#${place}` : ""));
+  whenThere(() => {
+    if (rows.indexOf(rows.current) < 0) return;
+    location.assign(jobPath(rows.current) + (place ? `#${place}` : ""));
+  });
 }
 
 addKey("/", "search", () => {
   field.focus();
   field.select();
 });
-addKey("j", "next job", () => move(1));
-addKey("k", "job before", () => move(-1));
+addKey("j", "next job", () => whenThere(() => move(1)));
+addKey("k", "job before", () => whenThere(() => move(-1)));
 addKey("Enter", "open the job", () => openCurrent(""));
 addKey("w", "why it is not free", () => openCurrent("why"));
 addKey("h", "its history", () => openCurrent("history"));
@@ -431,7 +446,7 @@ field.addEventListener("input", searched);
 field.form.addEventListener("submit", (event) => {
   event.preventDefault();
   searched();
-  if (view.length) rows.go(0);
+  whenThere(() => rows.go(0));
 });
 addEventListener("popstate", () => {
   readAddress();
@@ -451,7 +466,7 @@ subscribe({
     isLive = status.kind === "live";
     if (isLive) rows.run();
     wasAway ||= !isLive;
-    box.setAttribute("aria-busy", String(!isLive));
+    rows.setBusy(!isLive || !isSettled);
     if (status.kind === "refused") say(`Not live: ${status.why || "the server refuses the stream."}`, 20_000);
   },
 });

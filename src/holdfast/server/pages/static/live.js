@@ -3,7 +3,7 @@
 //   import { subscribe } from "./live.js";
 //   const leave = subscribe({
 //     name: "deploy-main",        // optional: only of this job
-//     load() {},                  // look at everything now; what is told afterwards is newer
+//     load(seq) {},               // look at everything now; what is told afterwards is newer than record `seq`, if it is known
 //     rows(frame) {},             // {seq, now, rows, beats, gone, kept, totals}, see server/pages/rows.py
 //     status(status) {},          // {kind, since, why}, see stream.js
 //   });
@@ -66,8 +66,9 @@ function hear(message) {
     ({ status } = message);
     tellStatus();
   } else if (message.kind === "hello") {
-    if (message.data) heardAt(JSON.parse(message.data).now, true);
-    for (const each of subscribers) each.load?.();
+    const { now, seq } = message.data ? JSON.parse(message.data) : message;
+    if (now !== undefined) heardAt(now, true);
+    for (const each of subscribers) each.load?.(seq);
   } else if (message.kind === "resync") {
     isTimeOpen = true;
     for (const each of subscribers) each.load?.();
@@ -166,7 +167,7 @@ class OfTabs {
 
   #greet() {
     this.#channel.postMessage({ kind: "status", status: this.#stream.status });
-    if (this.#stream.status.kind === "live") this.#channel.postMessage({ kind: "hello", data: "" });
+    if (this.#stream.status.kind === "live") this.#channel.postMessage(this.#stream.greeting);
   }
 }
 

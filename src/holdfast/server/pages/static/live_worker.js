@@ -19,7 +19,7 @@ function enter(port) {
   }
   port.postMessage({ kind: "status", status: stream.status });
   // Whatever comes from here on reaches this tab too: it may load what there is.
-  if (stream.status.kind === "live") port.postMessage({ kind: "hello", data: "" });
+  if (stream.status.kind === "live") port.postMessage(stream.greeting);
 }
 
 function leave(port) {

@@ -1,15 +1,14 @@
 // The rooms that show much at once: who waits for whom, sessions. Made anew when something changed, but seldom.
 
-import { refreshSoon, refreshWhenSeen } from "./fresh.js";
+import { isOlderThan, refreshSoon, refreshWhenSeen } from "./fresh.js";
 import { subscribe } from "./live.js";
 
 const EVERY_MS = 5_000;
 const HELLO = { seen: false };
 
 subscribe({
-  load() {
-    // The first time the page is as new as the stream, or nearly.
-    if (HELLO.seen) refreshSoon(EVERY_MS);
+  load(seq) {
+    if (HELLO.seen || isOlderThan(seq)) refreshSoon(EVERY_MS);
     HELLO.seen = true;
   },
   rows(frame) {

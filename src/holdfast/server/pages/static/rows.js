@@ -224,6 +224,7 @@ export class Rows {
   #height = 0;
   #isAsked = false;
   #isOurs = false;
+  #isBusy = true;
   #isPrinted = false;
   current = "";
 
@@ -255,8 +256,17 @@ export class Rows {
     this.#isAsked = true;
     requestAnimationFrame(() => {
       this.#isAsked = false;
-      this.#draw();
+      // Who presses a link of the page as it came is let do so: a link that is taken away under the pointer leads nowhere.
+      if (!this.#isOurs && this.#body.matches(":active")) this.ask();
+      else this.#draw();
     });
+  }
+
+  // Whether rows are still to come. That all are there is said when they are drawn.
+  setBusy(isBusy) {
+    this.#isBusy = isBusy;
+    if (isBusy) this.#box.setAttribute("aria-busy", "true");
+    else this.ask();
   }
 
   tick() {
@@ -332,8 +342,10 @@ export class Rows {
   }
 
   #draw() {
+    let focusedName = "";
     if (!this.#isOurs) {
-      // Until now the rows of the page as it came were shown.
+      // Until now the rows of the page as it came were shown. One of them may have the focus.
+      focusedName = this.#body.querySelector("tr:focus-within .name")?.title ?? "";
       this.#isOurs = true;
       this.#body.replaceChildren(this.#above, this.#below);
     }
@@ -359,8 +371,10 @@ export class Rows {
     }
     // A row that was moved has lost the focus.
     if (focused !== document.activeElement && this.#body.contains(focused)) focused.focus({ preventScroll: true });
+    if (focusedName) this.#lines.get(focusedName)?.link.focus({ preventScroll: true });
     // The first rows tell how high a row is. Of a list that is hidden none does.
     if (!this.#height && count && this.#rowHeight() && this.#height) this.ask();
+    else if (!this.#isBusy) this.#box.setAttribute("aria-busy", "false");
   }
 
   #keepOnly(names) {

@@ -8,11 +8,14 @@
 //   signed-out    the server does not know us any more
 //   refused       it knows us and has a reason, which is in `why`
 // tell({kind: "hello" | "rows" | "resync", data}) passes frames on, their JSON as text.
+//
+// `greeting` is a hello for whoever comes later: it says as of which record the last frame was.
 
 const QUIET_MS = 40_000; // The server says something every 15 seconds. After so long without it the line is dead.
 const AWAY_MS = 8_000;
 const REST_MS = [250, 500, 1_000, 2_000, 4_000, 8_000];
 const REST_SIGNED_OUT_MS = 20_000;
+const SEQ = /^\{"seq":(\d+)/; // Each frame begins with it: the whole of it is read by those who show it.
 
 export class Stream {
   #tell;
@@ -22,6 +25,7 @@ export class Stream {
   #abort = null;
   #wake = null;
   #away = null;
+  #seq;
   status = { kind: "reconnecting", since: Date.now(), why: "" };
 
   constructor(tell, url = "/ui/live") {
@@ -57,6 +61,10 @@ export class Stream {
       this.#tries = 0;
       this.#wake?.();
     }
+  }
+
+  get greeting() {
+    return { kind: "hello", data: "", seq: this.#seq };
   }
 
   // Opens it and reads it to its end. Returns how long to rest, 0 for the usual time.
@@ -113,6 +121,8 @@ export class Stream {
       else if (line.startsWith("data: ")) data += line.slice(6);
     }
     if (!data) return;
+    const seq = SEQ.exec(data);
+    if (seq !== null) this.#seq = Number(seq[1]);
     if (kind === "hello") {
       this.#tries = 0;
       this.#say("live");
