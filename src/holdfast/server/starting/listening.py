@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from holdfast.server.ciphertext import Ciphertext
 from holdfast.server.doors.lane import Lane
 from holdfast.server.doors.lanes import Lanes
-from holdfast.server.handshakes import SecureListener
 from holdfast.server.starting.exits import EX_UNAVAILABLE, StartError
 from holdfast.settings import parse_address
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from holdfast.server.access.proxies import Proxies
     from holdfast.server.doors.exchange import Application
     from holdfast.server.doors.lanes import Front
-    from holdfast.server.handshakes import Handshake
     from holdfast.server.tls import Certificate
     from holdfast.settings import Settings
 
@@ -102,7 +101,6 @@ class Server(uvicorn.Server):
         self._settings = settings
         self._served = served
         self._tls = tls
-        self._secure: SecureListener | None = None
         config = uvicorn.Config(
             door,
             http=_WithoutTrailers,
@@ -119,7 +117,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._lanes: Lanes | None = None
         self._takes: Callable[[Lanes], asyncio.BaseProtocol] = Lane
-        self._takes_secured: Callable[[Lanes, Handshake], asyncio.BaseProtocol] | None = None
+        self._takes_secured: Callable[[Lanes, Ciphertext], asyncio.BaseProtocol] | None = None
 
     def open_lanes(
         self,
@@ -128,7 +126,7 @@ class Server(uvicorn.Server):
         proxies: Proxies,
         *,
         takes: Callable[[Lanes], asyncio.BaseProtocol] = Lane,
-        takes_secured: Callable[[Lanes, Handshake], asyncio.BaseProtocol] | None = None,
+        takes_secured: Callable[[Lanes, Ciphertext], asyncio.BaseProtocol] | None = None,
         observe: Callable[[Front], Front] | None = None,
     ) -> Lanes:
         """Let connections be ours. `takes` makes what takes a new one, `takes_secured` one whose TLS is ready."""
@@ -166,10 +164,7 @@ class Server(uvicorn.Server):
         """Begin to listen, then say so. It is not left to uvicorn, which has no time limits for TLS."""
         loop = asyncio.get_running_loop()
         tls: dict[str, Any] = {}
-        if self._tls is not None and self._lanes is not None:
-            self._secure = SecureListener(self._lanes, (sockets or [])[0], self._tls.context, self._takes_secured)
-            sockets = None
-        elif self._tls is not None:
+        if self._tls is not None and self._lanes is None:
             seconds = self._settings.header_timeout_seconds
             tls = {"ssl": self._tls.context, "ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": seconds}
         self.servers = [
@@ -180,6 +175,8 @@ class Server(uvicorn.Server):
         self._greet()
 
     def _new_connection(self) -> asyncio.BaseProtocol:
+        if self._lanes is not None and self._tls is not None:
+            return Ciphertext(self._lanes, self._tls.context, self._takes_secured)
         if self._lanes is not None:
             return self._takes(self._lanes)
         return _WithoutTrailers(self.config, self.server_state, {})
@@ -188,8 +185,6 @@ class Server(uvicorn.Server):
         """End the streams and the waits, answer what is owed, close."""
         if self._lanes is not None:
             self._lanes.is_stopping = True
-        if self._secure is not None:
-            self._secure.close()
         await self._served.end_waits()
         await super().shutdown(sockets)
 
