@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import resource
 import signal
 import socket
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -30,11 +32,16 @@ if TYPE_CHECKING:
     from holdfast.settings import Settings
 
 FAREWELL_SECONDS = 0.5
+SPARE_FILES = 512
+"""Descriptors for all that is no connection; at most half of those that there are."""
 BACKLOG = 2_048
 """How many connections the kernel keeps until we take them."""
 ACCEPTS_PER_TURN = 16
 """The loop accepts one connection per socket and turn. With one socket, callers that open a connection for each request
 would be served one per commit; so the loop listens on several descriptors of the same socket."""
+
+
+log = logging.getLogger("holdfast.server")
 
 
 class Served(Protocol):
@@ -76,12 +83,23 @@ def url_of(listener: socket.socket, tls: Certificate | None) -> str:
     return f"{'http' if tls is None else 'https'}://{host}:{place[1]}"
 
 
-def allow_files(wanted: int) -> None:
-    """Let the process have a descriptor for every connection, as far as the machine allows; it may start with few."""
+def within_files(settings: Settings) -> Settings:
+    """Let the process have a descriptor for every connection, as far as the machine allows; it may start with few.
+
+    Return the settings with as many connections as there are descriptors for. If there were more, strangers could take
+    the last one, and nobody would give way.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.connections_max + SPARE_FILES
     enough = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft < enough:
+    if soft != resource.RLIM_INFINITY and soft < enough:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+    if enough == wanted:
+        return settings
+    connections_max = max(1, enough - min(SPARE_FILES, enough // 2))
+    text = "this process may have %d files open: %d connections are taken, and not %d. Raise that limit (ulimit -n)"
+    log.warning(text, enough, connections_max, settings.connections_max)
+    return msgspec.structs.replace(settings, connections_max=connections_max)
 
 
 class _WithoutTrailers(HttpToolsProtocol):
