@@ -197,19 +197,35 @@ def test_tools_that_could_not_be_loaded_are_loaded_again(monkeypatch: pytest.Mon
             raise OSError("too many open files")
         return application
 
-    async def nothing(*_: object) -> Any:  # noqa: ANN401 - whatever is asked for
-        return None
+    async def let_in(*_: object) -> Any:  # noqa: ANN401 - whatever is asked for
+        return 200, {}, b"{}"
 
     async def test() -> None:
-        late = mounted.mounted(nothing)
+        late = mounted.mounted(let_in)
+        scope = {"path": "/mcp", "method": "POST", "headers": []}
         with pytest.raises(OSError, match="too many"):
-            await late({}, nothing, nothing)
-        await late({}, nothing, nothing)
-        await late({}, nothing, nothing)
+            await late(scope, let_in, let_in)
+        await late(scope, let_in, let_in)
+        await late(scope, let_in, let_in)
         assert loads == ["load", "load", "asked", "asked"]
 
     monkeypatch.setattr(mounted, "_load", load)
     run(test())
+
+
+def test_nothing_is_loaded_for_strangers(tmp_path: Path) -> None:
+    """Who is not let in, or asks for what is not there, does not make the server load the tools; a user does."""
+
+    def is_loaded() -> bool:
+        return "pydantic_core" in Path(f"/proc/{server.pid}/maps").read_text()
+
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
+        refused(_post(Api.of(server, None), _message()), 401, "authentication_required")
+        refused(_post(Api.of(server, "hold_wrong"), _message()), 401, "authentication_failed")
+        refused(Api.of(server, callers.ALICE).request("GET", "/mcp", headers=ACCEPT), 405, "invalid_input")
+        assert not is_loaded()
+        assert _post(Api.of(server, callers.ALICE), _message()).status == 200
+        assert is_loaded()
 
 
 def test_session_that_is_over_is_told_by_every_tool(home: Home, name: str) -> None:

@@ -31,9 +31,9 @@ from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
+from holdfast.server.ciphertext import Ciphertext
 from holdfast.server.doors.asgi import Door
 from holdfast.server.doors.lanes import Lanes, front_of
-from holdfast.server.handshakes import SecureListener
 from holdfast.server.nodes.forwarding import Forwarding
 from holdfast.server.nodes.link.doorkeeper import Doorkeeper
 from holdfast.server.nodes.link.follower import Security
@@ -138,30 +138,20 @@ class OneNode:
         self.callers: list[Caller] = []
         self.proxy: TcpProxy | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._server: asyncio.Server | SecureListener | None = None
-        self._listener: socket.socket | None = None
+        self._server: asyncio.Server | None = None
         self.port = 0
 
     async def start(self, context: ssl.SSLContext | None = None) -> None:
         """Listen, and keep a link."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Doorkeeper(self.lanes, self.links), "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        self._server = server
-        if context is not None:
-            server.close()
-            await self._listen_secure(context)
+        self._server = await loop.create_server(lambda: self._take(context), "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
         self._tasks = [loop.create_task(self.linking.run()), loop.create_task(self._tick())]
 
-    async def _listen_secure(self, context: ssl.SSLContext) -> None:
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        self._listener.setblocking(False)
-        self._server = SecureListener(
-            self.lanes,
-            self._listener,
-            context,
-            lambda lanes, handshake: Doorkeeper(lanes, self.links, handshake),
-        )
+    def _take(self, context: ssl.SSLContext | None) -> asyncio.BaseProtocol:
+        if context is None:
+            return Doorkeeper(self.lanes, self.links)
+        return Ciphertext(self.lanes, context, lambda lanes, ciphertext: Doorkeeper(lanes, self.links, ciphertext))
 
     async def _tick(self) -> None:
         while True:
@@ -227,8 +217,6 @@ class OneNode:
             self.proxy.close()
         if self._server is not None:
             self._server.close()
-        if self._listener is not None:
-            self._listener.close()
         if self.tenure is not None:
             await self.tenure.engine.stop()
         self.links.end_all()

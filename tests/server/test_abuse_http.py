@@ -465,6 +465,28 @@ def test_strangers_give_way_to_those_who_come(tmp_path: Path) -> None:
         assert stream.next().json()["changes"][0]["name"] == name
 
 
+def test_strangers_give_way_before_descriptors_run_out(tmp_path: Path) -> None:
+    """Where the machine allows fewer descriptors than connections, as many are taken as it has room for. The log says
+    so, strangers give way, and for users nothing is missing, files included.
+    """
+    with (
+        ServerProcess.start(
+            tmp_path / "data", tokens=callers.TOKENS, wrapper=["prlimit", "--nofile=256:256"]
+        ) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        assert "this process may have 256 files open: 128 connections are taken, and not 10000" in server.log
+        user = stack.enter_context(Connection(server.host, server.port))
+        assert user.request("GET", "/locks", token=callers.ALICE).status == 200
+        address = (server.host, server.port)
+        strangers = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(300)]
+        assert strangers[0].recv(1) == b"", "the eldest was to give way"
+        late = stack.enter_context(Connection(server.host, server.port))
+        assert late.request("GET", "/locks", token=callers.BOB).status == 200
+        assert late.request("GET", "/", token=callers.BOB).status == 200, "the page has files"
+        assert user.request("GET", "/locks", token=callers.ALICE).status == 200
+
+
 def test_one_user_cannot_take_every_connection(tmp_path: Path) -> None:
     """The last tenth of `connections_max` is for users who have few: one that has many is told so (429), also where it
     only waits in line, and another user gets in. What the first one closes it may open again.

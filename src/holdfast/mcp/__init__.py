@@ -8,5 +8,5 @@
 
 `agent` is our own client with the few operations that only these desks need. `beside` is what goes on when a call is
 over. `memory` is what a process leaves for the next one of its owner, `stdio` its life, `mounted` and `http` the
-application that stands beside the server's routes.
+application that stands beside the server's routes, `entrance` who may ask it.
 """

@@ -1,7 +1,7 @@
-"""`/mcp` beside the routes of a server: loaded when the first request for it comes, in a thread.
+"""`/mcp` beside the routes of a server: loaded when the first request comes that is let in, in a thread.
 
-The SDK takes a second to load, and a server must not stand still for that. So nothing is loaded at the start, and here
-nothing is imported that is not there without the extra.
+The SDK takes a second to load, and a server must not stand still for that. So nothing is loaded at the start, nor for a
+stranger, and here nothing is imported that is not there without the extra.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from holdfast.mcp.asgi import Application, Ask, Receive, Scope, Send
+from holdfast.mcp.entrance import pass_on, refusal_of
 
 _NEEDED = ("aiohttp", "mcp", "yarl")
 _MAJOR = "2"
@@ -30,13 +31,17 @@ def mounted(ask: Ask) -> Application:
 
 
 class _Late:
-    """An application that is loaded when it is asked first."""
+    """An application that is loaded when somebody asks it who may."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._loading: asyncio.Task[Application] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = await refusal_of(self._ask, scope)
+        if refusal is not None:
+            await pass_on(send, *refusal)
+            return
         if self._loading is None or _has_failed(self._loading):
             self._loading = asyncio.create_task(asyncio.to_thread(_load, self._ask))
         # One that leaves while it is loaded must not end that for the others.

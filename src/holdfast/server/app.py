@@ -32,7 +32,7 @@ from holdfast.server.starting.building import engine_for, static_tokens
 from holdfast.server.starting.clustered import Clustered
 from holdfast.server.starting.exits import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, token_at_hand, warn_of_hidden
-from holdfast.server.starting.listening import Server, allow_files, listen, url_of
+from holdfast.server.starting.listening import Server, listen, url_of, within_files
 from holdfast.server.starting.observing import event_log_of, observing_of
 from holdfast.server.tls import BadCertificateError, certificate_of
 from holdfast.settings.stores import shown
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from holdfast.server.mounts import Mount
     from holdfast.settings import Settings
 
-SPARE_FILES = 512
 GREETING_SECONDS = 0.2
 """How long the greeting waits for lines of the log that come before it."""
 
@@ -68,7 +67,7 @@ def serve(
         configure(settings.log_format)
         for warning in warnings:
             log.warning("%s", warning)
-        allow_files(settings.connections_max + SPARE_FILES)
+        settings = within_files(settings)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
             return runner.run(_serve_node(settings, file, mounts) if settings.store else _serve(settings, file, mounts))
     except (ValueError, BadTokenError, BadCertificateError) as error:

@@ -259,7 +259,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: Annotated[
         int,
         About(
-            "Connections open at the same time; the last tenth is for tokens that have less than a hundredth open.",
+            "Connections open at the same time; the last tenth is for tokens that have less than a hundredth open."
+            " Fewer, if the process may not have a descriptor for each.",
             "connections",
             1,
         ),

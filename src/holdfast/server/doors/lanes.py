@@ -6,7 +6,7 @@ whatever passes requests on. Whoever knows of the change calls `answer_from`.
 Time limits need no timer for each connection: `tick` counts the seconds and looks at all of them.
 
 When there are too many connections, the eldest on which nobody known has asked yet gives way: a stranger can take the
-places of strangers, and never those of users. One in the handshake of TLS is a stranger too (`handshakes`). The last
+places of strangers, and never those of users. One in the handshake of TLS is a stranger too (`ciphertext`). The last
 tenth of the places is for users who have few (`count_in`), so that one of them cannot shut the others out.
 
 A connection that has more to do than its turn allows stands in the backlog. All that stand there get `BACKLOG_MS`

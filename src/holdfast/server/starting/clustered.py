@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
     from holdfast.server.access.auth import StaticTokens
     from holdfast.server.api import Api
+    from holdfast.server.ciphertext import Ciphertext
     from holdfast.server.doors.lanes import Front, Lanes
-    from holdfast.server.handshakes import Handshake
     from holdfast.server.mounts import Mount
     from holdfast.server.nodes.tenure import Tenure
     from holdfast.server.tls import Certificate
@@ -166,8 +166,8 @@ class Clustered:
     def _take(self, lanes: Lanes) -> asyncio.BaseProtocol:
         return Doorkeeper(lanes, self._links)
 
-    def _take_secured(self, lanes: Lanes, handshake: Handshake) -> asyncio.BaseProtocol:
-        return Doorkeeper(lanes, self._links, handshake)
+    def _take_secured(self, lanes: Lanes, ciphertext: Ciphertext) -> asyncio.BaseProtocol:
+        return Doorkeeper(lanes, self._links, ciphertext)
 
     async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
         """Serve until told to stop."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import resource
 import signal
 import socket
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from holdfast.server.ciphertext import Ciphertext
 from holdfast.server.doors.lane import Lane
 from holdfast.server.doors.lanes import Lanes
-from holdfast.server.handshakes import SecureListener
 from holdfast.server.starting.exits import EX_UNAVAILABLE, StartError
 from holdfast.settings import parse_address
 
@@ -26,16 +28,20 @@ if TYPE_CHECKING:
     from holdfast.server.access.proxies import Proxies
     from holdfast.server.doors.exchange import Application
     from holdfast.server.doors.lanes import Front
-    from holdfast.server.handshakes import Handshake
     from holdfast.server.tls import Certificate
     from holdfast.settings import Settings
 
 FAREWELL_SECONDS = 0.5
+SPARE_FILES = 512
+"""Descriptors for all that is no connection; at most half of those that there are."""
 BACKLOG = 2_048
 """How many connections the kernel keeps until we take them."""
 ACCEPTS_PER_TURN = 16
 """The loop accepts one connection per socket and turn. With one socket, callers that open a connection for each request
 would be served one per commit; so the loop listens on several descriptors of the same socket."""
+
+
+log = logging.getLogger("holdfast.server")
 
 
 class Served(Protocol):
@@ -77,12 +83,23 @@ def url_of(listener: socket.socket, tls: Certificate | None) -> str:
     return f"{'http' if tls is None else 'https'}://{host}:{place[1]}"
 
 
-def allow_files(wanted: int) -> None:
-    """Let the process have a descriptor for every connection, as far as the machine allows; it may start with few."""
+def within_files(settings: Settings) -> Settings:
+    """Let the process have a descriptor for every connection, as far as the machine allows; it may start with few.
+
+    Return the settings with as many connections as there are descriptors for. If there were more, strangers could take
+    the last one, and nobody would give way.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.connections_max + SPARE_FILES
     enough = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft < enough:
+    if soft != resource.RLIM_INFINITY and soft < enough:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+    if enough == wanted:
+        return settings
+    connections_max = max(1, enough - min(SPARE_FILES, enough // 2))
+    text = "this process may have %d files open: %d connections are taken, and not %d. Raise that limit (ulimit -n)"
+    log.warning(text, enough, connections_max, settings.connections_max)
+    return msgspec.structs.replace(settings, connections_max=connections_max)
 
 
 class _WithoutTrailers(HttpToolsProtocol):
@@ -102,7 +119,6 @@ class Server(uvicorn.Server):
         self._settings = settings
         self._served = served
         self._tls = tls
-        self._secure: SecureListener | None = None
         config = uvicorn.Config(
             door,
             http=_WithoutTrailers,
@@ -119,7 +135,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._lanes: Lanes | None = None
         self._takes: Callable[[Lanes], asyncio.BaseProtocol] = Lane
-        self._takes_secured: Callable[[Lanes, Handshake], asyncio.BaseProtocol] | None = None
+        self._takes_secured: Callable[[Lanes, Ciphertext], asyncio.BaseProtocol] | None = None
 
     def open_lanes(
         self,
@@ -128,7 +144,7 @@ class Server(uvicorn.Server):
         proxies: Proxies,
         *,
         takes: Callable[[Lanes], asyncio.BaseProtocol] = Lane,
-        takes_secured: Callable[[Lanes, Handshake], asyncio.BaseProtocol] | None = None,
+        takes_secured: Callable[[Lanes, Ciphertext], asyncio.BaseProtocol] | None = None,
         observe: Callable[[Front], Front] | None = None,
     ) -> Lanes:
         """Let connections be ours. `takes` makes what takes a new one, `takes_secured` one whose TLS is ready."""
@@ -166,10 +182,7 @@ class Server(uvicorn.Server):
         """Begin to listen, then say so. It is not left to uvicorn, which has no time limits for TLS."""
         loop = asyncio.get_running_loop()
         tls: dict[str, Any] = {}
-        if self._tls is not None and self._lanes is not None:
-            self._secure = SecureListener(self._lanes, (sockets or [])[0], self._tls.context, self._takes_secured)
-            sockets = None
-        elif self._tls is not None:
+        if self._tls is not None and self._lanes is None:
             seconds = self._settings.header_timeout_seconds
             tls = {"ssl": self._tls.context, "ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": seconds}
         self.servers = [
@@ -180,6 +193,8 @@ class Server(uvicorn.Server):
         self._greet()
 
     def _new_connection(self) -> asyncio.BaseProtocol:
+        if self._lanes is not None and self._tls is not None:
+            return Ciphertext(self._lanes, self._tls.context, self._takes_secured)
         if self._lanes is not None:
             return self._takes(self._lanes)
         return _WithoutTrailers(self.config, self.server_state, {})
@@ -188,8 +203,6 @@ class Server(uvicorn.Server):
         """End the streams and the waits, answer what is owed, close."""
         if self._lanes is not None:
             self._lanes.is_stopping = True
-        if self._secure is not None:
-            self._secure.close()
         await self._served.end_waits()
         await super().shutdown(sockets)
 

@@ -4,7 +4,7 @@
                                                      └─► LinkEnd    the prefix of a link
 
 It keeps no more than the prefix, reads no more at once than a lane, and has the time that a connection may be idle.
-Where the server speaks TLS it takes the place of the handshake, and looks at what was encrypted. A server on a
+Where the server speaks TLS it takes the place of the `Ciphertext`, and looks at what was encrypted. A server on a
 directory has none of this.
 """
 
@@ -18,8 +18,8 @@ from holdfast.server.doors.lane import Lane
 from holdfast.server.nodes.link.frames import PREFIX
 
 if TYPE_CHECKING:
+    from holdfast.server.ciphertext import Ciphertext
     from holdfast.server.doors.lanes import Lanes
-    from holdfast.server.handshakes import Handshake
     from holdfast.server.nodes.link.leader import LinkServer
 
 
@@ -27,7 +27,7 @@ class Doorkeeper(asyncio.BufferedProtocol):
     """One connection before its first bytes."""
 
     __slots__ = (
-        "_handshake",
+        "_ciphertext",
         "_is_over",
         "_lanes",
         "_links",
@@ -41,12 +41,12 @@ class Doorkeeper(asyncio.BufferedProtocol):
 
     known_as: str | None
 
-    def __init__(self, lanes: Lanes, links: LinkServer, handshake: Handshake | None = None) -> None:
-        """`handshake` is the one whose place it takes, where the server speaks TLS."""
+    def __init__(self, lanes: Lanes, links: LinkServer, ciphertext: Ciphertext | None = None) -> None:
+        """`ciphertext` is the one whose place it takes, where the server speaks TLS."""
         self.loop = asyncio.get_running_loop()
         self._lanes = lanes
         self._links = links
-        self._handshake = handshake
+        self._ciphertext = ciphertext
         self._transport: asyncio.Transport = GONE
         self._seen = b""
         self._since = lanes.now_seconds
@@ -55,8 +55,8 @@ class Doorkeeper(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count it in. One too many gets its lane at once, which says so."""
-        if self._handshake is not None:
-            self._handshake.end()
+        if self._ciphertext is not None:
+            self._ciphertext.hand_over()
         self._transport = transport  # type: ignore[assignment]
         if self._lanes.is_stopping:
             self._transport.abort()
