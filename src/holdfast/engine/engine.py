@@ -140,6 +140,11 @@ class Engine(Writer):
         read_seconds = turns.read_seconds
         return turns.now if read_seconds() < turns.over_seconds else self._begin_turn()
 
+    @property
+    def serves(self) -> bool:
+        """Whether anything can be asked."""
+        return self._serving
+
     def why_not_serving(self) -> str:
         """Say why nothing can be asked. Anybody may hear it: of a shared store it tells no error and no address."""
         if self.failed is None and self._silence.is_on:
