@@ -200,6 +200,8 @@ def _words(error: Exception) -> str:
     """Say what went wrong. What asyncpg says of its own insides helps nobody."""
     if isinstance(error, asyncpg.InternalClientError):
         return "it ended while it was in use"
+    if isinstance(error, ConnectionError) and "connection_lost" in str(error):
+        return "it was ended before anybody was let in"
     return str(error) or type(error).__name__
 
 
