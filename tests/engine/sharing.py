@@ -37,6 +37,7 @@ class GatedJournal(SharedMemoryJournal):
         self.archiving: Exception | None = None
         """What archiving fails with, if it is to."""
         self.waiting: asyncio.Future[Exception | None] | None = None
+        self.hurries: list[float] = []
 
     async def open(self) -> Recovered:
         """Say that the store lost something, if it is to."""
@@ -59,6 +60,10 @@ class GatedJournal(SharedMemoryJournal):
         if self.archiving is not None:
             raise self.archiving
         await super().archive(upto, head, changes, wall_ms)
+
+    def hurry(self, seconds: float) -> None:
+        """Note it."""
+        self.hurries.append(seconds)
 
     def let_through(self, error: Exception | None = None) -> None:
         """Let what waits have its way, or fail with an error."""

@@ -12,7 +12,7 @@ from holdfast.core.events import Opened, Restored
 from holdfast.core.values import TOKEN_MAX, Limits
 from holdfast.engine.archiving import Archiving
 from holdfast.engine.backup import BackupWriter, backup
-from holdfast.engine.engine import Engine
+from holdfast.engine.engine import LAST_ANSWERS_SECONDS, Engine
 from holdfast.engine.feed import EVERYTHING
 from holdfast.engine.jump import JUMP, JUMP_PER_MS, UNKNOWN_MS
 from holdfast.engine.replies import NotLeader
@@ -272,6 +272,25 @@ def test_a_silent_store_lets_nobody_new_in() -> None:
             assert asked.labels[2:] == ["before", "in time"] and asked.kinds[2:] == ["Acquired", "NoneType"]
             assert isinstance((await engine.ask(acquire("new")))[0], Acquired)
             assert engine.failed is None and engine.proven_ms_ago() == 0
+
+    run(test)
+
+
+def test_a_stop_does_not_wait_for_a_silent_store() -> None:
+    """An engine that is told to stop lets its journal ask no longer than a few seconds; what is owed is unknown."""
+
+    async def test(clock: ManualClock) -> None:
+        journal = await journal_on(SharedShelf())
+        async with serving(journal, clock) as engine:
+            asked = Asked(engine)
+            journal.is_shut = True
+            asked.submit("last", acquire("job"))
+            stopping = asyncio.ensure_future(engine.stop())
+            await turns(10)
+            assert journal.hurries == [LAST_ANSWERS_SECONDS] and not stopping.done()
+            journal.let_through(OutcomeUnknownError("append: its answer was lost"))
+            await stopping
+            assert asked.kinds == ["Unknown"]
 
     run(test)
 

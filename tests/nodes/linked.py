@@ -40,6 +40,7 @@ from holdfast.server.nodes.link.follower import Security
 from holdfast.server.nodes.link.leader import LinkServer
 from holdfast.server.nodes.linking import Linking
 from holdfast.server.nodes.node import Node
+from holdfast.server.nodes.node_health import FollowersHealth
 from holdfast.server.nodes.tenure import CountedRoutes, Tenure
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
@@ -129,7 +130,8 @@ class OneNode:
         self.node = Node(_peer(name, ""))
         self.node.key = shelf.key
         self.tenure: Tenure | None = None
-        self.forwarding = Forwarding(self.node, settings, OPERATIONS, self.clock, Proxies(settings.trusted_proxies))
+        proxies, local = Proxies(settings.trusted_proxies), FollowersHealth(self.node, "shared memory").answers()
+        self.forwarding = Forwarding(self.node, settings, OPERATIONS, self.clock, proxies, local=local)
         self.lanes = Lanes(
             self.forwarding.front(), settings, self.clock, Proxies(settings.trusted_proxies), ServerState()
         )

@@ -118,6 +118,23 @@ def test_a_leader_that_wakes_follows() -> None:
     cluster(test)
 
 
+def test_who_is_told_to_stop_looks_no_longer(caplog: pytest.LogCaptureFixture) -> None:
+    """A follower that is told to stop while the store says nothing ends at once, and blames the store for nothing."""
+
+    async def test(nodes: Cluster) -> None:
+        a = nodes.start("a")
+        await nodes.until(lambda: a.leads)
+        b = nodes.start("b")
+        await nodes.until(lambda: b.follows == "a")
+        b.freeze()
+        await nodes.until(lambda: b.life._looking is not None)
+        b.life.stop()
+        took = await nodes.until(b.task.done)
+        assert took < 0.2 and "cannot be used" not in caplog.text
+
+    cluster(test)
+
+
 def test_who_is_told_to_stop_gives_the_seat_back() -> None:
     """Told to stop, a leader answers who waits and gives the seat back: another has it at its next look (N-18)."""
 

@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from holdfast.engine.replies import Reply
     from holdfast.journal.base import HistoryPage, HistoryQuery
 
+LAST_ANSWERS_SECONDS = 3.0
+"""How long the last answers of a store that nodes share are waited for, when the engine is told to stop."""
+
 T = TypeVar("T")
 
 
@@ -105,8 +108,14 @@ class Engine(Writer):
             raise
 
     async def stop(self) -> None:
-        """Answer what was asked, stop the clock, give the seat back. Calling it again is harmless."""
+        """Answer what was asked, stop the clock, give the seat back. Calling it again is harmless.
+
+        A shared store that is away is not waited for as long as while serving: what is not known in a few seconds is
+        told as that, and the next leader has it or has it not.
+        """
         self.end_waits()
+        if self._shared is not None:
+            self._shared.hurry(LAST_ANSWERS_SECONDS)
         self._stopping = True
         self._serving = False
         self.turns.cancel_timer()
@@ -139,6 +148,11 @@ class Engine(Writer):
         turns = self.turns
         read_seconds = turns.read_seconds
         return turns.now if read_seconds() < turns.over_seconds else self._begin_turn()
+
+    @property
+    def serves(self) -> bool:
+        """Whether anything can be asked."""
+        return self._serving
 
     def why_not_serving(self) -> str:
         """Say why nothing can be asked. Anybody may hear it: of a shared store it tells no error and no address."""

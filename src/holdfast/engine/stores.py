@@ -15,7 +15,7 @@ from holdfast.engine.ids import new_secret
 from holdfast.errors import SettingsError
 from holdfast.journal.base import JournalError, JournalUnavailableError
 from holdfast.journal.postgres.filling import filling
-from holdfast.journal.postgres.operating import Facts, Operating
+from holdfast.journal.postgres.operating import Contents, Facts, Operating
 from holdfast.journal.postgres.schema import Fresh
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.settings import load
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from holdfast.engine.moving import Filling
     from holdfast.journal.base import Peer, Seat
 
-__all__ = ["Facts", "Place", "facts", "filled", "init", "new_authority", "restored", "roster", "upgrade"]
+__all__ = ["Contents", "Facts", "Place", "contents", "facts", "filled", "init"]
+__all__ += ["new_authority", "restored", "roster", "upgrade"]
 
 ROUND_TRIPS = 20
 KEY_BYTES = 32
@@ -105,6 +106,11 @@ def facts(place: Place) -> tuple[Facts, float]:
         return found, (clock.monotonic_ms() - began_ms) / ROUND_TRIPS
 
     return _ask(place, look)
+
+
+def contents(place: Place, tell: Callable[[int], None]) -> Contents:
+    """Read all that a store holds, and check it; `tell` hears how far it is. Raises `JournalError`."""
+    return _ask(place, lambda store: store.read(tell))
 
 
 def init(place: Place) -> tuple[str, bool]:

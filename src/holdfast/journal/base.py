@@ -428,6 +428,13 @@ class SharedJournal(Journal, Protocol):
         """
         ...
 
+    def hurry(self, seconds: float) -> None:
+        """Let no write be asked about for longer than so many seconds from now: whoever has the seat is about to end.
+
+        What is not known by then is `OutcomeUnknownError`, as ever.
+        """
+        ...
+
     async def key(self) -> bytes:
         """Return the authority's key, which all nodes share. Needs no seat."""
         ...

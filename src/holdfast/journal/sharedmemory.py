@@ -135,6 +135,9 @@ class SharedMemoryJournal(MemoryJournal):
         self._know("confirm")
         self._shared.change_seat(now_ms=max(self._shared.seat.now_ms, now_ms))
 
+    def hurry(self, seconds: float) -> None:
+        """Do nothing: whoever asks is answered at once."""
+
     async def key(self) -> bytes:
         """Return the key of the shelf."""
         self._reach("key")

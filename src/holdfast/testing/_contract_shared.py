@@ -228,6 +228,34 @@ async def _answer_that_is_lost_is_found(place: SharedPlace) -> None:
 
 
 @_check
+async def _a_hurry_loses_nothing(place: SharedPlace) -> None:
+    """Whoever is in a hurry writes where the store answers, and what is said of a lost answer is so (N-12)."""
+    expected = 0
+    for fate in FATES:
+        leader, recovered = await _successor(place)
+        list(recovered.records)
+        leader.hurry(5)
+        await leader.append([grant(expected + 1, f"{fate}/answered")])
+        place.lose_answer(fate)
+        expected += 1
+        said: int | None = 1
+        try:
+            await leader.append([grant(expected + 1, f"{fate}/lost")])
+        except JournalUnavailableError:
+            said = 0
+        except OutcomeUnknownError:
+            said = None
+        await leader.close()
+        await place.settle()
+        successor, recovered = await _successor(place)
+        found = max((record.seq for record in recovered.records), default=0)
+        await successor.close()
+        if said is not None:
+            expect(found, expected + said, f"the last record after {fate}")
+        expected = found
+
+
+@_check
 async def _what_is_said_of_a_lost_answer_is_true(place: SharedPlace) -> None:
     """If the answer is lost, and perhaps the seat too, then what is said is so, and no late copy follows (N-12)."""
     expected: list[str] = []

@@ -8,12 +8,14 @@ import subprocess
 from typing import Any
 
 import msgspec
+import pytest
 
 from holdfast.cli.operators import doctor_store
 from holdfast.engine.stores import Facts, Place
 from holdfast.journal.base import Peer, Seat
 from holdfast.journal.postgres.demands import Marks, Server
 from holdfast.journal.postgres.operating import Replica
+from holdfast.testing._contract_tools import archived, grant
 from tests.cli.stores.conftest import Ask, Leader, leading
 from tests.support import postgres
 
@@ -84,7 +86,7 @@ def test_a_store_with_a_leader_is_well(ask: Ask, schema: str) -> None:
     checks = checks_of(done)
     assert list(checks) == [
         *("store", "round trip", "leader", "nodes", "tokens", "settings", "pooler", "replicas", "timeline", "writes"),
-        *("space", "format"),
+        *("space", "format", "journal"),
     ]
     assert checks["leader"]["status"] == "ok" and "node1 at http://node1:7420 since" in checks["leader"]["text"]
     assert checks["settings"]["text"] == "synchronous_commit on, fsync on, full_page_writes on"
@@ -92,6 +94,40 @@ def test_a_store_with_a_leader_is_well(ask: Ask, schema: str) -> None:
     assert checks["nodes"]["status"] == "warn" and "nobody could take over" in checks["nodes"]["next"]
     assert checks["replicas"]["status"] == "warn" and "synchronous_standby_names" in checks["replicas"]["next"]
     assert "postgresql://" in checks["store"]["text"] and f"schema {schema}" in checks["store"]["text"]
+
+
+DAMAGES = {
+    "nothing": "SELECT 1",
+    "the tail": "UPDATE {s}.batch SET body = set_byte(body, 20, get_byte(body, 20) # 255)",
+    "a gap": "DELETE FROM {s}.batch WHERE first_seq = 3",
+    "the history": "UPDATE {s}.history SET body = set_byte(body, 20, get_byte(body, 20) # 255)",
+    "the state": "UPDATE {s}.value SET value = value || 'x'::bytea",
+    "a value less": "DELETE FROM {s}.value WHERE (tbl, place) IN (SELECT tbl, place FROM {s}.value LIMIT 1)",
+}
+
+
+@pytest.mark.parametrize("damaged", DAMAGES)
+def test_every_record_is_read(ask: Ask, schema: str, damaged: str) -> None:
+    """All that a store holds is read and checked, as in a directory: the tail, the history, and the state."""
+
+    async def fill() -> None:
+        journal = Leader(schema)._journal
+        await journal.open()
+        await journal.append([grant(1), grant(2, "other")])
+        await archived(journal, 2)
+        await journal.append([grant(3)])
+        await journal.append([grant(4)])
+        await journal.close()
+
+    asyncio.run(fill())
+    postgres.shared().sql(DAMAGES[damaged].format(s=schema))
+    done = ask("doctor", "--store", postgres.shared_url(), "--json")
+    found = checks_of(done)["journal"]
+    if damaged == "nothing":
+        assert found["text"] == "4 records, all whole; the last is 4, and 2 are not archived yet", found
+    else:
+        assert found["status"] == "FAIL" and "holdfast store restored" in found["next"], found
+        assert done.returncode == 1
 
 
 def test_a_leader_that_is_silent_fails(ask: Ask, schema: str) -> None:

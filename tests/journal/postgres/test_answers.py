@@ -91,6 +91,30 @@ def test_store_that_is_away_makes_it_unknown() -> None:
         asyncio.run(scene(place))
 
 
+@pytest.mark.parametrize("asks", ["append", "confirm"])
+@pytest.mark.parametrize("when", ["before", "while it asks"])
+def test_who_is_in_a_hurry_asks_no_longer(asks: str, when: str) -> None:
+    """A node that is about to end does not wait for a store that is away: the last append is told as unknown (N-8)."""
+
+    async def scene(place: InPostgres) -> None:
+        leader = place(append_ms=200, resolve_ms=3_600_000)
+        await leader.open()
+        place.proxy.hold()
+        if when == "before":
+            leader.hurry(0.3)
+        asking = asyncio.ensure_future(leader.append(grants(1, 1)) if asks == "append" else leader.confirm(1))
+        if when == "while it asks":
+            await asyncio.to_thread(wait_until, lambda: leader._tenancy._asking is not None)
+            leader.hurry(0.1)
+        with pytest.raises(OutcomeUnknownError if asks == "append" else JournalUnavailableError, match="ended"):
+            await asking
+        place.proxy.mend()
+        await leader.close()
+
+    with in_postgres() as place:
+        asyncio.run(scene(place))
+
+
 def test_what_was_never_sent_did_not_happen() -> None:
     """An append while there is no connection, and none can be made, did not happen: the same tenure goes on (N-8)."""
 

@@ -1,6 +1,7 @@
 """`holdfast doctor --store`: what a store that nodes share shows, and a verdict on each thing.
 
-It changes nothing: what it writes, to find out whether that can be done, it takes back.
+It changes nothing: what it writes, to find out whether that can be done, it takes back. Every record is read, and every
+value of the state, as of one instant and some at a time: nodes go on meanwhile.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ ROUND_TRIP_MS_HIGH = 20.0
 """Every answer waits for one such way at least."""
 SILENT_MS = 10_000
 TAIL_BYTES_HIGH = 1024**3
+DAMAGED = "stop all nodes, put a backup of the database in its place, then: holdfast store restored"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -39,7 +41,29 @@ def store_checks(place: Place) -> list[Finding]:
         facts, round_trip_ms = stores.facts(place)
     except JournalError as error:
         return [Finding("store", "FAIL", error.problem, ". ".join(error.ways) or None)]
-    return list(_checks(facts, round_trip_ms, place))
+    return [*_checks(facts, round_trip_ms, place), _journal(place)]
+
+
+def _journal(place: Place) -> Finding:
+    from holdfast.engine import stores
+    from holdfast.journal.base import DeposedError, JournalError
+
+    def tell(records: int) -> None:
+        output.progress(f"{records} records read …")
+
+    try:
+        found = stores.contents(place, tell)
+    except DeposedError:
+        return Finding("journal", "warn", "another node took the seat while it was looked at", "ask again")
+    except JournalError as error:
+        return Finding("journal", "FAIL", f"not all of it can be read: {error.problem}", ". ".join(error.ways) or None)
+    finally:
+        output.progress("")
+    if found.problem is not None:
+        return Finding("journal", "FAIL", found.problem, DAMAGED)
+    since = found.last_seq - found.archived_upto
+    text = f"{found.records} records, all whole; the last is {found.last_seq}, and {since} are not archived yet"
+    return Finding("journal", "ok", text)
 
 
 def _checks(facts: Facts, round_trip_ms: float, place: Place) -> Iterator[Finding]:

@@ -7,6 +7,7 @@
 | `taking` | looking at the seat, and taking it |
 | `lines`, `addresses` | the two connections, and what is known of the server at the other end |
 | `driver` | asyncpg: the only module that knows it. Connecting, one statement at a time, never a cancelled one |
+| `passwords` | why the driver knew no password although there is a file that may have it |
 | `demands` | what a server must promise us, asked back after connecting |
 | `schema`, `statements` | making the tables, and refusing those that we cannot read |
 | `knowledge` | what this process knows of the store, over all its tenures: by it a store that went back is found out |

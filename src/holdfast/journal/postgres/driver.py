@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from holdfast.journal.base import JournalUnavailableError
+from holdfast.journal.postgres.passwords import why_none
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,6 +51,8 @@ _LOST = (
     # No answer of the server, though asyncpg tells it as one: the connection ended.
     asyncpg.PostgresConnectionError,
 )
+_NOT_LET_IN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InterfaceError)
+"""A wrong password, or none. The second is what asyncpg says by itself where it was asked for one."""
 
 log = logging.getLogger("holdfast.journal")
 
@@ -186,7 +189,9 @@ async def connect(url: str, where: str, sql: Mapping[str, str], *, application: 
     except asyncpg.TargetServerAttributeNotMatched:
         raise CannotConnectError(f"PostgreSQL at {where} is a standby: it takes no writes") from None
     except (asyncpg.PostgresError, *_LOST) as error:
-        raise CannotConnectError(f"PostgreSQL at {where} cannot be asked: {_words(error)}") from error
+        why = why_none(url) if isinstance(error, _NOT_LET_IN) else ""
+        text = f"PostgreSQL at {where} cannot be asked: {_words(error)}"
+        raise CannotConnectError(f"{text}; {why}" if why else text) from error
     _keep_alive(db)
     return Line(db, sql, where)
 
@@ -195,6 +200,8 @@ def _words(error: Exception) -> str:
     """Say what went wrong. What asyncpg says of its own insides helps nobody."""
     if isinstance(error, asyncpg.InternalClientError):
         return "it ended while it was in use"
+    if isinstance(error, ConnectionError) and "connection_lost" in str(error):
+        return "it was ended before anybody was let in"
     return str(error) or type(error).__name__
 
 

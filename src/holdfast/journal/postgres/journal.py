@@ -32,7 +32,7 @@ from holdfast.journal.postgres.lines import Servers, Side
 from holdfast.journal.postgres.looking import Looking
 from holdfast.journal.postgres.schema import Fresh
 from holdfast.journal.postgres.sealing import unseal
-from holdfast.journal.postgres.seat import Batch, Mine, Tenancy
+from holdfast.journal.postgres.seat import NO_ANSWER, Batch, Mine, Tenancy
 from holdfast.journal.postgres.taking import Taken, Watching
 from holdfast.journal.postgres.whole import whole
 from holdfast.journal.tail.room import LARGE_BYTES, Room, part_of
@@ -190,6 +190,10 @@ class PostgresJournal:
         self._seated("confirm")
         await self._tenancy.confirm(now_ms)
 
+    def hurry(self, seconds: float) -> None:
+        """Ask about no write for longer than that."""
+        self._tenancy.hurry(seconds)
+
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
         """Let the archive stand for the records up to a number."""
         self._seated("archive")
@@ -256,7 +260,7 @@ class PostgresJournal:
         self._is_open = False
         if self._may_have_seat:
             self._may_have_seat = False
-            await self._tenancy.vacate(VACATE_SECONDS)
+            await self._tenancy.vacate(self._tenancy.seconds_left(VACATE_SECONDS))
             self._mine.end()
         if self._has_reported:
             await self._leave()
@@ -268,10 +272,12 @@ class PostgresJournal:
     async def _leave(self) -> None:
         self._has_reported = False
         try:
-            async with asyncio.timeout(VACATE_SECONDS):
+            async with asyncio.timeout(self._tenancy.seconds_left(VACATE_SECONDS)):
                 await self._side.rows("leave", self._peer.node, self._peer.process)
         except (JournalUnavailableError, TimeoutError) as error:
-            log.warning("the other nodes cannot be told that this one ends: %s", error)
+            why = str(error) or NO_ANSWER
+            log.warning("the other nodes cannot be told that this one ends: %s", why)
+            self._side.drop()
 
     # Taking the seat, and reading.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.journal.base import (
+    JournalDamagedError,
     JournalError,
     JournalLockedError,
     JournalLostError,
@@ -24,9 +25,11 @@ from holdfast.journal.postgres import schema as tables
 from holdfast.journal.postgres.addresses import addresses
 from holdfast.journal.postgres.driver import RefusedError
 from holdfast.journal.postgres.lines import Servers, Side
+from holdfast.journal.postgres.seat import Mine
+from holdfast.journal.postgres.whole import whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.journal.postgres.demands import Marks, Server
     from holdfast.journal.postgres.driver import Row
@@ -74,6 +77,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Why the store takes no write, as one that was tried found out; None if it does."""
     may_write: bool = True
     """Whether this role may write: else none was tried."""
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """What all of a store came to, when it was read from one end to the other."""
+
+    records: int
+    """In the history and in the tail."""
+    last_seq: int
+    archived_upto: int
+    problem: str | None = None
+    """What is not as it was written; None if all is."""
 
 
 class Operating:
@@ -129,6 +143,28 @@ class Operating:
             tail_bytes=tail[0]["bytes"],
             **await self._tried(),
         )
+
+    async def read(self, tell: Callable[[int], None]) -> Contents:
+        """Read all that there is at one instant, some at a time, and check it. `tell` hears how many records it was.
+
+        Nobody is held up by it. Raises `JournalError`, also if the seat is taken in the moment of the look.
+        """
+        row = await self._seat()
+        mine = Mine(row["tenure"])
+        mine.epoch = row["epoch"]
+        records = 0
+        async with whole(self._side, mine) as found:
+            try:
+                async for _ in found.values():
+                    pass
+                for part in (found.history(), found.tail()):
+                    async for some in part:
+                        records += len(some)
+                        tell(records)
+            except (JournalDamagedError, ValueError) as error:
+                problem = error.problem if isinstance(error, JournalDamagedError) else str(error)
+                return Contents(records, found.last_seq, found.archived_upto, problem)
+        return Contents(records, found.last_seq, found.archived_upto)
 
     async def _tried(self) -> dict[str, Any]:
         """Try to write a batch that is no authority's, and take it back. A full disk answers, and takes none."""

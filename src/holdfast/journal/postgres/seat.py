@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 NOTHING_HAPPENED = frozenset({"22", "25", "42", "53", "54"})
 """Classes of errors that a statement meets before its commit: bad data, a read-only server, a missing right or table,
 no room on the disk, a limit. After any other the statement counts as lost."""
+NO_ANSWER = "PostgreSQL did not answer in time"
+LAST_TRY_SECONDS = 1.0
+"""What a last word has at least: to give the seat back, to take leave."""
 AGAIN_SECONDS = 0.05
 """Between two tries to connect."""
 
@@ -118,10 +121,37 @@ class Tenancy:
         self._is_unanswered = False
         """Whether a copy of the batch that is being written was sent, and is not answered."""
         self._lock = asyncio.Lock()
+        self._asking: asyncio.Timeout | None = None
+        """For how long the outcome of a write is asked for."""
+        self._ends_at: float | None = None
+        """When nothing is asked for any more, by the clock of the loop: the node is about to end."""
+
+    def hurry(self, seconds: float) -> None:
+        """Ask about no write for longer than so many seconds from now."""
+        self._ends_at = asyncio.get_running_loop().time() + seconds
+        if self._asking is not None and self._ends_at < (self._asking.when() or 0):
+            self._asking.reschedule(self._ends_at)
+
+    def seconds_left(self, seconds: float) -> float:
+        """Return how much of the time for a last word there is: less of it, if the node is in a hurry."""
+        if self._ends_at is None:
+            return seconds
+        return min(seconds, max(self._ends_at - asyncio.get_running_loop().time(), LAST_TRY_SECONDS))
+
+    def _asking_time(self) -> asyncio.Timeout:
+        """Return the limit for asking about a write."""
+        ends_at = asyncio.get_running_loop().time() + self._resolve_seconds
+        self._asking = asyncio.timeout_at(ends_at if self._ends_at is None else min(ends_at, self._ends_at))
+        return self._asking
+
+    def _could_not_ask(self) -> str:
+        if self._ends_at is not None:
+            return "PostgreSQL could not be asked before this node ended"
+        return f"PostgreSQL could not be asked for {self._resolve_seconds:g} s"
 
     def begin(self, line: Line, server: Server) -> None:
         """Go on with the connection that took the seat."""
-        self._line, self._server, self._end = line, server, None
+        self._line, self._server, self._end, self._ends_at = line, server, None, None
         self._moved(server)
 
     async def append(self, batch: Batch) -> None:
@@ -178,14 +208,16 @@ class Tenancy:
                 log.warning("%s; what became of it is asked", error.problem)
                 self._drop()
         try:
-            async with asyncio.timeout(self._resolve_seconds):
+            async with self._asking_time():
                 await self._resolve(batch)
         except TimeoutError as error:
             self._drop()
-            limit = f"PostgreSQL could not be asked for {self._resolve_seconds:g} s"
+            limit = self._could_not_ask()
             if self._is_unanswered:
                 raise self._over(OutcomeUnknownError(f"append: its answer was lost, and {limit}")) from error
             raise JournalUnavailableError(f"append: {limit}; nothing of it was sent") from error
+        finally:
+            self._asking = None
 
     async def _resolve(self, batch: Batch) -> None:
         """Find out what became of a batch, and send it again for as long as it is not there."""
@@ -242,7 +274,7 @@ class Tenancy:
     async def _ask_again(self, now_ms: int) -> int:
         """Connect anew, and ask until there is an answer."""
         try:
-            async with asyncio.timeout(self._resolve_seconds):
+            async with self._asking_time():
                 while True:
                     try:
                         return await self._ask(await self._connected(), now_ms)
@@ -251,8 +283,9 @@ class Tenancy:
                         await self._pause()
         except TimeoutError as error:
             self._drop()
-            text = f"confirm: PostgreSQL could not be asked for {self._resolve_seconds:g} s"
-            raise JournalUnavailableError(text) from error
+            raise JournalUnavailableError(f"confirm: {self._could_not_ask()}") from error
+        finally:
+            self._asking = None
 
     async def _connected(self) -> Line:
         """Return a connection to the server of this tenure. Raises the end of the tenure, if it is another one."""
@@ -315,7 +348,9 @@ class Tenancy:
                         self._line = line
                     await line.ask("vacate", self._mine.tenure, seconds=seconds)
             except (JournalError, TimeoutError) as error:
-                log.warning("the seat could not be given back: %s; others take it when they see no sign of us", error)
+                why = str(error) or NO_ANSWER
+                log.warning("the seat could not be given back: %s; others take it when they see no sign of us", why)
+                self._drop()
             line, self._line = self._line, None
             if line is not None:
                 await line.close()

@@ -38,6 +38,11 @@ class PostgresWhole:
         self._state_rows: int = position["state_rows"]
         self.last_seq: int = position["last_seq"]
 
+    @property
+    def archived_upto(self) -> int:
+        """How far the archive reaches."""
+        return self._upto
+
     async def tail(self) -> AsyncIterator[Sequence[Record]]:
         """Yield every record that is not archived, some at a time."""
         async for body in read_batches(self._ask, self._upto, self.last_seq):

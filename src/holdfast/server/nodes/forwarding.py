@@ -32,12 +32,11 @@ from holdfast.server.doors.exchange import REQUEST
 from holdfast.server.doors.lanes import Front, NothingDue
 from holdfast.server.nodes.bearers import Bearers, LargeBodies
 from holdfast.server.nodes.link.streams import Here, Inbox
-from holdfast.server.nodes.pending import Held, Pending
+from holdfast.server.nodes.pending import Held, Pending, Row
 from holdfast.server.nodes.relaying import read_again, read_body, relay, respond, until_disconnected
 from holdfast.server.operations.call import NOBODY, Call, Counters
 from holdfast.server.operations.finding import Finder
-from holdfast.server.operations.operation import Key
-from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 
@@ -73,20 +72,6 @@ _SAFE = frozenset({b"GET", b"HEAD"})
 _BACKSLASH = ord("\\")
 
 log = logging.getLogger("holdfast.server.nodes")
-
-
-class Row:
-    """What a follower must know of an operation."""
-
-    __slots__ = ("body_bytes_max", "has_body", "honours_key", "is_local", "is_stream", "operation")
-
-    def __init__(self, settings: Settings, operation: Operation) -> None:
-        self.operation = operation
-        self.is_stream = operation.is_stream
-        self.is_local = operation.is_local
-        self.has_body = operation.body is not None
-        self.honours_key = operation.key is not Key.IGNORED
-        self.body_bytes_max = size_of(operation, settings).bytes_max
 
 
 class Forwarding(Finder[Row]):
@@ -297,7 +282,7 @@ class Forwarding(Finder[Row]):
         self._answer_problem(pending, Problem(code, text, retry_after_ms=RETRY_MS))
 
     def _has_leader(self) -> bool:
-        return self._link is not None and self._link.leads
+        return self._link is not None and self._link.serves
 
     def _answer_problem(self, pending: Pending, problem: Problem) -> None:
         self._counters.refuse(problem.code)
@@ -328,7 +313,7 @@ class Forwarding(Finder[Row]):
         for _ in range(HANDED_OVER_PER_TURN):
             tenure, link = self._node.tenure(), self._link
             if tenure is not None:
-                self._held.somebody_answers()
+                self._held.hear(is_answer=True)
             if not len(self._held):
                 return
             if tenure is not None:
@@ -376,12 +361,14 @@ class Forwarding(Finder[Row]):
         """Take the whole answer to a request."""
         if answer.status == _UNAVAILABLE and b'"not_leader"' in answer.body:
             # This copy was not decided: the request waits as if it had not been sent.
+            self.link_serves(link, serves=False)
             if link.has_room():
                 link.rest()
                 self._node.look_soon()
             self._hold(pending)
             return
-        self._held.somebody_answers()
+        if not link.serves:
+            self.link_serves(link, serves=True)
         if answer.principal is not None or answer.status == _UNAUTHORISED:
             self._recognise(pending.request, answer.principal)
         self._answering = pending.request, answer.principal
@@ -409,8 +396,8 @@ class Forwarding(Finder[Row]):
     def link_opened(self, link: Link, epoch: int) -> None:
         """Know that requests can be passed on."""
         self._link = link
-        self._held.somebody_answers()
         self._node.is_linked = True
+        self.link_serves(link, serves=link.serves)
         self._say(link, epoch)
         self.hand_over_soon()
 
@@ -425,11 +412,18 @@ class Forwarding(Finder[Row]):
         if link is self._link and len(self._held):
             self.hand_over_soon()
 
+    def link_serves(self, link: Link, *, serves: bool) -> None:
+        """Know that the leader answers what it is asked, or that it refuses: as if there were none."""
+        link.serves = serves
+        if link is self._link:
+            self._node.is_served = serves
+            self._held.hear(is_answer=serves)
+
     def link_lost(self, link: Link, unanswered: Sequence[Pending]) -> None:
         """Know that a link is over. What it did not answer may or may not have been done."""
         if link is self._link:
             self._link = None
-            self._held.nobody_answers()
+            self._held.hear(is_answer=False)
             self._node.is_linked = False
             self._node.look_soon()
             self._say(link, None)

@@ -26,6 +26,8 @@ class Node:
         """How many links of followers are open here. Whoever accepts them counts."""
         self.is_linked = False
         """Whether this node has an open link to the leader. Whoever opens it says so."""
+        self.is_served = True
+        """Whether the leader at the other end answers what it is asked, as far as it has said."""
         self.hurry = asyncio.Event()
         """Set when the next look at the store should come at once."""
         self.trouble: str | None = None
@@ -43,6 +45,11 @@ class Node:
     def tenure(self) -> Tenure | None:
         """Return our tenure, if we lead and serve."""
         return self._tenure
+
+    @property
+    def serves(self) -> bool:
+        """Whether we lead and answer what is asked: not while the store is silent (N-19)."""
+        return self._tenure is not None and self._tenure.engine.serves
 
     async def wait_for_change(self) -> None:
         """Wait until somebody else leads than now, or nobody."""

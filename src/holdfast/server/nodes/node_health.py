@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.server.operations.call import Reply
 
 NO_LINK = "this node follows, and has no link to the leader: its log says why"
+REFUSES = "this node follows, and the leader refuses requests because the store does not answer it"
 _OK, _NOT_READY = 200, 503
 
 
@@ -43,17 +44,26 @@ class FollowersHealth:
         reply(request, *not_leader(self._words()))
 
     def _ready(self, request: Request, reply: Reply) -> None:
-        is_linked = self._node.is_linked
-        body = ReadyReply("ok" if is_linked else "not_ready", self._words())
-        reply(request, _OK if is_linked else _NOT_READY, encode(body), ())
+        is_of_use = self._is_of_use
+        body = ReadyReply("ok" if is_of_use else "not_ready", self._words())
+        reply(request, _OK if is_of_use else _NOT_READY, encode(body), ())
 
     def _health(self, request: Request, reply: Reply) -> None:
-        is_linked = self._node.is_linked
-        body = HealthReply("ok" if is_linked else "unwell", self._storage, 0, self._words())
-        reply(request, _OK if is_linked else _NOT_READY, encode(body), ())
+        is_of_use = self._is_of_use
+        body = HealthReply("ok" if is_of_use else "unwell", self._storage, 0, self._words())
+        reply(request, _OK if is_of_use else _NOT_READY, encode(body), ())
+
+    @property
+    def _is_of_use(self) -> bool:
+        """Whether what is asked here would be answered by the leader, as far as is known."""
+        return self._node.is_linked and self._node.is_served
 
     def _words(self) -> str:
         has_leader = self._node.leader() is not None
-        if has_leader and self._node.is_linked:
+        if has_leader and self._is_of_use:
             return FOLLOWS
-        return self._node.public_trouble or (NO_LINK if has_leader else "no node leads now")
+        if self._node.public_trouble is not None:
+            return self._node.public_trouble
+        if not has_leader:
+            return "no node leads now"
+        return REFUSES if self._node.is_linked else NO_LINK

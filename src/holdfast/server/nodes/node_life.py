@@ -50,6 +50,8 @@ LOOK_SECONDS_MAX = 5.0
 """A look that takes longer is given up."""
 BEAT_SECONDS = 0.5
 REPORT_SECONDS = 3.0
+LEAVE_SECONDS = 1.0
+"""What telling the others has that this node ends. It is a courtesy: they forget one that is silent."""
 AGAIN_MS = 1_000
 """How long the seat is left alone after a tenure could not begin because the store could not be reached."""
 
@@ -84,6 +86,8 @@ class Life:
         self._journal = journals(_new_tenure())
         """What this node looks with, and tells of itself. It never has the seat."""
         self._told_to_stop = asyncio.Event()
+        self._looking: asyncio.Timeout | None = None
+        """How long the look that is under way may take."""
         self._ending: set[asyncio.Task[None]] = set()
         """Tenures that are over, and are still being ended."""
         self._heard_ms: int | None = None
@@ -104,6 +108,8 @@ class Life:
             try:
                 await self._watch()
             except Exception as error:  # noqa: BLE001 - Whatever it is: who stops looking never leads again.
+                if self._told_to_stop.is_set():
+                    break
                 self._watcher.miss()
                 self._log.missed(error)
                 self._tell_trouble(self._log.trouble, error)
@@ -115,6 +121,7 @@ class Life:
         self._node.tell(None, None)
         while self._ending:
             await asyncio.wait(self._ending)
+        self._journal.hurry(LEAVE_SECONDS)
         await self._ended(self._journal.close())
 
     @property
@@ -126,6 +133,9 @@ class Life:
         """Give the seat back if it is ours, and look no more. `run` returns when that is done."""
         self._told_to_stop.set()
         self._node.hurry.set()
+        if self._looking is not None:
+            # It is asked whether somebody leads. Nobody waits for that any more.
+            self._looking.reschedule(asyncio.get_running_loop().time())
 
     async def _rest(self, seconds: float) -> None:
         """Wait, unless told to stop meanwhile, or to look at once."""
@@ -138,12 +148,15 @@ class Life:
 
     async def _watch(self) -> None:
         """Look once, and follow or lead."""
-        async with asyncio.timeout(LOOK_SECONDS_MAX):
-            seat = await self._journal.look()
-            if not self._node.key:
-                self._node.key = await self._journal.key()
-                self._known(self._node.key)
-            await self._report()
+        try:
+            async with asyncio.timeout(LOOK_SECONDS_MAX) as self._looking:
+                seat = await self._journal.look()
+                if not self._node.key:
+                    self._node.key = await self._journal.key()
+                    self._known(self._node.key)
+                await self._report()
+        finally:
+            self._looking = None
         seen = self._watcher.see(seat, self._clock.monotonic_ms(), is_ours_over=not self._ending)
         self._log.saw(seat, seen)
         if seen.leader is not None and _as_seen(seat) != self._failed_at:

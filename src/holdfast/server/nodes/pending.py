@@ -31,17 +31,35 @@ import msgspec
 from holdfast.server.doors.request import Request
 from holdfast.server.nodes.link.streams import Inbox
 from holdfast.server.operations.call import Reply
+from holdfast.server.operations.operation import Key
+from holdfast.server.operations.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from holdfast.server.nodes.link.frames import Fields
+    from holdfast.server.operations.operation import Operation
+    from holdfast.settings import Settings
 
 HELD_MS_MAX = 5_000
 HELD_MAX = 8_192
 HELD_BYTES_MAX = 32 * 2**20
 ITSELF_BYTES = 1_024
 """What a request takes beside its head and body."""
+
+
+class Row:
+    """What a follower must know of an operation."""
+
+    __slots__ = ("body_bytes_max", "has_body", "honours_key", "is_local", "is_stream", "operation")
+
+    def __init__(self, settings: Settings, operation: Operation) -> None:
+        self.operation = operation
+        self.is_stream = operation.is_stream
+        self.is_local = operation.is_local
+        self.has_body = operation.body is not None
+        self.honours_key = operation.key is not Key.IGNORED
+        self.body_bytes_max = size_of(operation, settings).bytes_max
 
 
 class Pending(msgspec.Struct, eq=False):
@@ -100,13 +118,12 @@ class Held:
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def somebody_answers(self) -> None:
-        """Know that there is a leader: whoever is held next may hope for as long as ever."""
-        self._alone_since_ms = None
-
-    def nobody_answers(self) -> None:
-        """Know that there was a leader till now."""
-        self._alone_since_ms = self._read_ms()
+    def hear(self, *, is_answer: bool) -> None:
+        """Know that somebody answers: whoever is held next may hope for as long as ever. Or that nobody does."""
+        if is_answer:
+            self._alone_since_ms = None
+        elif self._alone_since_ms is None:
+            self._alone_since_ms = self._read_ms()
 
     def end(self) -> None:
         """Know that this node ends. It looks for no leader any more, so nobody who is held may hope."""
@@ -121,8 +138,8 @@ class Held:
         `is_alone`: because nobody answers; else because the link is full.
         """
         now_ms = self._read_ms()
-        if is_alone and self._alone_since_ms is None:
-            self._alone_since_ms = now_ms
+        if is_alone:
+            self.hear(is_answer=False)
         if pending.held_ms >= HELD_MS_MAX or self._is_hopeless(now_ms):
             return False
         size = _size_of(pending)

@@ -92,6 +92,9 @@ class Owner(Protocol):
     def link_has_room(self, link: Link) -> None:
         """Know that more may be asked again."""
 
+    def link_serves(self, link: Link, *, serves: bool) -> None:
+        """Know that the leader answers what it is asked, or that it refuses."""
+
 
 class Link(Framed):
     """The follower's end of one link."""
@@ -108,6 +111,8 @@ class Link(Framed):
         """The largest frame with a request that the leader takes."""
         self._unanswered: dict[int, Pending] = {}
         self._rests_until_ms = 0
+        self.serves = True
+        """Whether the leader answers what it is asked, as far as it has said."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -158,11 +163,6 @@ class Link(Framed):
         if self.writing_pauses or self.is_over:
             return False
         return self._rests_until_ms == 0 or self.lanes.now_ms() >= self._rests_until_ms
-
-    @property
-    def leads(self) -> bool:
-        """Whether the other end leads, as far as it has said: a tenure that is over never comes back."""
-        return not self.is_over and self._rests_until_ms == 0
 
     def rest(self) -> None:
         """Ask nothing for a moment: the leader refuses."""
@@ -228,6 +228,8 @@ class Link(Framed):
             self.opened.set_result(None)
         elif not isinstance(frame, Ping):
             raise BadFrameError(f"{type(frame).__name__} is not said now")
+        elif frame.serves is not None:
+            self._owner.link_serves(self, serves=frame.serves)
 
     def _take_in_pieces(self, frame: Begun | Piece | Over) -> None:
         pending = self._unanswered.get(frame.number)

@@ -55,6 +55,10 @@ class Framed(asyncio.Protocol):
         """Take a frame. Raises `BadFrameError` or `HandshakeError` if the link is of no use any more."""
         raise BadFrameError(f"nobody takes {type(frame).__name__}")
 
+    def ping(self) -> Ping:
+        """Return what says that we are here."""
+        return Ping()
+
     def lost(self) -> None:
         """Know that the link is over."""
 
@@ -183,7 +187,7 @@ class Framed(asyncio.Protocol):
             log.warning("a link with %s ends: nothing was heard for %d s", self.peer, SILENT_TICKS_MAX)
             self.end(at_once=True)
         else:
-            self.send(Ping())
+            self.send(self.ping())
 
     def end(self, *, at_once: bool = False) -> None:
         """End the link; what was sent still goes out, unless it must end at once."""

@@ -14,7 +14,7 @@ that clients use. Then the follower and the leader prove to each other who they 
     leader ─► follower     Recognised who asks, of a request that waits in line: its answer may be long in coming
                            Answered   the whole answer to a number
                            Begun, Piece …, Over     an answer in pieces: a stream
-    both                   Ping       we are still here
+    both                   Ping       we are still here; the leader's says whether it serves
 
 **Lengths are never trusted.** A length beyond the most ends the link. One within it makes us keep nothing: what is kept
 are the bytes that have come, and they are put together once, when all of a frame are there. What a frame holds is
@@ -81,6 +81,9 @@ class Welcome(_Frame, tag=4):
 
 class Ping(_Frame, tag=5):
     """The sender is still here."""
+
+    serves: bool | None = None
+    """Whether it answers requests now. A leader whose store is silent does not. None: it does not say."""
 
 
 class Asked(_Frame, tag=6):

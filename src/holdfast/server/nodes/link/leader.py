@@ -211,6 +211,10 @@ class LinkEnd(Framed):
             self.shutdown()
         self.tick()
 
+    def ping(self) -> Ping:
+        """Say whether we serve, too: a follower that nobody asks knows it then."""
+        return Ping(self._is_current() and self._server.node.serves)
+
     @property
     def must_not_read(self) -> bool:
         """While answers are not taken, nothing more is asked."""

@@ -1,0 +1,140 @@
+"""What a follower knows of a leader that refuses: while its store is silent, and once it answers again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.events import Record
+from holdfast.engine import silence
+from holdfast.journal.sharedmemory import SharedMemoryJournal
+from holdfast.server.nodes import pending
+from holdfast.server.nodes.link.frames import Ping
+from tests.nodes.linked import Caller, OneNode, run, two_nodes, until
+from tests.support.checks import refused
+
+LOOK_SECONDS = 0.02
+CLAIM = {"ttl_seconds": 60}
+
+
+def test_a_follower_is_not_ready_while_its_leader_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-34: a leader whose store is silent tells it over its links: a follower that nobody asks says it too."""
+    monkeypatch.setattr(silence, "UNANSWERED_MS_MAX", 50)
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower), _ending() as quiet:
+            caller = await follower.call()
+            assert (await caller.ask("GET", "/readyz")).status == 200
+            go_on = quiet.enter_context(_silent_store(leader))
+            assert "the leader refuses requests" in await _until_status(caller, "/readyz", 503)
+            assert "the leader refuses requests" in await _until_status(caller, "/health", 503)
+            assert follower.node.is_linked
+            go_on()
+            await _until_status(caller, "/readyz", 200)
+            assert (await caller.ask("POST", "/locks/a/acquire", CLAIM)).json()["status"] == "acquired"
+
+    run(test)
+
+
+def test_nobody_waits_for_a_leader_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-31: while a leader refuses, nobody leads: who asks after the time for that is refused at once."""
+    monkeypatch.setattr(silence, "UNANSWERED_MS_MAX", 50)
+    monkeypatch.setattr(pending, "HELD_MS_MAX", 200)
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower), _ending() as quiet:
+            go_on = quiet.enter_context(_silent_store(leader))
+            caller = await follower.call()
+            await _until_status(caller, "/readyz", 503)
+            refused(await caller.ask("POST", "/locks/a/acquire", CLAIM), 503, "not_leader")
+            go_on()
+            await _until_status(caller, "/readyz", 200)
+            assert (await caller.ask("POST", "/locks/a/acquire", CLAIM)).json()["status"] == "acquired"
+
+    run(test)
+
+
+def test_a_full_link_after_a_refusal_is_no_missing_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-31: a leader that refused once and serves again leads: a full link is told as `overloaded`, as before."""
+    monkeypatch.setattr(silence, "UNANSWERED_MS_MAX", 50)
+    monkeypatch.setattr(pending, "HELD_MAX", 2)
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower), _ending() as quiet:
+            callers = [await follower.call() for _ in range(3)]
+            for each in callers:
+                assert (await each.ask("GET", "/locks/a")).status == 200
+            go_on = quiet.enter_context(_silent_store(leader))
+            await until(lambda: leader.tenure is not None and leader.tenure.engine.turn() is None)
+            callers[0].send("POST", "/locks/a/acquire", CLAIM)
+            link = follower.forwarding._link
+            assert link is not None
+            await until(lambda: link._rests_until_ms > 0)
+            go_on()
+            assert (await callers[0].answer()).json()["status"] == "acquired"
+            link.pause_writing()
+            callers[0].send("GET", "/locks/a")
+            refused(await callers[1].ask("GET", "/locks/a"), 503, "overloaded")
+            link.resume_writing()
+            assert (await callers[0].answer()).status == 200
+
+    run(test)
+
+
+def test_an_older_leader_that_says_nothing_is_believed(tmp_path: Path) -> None:
+    """N-36: a sign of life without a word on whether it serves, as older versions send it, changes nothing."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (_, follower):
+            link = follower.forwarding._link
+            assert link is not None
+            for serves in (False, True):
+                link.take(Ping(serves))
+                link.take(Ping())
+                assert follower.node.is_served == serves
+
+    run(test)
+
+
+@asynccontextmanager
+async def _ending() -> AsyncIterator[ExitStack]:
+    """Let what is entered end before the nodes do: a store that stays silent would hold them up."""
+    with ExitStack() as entered:
+        yield entered
+
+
+@contextmanager
+def _silent_store(leader: OneNode) -> Iterator[Callable[[], None]]:
+    """Let the store of a leader say nothing, until what is given is called or the block is over."""
+    assert leader.tenure is not None
+    journal, again = leader.tenure.engine.journal, asyncio.Event()
+    assert isinstance(journal, SharedMemoryJournal)
+    append, confirm = journal.append, journal.confirm
+
+    async def late_append(batch: Sequence[Record]) -> None:
+        await again.wait()
+        await append(batch)
+
+    async def late_confirm(now_ms: int) -> None:
+        await again.wait()
+        await confirm(now_ms)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "append", late_append)
+        patch.setattr(journal, "confirm", late_confirm)
+        leader.tenure.engine.beat()
+        try:
+            yield again.set
+        finally:
+            again.set()
+
+
+async def _until_status(caller: Caller, path: str, status: int) -> str:
+    """Ask until a path is answered so; return what it says."""
+    while (answer := await caller.ask("GET", path)).status != status:  # noqa: ASYNC110 - it has no event
+        await asyncio.sleep(LOOK_SECONDS)
+    return str(answer.json()["details"])
