@@ -18,7 +18,7 @@ from holdfast.server.handlers import paging
 from holdfast.server.handlers.sessions import may_see
 from holdfast.server.pages import site
 from holdfast.server.pages.fields import Field, fields_of
-from holdfast.server.pages.rows import Row, row_of
+from holdfast.server.pages.rows import Row, row_of, sign_of
 from holdfast.server.render import problem
 
 if TYPE_CHECKING:
@@ -188,7 +188,9 @@ def session(api: Api, call: Call) -> None:
         found, now = await api.engine.look(view)
         if found.run is None and found.ended is None:
             return call.refusal(problem(SessionUnknown()), call.request)
-        return await site.large_page(api, call, now, "session.html", "sessions", id=session_id, found=found)
+        return await site.large_page(
+            api, call, now, "session.html", "sessions", id=session_id, found=found, sign_of=sign_of
+        )
 
     api.answer_later(call, look)
 

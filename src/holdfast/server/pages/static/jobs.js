@@ -10,7 +10,8 @@ import { ask, jobPath } from "./api.js";
 import { serverNow } from "./clock.js";
 import { addKey } from "./keys.js";
 import { again, heardAt, subscribe } from "./live.js";
-import { Rows } from "./rows.js";
+import { showTotals } from "./page.js";
+import { keepJob, Rows } from "./rows.js";
 import { fits, isEmpty, orderOf, readSearch, readSort, writeSort } from "./search.js";
 
 const JOBS_MAX = 20_000; // Beyond it the server searches, and the list shows the first of what it found.
@@ -84,9 +85,9 @@ function keep(sessions) {
   for (const job of jobs.values()) {
     if (!job.bound || !until.has(job.session)) continue;
     const end = until.get(job.session);
-    // Where the session ends first, `ttl` is the session's: its keepalive came so long before its new end.
-    if (job.until < job.own) job.beat = Math.max(job.beat, end - job.ttl);
-    job.until = Math.min(job.own, end);
+    // One that is over ended its jobs: they are told by name.
+    if (end === 0) continue;
+    keepJob(job, end);
     job.version += 1;
   }
 }
@@ -295,11 +296,7 @@ function count() {
     waiting += job.line;
     if (job.session) sessions.add(job.session);
   }
-  const shown = totals ?? { jobs: isCut ? total : live, waiting, sessions: sessions.size };
-  for (const [id, value] of [["jobs", shown.jobs], ["waits", shown.waiting], ["sessions", shown.sessions]]) {
-    const place = document.getElementById(`count-${id}`);
-    if (place !== null) place.textContent = number(value);
-  }
+  showTotals(totals ?? { jobs: isCut ? total : live, waiting, sessions: sessions.size });
   const fitting = view.reduce((sum, job) => sum + (job.ended ? 0 : 1), 0);
   const isAll = isEmpty(search);
   if (isCut && loading !== null) say(`Looking among ${number(total)} jobs, ${number(fitting)} found…`);

@@ -15,10 +15,9 @@
 
 import { showSignedOut, workerAddress } from "./api.js";
 import { learnServerTime, serverNow } from "./clock.js";
-import { showLive } from "./page.js";
+import { showLive, showTotals } from "./page.js";
 import { Stream } from "./stream.js";
 
-const SHOWN = { live: "live", reconnecting: "reconnecting", away: "away" };
 const subscribers = new Set();
 let status = { kind: "reconnecting", since: Date.now(), why: "" };
 let source = null;
@@ -55,7 +54,8 @@ export function heardAt(serverMs, isFirst = false) {
 }
 
 function tellStatus() {
-  showLive(status.kind in SHOWN ? SHOWN[status.kind] : "still", status.kind === "live" ? undefined : status.since);
+  // When it was by the server's clock, as all times here: the reader's own may be wrong.
+  showLive(status.kind, status.kind === "live" ? undefined : status.since + serverNow() - Date.now());
   document.getElementById("live")?.setAttribute("title", status.why);
   if (status.kind === "signed-out") showSignedOut();
   for (const each of subscribers) each.status?.(status);
@@ -75,6 +75,7 @@ function hear(message) {
     const frame = JSON.parse(message.data);
     for (const kind of ["rows", "beats", "gone", "kept"]) frame[kind] ??= [];
     heardAt(frame.now);
+    if (frame.totals) showTotals(frame.totals);
     for (const each of subscribers) {
       const own = each.name === undefined ? frame : ofOne(frame, each.name);
       if (own !== null) each.rows?.(own);

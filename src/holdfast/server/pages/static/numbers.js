@@ -1,7 +1,7 @@
 // The page of numbers. The server draws; this puts what it drew anew into the drawing that is there, after each sample.
 
 import { ask } from "./api.js";
-import { learnServerTime } from "./clock.js";
+import { learnServerTime, serverNow } from "./clock.js";
 import { showLive } from "./page.js";
 
 const AWAY_TRIES = 3;
@@ -59,7 +59,7 @@ async function refresh() {
   } catch (refusal) {
     if (refusal.status === 401) return;
     failures += 1;
-    brokeMs ??= Date.now();
+    brokeMs ??= serverNow();
     nextMs = AGAIN_MS;
     showLive(failures > AWAY_TRIES ? "away" : "reconnecting", brokeMs);
   }

@@ -3,6 +3,8 @@
 //   live           what is shown is true now
 //   reconnecting   the stream broke off; since when
 //   away           the server has not answered for a while
+//   signed-out     the server does not know the reader any more
+//   refused        the server has a reason to tell nothing more, which is on hover
 //   past           a moment that is over: nothing moves
 //   still          no stream: what was true when the page was loaded
 
@@ -10,7 +12,15 @@ import { staySignedIn } from "./api.js";
 import { clockText, startClock } from "./clock.js";
 import { addKey, startKeys } from "./keys.js";
 
-const WORDS = { live: "live", reconnecting: "reconnecting", away: "server away", past: "looking back", still: "" };
+const WORDS = {
+  live: "live",
+  reconnecting: "reconnecting",
+  away: "server away",
+  "signed-out": "signed out",
+  refused: "not live",
+  past: "looking back",
+  still: "",
+};
 const COPIED_MS = 1_500;
 
 /** Say whether the page is live. `sinceMs` is when it stopped being so. */
@@ -22,6 +32,14 @@ export function showLive(state, sinceMs) {
   if (live.dataset.state === state && live.lastElementChild.textContent === text) return;
   live.dataset.state = document.documentElement.dataset.live = state;
   live.lastElementChild.textContent = text;
+}
+
+/** Say in the head of the page how much there is of what. */
+export function showTotals({ jobs, waiting, sessions }) {
+  for (const [room, count] of [["jobs", jobs], ["waits", waiting], ["sessions", sessions]]) {
+    const place = document.getElementById(`count-${room}`);
+    if (place !== null) place.textContent = count.toLocaleString();
+  }
 }
 
 // Theme.
