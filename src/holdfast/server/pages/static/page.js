@@ -62,19 +62,35 @@ function changeTheme() {
 
 // Copying.
 
+const copied = new WeakMap(); // Which button says so, and what will end it.
+
 async function copy(button) {
   const text = button.dataset.copy ?? "";
-  const before = button.textContent;
+  let isCopied = true;
   try {
     await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
   } catch {
-    // Over plain http a browser lets no script write there: the reader can, with one key.
-    const beside = button.parentElement?.querySelector("code");
-    if (beside) getSelection()?.selectAllChildren(beside);
-    button.textContent = "Press Ctrl+C";
+    // Over plain http, to another machine, there is no clipboard for scripts but this older way.
+    isCopied = copySelected(text);
   }
-  setTimeout(() => { button.textContent = before; }, COPIED_MS);
+  button.textContent = isCopied ? "Copied" : "Cannot copy";
+  clearTimeout(copied.get(button));
+  copied.set(button, setTimeout(() => { button.textContent = "Copy"; }, COPIED_MS));
+}
+
+function copySelected(text) {
+  const field = document.createElement("textarea");
+  const focused = document.activeElement;
+  field.value = text;
+  field.className = "unseen";
+  document.body.append(field);
+  field.select();
+  try {
+    return document.execCommand("copy");
+  } finally {
+    field.remove();
+    focused?.focus({ preventScroll: true });
+  }
 }
 
 // One menu, closed by a click elsewhere.
