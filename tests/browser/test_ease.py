@@ -51,3 +51,35 @@ def test_a_button_that_is_clicked_twice_offers_to_copy_again(readers: Readers) -
     clicked_ms = page.evaluate("performance.now()")
     until(lambda: page.evaluate("performance.now()") > clicked_ms + 3_000, "it has said so for long enough")
     assert button.inner_text() == "Copy"
+
+
+def test_a_label_leads_to_those_that_have_it(readers: Readers, alice: Api) -> None:
+    """A click on a label of a job finds this job, also where the value has blanks in it."""
+    name = unique("labelled")
+    alice.acquired(name, ttl_seconds=60, labels={"team": f"{name} front"})
+    page = readers.open(callers.OPERATOR, job_path(name))
+    page.locator("a.label").click()
+    expect(row(page, name)).to_be_visible()
+
+
+def test_who_looks_for_a_job_that_is_free_is_led_to_it(readers: Readers, alice: Api, script: bool) -> None:
+    """A name that nobody holds is not in the list, and a link leads from there to who had it last."""
+    name = unique("Just-Released")
+    alice.release(name, alice.acquired(name, ttl_seconds=60, owner="agent-7")["lease_id"])
+    page = readers.open(callers.OPERATOR, f"/?q={name}", java_script_enabled=script)
+    if script:
+        expect(is_live(page)).to_be_visible()
+        page.get_by_role("searchbox").fill("two words")
+        expect(page.locator("#jobs-named")).to_be_hidden()
+        page.get_by_role("searchbox").fill(name)
+    page.locator("#jobs-named").get_by_role("link").click()
+    expect(page.locator("#owner")).to_contain_text("agent-7")
+
+
+def test_a_name_from_right_to_left_is_one_piece_everywhere(readers: Readers, alice: Api) -> None:
+    """A long name of Hebrew or Arabic letters stands in its own order on every page."""
+    name = unique(RIGHT_TO_LEFT)
+    alice.acquired(name, ttl_seconds=60)
+    page = readers.open(callers.OPERATOR, job_path(name))
+    expect(page.locator("#why .name-head")).to_have_text(name)
+    expect(page.locator("#why .name-tail")).to_have_text("")

@@ -23,7 +23,7 @@ from holdfast.core.values import Moment
 from holdfast.server.handlers import paging
 from holdfast.server.pages import site
 from holdfast.server.pages.rows import row_of, sign_of
-from holdfast.server.pages.search import read_search, read_sort, sort_key
+from holdfast.server.pages.search import name_in, read_search, read_sort, sort_key
 from holdfast.server.render import encode
 from holdfast.server.streams.board import Totals, totals_of
 
@@ -255,6 +255,7 @@ def _page(api: Api, call: Call, first: FirstRows, text: str, number: int) -> Ans
         address=address,
         sign_of=sign_of,
         origin=_origin(api, call),
+        named=name_in(text),
         first_job=shlex.quote(walk.span.own + FIRST_JOB),
     )
 

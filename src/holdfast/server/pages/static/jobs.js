@@ -12,7 +12,7 @@ import { addKey } from "./keys.js";
 import { again, heardAt, subscribe } from "./live.js";
 import { showTotals } from "./page.js";
 import { keepJob, Rows } from "./rows.js";
-import { fits, isEmpty, orderOf, readSearch, readSort, writeSort } from "./search.js";
+import { fits, isEmpty, nameIn, orderOf, readSearch, readSort, writeSort } from "./search.js";
 
 const JOBS_MAX = 20_000; // Beyond it the server searches, and the list shows the first of what it found.
 const PAGE = 1_000;
@@ -305,7 +305,25 @@ function count() {
   else say(isAll ? "" : `${number(fitting)} of ${number(live)} jobs fit.`);
   document.querySelector("#jobs-empty").hidden = !(isAll && live === 0 && view.length === 0);
   document.querySelector("#jobs-no-match").hidden = isAll || view.length > 0;
+  showNamed(nameIn(field.value));
   box.hidden = view.length === 0;
+}
+
+// A job that nobody holds is not in the list, and who types its name wants to know why.
+function showNamed(name) {
+  const place = document.querySelector("#jobs-named");
+  place.hidden = name === "" || !name.startsWith(document.body.dataset.prefix ?? "");
+  const link = place.querySelector("a");
+  if (place.hidden || link.textContent === name) return;
+  link.href = jobPath(name);
+  link.replaceChildren(bdi(name));
+}
+
+function bdi(text) {
+  const made = document.createElement("bdi");
+  made.textContent = made.title = text;
+  made.className = "mono";
+  return made;
 }
 
 // Search, order, address.
