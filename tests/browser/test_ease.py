@@ -76,6 +76,17 @@ def test_who_looks_for_a_job_that_is_free_is_led_to_it(readers: Readers, alice: 
     expect(page.locator("#owner")).to_contain_text("agent-7")
 
 
+def test_a_resting_pointer_does_not_hold_the_list(readers: Readers, alice: Api) -> None:
+    """A pointer that lies still on the list for ten seconds holds no order any more: new rows come."""
+    stem = unique("wall")
+    alice.acquired(f"{stem}/b", ttl_seconds=60)
+    page = readers.open(callers.OPERATOR, f"/?q=prefix:{stem}/")
+    expect(is_live(page)).to_be_visible()
+    row(page, f"{stem}/b").hover()
+    alice.acquired(f"{stem}/a", ttl_seconds=60)
+    until(lambda: names(page) == [f"{stem}/a", f"{stem}/b"], "the new row is there")
+
+
 def test_a_name_from_right_to_left_is_one_piece_everywhere(readers: Readers, alice: Api) -> None:
     """A long name of Hebrew or Arabic letters stands in its own order on every page."""
     name = unique(RIGHT_TO_LEFT)

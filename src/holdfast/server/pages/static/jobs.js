@@ -3,7 +3,7 @@
 //   /ui/rows ──► jobs, by name ──► view: those that fit, in order ──► rows.js draws what is in view
 //   /ui/live ──►
 //
-// While the pointer is over the list, nothing moves: rows change where they are, new ones and ended ones wait.
+// While the pointer moves over the list, nothing else does: rows change where they are, new ones and ended ones wait.
 // The address keeps search and order.
 
 import { ask, jobPath } from "./api.js";
@@ -19,6 +19,7 @@ const PAGE = 1_000;
 const PAGES_MAX = 60; // Of a search among very many jobs: it may find little on each.
 const ENDED_MS = 3_000;
 const FRESH_MS = 600;
+const HELD_MS = 10_000; // A pointer that rests aims at nothing: on a wall it may lie there for days.
 const LOAD_AGAIN_MS = [500, 3_000]; // After a resync, at some moment in between: others are told to at the same time.
 
 const box = document.querySelector("#jobs-box");
@@ -37,6 +38,7 @@ let loading = null;
 let isLoaded = false;
 let isLive = false;
 let isHeld = false; // The order is.
+let pointedAt = 0; // When the pointer last moved over the list.
 let isStale = false; // The view is older than the jobs.
 let isSettled = false; // All rows were shown once.
 
@@ -434,7 +436,13 @@ box.addEventListener("focusin", (event) => {
   const name = event.target.closest("tbody tr")?.querySelector(".name")?.title;
   if (name) rows.current = name;
 });
-box.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && hold(true));
+for (const kind of ["pointerenter", "pointermove"]) {
+  box.addEventListener(kind, (event) => {
+    if (event.pointerType !== "mouse") return;
+    pointedAt = performance.now();
+    hold(true);
+  });
+}
 box.addEventListener("pointerleave", () => hold(false));
 box.addEventListener("click", (event) => {
   const head = event.target.closest("th[data-sort]");
@@ -471,6 +479,7 @@ subscribe({
   },
 });
 setInterval(() => {
+  if (performance.now() - pointedAt > HELD_MS) hold(false);
   sweep();
   if (isLive) rows.tick();
 }, 1_000);
