@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.hands import ROWS, is_live, job_path, moment_path, names, row, until
+from tests.browser.hands import is_live, job_path, moment_path, names, row, until
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -21,6 +21,21 @@ PRINTED_MAX = 1_000
 RIGHT_TO_LEFT = "/".join(["\u05e9\u05dc\u05d5\u05dd\u05e2\u05d5\u05dc\u05dd"] * 8)
 NO_CLIPBOARD = "Object.defineProperty(navigator, 'clipboard', { value: undefined })"
 """As over plain http to another machine."""
+
+
+_PRINTED = """
+() => {
+  dispatchEvent(new Event("beforeprint"));
+  const box = document.querySelector("#jobs-box");
+  const seen = [
+    box.querySelectorAll("tbody tr:not(.spacer)").length,
+    `${getComputedStyle(box, "::after").content} ${box.dataset.unprinted}`,
+    [...box.querySelectorAll(".spacer")].map((each) => each.offsetHeight),
+  ];
+  dispatchEvent(new Event("afterprint"));
+  return seen;
+}
+"""
 
 
 def test_a_name_is_copied_where_scripts_have_no_clipboard(readers: Readers, alice: Api) -> None:
@@ -85,6 +100,19 @@ def test_a_resting_pointer_does_not_hold_the_list(readers: Readers, alice: Api) 
     row(page, f"{stem}/b").hover()
     alice.acquired(f"{stem}/a", ttl_seconds=60)
     until(lambda: names(page) == [f"{stem}/a", f"{stem}/b"], "the new row is there")
+
+
+def test_more_jobs_than_are_printed_are_counted_on_paper(readers: Readers, alice: Api) -> None:
+    """On paper the first thousand rows are followed by how many more there are, and by no empty sheets."""
+    stem = unique("paper")
+    for part in range(0, PRINTED_MAX + 200, 400):
+        alice.claims(all=[f"{stem}/{number:04}" for number in range(part, part + 400)], ttl_seconds=600)
+    page = readers.open(callers.OPERATOR, f"/?q=prefix:{stem}/")
+    until(lambda: page.locator("#jobs-said").inner_text().startswith("1,200 of"), "all are there")
+    page.emulate_media(media="print")
+    rows, said, spare = page.evaluate(_PRINTED)
+    assert (rows, spare) == (PRINTED_MAX, [0, 0])
+    assert "more jobs, which are not printed" in said and "200" in said, said
 
 
 def test_a_name_from_right_to_left_is_one_piece_everywhere(readers: Readers, alice: Api) -> None:

@@ -350,7 +350,11 @@ export class Rows {
     const focused = document.activeElement;
     this.#keepOnly(new Set(view.slice(first, first + count).map((row) => row.name)));
     setHeight(this.#above, first * height);
-    setHeight(this.#below, (view.length - first - count) * height);
+    const below = view.length - first - count;
+    // On paper nothing scrolls: there it is said how many more there are.
+    setHeight(this.#below, this.#isPrinted ? 0 : below * height);
+    if (this.#isPrinted && below) this.#box.dataset.unprinted = below.toLocaleString();
+    else delete this.#box.dataset.unprinted;
     const now = serverNow();
     let behind = this.#above;
     for (let index = first; index < first + count; index++) {
