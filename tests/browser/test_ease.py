@@ -122,3 +122,31 @@ def test_a_name_from_right_to_left_is_one_piece_everywhere(readers: Readers, ali
     page = readers.open(callers.OPERATOR, job_path(name))
     expect(page.locator("#why .name-head")).to_have_text(name)
     expect(page.locator("#why .name-tail")).to_have_text("")
+
+
+def mortal(browser: Browser, tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server to kill."""
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
+        yield server
+
+
+def test_a_page_on_a_phone_does_not_jump_when_the_server_goes_away(browser: Browser, mortal: ServerProcess) -> None:
+    """The word that the page is not live has room in the head: nothing below it moves, on the narrowest screen too."""
+    readers = Readers(browser, mortal)
+    readers.expect_trouble("ERR_")
+    for path, viewport in (("/", PHONE), ("/", {"width": 320, "height": 640})):
+        page: Page = readers.open(callers.OPERATOR, path, viewport=viewport, is_mobile=True, has_touch=True)
+        expect(is_live(page)).to_be_visible()
+    before = [_head_height(page) for context in browser.contexts for page in context.pages]
+    mortal.kill()
+    for context in browser.contexts:
+        for page in context.pages:
+            expect(page.locator("#live")).to_have_text(re.compile("^server away since"))
+            assert page.locator("#live").is_visible()
+    assert [_head_height(page) for context in browser.contexts for page in context.pages] == before
+    assert readers.close() == []
+
+
+def _head_height(page: Page) -> float:
+    height: float = page.locator("header.top").evaluate("each => each.getBoundingClientRect().height")
+    return height
