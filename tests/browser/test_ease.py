@@ -115,6 +115,22 @@ def test_more_jobs_than_are_printed_are_counted_on_paper(readers: Readers, alice
     assert "more jobs, which are not printed" in said and "200" in said, said
 
 
+def test_an_order_is_kept_over_a_look_at_the_past(readers: Readers, alice: Api) -> None:
+    """Who sorted the list, looked back and comes back to now finds it sorted as before."""
+    alice.acquired(unique("sorted"), ttl_seconds=60)
+    page = readers.open(callers.OPERATOR, "/?sort=-held")
+    expect(page.locator("#moment")).to_be_enabled()
+    page.get_by_label("Moment").fill("1s ago")
+    page.get_by_role("button", name="Look").click()
+    expect(page.locator("#moment-now")).to_be_visible()
+    page.keyboard.press("n")
+    expect(is_live(page)).to_be_visible()
+    expect(page.locator("th.col-held")).to_have_attribute("aria-sort", "descending")
+    page.goto(moment_path(1) + "&sort=-held")
+    page.locator("#moment-now").click()
+    expect(page.locator("th.col-held")).to_have_attribute("aria-sort", "descending")
+
+
 def test_a_name_from_right_to_left_is_one_piece_everywhere(readers: Readers, alice: Api) -> None:
     """A long name of Hebrew or Arabic letters stands in its own order on every page."""
     name = unique(RIGHT_TO_LEFT)
