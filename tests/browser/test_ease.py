@@ -77,6 +77,7 @@ def test_a_label_leads_to_those_that_have_it(readers: Readers, alice: Api) -> No
     expect(row(page, name)).to_be_visible()
 
 
+@pytest.mark.parametrize("script", [True, False])
 def test_who_looks_for_a_job_that_is_free_is_led_to_it(readers: Readers, alice: Api, script: bool) -> None:
     """A name that nobody holds is not in the list, and a link leads from there to who had it last."""
     name = unique("Just-Released")
@@ -140,6 +141,26 @@ def test_a_name_from_right_to_left_is_one_piece_everywhere(readers: Readers, ali
     expect(page.locator("#why .name-tail")).to_have_text("")
 
 
+def test_who_wants_what_is_said_in_this_order(readers: Readers, alice: Api) -> None:
+    """In the lists of who waits for whom, whoever waits comes first, and then what it wants."""
+    name = unique("wanted")
+    alice.acquired(name, ttl_seconds=60, owner="ana")
+    with waiting(alice, name, owner="ben"):
+        page = readers.open(callers.OPERATOR, "/ui/waits")
+        item = page.locator(".nested li li", has_text=name)
+        expect(item).to_have_text(re.compile(rf"^\s*ben\s+wants\s+{re.escape(name)}\s*$"))
+
+
+def test_the_actions_are_one_step_from_the_top(readers: Readers, alice: Api) -> None:
+    """However long a story is, its page leads from its head to what can be done."""
+    name = unique("stuck")
+    alice.acquired(name, ttl_seconds=60)
+    page = readers.open(callers.OPERATOR, job_path(name))
+    page.get_by_role("navigation", name="On this page").get_by_role("link", name="Actions").click()
+    expect(page.get_by_text("End this lease")).to_be_in_viewport()
+
+
+@pytest.fixture
 def mortal(browser: Browser, tmp_path: Path) -> Iterator[ServerProcess]:
     """A server to kill."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
