@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.hands import is_live, job_path, mark, marked, until
 from tests.support import callers
@@ -141,6 +141,24 @@ def test_every_room_counts(readers: Readers, alice: Api) -> None:
     before = int(page.locator("#count-jobs").inner_text())
     alice.acquired(unique("counted"), ttl_seconds=60)
     expect(page.locator("#count-jobs")).to_have_text(str(before + 1))
+
+
+def test_nodes_are_asked_for_while_somebody_looks(readers: Readers) -> None:
+    """The room of nodes says who leads by itself, when that is another: no reload is needed."""
+    page = readers.open(callers.OPERATOR, "/ui/nodes")
+    expect(is_live(page)).to_be_visible()
+    mark(page)
+
+    def another(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(
+            response=answer, body=re.sub("<b><bdi>[^<]*</bdi></b> leads", "<b>node-7</b> leads", answer.text())
+        )
+
+    page.route("**/ui/nodes", another)
+    expect(page.locator("#leader")).to_contain_text("node-7 leads")
+    assert marked(page) == "same"
+    page.unroute_all(behavior="wait")
 
 
 @pytest.fixture
