@@ -38,6 +38,19 @@ _PRINTED = """
 """
 
 
+_NOTE_STATES = """
+window.states = [];
+let began = 0;
+new MutationObserver(() => {
+  const state = document.documentElement.dataset.live;
+  began ||= performance.now();
+  if (state === undefined || window.states.at(-1)?.[1] === state) return;
+  window.states.push([performance.now() - began, state]);
+}).observe(document, { subtree: true, attributes: true, attributeFilter: ["data-live", "class"] });
+"""
+"""What the page says of its stream, and how long after its first script ran."""
+
+
 def test_a_name_is_copied_where_scripts_have_no_clipboard(readers: Readers, alice: Api) -> None:
     """Over plain http the copy buttons copy too: of a name, of a fencing token, of a command."""
     name = unique("copied")
@@ -158,6 +171,20 @@ def test_the_actions_are_one_step_from_the_top(readers: Readers, alice: Api) -> 
     page = readers.open(callers.OPERATOR, job_path(name))
     page.get_by_role("navigation", name="On this page").get_by_role("link", name="Actions").click()
     expect(page.get_by_text("End this lease")).to_be_in_viewport()
+
+
+def test_a_page_that_is_opened_does_not_say_that_it_reconnects(readers: Readers) -> None:
+    """A page that was just loaded is true: no word says otherwise while its stream is being opened, as it soon is."""
+    context = readers.new(callers.OPERATOR)
+    context.add_init_script(_NOTE_STATES)
+    page = context.new_page()
+    for path in ("/", "/ui/waits"):
+        page.goto(path)
+        expect(is_live(page)).to_be_visible()
+        told = page.evaluate("window.states")
+        assert [each for each in told if each[1] == "reconnecting" and each[0] < 500] == [], told
+        page.close()
+        page = context.new_page()
 
 
 @pytest.fixture

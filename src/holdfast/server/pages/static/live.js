@@ -2,7 +2,6 @@
 //
 //   import { subscribe } from "./live.js";
 //   const leave = subscribe({
-//     name: "deploy-main",        // optional: only of this job
 //     load() {},                  // look at everything now; what is told afterwards is newer
 //     rows(frame) {},             // {seq, now, rows, beats, gone, kept, totals}, see server/pages/rows.py
 //     status(status) {},          // {kind, since, why}, see stream.js
@@ -53,12 +52,23 @@ export function heardAt(serverMs, isFirst = false) {
   learnServerTime(serverMs);
 }
 
+// A page that was just opened is as new as can be: that its stream is still being opened is said when it takes long.
+const OPENING_MS = 1_000;
+let wasLive = false;
+
 function tellStatus() {
+  wasLive ||= status.kind === "live";
+  const openingMs = Date.now() - status.since;
+  if (!wasLive && status.kind === "reconnecting" && openingMs < OPENING_MS) setTimeout(showStatus, OPENING_MS - openingMs);
+  else showStatus();
+  for (const each of subscribers) each.status?.(status);
+}
+
+function showStatus() {
   // When it was by the server's clock, as all times here: the reader's own may be wrong.
   showLive(status.kind, status.kind === "live" ? undefined : status.since + serverNow() - Date.now());
   document.getElementById("live")?.setAttribute("title", status.why);
   if (status.kind === "signed-out") showSignedOut();
-  for (const each of subscribers) each.status?.(status);
 }
 
 function hear(message) {
@@ -76,18 +86,8 @@ function hear(message) {
     for (const kind of ["rows", "beats", "gone", "kept"]) frame[kind] ??= [];
     heardAt(frame.now);
     if (frame.totals) showTotals(frame.totals);
-    for (const each of subscribers) {
-      const own = each.name === undefined ? frame : ofOne(frame, each.name);
-      if (own !== null) each.rows?.(own);
-    }
+    for (const each of subscribers) each.rows?.(frame);
   }
-}
-
-function ofOne(frame, name) {
-  const rows = frame.rows.filter((row) => row.name === name);
-  const beats = frame.beats.filter((beat) => beat[0] === name);
-  const gone = frame.gone.filter((each) => each.name === name);
-  return rows.length || beats.length || gone.length || frame.kept.length ? { ...frame, rows, beats, gone } : null;
 }
 
 // Who reads the stream.
