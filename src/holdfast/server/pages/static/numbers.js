@@ -66,6 +66,17 @@ async function refresh() {
   if (!document.hidden) timer = setTimeout(refresh, nextMs);
 }
 
+// Once the server answers: a browser would show a page of its own where it does not.
+async function loadAgain() {
+  try {
+    await ask("/ui/here");
+    location.reload();
+  } catch {
+    showLive("away", (brokeMs ??= serverNow()));
+    setTimeout(loadAgain, AGAIN_MS);
+  }
+}
+
 // A page that nobody looks at asks for nothing.
 function lookedAt() {
   if (!document.hidden && timer === undefined) refresh();
@@ -79,5 +90,5 @@ if (charts !== null) {
   timer = setTimeout(refresh, stepMs);
 } else {
   // The first sample is not there yet.
-  setTimeout(() => location.reload(), stepMs);
+  setTimeout(loadAgain, stepMs);
 }
