@@ -168,7 +168,7 @@ def test_searching_is_kept_in_the_address(readers: Readers, alice: Api) -> None:
     wait_for_list(other)
     assert names(other) == [f"{stem}/b"], "and so does the address"
     search.fill("nobody-is-called-like-this")
-    expect(page.get_by_role("heading", name="No job fits this search")).to_be_visible()
+    expect(page.get_by_role("heading", name="No job that is held fits this search")).to_be_visible()
 
 
 def test_sorting_is_kept_in_the_address(page: Page, alice: Api) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.browser.hands import mark, marked
 from tests.support import callers
+from tests.support.chromium import Readers
+from tests.support.server import serving
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.api import Api
-    from tests.support.chromium import Readers
 
 SAMPLE_MS = 30_000
 """A sample comes every ten seconds; a machine may be busy."""
@@ -31,3 +34,27 @@ def test_numbers_go_on_by_themselves(readers: Readers, alice: Api) -> None:
     line = page.locator("#chart-held path.series").first
     expect(line).not_to_have_attribute("d", line.get_attribute("d") or "", timeout=SAMPLE_MS)
     expect(page.locator("#chart-held text.mark").last).to_have_text(re.compile(r"^\d\d:\d\d$"))
+
+
+def test_the_first_numbers_are_waited_for_while_the_server_is_away(browser: Browser, tmp_path: Path) -> None:
+    """A page without numbers is loaded again when there may be some; not while nobody would answer that."""
+
+    def too_early(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().replace('id="charts"', 'id="none-yet"'))
+
+    with serving(tmp_path / "data", tokens=callers.TOKENS) as server:
+        readers = Readers(browser, server)
+        readers.expect_trouble("ERR_")
+        context = readers.new(callers.READER)
+        page = context.new_page()
+        page.route("**/ui/numbers", too_early)
+        page.goto("/ui/numbers")
+        page.unroute_all(behavior="wait")
+        mark(page)
+        server.kill()
+        expect(page.locator("#live")).to_have_text(re.compile("^server away since"), timeout=SAMPLE_MS)
+        assert marked(page) == "same"
+        with server.restart():
+            expect(page.locator("h1")).to_have_text("Numbers")
+        assert readers.close() == []

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from holdfast.core.commands import KeepSession, OpenSession
-from holdfast.core.events import Joined, Left, Record, Renewed, TimePassed
-from holdfast.core.values import Terms, Ticket
+from holdfast.core.events import Joined, Left, Record, Renewed, SessionEnded, SessionOpened, TimePassed, TokenEnded
+from holdfast.core.values import Session, Terms, Ticket
 from holdfast.engine.feed import Feed
 from holdfast.engine.touched import TOUCHED_MAX, Touched
 from holdfast.journal.memory import MemoryJournal
@@ -76,6 +76,18 @@ def test_a_session_that_is_kept_is_noted_as_one() -> None:
             assert (touched.take(10), list(touched.take_sessions())) == ({}, ["s"])
 
     run(test)
+
+
+def test_sessions_that_begin_and_end_are_noted() -> None:
+    """A session that begins or ends is noted, be it empty; so are those that end with their access token."""
+    touched = Touched()
+    touched.note([_record(SessionOpened(Session("opened", "ana", None, None, 60_000, 60_000, 1)))])
+    assert list(touched.take_sessions()) == ["opened"]
+    ended = SessionEnded("ended", "deleted", ())
+    touched.note(
+        [_record(ended), _record(TokenEnded("ana", "boss", sessions=(SessionEnded("of a token", "revoked", ()),)))]
+    )
+    assert list(touched.take_sessions()) == ["ended", "of a token"]
 
 
 def test_nothing_is_noted_before_it_is_durable() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +20,7 @@ from tests.support.checks import wait_until
 from tests.support.compose import services_of
 from tests.support.containers import Namespaces, Network, need_namespaces
 from tests.support.installed import install
-from tests.support.package import build
+from tests.support.package import build, build_wheel
 from tests.support.pages import ROOT
 from tests.support.program import Program
 
@@ -66,6 +68,25 @@ def test_the_image_is_made_of_what_is_there() -> None:
     assert (
         'HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "/opt/holdfast/health.py"]' in text
     )
+
+
+def test_the_image_has_all_that_the_package_is_made_of(tmp_path: Path) -> None:
+    """From what the Dockerfile copies, with links as they are, the package is built: the skill is in it too."""
+    text = (FOLDER / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
+        *names, to = line.split()
+        if to.startswith("/"):
+            continue
+        for name in names:
+            if (ROOT / name).is_dir():
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / name, tmp_path / to, symlinks=True, ignore=ignored)
+            else:
+                (tmp_path / to).mkdir(exist_ok=True)
+                shutil.copy(ROOT / name, tmp_path / to)
+    wheel = build_wheel(tmp_path, tmp_path / "dist")
+    with zipfile.ZipFile(wheel) as made:
+        assert made.read("holdfast/skills/holdfast/SKILL.md") == (ROOT / "skills/holdfast/SKILL.md").read_bytes()
 
 
 class Composition:

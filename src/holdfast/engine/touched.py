@@ -14,12 +14,12 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from holdfast.core.events import Renewed, SessionKept, SessionRenewed, names_of
+from holdfast.core.events import Renewed, SessionEnded, SessionKept, SessionOpened, SessionRenewed, TokenEnded, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.core.events import Record
+    from holdfast.core.events import Event, Record
 
 TOUCHED_MAX = 20_000
 """How many names and sessions are noted. Beyond it nothing is: who looks has to look at everything anew."""
@@ -32,7 +32,7 @@ class Touched:
         self.names: dict[str, bool] = {}
         """In the order in which they were touched first; True if more may have changed than the times of a lease."""
         self.sessions: dict[str, None] = {}
-        """Sessions that have another deadline."""
+        """Sessions that have another deadline, or began, or are over."""
         self.is_too_much = False
         """Whether some were not noted, because there was no room."""
         self._news = asyncio.Event()
@@ -58,12 +58,25 @@ class Touched:
             else:
                 for name in names_of(event):
                     names[name] = True
+                self._note_sessions(event)
         if len(names) + len(self.sessions) > TOUCHED_MAX:
             names.clear()
             self.sessions.clear()
             self.is_too_much = True
         if names or self.sessions or self.is_too_much:
             self._news.set()
+
+    def _note_sessions(self, event: Event) -> None:
+        """Note which sessions began with an event, or ended."""
+        match event:
+            case SessionOpened():
+                self.sessions[event.session.session_id] = None
+            case SessionEnded():
+                self.sessions[event.session_id] = None
+            case TokenEnded():
+                self.sessions |= dict.fromkeys(each.session_id for each in event.sessions)
+            case _:
+                pass
 
     def _note_renewal(self, renewed: Renewed) -> None:
         if renewed.note is None and renewed.metadata is None:

@@ -52,6 +52,18 @@ CASES: list[tuple[str, list[int]]] = [
     ("(", [3]),
 ]
 
+NAMED: list[tuple[str, str]] = [
+    ("deploy-main", "deploy-main"),
+    (" github://acme/app/issues/42 ", "github://acme/app/issues/42"),
+    ("prefix:Deploy-Main", "Deploy-Main"),
+    ('"deploy-main"', "deploy-main"),
+    ("owner:agent-3", ""),
+    ("label:team:web", ""),
+    ("two words", ""),
+    ("", ""),
+]
+"""Searches, and the one name that was typed."""
+
 SORTED: list[tuple[str, list[str]]] = [
     ("name", ["a", "b", "c"]),
     ("-name", ["c", "b", "a"]),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.core.commands import KeepSession, OpenSession
+from holdfast.core.commands import EndSession, KeepSession, OpenSession
 from holdfast.engine.touched import TOUCHED_MAX
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.memory import MemoryJournal
@@ -160,6 +160,27 @@ def test_a_session_that_is_kept_is_told_once_to_those_who_see_its_jobs() -> None
                 assert session == "s" and until - told["now"] <= 60_000 and "rows" not in told
             assert not other.is_behind
             for place in (everything, own, other):
+                place.leave()
+
+    run(test)
+
+
+def test_a_session_that_begins_or_ends_is_told_to_those_who_see_all() -> None:
+    """A session without jobs changes one number on the page: who may see all is told of its begin, and of its end."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            whole = Board(engine)
+            everything, own = whole.enter(None), whole.enter("a/")
+            await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
+            told = await _next(everything)
+            ((session, until),) = told["kept"]
+            assert (session, told["totals"]["sessions"]) == ("s", 1) and 0 < until - told["now"] <= 60_000
+            await engine.ask(EndSession(principal="ana", session_id="s"))
+            told = await _next(everything)
+            assert (told["kept"], told["totals"]["sessions"]) == ([["s", 0]], 0)
+            assert not own.is_behind
+            for place in (everything, own):
                 place.leave()
 
     run(test)

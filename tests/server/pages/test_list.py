@@ -189,8 +189,9 @@ def test_a_confined_reader_sees_its_part(server: ServerProcess, alice: Api, oper
     alice.acquired(f"{prefix}mine", ttl_seconds=60)
     alice.acquired(unique("other"), ttl_seconds=60)
     assert _names(_page(visitor)) == _names(_page(visitor, q=f"prefix:{prefix[:3]}")) == [f"{prefix}mine"]
-    page = _page(visitor, q="prefix:other")
-    assert _names(page) == [] and "may only see names" in page.text
+    for search in ("prefix:other", "owner:somebody", unique("other")):
+        page = _page(visitor, q=search)
+        assert _names(page) == [] and "may only see names" in page.text, search
 
 
 def test_strange_queries_are_pages_too(visitor: Visitor) -> None:

@@ -11,9 +11,17 @@ from typing import Any
 import pytest
 
 from holdfast.server.pages import search as searching
-from holdfast.server.pages.rows import Row, left_text, sign_of, span_text
-from holdfast.server.pages.search import SEARCH_CHARS_MAX, TERMS_MAX, read_search, read_sort, sort_key
-from tests.server.pages.searches import CASES, ROWS, SORTED, TO_SORT, filled
+from holdfast.server.pages.rows import Row, left_text, name_parts, sign_of, span_text
+from holdfast.server.pages.search import (
+    SEARCH_CHARS_MAX,
+    TERMS_MAX,
+    label_term,
+    name_in,
+    read_search,
+    read_sort,
+    sort_key,
+)
+from tests.server.pages.searches import CASES, NAMED, ROWS, SORTED, TO_SORT, filled
 
 SCRIPTS = Path(searching.__file__).parent / "static"
 
@@ -35,6 +43,42 @@ def test_order(text: str, names: list[str]) -> None:
     kind, is_reversed = read_sort(text)
     rows = sorted(map(_row, TO_SORT), key=sort_key(kind), reverse=is_reversed)
     assert [row.name for row in rows] == names
+
+
+@pytest.mark.parametrize(("text", "name"), NAMED)
+def test_a_name_that_was_typed(text: str, name: str) -> None:
+    """One word is taken for a name, alone or as a prefix; an owner, a label and several words are not."""
+    assert name_in(text) == name
+
+
+@pytest.mark.parametrize("value", ["web", "", "web front", "a:b", 'say"hi"', " ", "web\u00a0front"])
+def test_the_search_for_a_label_finds_it(value: str) -> None:
+    """The search that a label of a job leads to finds this job, and none with another value."""
+    search = read_search(label_term("team", value))
+    assert search.fits(_row({"name": "a", "owner": "x", "labels": {"team": value}}))
+    assert not search.fits(_row({"name": "b", "owner": "x", "labels": {"team": value + "x"}}))
+
+
+def test_a_label_that_cannot_be_typed_is_looked_for_by_its_key() -> None:
+    """A value with blanks and quotes has no way to be written: its key finds the job, and more."""
+    search = read_search(label_term("team", 'the "web" front'))
+    assert search.fits(_row({"name": "a", "owner": "x", "labels": {"team": 'the "web" front'}}))
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("short", ("", "short")),
+        ("github://acme/app/issues/42", ("github://ac", "me/app/issues/42")),
+        (
+            "\u05e9\u05dc\u05d5\u05dd/and-a-long-name-behind-it/7",
+            ("\u05e9\u05dc\u05d5\u05dd/and-a-long-name-behind-it/7", ""),
+        ),
+    ],
+)
+def test_a_name_keeps_its_end(name: str, parts: tuple[str, str]) -> None:
+    """What may be cut of a name is what stands before its end; one that runs from right to left stays in one piece."""
+    assert name_parts(name) == parts
 
 
 def test_a_search_is_bounded() -> None:
@@ -80,10 +124,11 @@ NODE = shutil.which("node") or shutil.which("nodejs")
 def test_the_script_finds_the_same() -> None:
     """The page's script reads every search and every order as the server does."""
     script = f"""
-        import {{ fits, orderOf, readSearch, readSort }} from {json.dumps((SCRIPTS / "search.js").as_uri())};
-        const {{ rows, cases, toSort, sorted }} = JSON.parse(process.argv[1]);
+        import {{ fits, nameIn, orderOf, readSearch, readSort }} from {json.dumps((SCRIPTS / "search.js").as_uri())};
+        const {{ rows, cases, toSort, sorted, named }} = JSON.parse(process.argv[1]);
         console.log(JSON.stringify({{
           found: cases.map(([text]) => rows.flatMap((row, at) => fits(readSearch(text), {{ ...row }}) ? [at] : [])),
+          named: named.map(([text]) => nameIn(text)),
           sorted: sorted.map(([text]) => [...toSort].sort(orderOf(readSort(text))).map((row) => row.name)),
         }}));
     """
@@ -92,6 +137,7 @@ def test_the_script_finds_the_same() -> None:
         "cases": CASES,
         "toSort": [filled(row) for row in TO_SORT],
         "sorted": SORTED,
+        "named": NAMED,
     }
     done = subprocess.run(
         [str(NODE), "--no-warnings", "--input-type=module", "-e", script, json.dumps(told)],
@@ -103,4 +149,5 @@ def test_the_script_finds_the_same() -> None:
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["found"] == [found for _, found in CASES]
+    assert seen["named"] == [name for _, name in NAMED]
     assert seen["sorted"] == [names for _, names in SORTED]

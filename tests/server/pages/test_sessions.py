@@ -65,7 +65,8 @@ def test_nobody_else_sees_them(server: ServerProcess, bob: Api, operator: Api, r
     """Another access token without `admin`, and an operator that is confined, see nothing of them."""
     visitor = signed_in(server, callers.BOB)
     assert "run-17" not in visitor.get("/ui/sessions?token=alice").text
-    assert visitor.get(f"/ui/sessions/{run['session_id']}").status == 404
+    of_another = visitor.get(f"/ui/sessions/{run['session_id']}")
+    assert of_another.status == 404 and "shown to operators" in of_another.text
     refused(bob.get("/sessions?token=alice"), 403, "forbidden")
     refused(bob.session(run["session_id"]), 404, "not_found")
     made = operator.post(

@@ -65,8 +65,9 @@ def test_a_form_revokes_one(server: ServerProcess, operator: Api) -> None:
     worker = Api.of(server, token["token"])
     session_id = worker.new_session(ttl_seconds=600)["session_id"]
     visitor = signed_in(server, callers.OPERATOR)
-    fields = page_of(visitor.get("/ui/tokens")).fields
-    answer = visitor.send(f"/ui/tokens/{token['name']}/revoke", fields)
+    page = page_of(visitor.get("/ui/tokens"))
+    assert "It has 1 sessions and 0 places in line, and holds 0 jobs." in page.text
+    answer = visitor.send(f"/ui/tokens/{token['name']}/revoke", page.fields)
     assert answer.status == 303, answer
     assert worker.locks().status == 401
     page = page_of(visitor.get(answer.headers["Location"]))

@@ -23,7 +23,7 @@ from holdfast.core.values import Moment
 from holdfast.server.handlers import paging
 from holdfast.server.pages import site
 from holdfast.server.pages.rows import row_of, sign_of
-from holdfast.server.pages.search import read_search, read_sort, sort_key
+from holdfast.server.pages.search import name_in, read_search, read_sort, sort_key
 from holdfast.server.render import encode
 from holdfast.server.streams.board import Totals, totals_of
 
@@ -232,7 +232,7 @@ def show(api: Api, call: Call) -> None:
 
 def _page(api: Api, call: Call, first: FirstRows, text: str, number: int) -> Answered:
     walk, sort = first.walk, first.sort
-    address = partial(_address, q=text)
+    address = partial(list_address, q=text)
     after = call.query.get("after", "")
     is_first = number == 1 and not (first.is_by_name and after)
     following = {"after": walk.reached} if first.is_by_name else {"page": number + 1}
@@ -255,6 +255,7 @@ def _page(api: Api, call: Call, first: FirstRows, text: str, number: int) -> Ans
         address=address,
         sign_of=sign_of,
         origin=_origin(api, call),
+        named=name_in(text),
         first_job=shlex.quote(walk.span.own + FIRST_JOB),
     )
 
@@ -263,7 +264,7 @@ def _page_number(text: str) -> int:
     return min(int(text), PAGES_MAX) if re.fullmatch(r"[1-9][0-9]{0,3}", text) else 1
 
 
-def _address(*, q: str, sort: str, **more: object) -> str:
+def list_address(*, q: str, sort: str, **more: object) -> str:
     """Return the address of the list with this search and order."""
     fields = {"q": q, "sort": "" if sort == "name" else sort, **more}
     query = urlencode({key: value for key, value in fields.items() if value})

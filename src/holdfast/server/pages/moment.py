@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -18,9 +19,9 @@ from holdfast.engine.build import HeldQuery, HistoryQuery
 from holdfast.server.handlers.history import time_of
 from holdfast.server.handlers.looking import Asked, begins_at, find, number_of, refuse_unless_kept
 from holdfast.server.pages import site
-from holdfast.server.pages.jobs import Span
+from holdfast.server.pages.jobs import Span, list_address
 from holdfast.server.pages.rows import DAY_MS, Row
-from holdfast.server.pages.search import read_search
+from holdfast.server.pages.search import read_search, read_sort
 from holdfast.server.render import encode
 from holdfast.server.streams.happenings import concerned
 from holdfast.server.times import rfc3339
@@ -54,6 +55,9 @@ def show(api: Api, call: Call) -> None:
     query: dict[str, str] = call.query
     search = read_search(query.get("q", ""))
     span = Span(call.caller, search)
+    # The past is shown by name. The order of the list is kept for the way back to now.
+    kind, is_reversed = read_sort(query.get("sort", "name"))
+    sort = f"-{kind}" if is_reversed else kind
 
     async def look() -> Answered:
         engine = api.engine
@@ -88,6 +92,8 @@ def show(api: Api, call: Call) -> None:
             onward=onward,
             q=query.get("q", ""),
             is_first="after" not in query,
+            sort=sort,
+            address=partial(list_address, q=query.get("q", "")),
             moment_at="" if problem is not None else rfc3339(at_ms),
         )
 
@@ -170,7 +176,7 @@ def row_then(held: Held) -> Row:
 
 
 def _address(query: dict[str, str], **more: str) -> str:
-    kept = {field: query[field] for field in ("q",) if query.get(field)}
+    kept = {field: query[field] for field in ("q", "sort") if query.get(field)}
     return "/?" + urlencode(kept | more)
 
 

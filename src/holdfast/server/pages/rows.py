@@ -10,6 +10,7 @@ can count by itself. Never a lease id. Everything that a user wrote is plain tex
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,9 @@ LATE_OF_3 = 2
 """Late: without a heartbeat for so many thirds of its ttl."""
 ENDING_PART = 10
 """Ending: with less than this part of its ttl left."""
+TAIL_CHARS = 16
+"""How much of the end of a name is never cut: the number is there."""
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
 FIELDS_SHOWN = 8
 FIELD_CHARS_SHOWN = 120
 """Of the metadata; the job's own page has all of it."""
@@ -146,6 +150,14 @@ def gone_of(name: str, state: State, now: Moment) -> Gone:
     owner = end.owner or shown_as(end.by if end.how == "released" else end.whose)
     by = "" if end.how == "released" else end.by or ""
     return Gone(name, end.how, owner, by, end.reason or "", end.token, end.wall_ms)
+
+
+def name_parts(name: str) -> tuple[str, str]:
+    """Return what of a name may be cut, and its end, which is kept. One from right to left is cut where it ends."""
+    if _RIGHT_TO_LEFT.search(name):
+        return name, ""
+    cut = max(0, len(name) - TAIL_CHARS)
+    return name[:cut], name[cut:]
 
 
 # In words: the same as in `static/rows.js`.

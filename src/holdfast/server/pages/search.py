@@ -97,6 +97,21 @@ def read_search(text: str) -> Search:
     return Search(prefix, outside, tuple(owners), tuple(labels), tuple(words))
 
 
+def name_in(text: str) -> str:
+    """Return the one name that was typed, alone or behind `prefix:`; empty if it is another search."""
+    term = _TERM.fullmatch(text.strip())
+    if term is None or term[1] in {"owner", "label"}:
+        return ""
+    return term[2] if term[2] is not None else term[3] or ""
+
+
+def label_term(key: str, value: str) -> str:
+    """Return the search for a label. A value with blanks and quotes cannot be typed: then for its key."""
+    if not any(char.isspace() for char in value):
+        return f"label:{key}:{value}"
+    return f"label:{key}" if '"' in value else f'label:"{key}:{value}"'
+
+
 _KEYS: dict[str, Callable[[Row], tuple[object, ...]]] = {
     "name": lambda row: (row.name,),
     "owner": lambda row: (row.owner, row.name),

@@ -26,7 +26,8 @@ import msgspec
 from holdfast import __version__
 from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
-from holdfast.server.pages.rows import left_text, span_text
+from holdfast.server.pages.rows import left_text, name_parts, span_text
+from holdfast.server.pages.search import label_term
 from holdfast.server.render import envelope
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
@@ -170,7 +171,13 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"path_of": path_of, "static": static_path, "version": __version__}
+    made.globals |= {
+        "label_term": label_term,
+        "name_parts": name_parts,
+        "path_of": path_of,
+        "static": static_path,
+        "version": __version__,
+    }
     made.filters |= {"rfc3339": rfc3339, "span": span_text, "left": left_text}
     return made
 

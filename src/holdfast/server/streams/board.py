@@ -16,7 +16,7 @@ so that claims are decided in between. If so much changes that it cannot be show
 there is no room to note it, all are told to look anew.
 
 A session that is kept moves the end of all leases bound to it. That is told once for the session (`kept`), and not for
-each of them.
+each of them. So is one that began, which changes the number of sessions; one that is over is told with 0.
 
 Every look goes through the engine: a row is shown once all that it rests on is durable, like every answer (I16).
 """
@@ -293,6 +293,9 @@ class Board:
         """
         session = state.sessions.get(session_id)
         if session is None:
+            # It is over. What was bound to it is told by name; who may see all is told that there is one less.
+            if None in self._sheets:
+                found.setdefault(None, Parts()).of["kept"].append(encode((session_id, 0)))
             return 0
         shown = encode((session_id, now.wall_ms + session.until_ms - now.ms))
         seen_by: set[str | None] = {None} if None in self._sheets else set()

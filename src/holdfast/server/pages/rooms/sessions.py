@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.core.refusals import SessionUnknown
 from holdfast.core.values import EndedSession
 from holdfast.server.handlers import paging
 from holdfast.server.handlers.sessions import may_see
 from holdfast.server.pages import site
 from holdfast.server.pages.fields import Field, fields_of
-from holdfast.server.pages.rows import Row, row_of
-from holdfast.server.render import problem
+from holdfast.server.pages.rows import Row, row_of, sign_of
+from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
@@ -176,7 +175,7 @@ def session(api: Api, call: Call) -> None:
     """GET /ui/sessions/{id}."""
     caller, session_id, after = call.caller, call.item, call.query.get("after", "")
     if caller.session not in {None, session_id}:
-        raise problem(SessionUnknown())
+        raise _unknown()
 
     def view(state: State, now: Moment) -> tuple[One, Moment]:
         found, ended = state.sessions.get(session_id), state.remembered.get(session_id)
@@ -190,10 +189,18 @@ def session(api: Api, call: Call) -> None:
         seq = api.engine.state.seq
         found, now = await api.engine.look(view)
         if found.run is None and found.ended is None:
-            return call.refusal(problem(SessionUnknown()), call.request)
-        return await site.large_page(api, call, now, "session.html", "sessions", seq=seq, id=session_id, found=found)
+            return call.refusal(_unknown(), call.request)
+        return await site.large_page(
+            api, call, now, "session.html", "sessions", seq=seq, id=session_id, found=found, sign_of=sign_of
+        )
 
     api.answer_later(call, look)
+
+
+def _unknown() -> Problem:
+    """Return the same for a session that is not there, and for one of somebody else: a job's page may lead to it."""
+    said = "There is no such session of your access token. Those of others are shown to operators (the scope admin)."
+    return Problem("not_found", said, label="Session not found")
 
 
 def one_of(session: Session, state: State, now: Moment, prefix: str | None, after: str = "") -> One:

@@ -3,6 +3,8 @@
 const SECOND_MS = 1_000;
 const UNITS = [[86_400_000, "d"], [3_600_000, "h"], [60_000, "min"]];
 
+const HELD = new Set(["reconnecting", "away", "signed-out", "refused", "past"]);
+
 let offsetMs = 0;
 
 /** Learn the server's time: `serverMs` was true when this page's clock said `hereMs`. */
@@ -65,6 +67,8 @@ export function agoText(ms) {
 function tick() {
   const clock = document.getElementById("clock");
   if (clock !== null && !clock.hasAttribute("data-held")) clock.textContent = clockText(serverNow());
+  // How long something is ago is not known while the server says nothing: it may have happened again.
+  if (HELD.has(document.documentElement.dataset.live)) return;
   for (const time of document.querySelectorAll("time.ago")) time.textContent = agoText(Date.parse(time.dateTime));
 }
 

@@ -6,7 +6,7 @@
 import { showSignedOut } from "./api.js";
 import { showTimes } from "./clock.js";
 
-const LATEST = { running: false, again: false, lastMs: 0, timer: 0 };
+const LATEST = { running: false, again: false, lastMs: 0, timer: 0, dueMs: 0 };
 
 function load(address) {
   return new Promise((resolve, reject) => {
@@ -73,11 +73,14 @@ export function refreshSoon(everyMs) {
     LATEST.again = true;
     return;
   }
-  if (LATEST.timer !== 0 || document.visibilityState === "hidden") {
-    LATEST.again ||= document.visibilityState === "hidden";
+  const dueMs = Math.max(Date.now() + 100, LATEST.lastMs + everyMs);
+  if (document.visibilityState === "hidden") {
+    LATEST.again = true;
     return;
   }
-  const waitMs = Math.max(100, LATEST.lastMs + everyMs - Date.now());
+  if (LATEST.timer !== 0 && LATEST.dueMs <= dueMs) return;
+  clearTimeout(LATEST.timer);
+  LATEST.dueMs = dueMs;
   LATEST.timer = setTimeout(async () => {
     LATEST.timer = 0;
     LATEST.running = true;
@@ -89,7 +92,7 @@ export function refreshSoon(everyMs) {
       LATEST.lastMs = Date.now();
     }
     if (LATEST.again) refreshSoon(everyMs);
-  }, waitMs);
+  }, dueMs - Date.now());
 }
 
 /** The same when the reader comes back to a tab that something happened to. */

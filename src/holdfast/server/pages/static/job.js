@@ -1,47 +1,17 @@
-// One job's page, live: heartbeats, the note and the time left are written at once; all else is made anew by the server.
+// One job's page, live: signs of life and the note are written at once; all else is made anew by the server.
 
 import { openOffer } from "./actions.js";
-import { agoText, exactText, serverNow } from "./clock.js";
 import { isOlderThan, refreshSoon, refreshWhenSeen } from "./fresh.js";
 import { addKey } from "./keys.js";
+import { namesShown, startLife } from "./life.js";
 import { subscribe } from "./live.js";
-import { leftText } from "./rows.js";
 import { showAxis } from "./timeline.js";
 
 const EVERY_MS = 1_000;
+const CHAIN_EVERY_MS = 5_000;
 const room = document.getElementById("job");
 const isPast = room.hasAttribute("data-past");
 let hello = false;
-
-function live(what) {
-  return room.querySelector(`[data-live="${what}"]`);
-}
-
-function showBeat(beatMs) {
-  const time = live("beat")?.querySelector("time");
-  if (!time) return;
-  time.dateTime = new Date(beatMs).toISOString();
-  time.title = exactText(beatMs);
-  time.textContent = agoText(beatMs);
-}
-
-function showUntil(untilMs, ttlMs) {
-  const left = live("left");
-  if (left === null) return;
-  left.dataset.until = String(untilMs);
-  const bar = live("bar");
-  if (bar !== null && ttlMs !== undefined) bar.max = Math.max(1, ttlMs);
-  tick();
-}
-
-function tick() {
-  const left = live("left");
-  if (left === null) return;
-  const leftMs = Math.max(0, Number(left.dataset.until) - serverNow());
-  left.textContent = leftText(leftMs);
-  const bar = live("bar");
-  if (bar !== null) bar.value = Math.min(bar.max, leftMs);
-}
 
 function showRow(row) {
   const isSame = String(row.token) === room.dataset.token && String(row.line ?? 0) === room.dataset.line;
@@ -49,22 +19,19 @@ function showRow(row) {
     refreshSoon(EVERY_MS);
     return;
   }
-  showBeat(row.beat);
-  showUntil(row.until, row.ttl);
-  const note = live("note")?.querySelector("bdi");
+  const note = room.querySelector('[data-live="note"] bdi');
   if (note) note.textContent = row.note || "none";
 }
 
 function heard(frame) {
-  for (const row of frame.rows) showRow(row);
-  for (const [, token, beat, until, ttl] of frame.beats) {
-    if (String(token) !== room.dataset.token) refreshSoon(EVERY_MS);
-    else {
-      showBeat(beat);
-      showUntil(until, ttl);
-    }
+  const { name, status, token } = room.dataset;
+  for (const row of frame.rows) {
+    if (row.name === name) showRow(row);
+    // Its owner may have joined the line of another job, or somebody in the chain: then the chain has another link.
+    else if (status === "held" && row.line) refreshSoon(namesShown().has(row.name) ? EVERY_MS : CHAIN_EVERY_MS);
   }
-  if (frame.gone.length) refreshSoon(EVERY_MS);
+  if (frame.beats.some((beat) => beat[0] === name && String(beat[1]) !== token)) refreshSoon(EVERY_MS);
+  if (frame.gone.some((each) => each.name === name)) refreshSoon(EVERY_MS);
 }
 
 // What the new page says of the job is what the next rows are compared with.
@@ -78,18 +45,17 @@ document.addEventListener("holdfast:fresh", ({ detail }) => {
 });
 
 showAxis(room);
-setInterval(tick, 1_000);
 if (!isPast) {
   subscribe({
-    name: room.dataset.name,
     load(seq) {
       if (hello || isOlderThan(seq)) refreshSoon(EVERY_MS);
       hello = true;
     },
     rows: heard,
   });
+  startLife(EVERY_MS);
   refreshWhenSeen(EVERY_MS);
 }
 addKey("w", "why it cannot be had", () => { location.hash = "why"; });
 addKey("h", "its timeline", () => { location.hash = "history"; });
-addKey("r", "end the lease", () => openOffer("revoke"));
+if (document.body.dataset.may.includes("admin")) addKey("r", "end the lease", () => openOffer("revoke"));

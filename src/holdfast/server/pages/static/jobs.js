@@ -3,15 +3,16 @@
 //   /ui/rows ──► jobs, by name ──► view: those that fit, in order ──► rows.js draws what is in view
 //   /ui/live ──►
 //
-// While the pointer is over the list, nothing moves: rows change where they are, new ones and ended ones wait.
+// While the pointer moves over the list, nothing else does: rows change where they are, new ones and ended ones wait.
 // The address keeps search and order.
 
 import { ask, jobPath } from "./api.js";
 import { serverNow } from "./clock.js";
 import { addKey } from "./keys.js";
 import { again, heardAt, subscribe } from "./live.js";
-import { Rows } from "./rows.js";
-import { fits, isEmpty, orderOf, readSearch, readSort, writeSort } from "./search.js";
+import { showTotals } from "./page.js";
+import { keepJob, Rows } from "./rows.js";
+import { fits, isEmpty, nameIn, orderOf, readSearch, readSort, writeSort } from "./search.js";
 
 const JOBS_MAX = 20_000; // Beyond it the server searches, and the list shows the first of what it found.
 const PAGE = 1_000;
@@ -19,6 +20,7 @@ const PAGES_MAX = 60; // Of a search among very many jobs: it may find little on
 const ENDED_MS = 3_000;
 const FRESH_MS = 600;
 const EARLY_MAX = 20;
+const HELD_MS = 10_000; // A pointer that rests aims at nothing: on a wall it may lie there for days.
 const LOAD_AGAIN_MS = [500, 3_000]; // After a resync, at some moment in between: others are told to at the same time.
 
 const box = document.querySelector("#jobs-box");
@@ -38,6 +40,7 @@ let isBegun = false; // The first rows have come. Until then the page shows thos
 let isLoaded = false;
 let isLive = false;
 let isHeld = false; // The order is.
+let pointedAt = 0; // When the pointer last moved over the list.
 let isStale = false; // The view is older than the jobs.
 let isSettled = false; // All rows were shown once.
 
@@ -86,9 +89,9 @@ function keep(sessions) {
   for (const job of jobs.values()) {
     if (!job.bound || !until.has(job.session)) continue;
     const end = until.get(job.session);
-    // Where the session ends first, `ttl` is the session's: its keepalive came so long before its new end.
-    if (job.until < job.own) job.beat = Math.max(job.beat, end - job.ttl);
-    job.until = Math.min(job.own, end);
+    // One that is over ended its jobs: they are told by name.
+    if (end === 0) continue;
+    keepJob(job, end);
     job.version += 1;
   }
 }
@@ -308,11 +311,7 @@ function count() {
     waiting += job.line;
     if (job.session) sessions.add(job.session);
   }
-  const shown = totals ?? { jobs: isCut ? total : live, waiting, sessions: sessions.size };
-  for (const [id, value] of [["jobs", shown.jobs], ["waits", shown.waiting], ["sessions", shown.sessions]]) {
-    const place = document.getElementById(`count-${id}`);
-    if (place !== null) place.textContent = number(value);
-  }
+  showTotals(totals ?? { jobs: isCut ? total : live, waiting, sessions: sessions.size });
   const fitting = view.reduce((sum, job) => sum + (job.ended ? 0 : 1), 0);
   const isAll = isEmpty(search);
   if (isCut && loading !== null) say(`Looking among ${number(total)} jobs, ${number(fitting)} found…`);
@@ -321,7 +320,25 @@ function count() {
   else say(isAll ? "" : `${number(fitting)} of ${number(live)} jobs fit.`);
   document.querySelector("#jobs-empty").hidden = !(isAll && live === 0 && view.length === 0);
   document.querySelector("#jobs-no-match").hidden = isAll || view.length > 0;
+  showNamed(nameIn(field.value));
   box.hidden = view.length === 0;
+}
+
+// A job that nobody holds is not in the list, and who types its name wants to know why.
+function showNamed(name) {
+  const place = document.querySelector("#jobs-named");
+  place.hidden = name === "" || !name.startsWith(document.body.dataset.prefix ?? "");
+  const link = place.querySelector("a");
+  if (place.hidden || link.textContent === name) return;
+  link.href = jobPath(name);
+  link.replaceChildren(bdi(name));
+}
+
+function bdi(text) {
+  const made = document.createElement("bdi");
+  made.textContent = made.title = text;
+  made.className = "mono";
+  return made;
 }
 
 // Search, order, address.
@@ -434,7 +451,13 @@ box.addEventListener("focusin", (event) => {
   const name = event.target.closest("tbody tr")?.querySelector(".name")?.title;
   if (name) rows.current = name;
 });
-box.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && hold(true));
+for (const kind of ["pointerenter", "pointermove"]) {
+  box.addEventListener(kind, (event) => {
+    if (event.pointerType !== "mouse") return;
+    pointedAt = performance.now();
+    hold(true);
+  });
+}
 box.addEventListener("pointerleave", () => hold(false));
 box.addEventListener("click", (event) => {
   const head = event.target.closest("th[data-sort]");
@@ -471,6 +494,7 @@ subscribe({
   },
 });
 setInterval(() => {
+  if (performance.now() - pointedAt > HELD_MS) hold(false);
   sweep();
   if (isLive) rows.tick();
 }, 1_000);

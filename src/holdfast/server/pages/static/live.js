@@ -2,7 +2,6 @@
 //
 //   import { subscribe } from "./live.js";
 //   const leave = subscribe({
-//     name: "deploy-main",        // optional: only of this job
 //     load(seq) {},               // look at everything now; what is told afterwards is newer than record `seq`, if it is known
 //     rows(frame) {},             // {seq, now, rows, beats, gone, kept, totals}, see server/pages/rows.py
 //     status(status) {},          // {kind, since, why}, see stream.js
@@ -15,10 +14,9 @@
 
 import { showSignedOut, workerAddress } from "./api.js";
 import { learnServerTime, serverNow } from "./clock.js";
-import { showLive } from "./page.js";
+import { showLive, showTotals } from "./page.js";
 import { Stream } from "./stream.js";
 
-const SHOWN = { live: "live", reconnecting: "reconnecting", away: "away" };
 const subscribers = new Set();
 let status = { kind: "reconnecting", since: Date.now(), why: "" };
 let source = null;
@@ -54,11 +52,23 @@ export function heardAt(serverMs, isFirst = false) {
   learnServerTime(serverMs);
 }
 
+// A page that was just opened is as new as can be: that its stream is still being opened is said when it takes long.
+const OPENING_MS = 1_000;
+let wasLive = false;
+
 function tellStatus() {
-  showLive(status.kind in SHOWN ? SHOWN[status.kind] : "still", status.kind === "live" ? undefined : status.since);
+  wasLive ||= status.kind === "live";
+  const openingMs = Date.now() - status.since;
+  if (!wasLive && status.kind === "reconnecting" && openingMs < OPENING_MS) setTimeout(showStatus, OPENING_MS - openingMs);
+  else showStatus();
+  for (const each of subscribers) each.status?.(status);
+}
+
+function showStatus() {
+  // When it was by the server's clock, as all times here: the reader's own may be wrong.
+  showLive(status.kind, status.kind === "live" ? undefined : status.since + serverNow() - Date.now());
   document.getElementById("live")?.setAttribute("title", status.why);
   if (status.kind === "signed-out") showSignedOut();
-  for (const each of subscribers) each.status?.(status);
 }
 
 function hear(message) {
@@ -76,18 +86,9 @@ function hear(message) {
     const frame = JSON.parse(message.data);
     for (const kind of ["rows", "beats", "gone", "kept"]) frame[kind] ??= [];
     heardAt(frame.now);
-    for (const each of subscribers) {
-      const own = each.name === undefined ? frame : ofOne(frame, each.name);
-      if (own !== null) each.rows?.(own);
-    }
+    if (frame.totals) showTotals(frame.totals);
+    for (const each of subscribers) each.rows?.(frame);
   }
-}
-
-function ofOne(frame, name) {
-  const rows = frame.rows.filter((row) => row.name === name);
-  const beats = frame.beats.filter((beat) => beat[0] === name);
-  const gone = frame.gone.filter((each) => each.name === name);
-  return rows.length || beats.length || gone.length || frame.kept.length ? { ...frame, rows, beats, gone } : null;
 }
 
 // Who reads the stream.

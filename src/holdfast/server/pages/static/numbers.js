@@ -1,7 +1,7 @@
 // The page of numbers. The server draws; this puts what it drew anew into the drawing that is there, after each sample.
 
 import { ask } from "./api.js";
-import { learnServerTime } from "./clock.js";
+import { learnServerTime, serverNow } from "./clock.js";
 import { showLive } from "./page.js";
 
 const AWAY_TRIES = 3;
@@ -59,11 +59,22 @@ async function refresh() {
   } catch (refusal) {
     if (refusal.status === 401) return;
     failures += 1;
-    brokeMs ??= Date.now();
+    brokeMs ??= serverNow();
     nextMs = AGAIN_MS;
     showLive(failures > AWAY_TRIES ? "away" : "reconnecting", brokeMs);
   }
   if (!document.hidden) timer = setTimeout(refresh, nextMs);
+}
+
+// Once the server answers: a browser would show a page of its own where it does not.
+async function loadAgain() {
+  try {
+    await ask("/ui/here");
+    location.reload();
+  } catch {
+    showLive("away", (brokeMs ??= serverNow()));
+    setTimeout(loadAgain, AGAIN_MS);
+  }
 }
 
 // A page that nobody looks at asks for nothing.
@@ -79,5 +90,5 @@ if (charts !== null) {
   timer = setTimeout(refresh, stepMs);
 } else {
   // The first sample is not there yet.
-  setTimeout(() => location.reload(), stepMs);
+  setTimeout(loadAgain, stepMs);
 }

@@ -3,6 +3,8 @@
 //   live           what is shown is true now
 //   reconnecting   the stream broke off; since when
 //   away           the server has not answered for a while
+//   signed-out     the server does not know the reader any more
+//   refused        the server has a reason to tell nothing more, which is on hover
 //   past           a moment that is over: nothing moves
 //   still          no stream: what was true when the page was loaded
 
@@ -10,7 +12,15 @@ import { staySignedIn } from "./api.js";
 import { clockText, startClock } from "./clock.js";
 import { addKey, startKeys } from "./keys.js";
 
-const WORDS = { live: "live", reconnecting: "reconnecting", away: "server away", past: "looking back", still: "" };
+const WORDS = {
+  live: "live",
+  reconnecting: "reconnecting",
+  away: "server away",
+  "signed-out": "signed out",
+  refused: "not live",
+  past: "looking back",
+  still: "",
+};
 const COPIED_MS = 1_500;
 
 /** Say whether the page is live. `sinceMs` is when it stopped being so. */
@@ -22,6 +32,14 @@ export function showLive(state, sinceMs) {
   if (live.dataset.state === state && live.lastElementChild.textContent === text) return;
   live.dataset.state = document.documentElement.dataset.live = state;
   live.lastElementChild.textContent = text;
+}
+
+/** Say in the head of the page how much there is of what. */
+export function showTotals({ jobs, waiting, sessions }) {
+  for (const [room, count] of [["jobs", jobs], ["waits", waiting], ["sessions", sessions]]) {
+    const place = document.getElementById(`count-${room}`);
+    if (place !== null) place.textContent = count.toLocaleString();
+  }
 }
 
 // Theme.
@@ -44,19 +62,35 @@ function changeTheme() {
 
 // Copying.
 
+const copied = new WeakMap(); // Which button says so, and what will end it.
+
 async function copy(button) {
   const text = button.dataset.copy ?? "";
-  const before = button.textContent;
+  let isCopied = true;
   try {
     await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
   } catch {
-    // Over plain http a browser lets no script write there: the reader can, with one key.
-    const beside = button.parentElement?.querySelector("code");
-    if (beside) getSelection()?.selectAllChildren(beside);
-    button.textContent = "Press Ctrl+C";
+    // Over plain http, to another machine, there is no clipboard for scripts but this older way.
+    isCopied = copySelected(text);
   }
-  setTimeout(() => { button.textContent = before; }, COPIED_MS);
+  button.textContent = isCopied ? "Copied" : "Cannot copy";
+  clearTimeout(copied.get(button));
+  copied.set(button, setTimeout(() => { button.textContent = "Copy"; }, COPIED_MS));
+}
+
+function copySelected(text) {
+  const field = document.createElement("textarea");
+  const focused = document.activeElement;
+  field.value = text;
+  field.className = "unseen";
+  document.body.append(field);
+  field.select();
+  try {
+    return document.execCommand("copy");
+  } finally {
+    field.remove();
+    focused?.focus({ preventScroll: true });
+  }
 }
 
 // One menu, closed by a click elsewhere.

@@ -39,6 +39,13 @@ export function signOf(row, now) {
   return (now - row.beat) * 3 > row.ttl * 2 ? "late" : "alive";
 }
 
+/** The session that a job is bound to was kept, and ends at `end` now. */
+export function keepJob(job, end) {
+  // Where the session ends first, `ttl` is the session's: its keepalive came so long before its new end.
+  if (job.until < job.own) job.beat = Math.max(job.beat, end - job.ttl);
+  job.until = Math.min(job.own, end);
+}
+
 export function leftText(ms) {
   if (ms >= 86_400_000) return `${Math.floor(ms / 86_400_000)} d`;
   const seconds = Math.floor(Math.max(0, ms) / 1_000);
@@ -355,7 +362,11 @@ export class Rows {
     const focused = document.activeElement;
     this.#keepOnly(new Set(view.slice(first, first + count).map((row) => row.name)));
     setHeight(this.#above, first * height);
-    setHeight(this.#below, (view.length - first - count) * height);
+    const below = view.length - first - count;
+    // On paper nothing scrolls: there it is said how many more there are.
+    setHeight(this.#below, this.#isPrinted ? 0 : below * height);
+    if (this.#isPrinted && below) this.#box.dataset.unprinted = below.toLocaleString();
+    else delete this.#box.dataset.unprinted;
     const now = serverNow();
     let behind = this.#above;
     for (let index = first; index < first + count; index++) {

@@ -29,6 +29,13 @@ export function readSearch(text) {
   return search;
 }
 
+// The one name that was typed, alone or behind `prefix:`; empty if it is another search.
+export function nameIn(text) {
+  const term = /^(?:(prefix|owner|label):)?(?:"([^"]*)"?|(\S+))$/.exec(text.trim());
+  if (term === null || term[1] === "owner" || term[1] === "label") return "";
+  return term[2] ?? term[3] ?? "";
+}
+
 export function isEmpty(search) {
   return !search.prefix && !search.owners.length && !search.labels.length && !search.words.length;
 }

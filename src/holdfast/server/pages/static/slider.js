@@ -54,7 +54,7 @@ function momentAt(place) {
 function address(ms) {
   const here = new URL(location.href).searchParams;
   const fields = new URLSearchParams();
-  if (here.get("q")) fields.set("q", here.get("q"));
+  for (const what of ["q", "sort"]) if (here.get(what)) fields.set(what, here.get(what));
   if (ms !== null) fields.set("at", new Date(ms).toISOString());
   const text = fields.toString();
   return `/${text ? `?${text}` : ""}#moment`;

@@ -72,9 +72,8 @@ class Box(msgspec.Struct, frozen=True):
     owner: str = ""
     sign: str = ""
     """The sign of life of who holds it."""
-    beat_ms: int | None = None
-    left_ms: int | None = None
-    note: str | None = None
+    row: Row | None = None
+    """Only if it is held."""
     waits_for: tuple[str, ...] = ()
     waits_left_out: int = 0
 
@@ -200,9 +199,7 @@ def _held_box(name: str, lease: Lease, waits_for: tuple[str, ...], state: State,
         "held",
         row.owner,
         sign_of(row, now.wall_ms),
-        lease.beat_wall_ms,
-        state.until_of(lease) - now.ms,
-        lease.note,
+        row,
         waits_for[:WAITS_SHOWN],
         len(waits_for) - len(waits_for[:WAITS_SHOWN]),
     )
