@@ -77,13 +77,15 @@ class Home:
         self.folder = folder
         self.server = server
         self.token = token
+        self.ttl = TTL
+        """Longer, where what a killed process left must live until another one has begun."""
 
     def parameters(self, owner: str | None) -> StdioServerParameters:
         """How a host starts the tools of an agent."""
         named = ["--owner", owner] if owner else []
         return StdioServerParameters(
             command=sys.executable,
-            args=["-m", "holdfast", "mcp", *named, "--ttl", f"{TTL}s"],
+            args=["-m", "holdfast", "mcp", *named, "--ttl", f"{self.ttl}s"],
             env={
                 "HOLDFAST_URL": self.server.url,
                 "PYTHONWARNINGS": "default::ResourceWarning",

@@ -30,6 +30,7 @@ def test_killed_process_is_resumed(home: Home, operator: Api, name: str) -> None
     """The next process of an owner has what the killed one had, under the same fencing token, and says so (C4)."""
 
     async def test() -> None:
+        home.ttl = 3 * TTL
         async with home.host("ana") as ana:
             before = await ana.call("claim_job", job=name)
             await ana.call("claim_job", job=f"{name}/2")
@@ -44,7 +45,7 @@ def test_killed_process_is_resumed(home: Home, operator: Api, name: str) -> None
             # And it is renewed again, by this process.
             first = operator.status(name).json()["last_heartbeat_at"]
             await asyncio.to_thread(
-                wait_until, lambda: operator.status(name).json()["last_heartbeat_at"] > first, seconds_max=2 * TTL
+                wait_until, lambda: operator.status(name).json()["last_heartbeat_at"] > first, seconds_max=2 * home.ttl
             )
             assert operator.status(name).json()["owner"] == "ana"
             assert "lost" not in await ana.call("my_jobs")
@@ -107,6 +108,7 @@ def test_another_token_or_owner_resumes_nothing(home: Home, operator: Api, name:
     """What a killed process left is taken over by its owner with its access token, and by nobody else."""
 
     async def test() -> None:
+        home.ttl = 6 * TTL
         async with home.host("ana") as ana:
             await ana.call("claim_job", job=name)
             home.kill("ana")
@@ -151,6 +153,7 @@ def test_server_that_is_away_at_the_start(home: Home, tmp_path: Path, name: str)
 
     async def test(server: ServerProcess) -> None:
         there = Home(tmp_path, server)
+        there.ttl = 6 * TTL
         async with there.host("ana") as ana:
             await ana.call("claim_job", job=name)
             there.kill("ana")
@@ -193,6 +196,7 @@ def test_end_that_nobody_heard_is_made_good(tmp_path: Path, name: str) -> None:
 
     async def test(server: ServerProcess) -> None:
         there = Home(tmp_path, server)
+        there.ttl = 6 * TTL
         async with there.host("ana") as ana:
             await ana.call("claim_job", job=name)
             server.terminate()

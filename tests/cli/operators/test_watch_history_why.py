@@ -86,7 +86,7 @@ def test_watch_goes_on_through_a_restart(tmp_path: Path) -> None:
                 watch.until('"second"')
                 watch.interrupt()
                 assert watch.end() == 130
-            events = [json.loads(line) for line in watch.shown.splitlines()]
+            events = [json.loads(line) for line in watch.shown.splitlines() if line.startswith("{")]
     assert [(event["event"], event["job_id"]) for event in events if event["event"] == "granted"] == [
         ("granted", "first"),
         ("granted", "second"),

@@ -32,6 +32,11 @@ IMPATIENT = (
     "from holdfast.cli import main; from holdfast.cli.workers import run; run.RETRY_SECONDS = 1; main.main()",
 )
 """The same, but a server that is gone is not waited for with the release."""
+PATIENT = (
+    "-c",
+    "from holdfast.cli import main; from holdfast.client.flows import ends; ends.RELEASED_SECONDS = 30; main.main()",
+)
+"""The same, but what gives its claim back may take its time to end: the machine may be busy."""
 
 INTERRUPTED = (
     "-c",
@@ -416,7 +421,7 @@ def test_session_exec_is_stopped_when_its_session_ends(server: ServerProcess, ap
 def test_command_that_releases_as_its_last_act_ends_well(start: Start, api: Api) -> None:
     """A command may give its own run's claim back and end: that is no loss, and its exit code is the run's."""
     script = f'sleep 1; {sys.executable} -m holdfast release "$HOLDFAST_JOB"; exit 3'
-    process = start("run/own", "--ttl", "1h", "--", "sh", "-c", script)
+    process = start("run/own", "--ttl", "1h", "--", "sh", "-c", script, entry=PATIENT)
     said, error = process.communicate(timeout=SECONDS_MAX)
     assert (process.returncode, "released" in said, "lost" in error) == (3, True, False)
     assert api.status("run/own").json()["status"] == "free"
