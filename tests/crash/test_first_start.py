@@ -19,7 +19,7 @@ def told_of(template: Path, folder: Path) -> list[dict[str, Any]]:
         [sys.executable, "-m", "tests.crash.deaths", template, folder],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=True,
     )
     told = [json.loads(line) for line in done.stdout.splitlines()]
