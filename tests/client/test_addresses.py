@@ -505,6 +505,26 @@ def test_nothing_happened_is_said_of_all_copies_or_not_at_all() -> None:
         World(scripted(unsent, leaderless())).run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
 
 
+@pytest.mark.parametrize("last", ["not_leader", "storage_unavailable", "overloaded"])
+def test_what_may_have_happened_is_not_forgotten(last: str) -> None:
+    """N-12: a copy whose outcome the server itself does not know may have happened, whatever is said of a later one."""
+    unknown, nothing = problem(503, "outcome_unknown"), problem(503, last, retry_after_ms=200)
+    with pytest.raises(Refused) as caught:
+        World(scripted(unknown, nothing)).run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+    assert caught.value.code == "outcome_unknown"
+    by_proxy = Answer(502, {}, b"<html>Bad Gateway</html>")
+    with pytest.raises(Refused) as caught:
+        World(scripted(by_proxy, nothing)).run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+    assert caught.value.status == 502
+    lost = Unreachable(URL, "the connection broke")
+    with pytest.raises(Unreachable, match="the connection broke"):
+        World(scripted(lost, nothing)).run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+    for step in (unknown, by_proxy):
+        with pytest.raises(Refused) as caught:
+            World(scripted(step, nothing)).run(server_status(POLICY))
+        assert caught.value.code == last, "a look changes nothing"
+
+
 def test_a_renewal_waits_for_a_leader() -> None:
     """T4: a server without a leader is asked again within the term; if none leads till its end, it is out of reach."""
     world = World(scripted(leaderless(), leaderless(), renewed(), STOP))

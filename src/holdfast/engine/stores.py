@@ -29,8 +29,19 @@ if TYPE_CHECKING:
     from holdfast.engine.moving import Filling
     from holdfast.journal.base import Peer, Seat
 
-__all__ = ["Contents", "Facts", "Place", "contents", "facts", "filled", "init"]
-__all__ += ["new_authority", "restored", "roster", "upgrade"]
+__all__ = [
+    "Contents",
+    "Facts",
+    "Place",
+    "contents",
+    "facts",
+    "filled",
+    "init",
+    "new_authority",
+    "restored",
+    "roster",
+    "upgrade",
+]
 
 ROUND_TRIPS = 20
 KEY_BYTES = 32

@@ -18,7 +18,9 @@ from holdfast.client.values.answer import (
     Answer,
     decoded,
     envelope,
+    in_words,
     lacks_leader,
+    may_have_happened,
     refusal,
     retry_seconds,
 )
@@ -81,7 +83,8 @@ def exchange(
     pause = RETRY_FIRST_SECONDS
     failing_since: Instant | None = None
     trying_since: Instant | None = None
-    lost: tuple[str, str] | None = None
+    unsure: Answer | tuple[str, str] | None = None
+    """What came of the last copy that may have been done, though no answer says so."""
     while True:
         sent: Instant = yield NOW
         asked = request if isinstance(request, Send) else request(sent)
@@ -91,11 +94,13 @@ def exchange(
         except Unreachable as error:
             found = error.with_traceback(None)  # Else this frame and the error would keep each other.
             if found.was_sent and asked.method != "GET":
-                lost = found.url, found.problem  # Not the error itself: what it came of has our frames.
+                unsure = found.url, found.problem  # Not the error itself: what it came of has our frames.
         else:
             if not passes(answer):
                 return Heard(answer, sent)
             found = answer
+            if asked.method != "GET" and may_have_happened(answer):
+                unsure = answer
         now: Instant = yield NOW
         if failing_since is None or trying_since is None:
             failing_since, trying_since = now, sent
@@ -109,8 +114,10 @@ def exchange(
         if longer is not None:
             left = max(left, longer(now, failing, found))
         if pause > left:
-            if is_leaderless and lost is not None:
-                found = Unreachable(*lost, NOBODY_LEADS)  # That nothing happened is true of the last copy alone.
+            if unsure is not None and isinstance(found, Answer) and restarts(found) and not may_have_happened(found):
+                # That nothing happened is true of the last copy alone.
+                hint = NOBODY_LEADS if is_leaderless else f"then {in_words(found)}"
+                found = unsure if isinstance(unsure, Answer) else Unreachable(*unsure, hint)
             if isinstance(found, Unreachable):
                 try:
                     raise found

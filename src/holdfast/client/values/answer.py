@@ -67,6 +67,14 @@ def lacks_leader(answer: Answer) -> bool:
     return found is not None and found.code == "not_leader"
 
 
+def may_have_happened(answer: Answer) -> bool:
+    """Tell whether what was asked may have been done: the server does not know it, or something in between gave up."""
+    if answer.status not in NOT_NOW:
+        return False
+    found = envelope(answer)
+    return found is None or found.code == "outcome_unknown"
+
+
 def follows(details: object) -> bool:
     """Tell whether a node that says this of itself is well and does not lead."""
     return details == FOLLOWS

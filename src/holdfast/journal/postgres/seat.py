@@ -123,35 +123,43 @@ class Tenancy:
         self._lock = asyncio.Lock()
         self._asking: asyncio.Timeout | None = None
         """For how long the outcome of a write is asked for."""
-        self._ends_at: float | None = None
-        """When nothing is asked for any more, by the clock of the loop: the node is about to end."""
+        self._hurry: asyncio.TimerHandle | None = None
+        self._is_late = False
+        """Whether nothing is asked for any more: the node is about to end."""
 
     def hurry(self, seconds: float) -> None:
         """Ask about no write for longer than so many seconds from now."""
-        self._ends_at = asyncio.get_running_loop().time() + seconds
-        if self._asking is not None and self._ends_at < (self._asking.when() or 0):
-            self._asking.reschedule(self._ends_at)
+        if self._hurry is not None:
+            self._hurry.cancel()
+        self._hurry = asyncio.get_running_loop().call_later(seconds, self._be_late)
+        if seconds <= 0:
+            self._be_late()
+
+    def _be_late(self) -> None:
+        self._is_late = True
+        if self._asking is not None:
+            self._asking.reschedule(0)  # At once.
 
     def seconds_left(self, seconds: float) -> float:
-        """Return how much of the time for a last word there is: less of it, if the node is in a hurry."""
-        if self._ends_at is None:
-            return seconds
-        return min(seconds, max(self._ends_at - asyncio.get_running_loop().time(), LAST_TRY_SECONDS))
+        """Return how much of the time for a last word there is: less of it, if nothing was heard in a hurry."""
+        return min(seconds, LAST_TRY_SECONDS) if self._is_late else seconds
 
     def _asking_time(self) -> asyncio.Timeout:
         """Return the limit for asking about a write."""
-        ends_at = asyncio.get_running_loop().time() + self._resolve_seconds
-        self._asking = asyncio.timeout_at(ends_at if self._ends_at is None else min(ends_at, self._ends_at))
+        self._asking = asyncio.timeout(0 if self._is_late else self._resolve_seconds)
         return self._asking
 
     def _could_not_ask(self) -> str:
-        if self._ends_at is not None:
+        if self._is_late:
             return "PostgreSQL could not be asked before this node ended"
         return f"PostgreSQL could not be asked for {self._resolve_seconds:g} s"
 
     def begin(self, line: Line, server: Server) -> None:
         """Go on with the connection that took the seat."""
-        self._line, self._server, self._end, self._ends_at = line, server, None, None
+        self._line, self._server, self._end, self._is_late = line, server, None, False
+        if self._hurry is not None:
+            self._hurry.cancel()
+            self._hurry = None
         self._moved(server)
 
     async def append(self, batch: Batch) -> None:

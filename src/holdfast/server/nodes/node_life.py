@@ -50,8 +50,6 @@ LOOK_SECONDS_MAX = 5.0
 """A look that takes longer is given up."""
 BEAT_SECONDS = 0.5
 REPORT_SECONDS = 3.0
-LEAVE_SECONDS = 1.0
-"""What telling the others has that this node ends. It is a courtesy: they forget one that is silent."""
 AGAIN_MS = 1_000
 """How long the seat is left alone after a tenure could not begin because the store could not be reached."""
 
@@ -121,7 +119,7 @@ class Life:
         self._node.tell(None, None)
         while self._ending:
             await asyncio.wait(self._ending)
-        self._journal.hurry(LEAVE_SECONDS)
+        self._journal.hurry(0)  # To tell the others that this node ends is a courtesy.
         await self._ended(self._journal.close())
 
     @property
@@ -135,7 +133,7 @@ class Life:
         self._node.hurry.set()
         if self._looking is not None:
             # It is asked whether somebody leads. Nobody waits for that any more.
-            self._looking.reschedule(asyncio.get_running_loop().time())
+            self._looking.reschedule(0)
 
     async def _rest(self, seconds: float) -> None:
         """Wait, unless told to stop meanwhile, or to look at once."""
