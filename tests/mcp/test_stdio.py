@@ -192,6 +192,22 @@ def test_takeover_after_the_other_is_killed(home: Home, operator: Api, name: str
     run(test())
 
 
+def test_jobs_that_ended_with_the_access_token_are_told(home: Home, operator: Api, name: str) -> None:
+    """Whose access token is revoked hears what ended with it, before its time is over: nobody lets it in to be told."""
+
+    async def test() -> None:
+        home.token = operator.post("/tokens", {"name": name}).json()["token"]
+        async with home.host("ana") as ana:
+            await ana.call("claim_job", job=name)
+            assert operator.delete(f"/tokens/{name}").status == 204
+            told = await ana.until("lost", "my_jobs")
+            assert told["jobs"] == []
+            assert [(each["job"], each["reason"]) for each in told["lost"]] == [(name, "session_ended")]
+            assert "no other call will help" in await ana.error("claim_job", job=name)
+
+    run(test())
+
+
 def test_job_is_kept_while_the_process_lives(home: Home, operator: Api, name: str) -> None:
     """A model that claims and never calls again keeps its job for as long as its process lives."""
 
