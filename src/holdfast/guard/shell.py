@@ -1,8 +1,8 @@
 """A command line taken apart as a shell would, as far as that is reasonable: which programs run, with which words.
 
 It is read and never run. Quotes, escapes, pipes, lists, subshells, substitutions, redirections and here-documents are
-understood, `cd` is followed, and so are `sh -c`, what is typed into a shell (`sh <<EOF`), `eval` and programs that run
-another one (`wrappers`).
+understood, `cd` is followed, and so are `sh -c`, what is typed into a shell (`sh <<EOF`, `echo … | sh`), `eval`,
+programs that run another one (`wrappers`), and what one command hands to the next (`pipes`).
 What is only known when it runs (a variable, a pattern) is marked in its word. A function, an alias, a script and a
 program that writes files by itself cannot be seen; the docs say so.
 
@@ -12,18 +12,27 @@ What cannot be read raises `UnclearError`: whoever asks then refuses what could 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
-from holdfast.guard.wrappers import RUNS_ANOTHER, SHELLS, Word, begun, is_typed_into, place_of_script, unwrapped
+from holdfast.guard import pipes
+from holdfast.guard.pipes import Fed
+from holdfast.guard.wrappers import (
+    BEHIND_A_VERB,
+    RUNS_ANOTHER,
+    SHELLS,
+    UnclearError,
+    Word,
+    begun,
+    behind_options,
+    is_typed_into,
+    mark_of,
+    place_of_script,
+    unwrapped,
+)
 
 COMMANDS_MAX = 2_000
 DEPTH_MAX = 12
 LINE_CHARS_MAX = 4_000_000
 """Longer ones would take longer to read than a host waits, and no system runs them."""
-
-
-class UnclearError(Exception):
-    """A command line that cannot be read."""
 
 
 class Command:
@@ -58,7 +67,9 @@ class _Reader:
         self.text, self.cwd, self.found, self.depth, self.at = text, cwd, found, depth, at
         self.words: list[Word] = []
         self.outputs: list[Word] = []
-        self.here: list[tuple[str, bool, list[Word]]] = []
+        self.here: list[_Here] = []
+        self.fed: Fed | None = None
+        self.fed_here: list[_Here] = []
         self.typed: list[str] = []
         self.before = cwd
         self.pushed: list[str] = []
@@ -109,7 +120,8 @@ class _Reader:
             self.words = []
         else:
             self.at += 1
-            self.finish()
+            is_pipe = char == "|" and "||" not in {rest[:2], self.text[self.at - 2 : self.at]}
+            self.finish(is_pipe=is_pipe)
             if char == "\n":
                 self.skip_here_documents()
 
@@ -132,7 +144,7 @@ class _Reader:
             raise UnclearError(f"nothing stands behind {operator}")
         target = self.word()
         if operator in {"<<", "<<-"}:
-            self.here.append((target.text, target.is_quoted, self.words))
+            self.here.append(_Here(target.text, self.words, is_quoted=target.is_quoted))
         elif operator == "<<<":
             self.typed.append(target.text)
         elif operator == ">&" and (target.text.isdecimal() or target.text == "-"):
@@ -142,21 +154,21 @@ class _Reader:
 
     def skip_here_documents(self) -> None:
         """Pass over the text of here-documents; what they would substitute is read, and what a shell would run."""
-        for delimiter, is_quoted, words in self.here:
+        for here in self.here:
             body = []
             while True:
                 if self.at >= len(self.text):
                     break
                 line = self.text[self.at : self._until("\n")]
                 self.at = min(self._until("\n") + 1, len(self.text))
-                if line.lstrip("\t") == delimiter:
+                if line.lstrip("\t") == here.delimiter:
                     break
                 body.append(line)
-            if is_typed_into(words):
+            if is_typed_into(here.words):
                 self.script("\n".join(body), self.cwd)
-            elif not is_quoted:
+            elif not here.is_quoted:
                 self.expand_only("\n".join(body))
-        self.here = []
+        self.here, self.fed_here = [], []
 
     def expand_only(self, text: str) -> None:
         """Read the substitutions of a text, and nothing else of it."""
@@ -291,19 +303,40 @@ class _Reader:
 
     # Commands.
 
-    def finish(self) -> None:
+    def finish(self, *, is_pipe: bool = False) -> None:
         """A command is complete: unwrap it, follow it if it is `cd`, and keep it."""
-        words, outputs, typed = self.words, self.outputs, self.typed
+        given, outputs, typed = self.words, self.outputs, self.typed
+        if not given and not outputs:
+            return  # As behind `|&`, or between a pipe and the next line.
         self.words, self.outputs, self.typed = [], [], []
-        words = begun(words)
-        self.keep(words, outputs, self.cwd)
+        fed, fed_here = self.fed, self.fed_here
+        self.fed, self.fed_here = None, []
+        words = begun(given)
+        self.keep(words, outputs, self.cwd, fed)
         if is_typed_into(words):
-            for text in typed:
+            texts = typed if fed is None or fed.text is None else [*typed, fed.text]
+            for text in texts:
                 self.script(text, self.cwd)
+            for here in fed_here:
+                here.words = words
+        if is_pipe:
+            self.fed = pipes.out_of(words, fed)
+            if words and words[0].text == "cat":
+                self.fed_here = [*fed_here, *(here for here in self.here if here.words is given)]
 
-    def keep(self, words: list[Word], outputs: list[Word], cwd: str) -> None:
-        while words and os.path.basename(words[0].text) in RUNS_ANOTHER:
+    def keep(self, words: list[Word], outputs: list[Word], cwd: str, fed: Fed | None = None) -> None:
+        while words and (name := os.path.basename(words[0].text)) in RUNS_ANOTHER:
+            mark = mark_of(words)
             words, cwd, script = unwrapped(words, cwd)
+            if name in {"xargs", "parallel"}:
+                words, names = pipes.with_names(words, fed, mark)
+                if name == "parallel" and words and " " in words[0].text:
+                    # It hands a line to a shell.
+                    script, words = pipes.line_with(words[0].text, names, mark), []
+            elif name == "env" and script:
+                script, words = f"env {script} {pipes.quoted(words)}", []
+            elif name == "watch" and words:
+                script, words = " ".join(word.text for word in words), []
             words = begun(words)  # `time` may stand before a keyword.
             if script:
                 self.script(script, cwd)
@@ -320,6 +353,10 @@ class _Reader:
         elif name in SHELLS:
             if at := place_of_script(words):
                 self.script(words[at].text, cwd)
+        elif name == "trap" and words[2:] and words[1].text != "-":
+            self.script(words[1].text, cwd)
+        elif name in BEHIND_A_VERB and len(words) > 1 and words[1].text in BEHIND_A_VERB[name]:
+            self.keep(behind_options(words[2:]), [], cwd, fed)
         elif name == "find":
             self.found_by_find(words, cwd)
         elif name == "holdfast":
@@ -349,29 +386,22 @@ class _Reader:
 
     def found_by_find(self, words: list[Word], cwd: str) -> None:
         # What it finds is somewhere below the places that it begins at.
-        places = [
-            Word("{}", (word.text if word.clear is None else word.clear).rstrip("/") + "/", is_pattern=True)
-            for word in places_of_find(words)
-        ]
+        places = pipes.below(pipes.places_of_find(words))
         for at, word in enumerate(words):
             if word.text in {"-exec", "-execdir", "-ok", "-okdir"}:
                 end = next(
                     (place for place in range(at + 1, len(words)) if words[place].text in {";", "+"}), len(words)
                 )
-                command = words[at + 1 : end]
-                self.keep([each for given in command for each in (places if given.text == "{}" else [given])], [], cwd)
+                self.keep(pipes.placed(words[at + 1 : end], places, "{}", is_added=False), [], cwd)
 
 
-def places_of_find(words: Sequence[Word]) -> list[Word]:
-    """Return where a `find` begins to look."""
-    found = []
-    for word in words[1:]:
-        if word.text in {"-H", "-L", "-P"}:
-            continue
-        if word.text[:1] in {"-", "(", "!"}:
-            break
-        found.append(word)
-    return found or [Word(".")]
+class _Here:
+    """A here-document whose text is still to come, and the command that gets it."""
+
+    __slots__ = ("delimiter", "is_quoted", "words")
+
+    def __init__(self, delimiter: str, words: list[Word], *, is_quoted: bool) -> None:
+        self.delimiter, self.words, self.is_quoted = delimiter, words, is_quoted
 
 
 def _closing(text: str, start: int) -> int:
