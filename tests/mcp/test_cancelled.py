@@ -50,6 +50,10 @@ class Pipe:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Close the input of the process, and see it end."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         try:
@@ -140,7 +144,12 @@ def test_release_that_was_cancelled_is_done(tmp_path: Path, name: str) -> None:
         wait_until(lambda: operator.status(name).json()["owner"] is None)
         assert pipe.call("my_jobs") == {"status": "listed", "owner": "ana", "jobs": []}
         assert pipe.call("heartbeat_job", job=name)["status"] == "not_yours"
-        assert pipe.call("claim_job", job=name)["fencing_token"] == operator.status(name).json()["fencing_token"]
+        home = Home(tmp_path, server)
+        pipe.end()
+        with Pipe(home, "ana") as next_one:
+            # It was given back: the next process must not be told that it lost it.
+            assert next_one.call("my_jobs") == {"status": "listed", "owner": "ana", "jobs": []}
+            assert next_one.call("claim_job", job=name)["fencing_token"] == operator.status(name).json()["fencing_token"]
 
 
 def test_claim_that_was_cancelled_is_given_back(pipe: Pipe, operator: Api, name: str) -> None:
