@@ -95,6 +95,11 @@ def programs(line: str) -> list[str]:
         ("uv run --with x git push", ["uv run --with x git push", "git push"]),
         ("poetry run git push; uv sync", ["poetry run git push", "git push", "uv sync"]),
         ("trap 'git push' EXIT; trap - EXIT", ["trap git push EXIT", "git push", "trap - EXIT"]),
+        ("B=main; git push origin $B ${B}x", ["git push origin main mainx"]),
+        ("for b in a c; do git push origin $b; done", ["for b in a c", "git push origin a c"]),
+        ("export A=git; $A push; cd app; ls $PWD", ["export A=git", "git push", "cd app", "/repo/app: ls /repo/app"]),
+        ("echo $x ${x:-a} $1 $? ${B%x}", ["echo     "]),
+        ("A=$(git push); rm $A", ["git push", "rm "]),
         ("echo 'git push' | sh", ["echo git push", "sh", "git push"]),
         (
             "printf 'cd app\\ngit push\\n' | sudo bash -s",
@@ -134,6 +139,7 @@ def test_long_lines_are_read_in_time() -> None:
     for piece in ("$a", "(b)", "$((1))", "> x ", "y > x ", "$'a' ", "{} ", "<<E "):
         shell.commands_of("echo a" + piece * 200_000, TOP)
     assert time.process_time() - began < 60, "something looked at the whole line each time"
+    assert len(shell.commands_of("for x in a b c; do echo " + "$x " * 200_000, TOP)[1].words) < 250_000
     names, marks = "a " * 50_000, "{} " * 50_000
     for line in (
         f"find {names} -exec rm {marks}",
@@ -190,6 +196,12 @@ def test_long_lines_are_read_in_time() -> None:
         ("find folder -name x -exec rm {} +", ["folder/*"]),
         ("cd folder; find /a /b -exec rm {} \\;", ["folder: /a/*", "folder: /b/*"]),
         ("find folder -delete", ["folder*"]),
+        ('for f in a b; do rm $f; mv "$f" folder/$f.x; done', ["a", "b", "a", "b", "folder/a.x", "folder/b.x"]),
+        ('for f in folder/*.py x; do sed -i s/a/b/ "$f"; done', ["folder/*", "x"]),
+        ("F=a; [ $1 ] && F=b; echo > $F", ["a", "b"]),
+        ('D=folder; rm "$D/x" "$PWD/y" "${D}/$z"', ["folder/x", "TOP/y", "folder/*"]),
+        ('for f in a b; do for g in c d; do rm "$f/$g"; done; done', ["a/*", "b/*"]),
+        ('while read f; do rm "$f"; done', []),
         ("xargs -I{} rm {}", ["{}"]),
         ("echo a b | xargs rm", ["a", "b"]),
         ("echo a | xargs -I% mv % folder/%.bak", ["a", "folder/*"]),
@@ -213,7 +225,11 @@ def test_targets(line: str, expected: list[str], tmp_path: Path) -> None:
     for command in shell.commands_of(line, str(tmp_path)):
         for target in touching.targets_of(command):
             place = os.path.relpath(target.cwd, tmp_path)
-            found.append(f"{'' if place == '.' else place + ': '}{target.text}{'*' * target.is_below}")
+            found.append(
+                f"{'' if place == '.' else place + ': '}{target.text}{'*' * target.is_below}".replace(
+                    str(tmp_path), "TOP"
+                )
+            )
     assert found == expected
 
 

@@ -34,6 +34,15 @@ class Fed:
         """All of it as text; None if that is not known."""
 
 
+class Here:
+    """A here-document whose text is still to come, and the command that gets it."""
+
+    __slots__ = ("delimiter", "is_quoted", "words")
+
+    def __init__(self, delimiter: str, words: list[Word], *, is_quoted: bool) -> None:
+        self.delimiter, self.words, self.is_quoted = delimiter, words, is_quoted
+
+
 def out_of(words: Sequence[Word], fed: Fed | None) -> Fed | None:
     """Return what a command hands on, given what it gets itself; None if that cannot be told."""
     while words and os.path.basename(words[0].text) in RUNS_ANOTHER:

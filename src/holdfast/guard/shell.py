@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 
 from holdfast.guard import pipes
-from holdfast.guard.pipes import Fed
+from holdfast.guard.pipes import Fed, Here
+from holdfast.guard.variables import Variables
 from holdfast.guard.wrappers import (
     BEHIND_A_VERB,
     RUNS_ANOTHER,
@@ -23,6 +24,7 @@ from holdfast.guard.wrappers import (
     Word,
     begun,
     behind_options,
+    closing,
     is_typed_into,
     mark_of,
     place_of_script,
@@ -54,22 +56,23 @@ def commands_of(text: str, cwd: str) -> list[Command]:
     if len(text) > LINE_CHARS_MAX:
         raise UnclearError("it is too long")
     found: list[Command] = []
-    _Reader(text, cwd, found, 0).read("")
+    _Reader(text, cwd, found, Variables(), 0).read("")
     return found
 
 
 class _Reader:
     """Reads one text; substitutions are read by another one on the same list."""
 
-    def __init__(self, text: str, cwd: str, found: list[Command], depth: int, at: int = 0) -> None:
+    def __init__(self, text: str, cwd: str, found: list[Command], known: Variables, depth: int, *, at: int = 0) -> None:
         if depth > DEPTH_MAX:
             raise UnclearError("it is nested too deeply")
-        self.text, self.cwd, self.found, self.depth, self.at = text, cwd, found, depth, at
+        self.text, self.cwd, self.found, self.known, self.depth, self.at = text, cwd, found, known, depth, at
+        self.open_variable = ""
         self.words: list[Word] = []
         self.outputs: list[Word] = []
-        self.here: list[_Here] = []
+        self.here: list[Here] = []
         self.fed: Fed | None = None
-        self.fed_here: list[_Here] = []
+        self.fed_here: list[Here] = []
         self.typed: list[str] = []
         self.before = cwd
         self.pushed: list[str] = []
@@ -90,7 +93,7 @@ class _Reader:
             elif char in ";&|\n()<>":
                 self.operator(char)
             else:
-                self.words.append(self.word())
+                self.words += self.all_words()
         if end:
             raise UnclearError(f"a {end} is missing")
         self.finish()
@@ -113,7 +116,7 @@ class _Reader:
             self.at += 1
             if self.words and not self.words[-1].text.endswith("="):
                 return  # `name()` begins a function; its body follows.
-            inner = _Reader(self.text, self.cwd, self.found, self.depth + 1, self.at)
+            inner = _Reader(self.text, self.cwd, self.found, self.known, self.depth + 1, at=self.at)
             self.at = inner.read(")")
         elif char == ")":
             self.at += 1  # Behind a pattern of `case`, or `name()`.
@@ -133,7 +136,7 @@ class _Reader:
         if self.words and self.words[-1].text.isdecimal() and self.text[self.at - 1 : self.at].isdecimal():
             self.words.pop()
         if rest[:2] in {"<(", ">("}:
-            self.at = _Reader(self.text, self.cwd, self.found, self.depth + 1, self.at + 2).read(")")
+            self.at = _Reader(self.text, self.cwd, self.found, self.known, self.depth + 1, at=self.at + 2).read(")")
             return
         operator = next(each for each in ("<<<", "<<-", "&>>", "<<", "<>", "<&", ">>", ">|", ">&", "&>", "<", ">")
                         if rest.startswith(each))  # fmt: skip
@@ -142,15 +145,16 @@ class _Reader:
             self.at += 1
         if self.at >= len(self.text) or self.text[self.at] in ";&|\n()":
             raise UnclearError(f"nothing stands behind {operator}")
-        target = self.word()
+        targets = self.all_words()
+        target = targets[0]
         if operator in {"<<", "<<-"}:
-            self.here.append(_Here(target.text, self.words, is_quoted=target.is_quoted))
+            self.here.append(Here(target.text, self.words, is_quoted=target.is_quoted))
         elif operator == "<<<":
             self.typed.append(target.text)
         elif operator == ">&" and (target.text.isdecimal() or target.text == "-"):
             return
         elif operator not in {"<", "<&"}:
-            self.outputs.append(target)
+            self.outputs += targets
 
     def skip_here_documents(self) -> None:
         """Pass over the text of here-documents; what they would substitute is read, and what a shell would run."""
@@ -173,9 +177,25 @@ class _Reader:
     def expand_only(self, text: str) -> None:
         """Read the substitutions of a text, and nothing else of it."""
         if "$(" in text or "`" in text:
-            _Reader('"' + text.replace('"', "'") + '"', self.cwd, self.found, self.depth + 1).word()
+            _Reader('"' + text.replace('"', "'") + '"', self.cwd, self.found, self.known, self.depth + 1).word()
 
     # Words.
+
+    def all_words(self) -> list[Word]:
+        """Read a word; of one with a variable that has several values, what it is with each of them."""
+        start, count, self.open_variable = self.at, len(self.found), ""
+        words = [self.word()]
+        name = self.open_variable
+        values = self.known.values(name, self.cwd) if name else []
+        if len(values) > 1 and self.known.may_choose(len(values)):
+            words = []
+            for value in values:
+                self.at = start
+                del self.found[count:]
+                self.known.choose(name, value)
+                words.append(self.word())
+            self.known.choose(name, None)
+        return words
 
     def word(self) -> Word:
         parts: list[str] = []
@@ -193,7 +213,7 @@ class _Reader:
             char = self.text[self.at]
             if char == "(" and parts and self.begins_pattern(parts[-1]):
                 unsure(pattern=True)
-                end = _closing(self.text, self.at) + 1
+                end = closing(self.text, self.at) + 1
                 parts.append(self.text[self.at : end])
                 self.at = end
                 continue
@@ -269,21 +289,22 @@ class _Reader:
             end = self.text.find("`", self.at + 1)
             if end < 0:
                 raise UnclearError("a ` is missing")
-            _Reader(self.text[self.at + 1 : end], self.cwd, self.found, self.depth + 1).read("")
+            _Reader(self.text[self.at + 1 : end], self.cwd, self.found, self.known, self.depth + 1).read("")
             self.at = end + 1
-        elif (
-            rest.startswith("$((") and (end := _closing(self.text, self.at + 1)) == _closing(self.text, self.at + 2) + 1
-        ):
+        elif rest.startswith("$((") and (end := closing(self.text, self.at + 1)) == closing(self.text, self.at + 2) + 1:
             self.expand_only(self.text[self.at + 3 : end - 1])
             self.at = end + 1
         elif rest.startswith("$("):
-            self.at = _Reader(self.text, self.cwd, self.found, self.depth + 1, self.at + 2).read(")")
+            self.at = _Reader(self.text, self.cwd, self.found, self.known, self.depth + 1, at=self.at + 2).read(")")
         elif rest.startswith("${"):
             end = self.text.find("}", self.at)
             if end < 0:
                 raise UnclearError("a } is missing")
-            self.expand_only(self.text[self.at + 2 : end])
+            name = self.text[self.at + 2 : end]
+            self.expand_only(name)
             self.at = end + 1
+            if self.value_of(name, parts, unsure):
+                return
         elif rest.startswith("$'"):
             self.ansi_quoted(parts, unsure)
             return
@@ -298,8 +319,25 @@ class _Reader:
             if not length and self.text[self.at : self.at + 1] not in set("?!#@*$-"):
                 parts.append("$")
                 return
+            name = self.text[self.at : self.at + length]
             self.at += max(length, 1)
+            if self.value_of(name, parts, unsure):
+                return
         unsure()
+
+    def value_of(self, name: str, parts: list[str], unsure: _Unsure) -> bool:
+        """Put the value of a variable where it stands, if the line says it; False if it does not."""
+        values = self.known.values(name, self.cwd)
+        if len(values) > 1:
+            self.open_variable = self.open_variable or name
+        if len(values) != 1:
+            return False
+        known = values[0].clear
+        parts.append(values[0].text if known is None else known)
+        if known is not None:
+            unsure(pattern=values[0].is_pattern)
+            parts.append(values[0].text[len(known) :])
+        return True
 
     # Commands.
 
@@ -312,6 +350,7 @@ class _Reader:
         fed, fed_here = self.fed, self.fed_here
         self.fed, self.fed_here = None, []
         words = begun(given)
+        self.known.note(words or given)
         self.keep(words, outputs, self.cwd, fed)
         if is_typed_into(words):
             texts = typed if fed is None or fed.text is None else [*typed, fed.text]
@@ -380,7 +419,7 @@ class _Reader:
 
     def script(self, text: str, cwd: str) -> str:
         """Read a command line within this one; return the folder in which it ends."""
-        reader = _Reader(text, cwd, self.found, self.depth + 1)
+        reader = _Reader(text, cwd, self.found, self.known, self.depth + 1)
         reader.read("")
         return reader.cwd
 
@@ -393,25 +432,6 @@ class _Reader:
                     (place for place in range(at + 1, len(words)) if words[place].text in {";", "+"}), len(words)
                 )
                 self.keep(pipes.placed(words[at + 1 : end], places, "{}", is_added=False), [], cwd)
-
-
-class _Here:
-    """A here-document whose text is still to come, and the command that gets it."""
-
-    __slots__ = ("delimiter", "is_quoted", "words")
-
-    def __init__(self, delimiter: str, words: list[Word], *, is_quoted: bool) -> None:
-        self.delimiter, self.words, self.is_quoted = delimiter, words, is_quoted
-
-
-def _closing(text: str, start: int) -> int:
-    """Return where the bracket that opens at a place is closed."""
-    depth = 0
-    for at in range(start, len(text)):
-        depth += (text[at] == "(") - (text[at] == ")")
-        if not depth:
-            return at
-    raise UnclearError("a ) is missing")
 
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")

@@ -220,3 +220,13 @@ def is_typed_into(words: list[Word]) -> bool:
     return any(text[:1] == "-" and text[:2] != "--" and "s" in text for text in texts) or all(
         text.startswith("-") for text in texts
     )
+
+
+def closing(text: str, start: int) -> int:
+    """Return where the bracket that opens at a place is closed."""
+    depth = 0
+    for at in range(start, len(text)):
+        depth += (text[at] == "(") - (text[at] == ")")
+        if not depth:
+            return at
+    raise UnclearError("a ) is missing")
