@@ -73,17 +73,18 @@ class Agent:
 class Home:
     """Where the hosts of one test live, and how their tools reach the server."""
 
-    def __init__(self, folder: Path, server: ServerProcess, token: str = callers.ALICE) -> None:
+    def __init__(self, folder: Path, server: ServerProcess, token: str = callers.ALICE, ttl: int = TTL) -> None:
         self.folder = folder
         self.server = server
         self.token = token
+        self.ttl = ttl
 
     def parameters(self, owner: str | None) -> StdioServerParameters:
         """How a host starts the tools of an agent."""
         named = ["--owner", owner] if owner else []
         return StdioServerParameters(
             command=sys.executable,
-            args=["-m", "holdfast", "mcp", *named, "--ttl", f"{TTL}s"],
+            args=["-m", "holdfast", "mcp", *named, "--ttl", f"{self.ttl}s"],
             env={
                 "HOLDFAST_URL": self.server.url,
                 "PYTHONWARNINGS": "default::ResourceWarning",

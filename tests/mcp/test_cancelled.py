@@ -149,7 +149,9 @@ def test_release_that_was_cancelled_is_done(tmp_path: Path, name: str) -> None:
         with Pipe(home, "ana") as next_one:
             # It was given back: the next process must not be told that it lost it.
             assert next_one.call("my_jobs") == {"status": "listed", "owner": "ana", "jobs": []}
-            assert next_one.call("claim_job", job=name)["fencing_token"] == operator.status(name).json()["fencing_token"]
+            assert (
+                next_one.call("claim_job", job=name)["fencing_token"] == operator.status(name).json()["fencing_token"]
+            )
 
 
 def test_claim_that_was_cancelled_is_given_back(pipe: Pipe, operator: Api, name: str) -> None:
