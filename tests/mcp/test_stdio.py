@@ -269,8 +269,14 @@ def test_loss_is_told_with_the_next_result(home: Home, operator: Api, name: str)
     run(test())
 
 
-@pytest.mark.parametrize("tool", ["claim_job", "no_such_tool"])
-def test_loss_is_told_with_an_error_too(home: Home, operator: Api, name: str, tool: str) -> None:
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("no_such_tool", {}), ("claim_job", {}), ("claim_job", {"job": "not a name"})],
+    ids=["unknown tool", "wrong arguments", "refused by the server"],
+)
+def test_loss_is_told_with_an_error_too(
+    home: Home, operator: Api, name: str, tool: str, arguments: dict[str, str]
+) -> None:
     """A call that was written wrongly is answered with what is wrong, and with what was lost meanwhile."""
 
     async def test() -> None:
@@ -279,7 +285,7 @@ def test_loss_is_told_with_an_error_too(home: Home, operator: Api, name: str, to
             async with ana.client.listen(resource_subscriptions=[JOBS]) as heard:
                 operator.revoke(name, reason="wrong branch")
                 await anext(aiter(heard))
-            told = await ana.error(tool)
+            told = await ana.error(tool, **arguments)
             assert f'"lost":[{{"job":"{name}","reason":"revoked"' in told
             assert "lost" not in await ana.call("my_jobs")
 
