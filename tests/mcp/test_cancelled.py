@@ -21,6 +21,7 @@ import pytest
 from holdfast.errors import LeaseLost, Unreachable
 from holdfast.mcp import beside
 from holdfast.mcp.beside import Beside
+from holdfast.mcp.stdio import JOBS
 from tests.mcp.hosts import Home, run
 from tests.support import callers
 from tests.support.api import Api
@@ -189,8 +190,10 @@ def test_turn_that_was_lost_meanwhile_is_not_told_as_ours(home: Home, operator: 
             assert operator.release(name, lease["lease_id"]).status == 200
             await asyncio.to_thread(wait_until, lambda: operator.status(name).json()["owner"] == "ana")
             before = operator.status(name).json()["fencing_token"]
-            assert operator.revoke(name, reason="test").status == 204
-            told = await ana.until("lost", "wait_for_job", job=name, seconds=1)
+            async with ana.client.listen(resource_subscriptions=[JOBS]) as heard:
+                assert operator.revoke(name, reason="test").status == 204
+                await anext(aiter(heard))
+            told = await ana.call("wait_for_job", job=name, seconds=1)
             assert told.get("fencing_token") != before
             assert [each["job"] for each in told["lost"]] == [name]
 
