@@ -74,6 +74,22 @@ def test_session_hears_of_its_end(either: Any, operator: Api, job: str) -> None:
         session.end()
 
 
+def test_session_hears_that_it_ended_with_its_token(open_client: Callable[..., Any], operator: Api, job: str) -> None:
+    """L9, S5: a token that is revoked before anything is followed takes its session along, and that is told at once.
+
+    Nobody is let in with it any more, neither to follow nor to renew: the secret of the session is asked.
+    """
+    made = operator.post("/tokens", {"name": job}).json()
+    session = open_client(made["token"]).session("run", ttl=LONG)
+    claim = session.claim(job, ttl=LONG)
+    assert operator.delete(f"/tokens/{job}").status == 204
+    wait_until(lambda: session.lost.is_set() and claim.lost.is_set(), seconds_max=SECONDS_MAX)
+    with pytest.raises(LeaseLost, match="its session has ended"):
+        claim.raise_if_lost()
+    with pytest.raises(LeaseLost, match="it has ended"):
+        session.end()
+
+
 def test_what_we_give_back_is_no_loss(open_client: Callable[..., Any], operator: Api, job: str) -> None:
     """A release and a transfer of our own are told on the stream like any end, and nobody is told of a loss."""
     either = open_client()

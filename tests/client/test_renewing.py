@@ -233,6 +233,40 @@ def test_session_is_kept_with_all_of_it() -> None:
     assert renewal_of_session(HOLDER).request(1.5) == Send("POST", f"/sessions/{HOLDER}/renew-all", answer_seconds=1.5)
 
 
+UNKNOWN = problem(401, "authentication_failed")
+
+
+def _kept_session(*steps: object) -> tuple[World, Term]:
+    """Keep a session of a minute against a script, until its second renewal at the latest."""
+    world = World(scripted(*steps))  # type: ignore[arg-type]
+    term = Term("", None, world.now(), TTL_MS)
+    renewal = renewal_of_session(HOLDER, "its-secret")
+    world.run(keep_renewed(term, renewal.request, POLICY, renewal.look))
+    return world, term
+
+
+def test_session_that_ended_with_its_token_is_lost_at_once() -> None:
+    """S5: where our token is refused, the session's own secret is asked, and told that the session is over."""
+    world, term = _kept_session(UNKNOWN, problem(410, "session_expired"))
+    assert world.paths == [f"POST /sessions/{HOLDER}/renew-all", f"GET /sessions/{HOLDER}"]
+    assert [request.bearer for request in world.sent] == [None, "its-secret"]
+    assert term.loss == Loss("session_ended", told=True)
+    assert "its-secret" not in repr(world.sent)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [UNKNOWN, problem(429, "too_many_wrong_tokens"), *map(answer, (401, 410, 404, 200)), silence, BROKEN],
+)
+def test_token_that_is_refused_ends_nothing_by_itself(said: object) -> None:
+    """A refusal may be odd, or a rotation whose new token is on its way: as long as the session may live it is kept."""
+    renewed_again = answer(200, session_id=HOLDER, expires_at=AT, expires_in_ms=TTL_MS, renewed=0)
+    world, term = _kept_session(UNKNOWN, said, renewed_again, problem(404, "not_found"))
+    assert world.paths[:3] == [f"POST /sessions/{HOLDER}/renew-all", f"GET /sessions/{HOLDER}", world.paths[0]]
+    assert len(world.sent) == 4, "the third renewed it, and only the fourth said that it is over"
+    assert term.loss == Loss("session_ended", told=True)
+
+
 def test_session_counts_from_the_first_try() -> None:
     """T4: a session counts from before the first try, because a retry may hear of what that one began."""
     world = World(scripted(silence, OPENED))

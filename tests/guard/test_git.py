@@ -71,6 +71,20 @@ def test_both_names_of_a_renamed_file_count(world: World, api: Api) -> None:
     assert "owner ben" in world.git("commit", "-m", "x", check=False).stderr
 
 
+def test_a_link_that_is_committed_is_the_link(world: World, api: Api) -> None:
+    """A link into another's area changes nothing there; one that lies in the area does, wherever it leads."""
+    staged(world, "src/auth/login.py", "README.md")
+    world.git("commit", "-qm", "first", "--no-verify")
+    install(world)
+    api.acquired("area:auth", owner="ben", ttl_seconds=60)
+    (world.repository / "login").symlink_to("src/auth/login.py")
+    world.git("add", "login")
+    world.git("commit", "-qm", "a link from outside")
+    (world.repository / "src/auth/readme").symlink_to("../../README.md")
+    world.git("add", "src/auth/readme")
+    assert "owner ben" in world.git("commit", "-m", "x", check=False).stderr
+
+
 def test_two_commits_at_once_are_two_owners(world: World, api: Api) -> None:
     """The claim of a commit lives as long as its process of git, and another commit of the same user is refused."""
     install(world)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.guard.agents import Answer, Host, World
+from tests.guard.conftest import RULES
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import wait_until
@@ -322,6 +323,16 @@ def test_a_broken_rule_file_refuses(text: str, problem: str, world: World) -> No
     assert ana.before("Read", {"file_path": str(file)}) == (0, "", ""), "it can be looked at"
     assert ana.edit("holdfast-guard.toml") == (0, "", ""), "and mended"
     assert ana.edit(world.folder / "outside.py", cwd=world.folder) == (0, "", "")
+
+
+def test_a_byte_order_mark_breaks_no_rule_file(world: World) -> None:
+    """Editors on Windows put a mark before the text and write other line ends: the rules hold all the same."""
+    file = world.rules(RULES)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    ana, ben = world.host(), world.host()
+    assert ana.edit("src/auth/login.py") == (0, "", "")
+    assert "belongs to the job" in ben.edit("src/auth/login.py").refused
+    assert ben.edit("README.md") == (0, "", "")
 
 
 def test_a_name_that_the_server_does_not_take_is_refused(world: World) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard import branches, shell, touching
+from holdfast.guard import branches, shell, touching, wrappers
 from tests.guard.conftest import RULES
 
 TOP = "/repo"
@@ -83,6 +83,37 @@ def programs(line: str) -> list[str]:
         ("echo $(( (1 + 2) * $(git push) ))", ["git push", "echo "]),
         ("rm a/!(b); git push", ["rm a/!(b)", "git push"]),
         ("[[ a > b ]] && git push", ["[[ a > b ]]", "git push"]),
+        ("env -S'git push'; env -iS 'git push' origin", ["git push", "git push origin"]),
+        ("env --split-string='-i A=1 git' push", ["git push"]),
+        ("sudo -uana git push; su -lc 'git push' ana", ["git push", "git push"]),
+        ("runuser -u ana -- git push; runuser ana -c 'git push'", ["git push", "git push"]),
+        ("pkexec git push; chroot /x git push; unbuffer git push", ["git push", "git push", "git push"]),
+        ("script -qc 'git push' /dev/null; script -q x -- git push", ["git push", "git push"]),
+        ("watch -n 5 git push; watch 'git push; true'", ["git push", "git push", "true"]),
+        ("parallel -j 4 git push origin ::: a b", ["git push origin a b"]),
+        ("parallel 'git push origin {}; true' ::: a b", ["git push origin a b", "true"]),
+        ("uv run --with x git push", ["uv run --with x git push", "git push"]),
+        ("poetry run git push; uv sync", ["poetry run git push", "git push", "uv sync"]),
+        ("trap 'git push' EXIT; trap - EXIT", ["trap git push EXIT", "git push", "trap - EXIT"]),
+        ("B=main; git push origin $B ${B}x", ["git push origin main mainx"]),
+        ("for b in a c; do git push origin $b; done", ["for b in a c", "git push origin a c"]),
+        ("export A=git; $A push; cd app; ls $PWD", ["export A=git", "git push", "cd app", "/repo/app: ls /repo/app"]),
+        ("echo $x ${x:-a} $1 $? ${B%x}", ["echo     "]),
+        ("A=$(git push); rm $A", ["git push", "rm "]),
+        ("echo 'git push' | sh", ["echo git push", "sh", "git push"]),
+        (
+            "printf 'cd app\\ngit push\\n' | sudo bash -s",
+            [
+                "printf cd app\\ngit push\\n",
+                "bash -s",
+                "cd app",
+                "/repo/app: git push",
+            ],
+        ),
+        ("echo 'git push' || sh; echo 'git push' && sh", ["echo git push", "sh", "echo git push", "sh"]),
+        ("echo 'git push' | sh script.sh", ["echo git push", "sh script.sh"]),
+        ("cat <<EOF | sh\ngit push\nEOF", ["cat", "sh", "git push"]),
+        ("cat <<EOF | grep x\ngit push\nEOF", ["cat", "grep x"]),
         ("", []),
     ],
 )
@@ -94,7 +125,7 @@ def test_commands(line: str, expected: list[str]) -> None:
 @pytest.mark.parametrize("line", ["echo 'a", 'echo "a', "echo $(a", "echo `a", "a >", "(a", "echo ${a", "(" * 100])
 def test_what_cannot_be_read_is_said(line: str) -> None:
     """A line without an end, or nested beyond reason, is unclear and not half understood."""
-    with pytest.raises(shell.UnclearError):
+    with pytest.raises(wrappers.UnclearError):
         shell.commands_of(line, TOP)
 
 
@@ -102,13 +133,22 @@ def test_long_lines_are_read_in_time() -> None:
     """The work grows with the line and not faster, and too many commands are unclear."""
     assert len(shell.commands_of("true; " * 1_900, TOP)) == 1_900
     assert len(shell.commands_of("echo " + "x" * 1_000_000 + " " + "'y' " * 10_000, TOP)[0].words) == 10_002
-    with pytest.raises(shell.UnclearError):
+    with pytest.raises(wrappers.UnclearError):
         shell.commands_of("true; " * 3_000, TOP)
     began = time.process_time()
     for piece in ("$a", "(b)", "$((1))", "> x ", "y > x ", "$'a' ", "{} ", "<<E "):
         shell.commands_of("echo a" + piece * 200_000, TOP)
     assert time.process_time() - began < 60, "something looked at the whole line each time"
-    with pytest.raises(shell.UnclearError):
+    assert len(shell.commands_of("for x in a b c; do echo " + "$x " * 200_000, TOP)[1].words) < 250_000
+    names, marks = "a " * 50_000, "{} " * 50_000
+    for line in (
+        f"find {names} -exec rm {marks}",
+        f"parallel {marks} ::: {names}",
+        f"parallel 'x {marks}' ::: {names}",
+    ):
+        with pytest.raises(wrappers.UnclearError):
+            shell.commands_of(line, TOP)
+    with pytest.raises(wrappers.UnclearError):
         shell.commands_of("x" * (shell.LINE_CHARS_MAX + 1), TOP)
 
 
@@ -156,7 +196,21 @@ def test_long_lines_are_read_in_time() -> None:
         ("find folder -name x -exec rm {} +", ["folder/*"]),
         ("cd folder; find /a /b -exec rm {} \\;", ["folder: /a/*", "folder: /b/*"]),
         ("find folder -delete", ["folder*"]),
+        ('for f in a b; do rm $f; mv "$f" folder/$f.x; done', ["a", "b", "a", "b", "folder/a.x", "folder/b.x"]),
+        ('for f in folder/*.py x; do sed -i s/a/b/ "$f"; done', ["folder/*", "x"]),
+        ("F=a; [ $1 ] && F=b; echo > $F", ["a", "b"]),
+        ('D=folder; rm "$D/x" "$PWD/y" "${D}/$z"', ["folder/x", "TOP/y", "folder/*"]),
+        ('for f in a b; do for g in c d; do rm "$f/$g"; done; done', ["a/*", "b/*"]),
+        ('while read f; do rm "$f"; done', []),
         ("xargs -I{} rm {}", ["{}"]),
+        ("echo a b | xargs rm", ["a", "b"]),
+        ("echo a | xargs -I% mv % folder/%.bak", ["a", "folder/*"]),
+        ("find folder -name x | xargs -0 sed -i s/a/b/", ["folder/*"]),
+        ("find folder | grep -v x |& sort | head -3 | xargs rm", ["folder/*"]),
+        ("grep -rl x folder | xargs sed -i s/x/y/; rg -l x | xargs rm", ["folder*", "folder/*", "./*"]),
+        ("git ls-files a | xargs rm; git diff --name-only | xargs rm; git log | xargs rm", ["a", "a/*", "./*"]),
+        ("find folder | wc -l; find folder | xargs cat; cat names | xargs rm", []),
+        ("parallel rm ::: a b; ls folder | parallel rm {}", ["a", "b", "folder*", "folder/*"]),
         ("git checkout folder; git checkout HEAD folder", ["folder*", "folder*"]),
         ("git checkout -b folder; git checkout main", []),
         ("git --git-dir=folder/.git rm a; git --git-dir .git --work-tree folder rm b", ["folder: a", "folder: b"]),
@@ -171,7 +225,11 @@ def test_targets(line: str, expected: list[str], tmp_path: Path) -> None:
     for command in shell.commands_of(line, str(tmp_path)):
         for target in touching.targets_of(command):
             place = os.path.relpath(target.cwd, tmp_path)
-            found.append(f"{'' if place == '.' else place + ': '}{target.text}{'*' * target.is_below}")
+            found.append(
+                f"{'' if place == '.' else place + ': '}{target.text}{'*' * target.is_below}".replace(
+                    str(tmp_path), "TOP"
+                )
+            )
     assert found == expected
 
 

@@ -73,11 +73,11 @@ class Agent:
 class Home:
     """Where the hosts of one test live, and how their tools reach the server."""
 
-    def __init__(self, folder: Path, server: ServerProcess, token: str = callers.ALICE) -> None:
+    def __init__(self, folder: Path, server: ServerProcess, token: str = callers.ALICE, ttl: int = TTL) -> None:
         self.folder = folder
         self.server = server
         self.token = token
-        self.ttl = TTL
+        self.ttl = ttl
         """Longer, where what a killed process left must live until another one has begun."""
 
     def parameters(self, owner: str | None) -> StdioServerParameters:

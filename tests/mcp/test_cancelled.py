@@ -21,6 +21,7 @@ import pytest
 from holdfast.errors import LeaseLost, Unreachable
 from holdfast.mcp import beside
 from holdfast.mcp.beside import Beside
+from holdfast.mcp.stdio import JOBS
 from tests.mcp.hosts import Home, run
 from tests.support import callers
 from tests.support.api import Api
@@ -50,6 +51,10 @@ class Pipe:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Close the input of the process, and see it end."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         try:
@@ -140,7 +145,14 @@ def test_release_that_was_cancelled_is_done(tmp_path: Path, name: str) -> None:
         wait_until(lambda: operator.status(name).json()["owner"] is None)
         assert pipe.call("my_jobs") == {"status": "listed", "owner": "ana", "jobs": []}
         assert pipe.call("heartbeat_job", job=name)["status"] == "not_yours"
-        assert pipe.call("claim_job", job=name)["fencing_token"] == operator.status(name).json()["fencing_token"]
+        home = Home(tmp_path, server)
+        pipe.end()
+        with Pipe(home, "ana") as next_one:
+            # It was given back: the next process must not be told that it lost it.
+            assert next_one.call("my_jobs") == {"status": "listed", "owner": "ana", "jobs": []}
+            assert (
+                next_one.call("claim_job", job=name)["fencing_token"] == operator.status(name).json()["fencing_token"]
+            )
 
 
 def test_claim_that_was_cancelled_is_given_back(pipe: Pipe, operator: Api, name: str) -> None:
@@ -178,8 +190,10 @@ def test_turn_that_was_lost_meanwhile_is_not_told_as_ours(home: Home, operator: 
             assert operator.release(name, lease["lease_id"]).status == 200
             await asyncio.to_thread(wait_until, lambda: operator.status(name).json()["owner"] == "ana")
             before = operator.status(name).json()["fencing_token"]
-            assert operator.revoke(name, reason="test").status == 204
-            told = await ana.until("lost", "wait_for_job", job=name, seconds=1)
+            async with ana.client.listen(resource_subscriptions=[JOBS]) as heard:
+                assert operator.revoke(name, reason="test").status == 204
+                await anext(aiter(heard))
+            told = await ana.call("wait_for_job", job=name, seconds=1)
             assert told.get("fencing_token") != before
             assert [each["job"] for each in told["lost"]] == [name]
 

@@ -252,11 +252,15 @@ def test_jobs_of_other_sessions_are_out_of_reach(home: Home, operator: Api, name
     """Neither another session of the token, nor another token with the session's id, can renew or release a job."""
 
     async def test() -> None:
-        async with home.web() as ana, home.web() as ben, home.web(token=callers.BOB) as bob:
+        async with home.web() as ana, home.web() as ben, home.web() as twin, home.web(token=callers.BOB) as bob:
             session = (await ana.call("claim_job", job=name, owner="ana"))["session"]
             await ben.call("claim_job", job=f"{name}/2", owner="ben")
+            await twin.call("claim_job", job=f"{name}/3", owner="ana")
+            assert (await ana.call("get_job_owner", job=name))["yours"] is True
+            assert (await twin.call("get_job_owner", job=name))["yours"] is False, "a name is no session"
             for tool in ("release_job", "heartbeat_job"):
-                assert (await ben.call(tool, job=name))["status"] == "not_yours"
+                for other in (ben, twin):
+                    assert (await other.call(tool, job=name))["status"] == "not_yours"
                 stolen = await bob.call(tool, job=name, session=session)
                 assert (stolen["status"], stolen["still_held"]) == ("lost", False)
             assert operator.status(name).json()["owner"] == "ana"

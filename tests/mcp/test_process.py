@@ -8,9 +8,11 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from holdfast.mcp import stdio
 from holdfast.mcp.standing import LINES_MAX
 from holdfast.mcp.stdio import LINE_BYTES_MAX
 from tests.mcp.hosts import Home, run
@@ -142,6 +144,24 @@ def test_lines_are_bounded(home: Home, operator: Api, name: str) -> None:
             assert len((await ana.call("my_jobs"))["waiting_for"]) == LINES_MAX
 
     run(test())
+
+
+def test_a_line_without_an_end_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a message that never ends only the first bytes are kept, and what comes after it is read as before."""
+    monkeypatch.setattr(stdio, "LINE_BYTES_MAX", 1_000)
+    pieces = [*[b"x" * 400] * 50, b"x\nnext", b"\n", b""]
+    kept: list[int] = []
+
+    def read(_descriptor: int, _count: int) -> bytes:
+        frame = lines.gi_frame
+        assert frame is not None
+        kept.append(len(frame.f_locals["pending"]))
+        return pieces.pop(0)
+
+    monkeypatch.setattr(os, "read", read)
+    lines = cast("Any", stdio._lines_of(0))
+    assert list(lines) == [b"x" * 1_000, b"next"]
+    assert max(kept) == 1_000
 
 
 def test_circle_is_a_result(home: Home, operator: Api, name: str) -> None:

@@ -207,3 +207,22 @@ def test_end_that_nobody_heard_is_made_good(tmp_path: Path, name: str) -> None:
 
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         run(test(server))
+
+
+def test_release_that_nobody_heard_is_made_good(tmp_path: Path, name: str) -> None:
+    """A job that was given back while the server was away is free when that is back, although the process lives on."""
+
+    async def test(server: ServerProcess) -> None:
+        async with Home(tmp_path, server, ttl=120).host("ana") as ana:
+            await ana.call("claim_job", job=name)
+            await ana.call("claim_job", job=f"{name}/kept")
+            server.terminate()
+            assert "no answer from" in await ana.error("release_job", job=name)
+            with server.restart():
+                operator = Api.of(server, callers.OPERATOR)
+                await asyncio.to_thread(wait_until, lambda: operator.status(name).json()["owner"] is None)
+                assert operator.status(f"{name}/kept").json()["owner"] == "ana"
+                assert [each["job"] for each in (await ana.call("my_jobs"))["jobs"]] == [f"{name}/kept"]
+
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
+        run(test(server))

@@ -22,13 +22,20 @@ def test_a_place_is_kept_for_the_call_that_waits_longest(monkeypatch: pytest.Mon
     """Of two calls for one job the one that ends first gives up nothing: the other waits on, and comes back."""
     monkeypatch.setattr(standing, "PLACE_SECONDS", 0.05)
 
+    joined: list[str] = []
+
+    async def join(job: str, on_wait: OnWait) -> AsyncClaim:
+        joined.append(job)
+        return await _for_ever(job, on_wait)
+
     async def test() -> None:
-        lines = Lines(_for_ever, lambda _job: None)
+        lines = Lines(join, lambda _job: None)
         waits = asyncio.create_task(lines.visit("job", 0.3))
         assert await lines.visit("job", 0.01) is None
         assert await waits is None
         assert await lines.visit("job", 0.3) is None
         assert lines.places() == {"job": None}
+        assert joined == ["job"], "the place was given up, and taken anew at the end of the line"
         await asyncio.wait(lines.leave())
 
     run(test())

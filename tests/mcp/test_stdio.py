@@ -192,6 +192,22 @@ def test_takeover_after_the_other_is_killed(home: Home, operator: Api, name: str
     run(test())
 
 
+def test_jobs_that_ended_with_the_access_token_are_told(home: Home, operator: Api, name: str) -> None:
+    """Whose access token is revoked hears what ended with it, before its time is over: nobody lets it in to be told."""
+
+    async def test() -> None:
+        home.token = operator.post("/tokens", {"name": name}).json()["token"]
+        async with home.host("ana") as ana:
+            await ana.call("claim_job", job=name)
+            assert operator.delete(f"/tokens/{name}").status == 204
+            told = await ana.until("lost", "my_jobs")
+            assert told["jobs"] == []
+            assert [(each["job"], each["reason"]) for each in told["lost"]] == [(name, "session_ended")]
+            assert "no other call will help" in await ana.error("claim_job", job=name)
+
+    run(test())
+
+
 def test_job_is_kept_while_the_process_lives(home: Home, operator: Api, name: str) -> None:
     """A model that claims and never calls again keeps its job for as long as its process lives."""
 
@@ -253,8 +269,14 @@ def test_loss_is_told_with_the_next_result(home: Home, operator: Api, name: str)
     run(test())
 
 
-@pytest.mark.parametrize("tool", ["claim_job", "no_such_tool"])
-def test_loss_is_told_with_an_error_too(home: Home, operator: Api, name: str, tool: str) -> None:
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("no_such_tool", {}), ("claim_job", {}), ("claim_job", {"job": "not a name"})],
+    ids=["unknown tool", "wrong arguments", "refused by the server"],
+)
+def test_loss_is_told_with_an_error_too(
+    home: Home, operator: Api, name: str, tool: str, arguments: dict[str, str]
+) -> None:
     """A call that was written wrongly is answered with what is wrong, and with what was lost meanwhile."""
 
     async def test() -> None:
@@ -263,7 +285,7 @@ def test_loss_is_told_with_an_error_too(home: Home, operator: Api, name: str, to
             async with ana.client.listen(resource_subscriptions=[JOBS]) as heard:
                 operator.revoke(name, reason="wrong branch")
                 await anext(aiter(heard))
-            told = await ana.error(tool)
+            told = await ana.error(tool, **arguments)
             assert f'"lost":[{{"job":"{name}","reason":"revoked"' in told
             assert "lost" not in await ana.call("my_jobs")
 

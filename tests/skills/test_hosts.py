@@ -51,6 +51,10 @@ KEYS = {
 }
 
 
+READ_BY_THE_TOOLS = ["HOLDFAST_OWNER", "HOLDFAST_URL", "HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE", "HOLDFAST_CA_FILE"]
+READ_BY_THE_TOOLS += ["HOLDFAST_ALLOW_INSECURE_HTTP", "XDG_CONFIG_HOME", "XDG_STATE_HOME"]
+
+
 def read(path: Path) -> dict[str, dict[str, dict[str, object]]]:
     text = path.read_text()
     found: dict[str, dict[str, dict[str, object]]] = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
@@ -79,6 +83,8 @@ def test_everything_is_where_a_host_looks(project: Path, home: Path, skill: Run,
     if servers:
         entry = read(base / servers)[KEYS[host]]["holdfast"]
         assert (entry["command"], entry["args"]) == ("holdfast", ["mcp"])
+        # Codex starts it in a clean environment, but for the variables that the entry names.
+        assert entry.get("env_vars") == (READ_BY_THE_TOOLS if host == "codex" else None)
     else:
         assert "names no file" in done.stderr
     if hooks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from holdfast.guard import branches, globs, paths, server, shell, state, touching, words
+from holdfast.guard import branches, globs, paths, server, shell, state, touching, words, wrappers
 from holdfast.guard.claims import Claims, Had, Held
 from holdfast.guard.hosts import ASK as ASK_PERSON
 from holdfast.guard.hosts import PASS, READERS, REFUSE, Event, can_ask
@@ -80,7 +80,7 @@ class Matcher:
         """Return what running a command line needs."""
         try:
             commands = shell.commands_of(paths.usable(line), cwd)
-        except shell.UnclearError as error:
+        except wrappers.UnclearError as error:
             yield from self._of_unclear(line, cwd, str(error))
             return
         count = 0

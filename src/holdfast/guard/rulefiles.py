@@ -35,7 +35,8 @@ def read(file: str, base: str) -> Rules:
     if len(content) > FILE_BYTES_MAX:
         raise BrokenRulesError(file, f"it has more than {FILE_BYTES_MAX // 1024} KiB")
     try:
-        text = content.decode()
+        # Some editors put a mark before the text, which TOML 1.0 does not know.
+        text = content.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError:
         raise BrokenRulesError(file, "it is not UTF-8") from None
     kept = f"{base}/{state.RULES}/{found.st_dev:x}-{found.st_ino:x}.json"

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 
 from holdfast.durations import seconds
-from holdfast.guard import globs, shell
+from holdfast.guard import globs, shell, wrappers
 from holdfast.guard.rules import ASK, CLAIM, LET_PASS, ONLY_REFUSE, REFUSE, SESSION, TURN, BrokenRulesError
 
 RULES_MAX = 500
@@ -82,7 +82,7 @@ def _rule(table: Mapping[str, object], which: str, usual: Mapping[str, str]) -> 
 def _words(text: str, which: str) -> list[str]:
     try:
         found = shell.commands_of(text, "/")
-    except shell.UnclearError as error:
+    except wrappers.UnclearError as error:
         raise _Problem(f"{which}: the command cannot be read: {error}") from None
     if len(found) != 1 or not found[0].words:
         raise _Problem(f"{which}: the command is not one command")

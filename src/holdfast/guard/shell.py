@@ -1,8 +1,8 @@
 """A command line taken apart as a shell would, as far as that is reasonable: which programs run, with which words.
 
 It is read and never run. Quotes, escapes, pipes, lists, subshells, substitutions, redirections and here-documents are
-understood, `cd` is followed, and so are `sh -c`, what is typed into a shell (`sh <<EOF`), `eval` and programs that run
-another one (`wrappers`).
+understood, `cd` is followed, and so are `sh -c`, what is typed into a shell (`sh <<EOF`, `echo … | sh`), `eval`,
+programs that run another one (`wrappers`), and what one command hands to the next (`pipes`).
 What is only known when it runs (a variable, a pattern) is marked in its word. A function, an alias, a script and a
 program that writes files by itself cannot be seen; the docs say so.
 
@@ -12,18 +12,29 @@ What cannot be read raises `UnclearError`: whoever asks then refuses what could 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
-from holdfast.guard.wrappers import RUNS_ANOTHER, SHELLS, Word, begun, is_typed_into, place_of_script, unwrapped
+from holdfast.guard import pipes
+from holdfast.guard.pipes import Fed, Here
+from holdfast.guard.variables import Variables
+from holdfast.guard.wrappers import (
+    BEHIND_A_VERB,
+    RUNS_ANOTHER,
+    SHELLS,
+    UnclearError,
+    Word,
+    begun,
+    behind_options,
+    closing,
+    is_typed_into,
+    mark_of,
+    place_of_script,
+    unwrapped,
+)
 
 COMMANDS_MAX = 2_000
 DEPTH_MAX = 12
 LINE_CHARS_MAX = 4_000_000
 """Longer ones would take longer to read than a host waits, and no system runs them."""
-
-
-class UnclearError(Exception):
-    """A command line that cannot be read."""
 
 
 class Command:
@@ -45,20 +56,23 @@ def commands_of(text: str, cwd: str) -> list[Command]:
     if len(text) > LINE_CHARS_MAX:
         raise UnclearError("it is too long")
     found: list[Command] = []
-    _Reader(text, cwd, found, 0).read("")
+    _Reader(text, cwd, found, Variables(), 0).read("")
     return found
 
 
 class _Reader:
     """Reads one text; substitutions are read by another one on the same list."""
 
-    def __init__(self, text: str, cwd: str, found: list[Command], depth: int, at: int = 0) -> None:
+    def __init__(self, text: str, cwd: str, found: list[Command], known: Variables, depth: int, *, at: int = 0) -> None:
         if depth > DEPTH_MAX:
             raise UnclearError("it is nested too deeply")
-        self.text, self.cwd, self.found, self.depth, self.at = text, cwd, found, depth, at
+        self.text, self.cwd, self.found, self.known, self.depth, self.at = text, cwd, found, known, depth, at
+        self.open_variable = ""
         self.words: list[Word] = []
         self.outputs: list[Word] = []
-        self.here: list[tuple[str, bool, list[Word]]] = []
+        self.here: list[Here] = []
+        self.fed: Fed | None = None
+        self.fed_here: list[Here] = []
         self.typed: list[str] = []
         self.before = cwd
         self.pushed: list[str] = []
@@ -79,7 +93,7 @@ class _Reader:
             elif char in ";&|\n()<>":
                 self.operator(char)
             else:
-                self.words.append(self.word())
+                self.words += self.all_words()
         if end:
             raise UnclearError(f"a {end} is missing")
         self.finish()
@@ -102,14 +116,15 @@ class _Reader:
             self.at += 1
             if self.words and not self.words[-1].text.endswith("="):
                 return  # `name()` begins a function; its body follows.
-            inner = _Reader(self.text, self.cwd, self.found, self.depth + 1, self.at)
+            inner = _Reader(self.text, self.cwd, self.found, self.known, self.depth + 1, at=self.at)
             self.at = inner.read(")")
         elif char == ")":
             self.at += 1  # Behind a pattern of `case`, or `name()`.
             self.words = []
         else:
             self.at += 1
-            self.finish()
+            is_pipe = char == "|" and "||" not in {rest[:2], self.text[self.at - 2 : self.at]}
+            self.finish(is_pipe=is_pipe)
             if char == "\n":
                 self.skip_here_documents()
 
@@ -121,7 +136,7 @@ class _Reader:
         if self.words and self.words[-1].text.isdecimal() and self.text[self.at - 1 : self.at].isdecimal():
             self.words.pop()
         if rest[:2] in {"<(", ">("}:
-            self.at = _Reader(self.text, self.cwd, self.found, self.depth + 1, self.at + 2).read(")")
+            self.at = _Reader(self.text, self.cwd, self.found, self.known, self.depth + 1, at=self.at + 2).read(")")
             return
         operator = next(each for each in ("<<<", "<<-", "&>>", "<<", "<>", "<&", ">>", ">|", ">&", "&>", "<", ">")
                         if rest.startswith(each))  # fmt: skip
@@ -130,40 +145,57 @@ class _Reader:
             self.at += 1
         if self.at >= len(self.text) or self.text[self.at] in ";&|\n()":
             raise UnclearError(f"nothing stands behind {operator}")
-        target = self.word()
+        targets = self.all_words()
+        target = targets[0]
         if operator in {"<<", "<<-"}:
-            self.here.append((target.text, target.is_quoted, self.words))
+            self.here.append(Here(target.text, self.words, is_quoted=target.is_quoted))
         elif operator == "<<<":
             self.typed.append(target.text)
         elif operator == ">&" and (target.text.isdecimal() or target.text == "-"):
             return
         elif operator not in {"<", "<&"}:
-            self.outputs.append(target)
+            self.outputs += targets
 
     def skip_here_documents(self) -> None:
         """Pass over the text of here-documents; what they would substitute is read, and what a shell would run."""
-        for delimiter, is_quoted, words in self.here:
+        for here in self.here:
             body = []
             while True:
                 if self.at >= len(self.text):
                     break
                 line = self.text[self.at : self._until("\n")]
                 self.at = min(self._until("\n") + 1, len(self.text))
-                if line.lstrip("\t") == delimiter:
+                if line.lstrip("\t") == here.delimiter:
                     break
                 body.append(line)
-            if is_typed_into(words):
+            if is_typed_into(here.words):
                 self.script("\n".join(body), self.cwd)
-            elif not is_quoted:
+            elif not here.is_quoted:
                 self.expand_only("\n".join(body))
-        self.here = []
+        self.here, self.fed_here = [], []
 
     def expand_only(self, text: str) -> None:
         """Read the substitutions of a text, and nothing else of it."""
         if "$(" in text or "`" in text:
-            _Reader('"' + text.replace('"', "'") + '"', self.cwd, self.found, self.depth + 1).word()
+            _Reader('"' + text.replace('"', "'") + '"', self.cwd, self.found, self.known, self.depth + 1).word()
 
     # Words.
+
+    def all_words(self) -> list[Word]:
+        """Read a word; of one with a variable that has several values, what it is with each of them."""
+        start, count, self.open_variable = self.at, len(self.found), ""
+        words = [self.word()]
+        name = self.open_variable
+        values = self.known.values(name, self.cwd) if name else []
+        if len(values) > 1 and self.known.may_choose(len(values)):
+            words = []
+            for value in values:
+                self.at = start
+                del self.found[count:]
+                self.known.choose(name, value)
+                words.append(self.word())
+            self.known.choose(name, None)
+        return words
 
     def word(self) -> Word:
         parts: list[str] = []
@@ -181,7 +213,7 @@ class _Reader:
             char = self.text[self.at]
             if char == "(" and parts and self.begins_pattern(parts[-1]):
                 unsure(pattern=True)
-                end = _closing(self.text, self.at) + 1
+                end = closing(self.text, self.at) + 1
                 parts.append(self.text[self.at : end])
                 self.at = end
                 continue
@@ -257,21 +289,22 @@ class _Reader:
             end = self.text.find("`", self.at + 1)
             if end < 0:
                 raise UnclearError("a ` is missing")
-            _Reader(self.text[self.at + 1 : end], self.cwd, self.found, self.depth + 1).read("")
+            _Reader(self.text[self.at + 1 : end], self.cwd, self.found, self.known, self.depth + 1).read("")
             self.at = end + 1
-        elif (
-            rest.startswith("$((") and (end := _closing(self.text, self.at + 1)) == _closing(self.text, self.at + 2) + 1
-        ):
+        elif rest.startswith("$((") and (end := closing(self.text, self.at + 1)) == closing(self.text, self.at + 2) + 1:
             self.expand_only(self.text[self.at + 3 : end - 1])
             self.at = end + 1
         elif rest.startswith("$("):
-            self.at = _Reader(self.text, self.cwd, self.found, self.depth + 1, self.at + 2).read(")")
+            self.at = _Reader(self.text, self.cwd, self.found, self.known, self.depth + 1, at=self.at + 2).read(")")
         elif rest.startswith("${"):
             end = self.text.find("}", self.at)
             if end < 0:
                 raise UnclearError("a } is missing")
-            self.expand_only(self.text[self.at + 2 : end])
+            name = self.text[self.at + 2 : end]
+            self.expand_only(name)
             self.at = end + 1
+            if self.value_of(name, parts, unsure):
+                return
         elif rest.startswith("$'"):
             self.ansi_quoted(parts, unsure)
             return
@@ -286,24 +319,63 @@ class _Reader:
             if not length and self.text[self.at : self.at + 1] not in set("?!#@*$-"):
                 parts.append("$")
                 return
+            name = self.text[self.at : self.at + length]
             self.at += max(length, 1)
+            if self.value_of(name, parts, unsure):
+                return
         unsure()
+
+    def value_of(self, name: str, parts: list[str], unsure: _Unsure) -> bool:
+        """Put the value of a variable where it stands, if the line says it; False if it does not."""
+        values = self.known.values(name, self.cwd)
+        if len(values) > 1:
+            self.open_variable = self.open_variable or name
+        if len(values) != 1:
+            return False
+        known = values[0].clear
+        parts.append(values[0].text if known is None else known)
+        if known is not None:
+            unsure(pattern=values[0].is_pattern)
+            parts.append(values[0].text[len(known) :])
+        return True
 
     # Commands.
 
-    def finish(self) -> None:
+    def finish(self, *, is_pipe: bool = False) -> None:
         """A command is complete: unwrap it, follow it if it is `cd`, and keep it."""
-        words, outputs, typed = self.words, self.outputs, self.typed
+        given, outputs, typed = self.words, self.outputs, self.typed
+        if not given and not outputs:
+            return  # As behind `|&`, or between a pipe and the next line.
         self.words, self.outputs, self.typed = [], [], []
-        words = begun(words)
-        self.keep(words, outputs, self.cwd)
+        fed, fed_here = self.fed, self.fed_here
+        self.fed, self.fed_here = None, []
+        words = begun(given)
+        self.known.note(words or given)
+        self.keep(words, outputs, self.cwd, fed)
         if is_typed_into(words):
-            for text in typed:
+            texts = typed if fed is None or fed.text is None else [*typed, fed.text]
+            for text in texts:
                 self.script(text, self.cwd)
+            for here in fed_here:
+                here.words = words
+        if is_pipe:
+            self.fed = pipes.out_of(words, fed)
+            if words and words[0].text == "cat":
+                self.fed_here = [*fed_here, *(here for here in self.here if here.words is given)]
 
-    def keep(self, words: list[Word], outputs: list[Word], cwd: str) -> None:
-        while words and os.path.basename(words[0].text) in RUNS_ANOTHER:
+    def keep(self, words: list[Word], outputs: list[Word], cwd: str, fed: Fed | None = None) -> None:
+        while words and (name := os.path.basename(words[0].text)) in RUNS_ANOTHER:
+            mark = mark_of(words)
             words, cwd, script = unwrapped(words, cwd)
+            if name in {"xargs", "parallel"}:
+                words, names = pipes.with_names(words, fed, mark)
+                if name == "parallel" and words and " " in words[0].text:
+                    # It hands a line to a shell.
+                    script, words = pipes.line_with(words[0].text, names, mark), []
+            elif name == "env" and script:
+                script, words = f"env {script} {pipes.quoted(words)}", []
+            elif name == "watch" and words:
+                script, words = " ".join(word.text for word in words), []
             words = begun(words)  # `time` may stand before a keyword.
             if script:
                 self.script(script, cwd)
@@ -320,6 +392,10 @@ class _Reader:
         elif name in SHELLS:
             if at := place_of_script(words):
                 self.script(words[at].text, cwd)
+        elif name == "trap" and words[2:] and words[1].text != "-":
+            self.script(words[1].text, cwd)
+        elif name in BEHIND_A_VERB and len(words) > 1 and words[1].text in BEHIND_A_VERB[name]:
+            self.keep(behind_options(words[2:]), [], cwd, fed)
         elif name == "find":
             self.found_by_find(words, cwd)
         elif name == "holdfast":
@@ -343,45 +419,19 @@ class _Reader:
 
     def script(self, text: str, cwd: str) -> str:
         """Read a command line within this one; return the folder in which it ends."""
-        reader = _Reader(text, cwd, self.found, self.depth + 1)
+        reader = _Reader(text, cwd, self.found, self.known, self.depth + 1)
         reader.read("")
         return reader.cwd
 
     def found_by_find(self, words: list[Word], cwd: str) -> None:
         # What it finds is somewhere below the places that it begins at.
-        places = [
-            Word("{}", (word.text if word.clear is None else word.clear).rstrip("/") + "/", is_pattern=True)
-            for word in places_of_find(words)
-        ]
+        places = pipes.below(pipes.places_of_find(words))
         for at, word in enumerate(words):
             if word.text in {"-exec", "-execdir", "-ok", "-okdir"}:
                 end = next(
                     (place for place in range(at + 1, len(words)) if words[place].text in {";", "+"}), len(words)
                 )
-                command = words[at + 1 : end]
-                self.keep([each for given in command for each in (places if given.text == "{}" else [given])], [], cwd)
-
-
-def places_of_find(words: Sequence[Word]) -> list[Word]:
-    """Return where a `find` begins to look."""
-    found = []
-    for word in words[1:]:
-        if word.text in {"-H", "-L", "-P"}:
-            continue
-        if word.text[:1] in {"-", "(", "!"}:
-            break
-        found.append(word)
-    return found or [Word(".")]
-
-
-def _closing(text: str, start: int) -> int:
-    """Return where the bracket that opens at a place is closed."""
-    depth = 0
-    for at in range(start, len(text)):
-        depth += (text[at] == "(") - (text[at] == ")")
-        if not depth:
-            return at
-    raise UnclearError("a ) is missing")
+                self.keep(pipes.placed(words[at + 1 : end], places, "{}", is_added=False), [], cwd)
 
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 
 from holdfast.guard import globs
-from holdfast.guard.shell import Command, places_of_find
+from holdfast.guard.pipes import places_of_find
+from holdfast.guard.shell import Command
 from holdfast.guard.wrappers import Word
 
 _GIT_WITH_VALUE = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--config-env"})

@@ -14,7 +14,9 @@ RUNS_ANOTHER: dict[str, frozenset[str]] = {
     "builtin": frozenset(),
     "busybox": frozenset(),
     "caffeinate": frozenset({"-t", "-w"}),
+    "chroot": frozenset({"--userspec", "--groups"}),
     "chronic": frozenset(),
+    "chrt": frozenset({"-T", "-P", "-D"}),
     "command": frozenset(),
     "coproc": frozenset(),
     "doas": frozenset({"-u", "-C"}),
@@ -24,6 +26,15 @@ RUNS_ANOTHER: dict[str, frozenset[str]] = {
     "ionice": frozenset({"-c", "-n", "--class", "--classdata"}),
     "nice": frozenset({"-n", "--adjustment"}),
     "nohup": frozenset(),
+    "parallel": frozenset(
+        {"-a", "-C", "-d", "-E", "-I", "-j", "-L", "-n", "-N", "-P", "-s", "-S", "--arg-file", "--basefile", "--colsep"}
+        | {"--delay", "--delimiter", "--env", "--halt", "--jobs", "--joblog", "--load", "--max-args", "--max-procs"}
+        | {"--memfree", "--nice", "--results", "--retries", "--return", "--sshlogin", "--tagstring", "--timeout"}
+        | {"--tmpdir", "--wd", "--workdir"}
+    ),
+    "pkexec": frozenset({"--user"}),
+    "runuser": frozenset({"-c", "-g", "-G", "-s", "-u", "--command", "--group", "--shell", "--user"}),
+    "script": frozenset({"-c", "-E", "-m", "-o", "--command", "--echo", "--logging-format", "--output-limit"}),
     "setsid": frozenset(),
     "stdbuf": frozenset({"-i", "-o", "-e", "--input", "--output", "--error"}),
     "strace": frozenset({"-a", "-e", "-E", "-o", "-p", "-P", "-s", "-u"}),
@@ -35,22 +46,45 @@ RUNS_ANOTHER: dict[str, frozenset[str]] = {
     "taskset": frozenset(),
     "time": frozenset({"-f", "-o", "--format", "--output"}),
     "timeout": frozenset({"-s", "-k", "--signal", "--kill-after"}),
+    "unbuffer": frozenset(),
+    "watch": frozenset({"-n", "-q", "--equexit", "--interval"}),
     "xargs": frozenset(
         {"-n", "-I", "-P", "-L", "-s", "-d", "-a", "-E", "--max-args", "--max-procs", "--max-lines", "--max-chars"}
         | {"--delimiter", "--arg-file"}
     ),
 }
 """Programs that run the command behind their options, and the options of theirs that take the next word."""
-_OPERANDS_FIRST = {"flock": 1, "su": 1_000, "taskset": 1, "timeout": 1}
+_OPERANDS_FIRST = {"chroot": 1, "chrt": 1, "flock": 1, "script": 1_000, "su": 1_000, "taskset": 1, "timeout": 1}
+BEHIND_A_VERB: dict[str, frozenset[str]] = {
+    "bundle": frozenset({"exec"}),
+    "pdm": frozenset({"run"}),
+    "pipenv": frozenset({"run"}),
+    "pnpm": frozenset({"exec"}),
+    "poetry": frozenset({"run"}),
+    "rye": frozenset({"run"}),
+    "uv": frozenset({"run"}),
+}
+"""Programs that run the command behind one of their verbs; they are commands that a rule may name themselves."""
 _TAKES_SETTINGS = frozenset({"doas", "env", "sudo"})
+_BEFORE_A_COMMAND = frozenset(
+    {"-C", "-p", "--directory", "--env-file", "--extra", "--group", "--package", "--project", "--python", "--with"}
+    | {"--with-editable", "--with-requirements"}
+)
+"""Options of these programs that take the next word."""
 _SCRIPTS = {
     "env": ("-S", "--split-string"),
     "flock": ("-c", "--command"),
+    "runuser": ("-c", "--command"),
+    "script": ("-c", "--command"),
     "su": ("-c", "--command", "--session-command"),
 }
 """Options whose value is a command line."""
 _FOLDERS = {"env": ("-C", "--chdir"), "sudo": ("-D", "--chdir")}
 _NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
+
+
+class UnclearError(Exception):
+    """A command line that cannot be read."""
 
 
 class Word:
@@ -95,19 +129,25 @@ def unwrapped(words: Sequence[Word], cwd: str) -> tuple[list[Word], str, str]:
     Returns the command behind it, where that runs, and a command line that an option gave instead.
     """
     name, script = os.path.basename(words[0].text), ""
+    if name == "runuser" and not any(word.text[:2] == "-u" or word.text[:6] == "--user" for word in words):
+        name = "su"
     with_value, operands = RUNS_ANOTHER[name], _OPERANDS_FIRST.get(name, 0)
     rest = list(words[1:])
     while rest:
         text = rest[0].text
-        if text.startswith("-"):
-            option, equals, value = text.partition("=")
-            takes_next = not equals and option in with_value
+        if text == "--":
+            rest, operands = rest[1:], 0 if name == "script" else operands
+            if not operands:
+                break
+        elif text.startswith("-"):
+            option, value = _option(text, with_value)
+            takes_next = value is None and option in with_value
             if takes_next:
                 value = rest[1].text if len(rest) > 1 else ""
             if option in _FOLDERS.get(name, ()):
-                cwd = os.path.join(cwd, value)
+                cwd = os.path.join(cwd, value or "")
             elif option in _SCRIPTS.get(name, ()):
-                script = value
+                script = value or ""
             rest = rest[2 if takes_next else 1 :]
         elif name in _TAKES_SETTINGS and is_assignment(text):
             rest = rest[1:]
@@ -117,6 +157,35 @@ def unwrapped(words: Sequence[Word], cwd: str) -> tuple[list[Word], str, str]:
         else:
             break
     return rest, cwd, script
+
+
+def mark_of(words: Sequence[Word]) -> str:
+    """Return what stands for a name in the command of `xargs` and `parallel`."""
+    for at, word in enumerate(words[1:], start=1):
+        if word.text[:2] == "-I":
+            return word.text[2:] or (words[at + 1].text if at + 1 < len(words) else "{}") or "{}"
+        if word.text[:1] != "-" and not words[at - 1].text.startswith("-"):
+            break
+    return "{}"
+
+
+def behind_options(words: Sequence[Word]) -> list[Word]:
+    """Take the options of `uv run` and its kin off that stand before a command."""
+    rest = list(words)
+    while rest and rest[0].text.startswith("-"):
+        rest = rest[2 if rest[0].text in _BEFORE_A_COMMAND else 1 :]
+    return rest
+
+
+def _option(text: str, with_value: frozenset[str]) -> tuple[str, str | None]:
+    """Return an option and the value in the same word, None if none is: `-iS` is `-i -S`, `-uana` is `-u ana`."""
+    if text.startswith("--"):
+        option, equals, value = text.partition("=")
+        return option, value if equals else None
+    for at, letter in enumerate(text[1:], start=1):
+        if f"-{letter}" in with_value:
+            return f"-{letter}", text[at + 1 :] or None
+    return text, None
 
 
 def begun(words: list[Word]) -> list[Word]:
@@ -151,3 +220,13 @@ def is_typed_into(words: list[Word]) -> bool:
     return any(text[:1] == "-" and text[:2] != "--" and "s" in text for text in texts) or all(
         text.startswith("-") for text in texts
     )
+
+
+def closing(text: str, start: int) -> int:
+    """Return where the bracket that opens at a place is closed."""
+    depth = 0
+    for at in range(start, len(text)):
+        depth += (text[at] == "(") - (text[at] == ")")
+        if not depth:
+            return at
+    raise UnclearError("a ) is missing")

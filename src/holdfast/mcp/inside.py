@@ -34,7 +34,8 @@ class InsideTransport:
         body = payload_of(request) or b""
         try:
             async with asyncio.timeout(request.answer_seconds):
-                asked = self._ask(self._scope, request.method, request.path, headers_for(self._token, request), body)
+                headers = headers_for(request.bearer or self._token, request)
+                asked = self._ask(self._scope, request.method, request.path, headers, body)
                 return Answer(*await asked)
         except TimeoutError:
             raise Unreachable("this server", "the answer did not come in time") from None

@@ -12,6 +12,17 @@ SKILL = "holdfast/SKILL.md"
 NAME = "holdfast"
 """Of our entry among the MCP servers."""
 MCP: dict[str, str | list[str]] = {"command": "holdfast", "args": ["mcp"]}
+VARIABLES = [
+    "HOLDFAST_OWNER",
+    "HOLDFAST_URL",
+    "HOLDFAST_TOKEN",
+    "HOLDFAST_TOKEN_FILE",
+    "HOLDFAST_CA_FILE",
+    "HOLDFAST_ALLOW_INSECURE_HTTP",
+    "XDG_CONFIG_HOME",
+    "XDG_STATE_HOME",
+]
+"""What `holdfast mcp` reads of its environment: for hosts that hand on only what they are told to."""
 HOOK = "holdfast guard hook --host {}"
 _CLAUDE_TOOLS = "Edit|MultiEdit|Write|NotebookEdit|Bash|mcp__.*"
 
@@ -88,7 +99,9 @@ HOSTS = (
         ".codex",
         Place(".agents/skills", ".agents/skills"),
         McpServers(
-            Place(".codex/config.toml", ".codex/config.toml", ("CODEX_HOME", "config.toml")), "mcp_servers", MCP
+            Place(".codex/config.toml", ".codex/config.toml", ("CODEX_HOME", "config.toml")),
+            "mcp_servers",
+            {**MCP, "env_vars": VARIABLES},
         ),
         Hooks(
             Place(".codex/hooks.json", ".codex/hooks.json", ("CODEX_HOME", "hooks.json")),

@@ -369,6 +369,29 @@ def test_each_owner_of_one_user_hears_of_its_own_claim(alice: Run, server: Serve
     assert alice("release", job, "--owner", "ci-8").returncode == 0, "it is kept although the other one was told"
 
 
+def test_whoever_gives_no_name_is_asked_which_owner_it_is(alice: Run, api: Api, server: ServerProcess) -> None:
+    """Where several owners of one user have claimed a job, the last one's claim is not for whoever names nobody."""
+    job = unique()
+    alice("claim", job, "--owner", "ci-7")
+    Api.of(server, callers.OPERATOR).revoke(job, reason="stuck")
+    alice("claim", job, "--owner", "ci-8")
+    for verb in (("heartbeat", job), ("release", job), ("note", job, "x"), ("transfer", job, "--to", "me")):
+        line = refused(alice(*verb, HOLDFAST_OWNER=""), 64)
+        assert "'ci-8', 'ci-7'" in line and "--owner NAME" in line
+    assert (api.status(job).json()["owner"], api.status(job).json()["note"]) == ("ci-8", None)
+    assert alice("release", job, HOLDFAST_OWNER="ci-8").returncode == 0
+
+
+def test_shell_that_claimed_needs_no_name(alice: Run, server: ServerProcess) -> None:
+    """What this very shell claimed is its own, also where another owner of the same user had the job before."""
+    job = unique()
+    alice("claim", job, "--owner", "ci-7")
+    Api.of(server, callers.OPERATOR).revoke(job, reason="stuck")
+    assert alice("claim", job, HOLDFAST_OWNER="").returncode == 0
+    assert alice("heartbeat", job, HOLDFAST_OWNER="").returncode == 0
+    assert alice("release", job, HOLDFAST_OWNER="").returncode == 0
+
+
 def test_claim_binds_to_the_session(alice: Run, api: Api) -> None:
     """A claim made where HOLDFAST_SESSION is set ends with that session."""
     job = unique()

@@ -359,6 +359,15 @@ def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str 
             " claim it with `holdfast claim`, or put its lease id into HOLDFAST_LEASE"
         )
     wanted = named_owner or from_environment("HOLDFAST_OWNER")
+    if not wanted and kept.former:
+        # Several owners of one user: what this shell claimed is its own, and of the others none may be guessed.
+        wanted = default_owner()
+        if kept.lease_id_of(wanted) is None:
+            known = ", ".join(f"{name!r:.200}" for name in (kept.owner, *(each.owner for each in kept.former)))
+            raise click.UsageError(
+                f"several have claimed {job!r:.200} from here, the last one first: {known};"
+                " say which of them you are with --owner NAME, or in HOLDFAST_OWNER"
+            )
     if not wanted:
         return kept.lease_id
     lease_id = kept.lease_id_of(wanted)

@@ -54,7 +54,9 @@ class Kept(Beginner):
         """Watch the term, renew it, and hear of its end."""
         if self._term.ended:
             return
-        for flow in (watch_deadline(self._term), keep_renewed(self._term, self._renewal.request, self._policy)):
+        renewal = self._renewal
+        renewing = keep_renewed(self._term, renewal.request, self._policy, renewal.look)
+        for flow in (watch_deadline(self._term), renewing):
             running = self._background.add(flow, self._send, self)
             self._going_on.append(running)
             if self.stopped:

@@ -47,7 +47,7 @@ class AsyncSession(
         if on_lost is not None:
             tell_loss([term], teller(weakref.ref(self), on_lost))
         self._block = Block([term])
-        self._kept = link.keep(term, renewal_of_session(opened.session_id))
+        self._kept = link.keep(term, renewal_of_session(opened.session_id, opened.session_secret))
 
     async def __aenter__(self) -> Self:
         self.raise_if_lost()

@@ -32,6 +32,12 @@ class Send(msgspec.Struct, frozen=True):
     answer_seconds: float = ANSWER_SECONDS
     comes_back: bool = False
     """Whether we ask again at once if it ends in `waiting`: the place has its turn meanwhile (W2)."""
+    bearer: str | None = None
+    """Sent in place of our access token: the secret of a session, which is asked about itself alone."""
+
+    def __repr__(self) -> str:
+        """Show what is asked for, never a secret."""
+        return f"Send({self.method} {self.path}, {self.body!r}, key={self.key!r}, {self.answer_seconds} s)"
 
 
 class Now(msgspec.Struct, frozen=True):

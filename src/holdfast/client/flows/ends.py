@@ -26,7 +26,7 @@ from weakref import ref
 import msgspec
 
 from holdfast.client.flows.effects import SHARE, Close, Flow, Open, Policy, Read, Rest, Send
-from holdfast.client.flows.renewing import Renewal, renew_once
+from holdfast.client.flows.renewing import TOKEN_REFUSED, Renewal, look_whether_over, renew_once
 from holdfast.client.values.answer import Answer
 from holdfast.client.values.term import Loss, Term
 from holdfast.errors import HoldfastError, Unreachable
@@ -61,9 +61,10 @@ class _Held(NamedTuple):
 class _RefusedError(Exception):
     """The server does not let us follow. `pause_seconds` is how long to leave it alone."""
 
-    def __init__(self, pause_seconds: float) -> None:
+    def __init__(self, status: int) -> None:
         super().__init__()
-        self.pause_seconds = pause_seconds
+        self.status = status
+        self.pause_seconds = _pause_after(status)
 
 
 class Ends:
@@ -150,6 +151,8 @@ class Ends:
                 pause = AGAIN_SECONDS
             except _RefusedError as refused:
                 pause = max(pause, refused.pause_seconds)
+                if refused.status == TOKEN_REFUSED:
+                    yield from self._look_at_sessions()
             except (HoldfastError, msgspec.MsgspecError) as error:
                 log.debug("ends are heard of at the next renewal for now: %s", error)
             yield Rest(pause * (0.5 + (yield SHARE) / 2))
@@ -172,7 +175,7 @@ class Ends:
         stream: Any = yield Open("/leases/follow", headers, self._policy.read_seconds, method="POST", body=asked)
         try:
             if stream.status != _OK:
-                raise _RefusedError(_pause_after(stream.status))
+                raise _RefusedError(stream.status)
             rest = b""
             while data := (yield Read(stream)):
                 *frames, rest = (rest + data).split(b"\n\n")
@@ -193,6 +196,13 @@ class Ends:
             self._stream = None
             yield Close(stream)
 
+    def _look_at_sessions(self) -> Flow[None]:
+        """Find out what ended with our access token: whoever is refused cannot be told by a stream."""
+        for held in self._living().values():
+            term = held.term()
+            if term is not None:
+                yield from look_whether_over(term, held.renewal.look, self._policy)
+
     # What was told.
 
     def _take(self, following: FollowingReply) -> None:
@@ -212,7 +222,7 @@ class Ends:
         if term is None or term.ended:
             return
         if end.name is None:
-            term.lose(Loss("session_ended", told=True))
+            term.lose(Loss("session_ended", end.by, told=True))
         elif end.ended == "released":
             self._keep(_lose_later(held_term=ref(term), loss=_loss_of(end)))
         else:
@@ -252,7 +262,7 @@ def _lose_later(held_term: ref[Term], loss: Loss) -> Flow[None]:
 
 def _renew_now(term: Term, renewal: Renewal, policy: Policy) -> Flow[None]:
     """Ask for what the server says it does not know. What cannot be asked now is asked when it is renewed anyway."""
-    yield from renew_once(term, renewal.request, policy)
+    yield from renew_once(term, renewal.request, policy, renewal.look)
 
 
 def _bodies(held: Iterable[tuple[str, _Held]]) -> list[FollowBody]:

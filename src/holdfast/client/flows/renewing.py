@@ -34,11 +34,14 @@ TRIES_PER_TERM = 16
 ANSWER_SHARE = 0.5
 """How much of the time left one try may take: a hanging one must leave time for another. Of several addresses each has
 its part of that: whoever stops a command in time, before its claim is lost, does so while much of the term is left."""
+TOKEN_REFUSED = 401
 FAIR_SECONDS = 0.5
 """A try that had less time before the deadline says nothing of the server: what was wrong before is the reason."""
 
 Renew: TypeAlias = Callable[[float], Send]
 """Makes the request that renews, given how long its answer may take."""
+Look: TypeAlias = Callable[[float], Send | None]
+"""Makes the request that finds out whether it is over, though our access token is refused; None if there is none."""
 
 
 class _RenewedReply(msgspec.Struct):
@@ -54,6 +57,8 @@ class Renewal(NamedTuple):
     """Of the lease or the session."""
     name: str | None
     """The job of the lease; None for a session."""
+    secret: str | None = None
+    """Of the session; None for a lease."""
 
     def request(self, answer_seconds: float) -> Send:
         """Return the request that renews, given how long its answer may take."""
@@ -61,15 +66,26 @@ class Renewal(NamedTuple):
             return Send("POST", session_path(self.id, "renew-all"), answer_seconds=answer_seconds)
         return renewal_request(self.name, self.id, answer_seconds)
 
+    def look(self, answer_seconds: float) -> Send | None:
+        """Return the request that finds out without our access token whether a session is over; None for a lease.
+
+        A token that is revoked ends its sessions, and its holder is not let in any more to be told so. The secret of a
+        session that is over is told that at any time (S5). If the session lives on, the secret is as unknown as the
+        token: then nothing is known, and nothing is lost.
+        """
+        if self.secret is None:
+            return None
+        return Send("GET", session_path(self.id), answer_seconds=answer_seconds, bearer=self.secret)
+
 
 def renewal_of_lease(claim: JobClaim) -> Renewal:
     """Return what renews a lease."""
     return Renewal(claim.lease_id, claim.job_id)
 
 
-def renewal_of_session(session_id: str) -> Renewal:
+def renewal_of_session(session_id: str, secret: str | None = None) -> Renewal:
     """Return what renews a session."""
-    return Renewal(session_id, None)
+    return Renewal(session_id, None, secret)
 
 
 def watch_deadline(term: Term) -> Flow[None]:
@@ -81,13 +97,13 @@ def watch_deadline(term: Term) -> Flow[None]:
         yield Rest(term.left_ms(now) / 1_000)
 
 
-def keep_renewed(term: Term, renew: Renew, policy: Policy) -> Flow[None]:
+def keep_renewed(term: Term, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[None]:
     """Renew a term again and again, until it ends or is lost."""
     while True:
         rest_ms = term.rest_ms((yield NOW), (yield SHARE))
         # Never at once: a server that promises next to nothing must not be asked without end.
         yield Rest(max(rest_ms / 1_000, AGAIN_SECONDS_MIN))
-        while not (yield from renew_once(term, renew, policy)):
+        while not (yield from renew_once(term, renew, policy, look)):
             left_ms = term.left_ms((yield NOW))
             share: float = yield SHARE
             pause = min(left_ms / 1_000 / TRIES_PER_TERM, AGAIN_SECONDS_MAX) * (0.5 + share / 2)
@@ -96,7 +112,7 @@ def keep_renewed(term: Term, renew: Renew, policy: Policy) -> Flow[None]:
             return
 
 
-def renew_once(term: Term, renew: Renew, policy: Policy) -> Flow[bool]:
+def renew_once(term: Term, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[bool]:
     """Try to renew; True if there is nothing to try again."""
     sent: Instant = yield NOW
     if term.ended or term.is_lost(sent):
@@ -112,7 +128,26 @@ def renew_once(term: Term, renew: Renew, policy: Policy) -> Flow[bool]:
     except ServerError as error:
         term.trouble = Loss("refused", why=str(error))
         return False
-    return _judge(term, answer, sent, policy)
+    is_over = _judge(term, answer, sent, policy)
+    if answer.status == TOKEN_REFUSED and look is not None:
+        yield from look_whether_over(term, look, policy)
+        is_over = term.loss is not None
+    return is_over
+
+
+def look_whether_over(term: Term, look: Look, policy: Policy) -> Flow[None]:
+    """Find out whether something is over although our access token is refused. Whatever else comes of it is nothing."""
+    now: Instant = yield NOW
+    request = look(min(policy.answer_seconds, max(term.left_ms(now) / 1_000 * ANSWER_SHARE, AGAIN_SECONDS_MIN)))
+    if request is None or term.ended:
+        return
+    try:
+        answer: Answer = yield request
+    except ServerError:
+        return
+    loss = told_loss(answer)
+    if loss is not None:
+        term.lose(loss)
 
 
 def _judge(term: Term, answer: Answer, sent: Instant, policy: Policy) -> bool:

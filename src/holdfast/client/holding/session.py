@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Generic
+import weakref
+from functools import partial
+from typing import Any, Generic
 from weakref import WeakSet
 
 import msgspec
@@ -34,6 +36,7 @@ class HeldSession(Generic[H]):
         """Whether the server was told that it has ended, and has answered."""
         self._members: WeakSet[H] = WeakSet()
         self._joining = threading.RLock()
+        term.on_loss(partial(_lose_members, weakref.ref(self)))
 
     @property
     def session_id(self) -> str:
@@ -98,6 +101,17 @@ class HeldSession(Generic[H]):
         with self._joining:
             self._members.add(held)
         held._session = self  # noqa: SLF001 - one of ours
+        self._lose_members()  # It may be over since the claim was asked for.
+
+    def _lose_members(self) -> None:
+        """Lose what was claimed in a session that the server says is over: it has ended with it (S2)."""
+        loss = self._term.loss
+        if loss is None or not loss.told:
+            return
+        with self._joining:
+            members = tuple(self._members)
+        for held in members:
+            held._term.lose(Loss("session_ended", loss.by, told=True))  # noqa: SLF001 - one of ours
 
     def _ending(self) -> Flow[None]:
         """End it, once. Raises `LeaseLost` if it had ended by itself and nobody was told yet."""
@@ -141,3 +155,10 @@ class HeldSession(Generic[H]):
         except HoldfastError as error:
             log.info("%s could not be ended in haste: %s", self._term.title, error)
         self._is_back = True
+
+
+def _lose_members(session: weakref.ref[HeldSession[Any]]) -> None:
+    """Lose what was claimed in a session, if anybody has that still."""
+    held = session()
+    if held is not None:
+        held._lose_members()  # noqa: SLF001 - one of ours

@@ -102,9 +102,9 @@ class HttpTransport:
 
     def send(self, request: Send) -> Answer:
         """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
-        token = self._bearer.token
+        token = request.bearer or self._bearer.token
         answer = self._send(request, token)
-        if self._bearer.is_another_after(answer.status, token):
+        if request.bearer is None and self._bearer.is_another_after(answer.status, token):
             answer = self._send(request, self._bearer.token)
         return answer
 

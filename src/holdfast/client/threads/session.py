@@ -46,7 +46,7 @@ class Session(HeldSession[Claim], ClaimingSession[Claim, Claims, Claim, Claims],
         if on_lost is not None:
             term.on_loss(teller(weakref.ref(self), on_lost))
         leaving.note(self)
-        self._kept = link.keep(term, renewal_of_session(opened.session_id))
+        self._kept = link.keep(term, renewal_of_session(opened.session_id, opened.session_secret))
 
     def __enter__(self) -> Self:
         self.raise_if_lost()
