@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.browser.hands import is_live, job_path, mark, marked, until
 from tests.support import callers
@@ -33,11 +34,19 @@ _NOTE_SIGNS = """
   new MutationObserver(note).observe(document.getElementById("job"), { subtree: true, childList: true });
 }
 """
-FEW_SECONDS = re.compile(r"heartbeat [0-3] s ago")
 
 
 def _left(page: Page, part: str = "#owner") -> str:
     return page.locator(f'{part} [data-live="left"]').first.inner_text()
+
+
+def _beat(part: Locator) -> str:
+    """When the last heartbeat was that a part of the page shows."""
+    return part.locator('[data-live="beat"]').first.get_attribute("datetime") or ""
+
+
+def _seconds_left(page: Page, part: str) -> int:
+    return int(_left(page, part)[-2:])
 
 
 def _pass(page: Page, text: str) -> None:
@@ -48,11 +57,12 @@ def _pass(page: Page, text: str) -> None:
 def test_a_silent_owner_is_late_and_then_ending_on_its_page(readers: Readers, alice: Api) -> None:
     """Whoever looks at one job sees its owner become late, and then ending, in its head and in the chain alike."""
     name = unique("silent")
-    alice.acquired(name, ttl_seconds=TTL, owner="agent-1")
+    lease = alice.acquired(name, ttl_seconds=60, owner="agent-1")["lease_id"]
     page = readers.open(callers.OPERATOR, job_path(name))
     expect(is_live(page)).to_be_visible()
     page.evaluate(_NOTE_SIGNS)
     mark(page)
+    alice.renew(name, lease, ttl_seconds=TTL)
     expect(page.locator("#sign")).to_contain_text("Nobody holds it")
     assert marked(page) == "same"
     assert page.evaluate("window.signs") == {"sign": ["alive", "late", "ending"], "why": ["alive", "late", "ending"]}
@@ -63,19 +73,19 @@ def test_the_chain_hears_of_heartbeats(readers: Readers, alice: Api, server: Ser
     first, second = unique("first"), unique("second")
     bob = Api.of(server, callers.BOB)
     lease = alice.acquired(first, ttl_seconds=600, owner="ana")["lease_id"]
-    other = bob.acquired(second, ttl_seconds=20, owner="ben")["lease_id"]
+    other = bob.acquired(second, ttl_seconds=50, owner="ben")["lease_id"]
     with waiting(alice, second, owner="ana"):
         page = readers.open(callers.OPERATOR, job_path(first))
         expect(is_live(page)).to_be_visible()
         boxes = page.locator("#why .box")
         expect(boxes).to_have_count(2)
-        expect(boxes.last).to_contain_text("heartbeat 5 s ago")
-        expect(boxes.first).to_contain_text("heartbeat 5 s ago")
+        before = [_beat(boxes.first), _beat(boxes.last)]
         alice.renew(first, lease, ttl_seconds=300)
         bob.renew(second, other, ttl_seconds=100)
         for box, left in ((boxes.first, r"4:\d\d left"), (boxes.last, r"1:\d\d left")):
-            expect(box).to_contain_text(FEW_SECONDS)
             expect(box).to_contain_text(re.compile(left))
+        after = [_beat(boxes.first), _beat(boxes.last)]
+        assert all(late > early for early, late in zip(before, after, strict=True)), (before, after)
 
 
 def test_the_chain_gets_its_links_as_they_come(readers: Readers, alice: Api, server: ServerProcess) -> None:
@@ -98,10 +108,12 @@ def test_a_job_that_lives_by_its_session_goes_on_with_it(readers: Readers, alice
     alice.acquired(name, ttl_seconds=600, owner="agent-1", session_id=session, ephemeral=True)
     page = readers.open(callers.OPERATOR, job_path(name))
     expect(is_live(page)).to_be_visible()
-    until(lambda: int(_left(page)[-2:]) <= 27, "some seconds pass")
+    until(lambda: _seconds_left(page, "#owner") <= 27, "some seconds pass")
+    before = _beat(page.locator("#why .box"))
     alice.keepalive(session)
-    until(lambda: int(_left(page)[-2:]) >= 28, "the keepalive is told")
-    expect(page.locator("#why .box")).to_contain_text(FEW_SECONDS)
+    kept = time.monotonic()
+    until(lambda: _seconds_left(page, "#owner") >= 28.5 - (time.monotonic() - kept), "the keepalive is told")
+    assert _beat(page.locator("#why .box")) > before
 
 
 def test_sessions_count_down_and_are_kept(readers: Readers, alice: Api) -> None:
@@ -111,10 +123,11 @@ def test_sessions_count_down_and_are_kept(readers: Readers, alice: Api) -> None:
     alice.acquired(name, ttl_seconds=30, owner="agent-1", session_id=session, ephemeral=True)
     page = readers.open(callers.ALICE, f"/ui/sessions/{session}")
     mark(page)
-    until(lambda: int(_left(page, "#run")[-2:]) <= 37, "the session's time goes by")
-    until(lambda: int(_left(page, "#holds")[-2:]) <= 27, "its job's time goes by")
+    until(lambda: _seconds_left(page, "#run") <= 37, "the session's time goes by")
+    until(lambda: _seconds_left(page, "#holds") <= 27, "its job's time goes by")
     alice.keepalive(session)
-    until(lambda: int(_left(page, "#run")[-2:]) >= 38, "the keepalive is told")
+    kept = time.monotonic()
+    until(lambda: _seconds_left(page, "#run") >= 38.5 - (time.monotonic() - kept), "the keepalive is told")
     expect(page.locator("#holds .sign")).to_have_text("alive")
     assert marked(page) == "same"
 
@@ -126,11 +139,13 @@ def test_sessions_that_begin_and_end_are_told(readers: Readers, alice: Api) -> N
     count = page.locator("#count-sessions")
     before = int(count.inner_text())
     name = unique("a run")
-    session = alice.new_session(name=name, ttl_seconds=60)["session_id"]
-    expect(count).to_have_text(str(before + 1))
+    # Many of them: those of other tests end meanwhile.
+    sessions = [alice.new_session(name=name, ttl_seconds=60)["session_id"] for _ in range(10)]
+    until(lambda: int(count.inner_text()) > before, "they are counted")
     expect(page.locator("#runs")).to_contain_text(name)
-    alice.end_session(session)
-    expect(count).to_have_text(str(before))
+    for session in sessions:
+        alice.end_session(session)
+    until(lambda: int(count.inner_text()) <= before, "they are not counted any more")
     expect(page.locator("#runs")).not_to_contain_text(name)
 
 
@@ -139,8 +154,9 @@ def test_every_room_counts(readers: Readers, alice: Api) -> None:
     page = readers.open(callers.OPERATOR, job_path(unique("nobody")))
     expect(is_live(page)).to_be_visible()
     before = int(page.locator("#count-jobs").inner_text())
-    alice.acquired(unique("counted"), ttl_seconds=60)
-    expect(page.locator("#count-jobs")).to_have_text(str(before + 1))
+    # Many of them: those of other tests end meanwhile.
+    alice.claims(all=[unique("counted") for _ in range(50)], ttl_seconds=60)
+    until(lambda: int(page.locator("#count-jobs").inner_text()) > before, "they are counted")
 
 
 def test_nodes_are_asked_for_while_somebody_looks(readers: Readers) -> None:
