@@ -46,6 +46,13 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture
+def mortal(browser: Browser, tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server to kill: nobody else has it."""
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
+        yield server
+
+
+@pytest.fixture
 def readers(browser: Browser, server: ServerProcess) -> Iterator[Readers]:
     """Those who read its pages. At the end nothing was on a console that no test named, and no policy was broken."""
     those = Readers(browser, server)

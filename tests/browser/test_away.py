@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.hands import fill, is_live, mark, marked, row, until, wait_for_list
@@ -14,13 +11,6 @@ from tests.support import callers
 from tests.support.api import Api
 from tests.support.chromium import Readers
 from tests.support.server import ServerProcess
-
-
-@pytest.fixture
-def mortal(browser: Browser, tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server to kill."""
-    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
-        yield server
 
 
 def test_killed_and_back(browser: Browser, mortal: ServerProcess) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -201,13 +199,6 @@ def test_a_page_that_is_opened_does_not_say_that_it_reconnects(readers: Readers)
         assert [each for each in told if each[1] == "reconnecting" and each[0] < 500] == [], told
         page.close()
         page = context.new_page()
-
-
-@pytest.fixture
-def mortal(browser: Browser, tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server to kill."""
-    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
-        yield server
 
 
 def test_a_page_on_a_phone_does_not_jump_when_the_server_goes_away(browser: Browser, mortal: ServerProcess) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.browser.hands import is_live, job_path, mark, marked, until
@@ -175,13 +173,6 @@ def test_nodes_are_asked_for_while_somebody_looks(readers: Readers) -> None:
     expect(page.locator("#leader")).to_contain_text("node-7 leads")
     assert marked(page) == "same"
     page.unroute_all(behavior="wait")
-
-
-@pytest.fixture
-def mortal(browser: Browser, tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server to kill."""
-    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
-        yield server
 
 
 def test_nothing_is_reckoned_while_the_server_is_away(browser: Browser, mortal: ServerProcess) -> None:
