@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import subprocess
@@ -211,7 +212,7 @@ def test_server_gone_for_good(server_of_one_s_own: ServerProcess, pair: list[Eit
 
 def recording(send: Any, sent: list[float]) -> Any:  # noqa: ANN401 - of either kind
     """Note when each request was sent that was answered."""
-    if not asyncio.iscoroutinefunction(send):
+    if not inspect.iscoroutinefunction(send):
 
         def noted(request: Send) -> Any:  # noqa: ANN401 - an answer
             began = time.monotonic()

@@ -52,9 +52,13 @@ class Repository:
             "vars.HOLDFAST_URL": server.url,
             "secrets.HOLDFAST_TOKEN": callers.ALICE,
         }
+        programs = self.temp / "programs"
+        programs.mkdir()
+        (programs / "python3").symlink_to(sys._base_executable)  # type: ignore[attr-defined]  # The one that runs the tests.
         self._env = {
             name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "PIP_"))
         } | {
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "GITHUB_PATH": str(self.added_paths),
             "GITHUB_REPOSITORY": name,
             "RUNNER_TEMP": str(self.temp),

@@ -121,7 +121,7 @@ def test_an_interrupted_run_leaves_nothing(number: signal.Signals, tmp_path: Pat
         "import time\n"
         "def test_it(holdfast_server):\n"
         "    print('guard', holdfast_server._process.pid, flush=True)\n"
-        "    time.sleep(60)\n"
+        "    while True: time.sleep(0.05)\n"  # A signal that arrives just before a sleep does not interrupt it.
     )
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider"]
     with Program(command, env=clean_environment(tmp_path), folder=tmp_path) as program:

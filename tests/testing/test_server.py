@@ -28,7 +28,8 @@ with server() as running:
 
 # Forks while a server runs. The copy does something; the original says how that ended, and whether it is still served.
 FORKING = """
-import os, signal
+import os, signal, warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # From Python 3.12 on.
 from holdfast.testing import server
 with server() as running:
     if not (copy := os.fork()):

@@ -195,6 +195,7 @@ class AsyncHttpStream:
 
 
 def _unreachable(url: str, error: BaseException) -> Unreachable:
+    _drop_tracebacks(error)
     # No connection, so nothing of the request has left us.
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
@@ -204,6 +205,16 @@ def _unreachable(url: str, error: BaseException) -> Unreachable:
     )
     hint = tlswords.IF_TLS if hung_up and url.startswith("http://") else ""
     return Unreachable(url, reason(error), hint, was_sent=was_sent)
+
+
+def _drop_tracebacks(error: BaseException | None) -> None:
+    """Break the cycles of errors and frames that a failed connect leaves in aiohttp.
+
+    Those frames refer to the frames of our callers, whose claims would be renewed until the next garbage collection.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def reason(error: BaseException) -> str:
