@@ -10,7 +10,8 @@ is shown.
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlencode, urlsplit
+import re
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 NO_URL = "(not a URL)"
 ESCAPES = "it is no URL. In a name or a password write # as %23, / as %2F, ? as %3F, @ as %40, : as %3A and ; as %3B"
@@ -18,10 +19,23 @@ SECRET_FIELDS = frozenset({"password", "sslpassword"})
 HOW = "the URL without it: the password goes into the file of PGPASSFILE (~/.pgpass), or into PGPASSWORD"
 
 
+def split_url(url: str) -> SplitResult:
+    """Split the URL of a store, which may list several hosts. Raises `ValueError`.
+
+    Some versions of `urlsplit` accept only one IPv6 address in brackets, so each host is checked alone.
+    """
+    scheme, separator, rest = re.sub(r"[\t\r\n]", "", url).partition("://")  # As `urlsplit` does.
+    netloc = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    user, at, hosts = netloc.rpartition("@")
+    for host in hosts.split(","):
+        urlsplit(f"//{user}{at}{host}")
+    return urlsplit(f"{scheme}{separator}{rest[len(netloc) :]}")._replace(netloc=netloc)
+
+
 def is_torn(url: str) -> bool:
     """Tell whether an address is none, or a password may stand in it where none belongs."""
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
         parse_qsl(parts.query)
     except ValueError:
         return True
@@ -45,7 +59,7 @@ def shown(url: str) -> str:
     """Return the address without its password, for people. What is no address is not shown at all."""
     if is_torn(url):
         return NO_URL
-    parts = urlsplit(url)
+    parts = split_url(url)
     fields = parse_qsl(parts.query, keep_blank_values=True)
     user, at, hosts = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")

@@ -6,9 +6,9 @@ asyncpg takes several hosts too, and has one time limit for all of them: the fir
 from __future__ import annotations
 
 from typing import NamedTuple
-from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
+from urllib.parse import parse_qs, quote, urlunsplit
 
-from holdfast.settings.stores import ESCAPES, is_torn
+from holdfast.settings.stores import ESCAPES, is_torn, split_url
 
 SCHEMES = ("postgresql", "postgres")
 PORT = "5432"
@@ -27,7 +27,7 @@ def addresses(url: str) -> list[Address]:
     """Return the servers of a URL, in its order. Raises `ValueError`, without the URL in its text."""
     if is_torn(url):
         raise ValueError(f"the URL of the store cannot be read: {ESCAPES}")
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme not in SCHEMES:
         raise ValueError("the URL of the store does not begin with postgresql://")
     user, at, hosts = parts.netloc.rpartition("@")
