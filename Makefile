@@ -1,10 +1,15 @@
-# Every target does its own set-up: Python 3.11, pip and make are all it needs, and all it makes lives in .venv.
+# Every target sets itself up in .venv; it needs only a supported Python, pip and make.
 
 PYTHON  ?= python3
 DATA    ?= .holdfast
 WORKERS ?= 3
 ARGS    ?=
 BASE    ?=
+PYTHONS ?=
+
+# A test compares these with the classifiers in pyproject.toml. The lock files have wheels for all of them.
+SUPPORTED := 3.11 3.12 3.13 3.14
+SUPPORTED_RANGE := $(firstword $(SUPPORTED)) to $(lastword $(SUPPORTED))
 
 PYTEST := .venv/bin/python -m pytest
 
@@ -17,14 +22,15 @@ EXAMPLE_STAMPS := $(patsubst %,.venv-examples/%/stamp,$(filter-out plain,$(EXAMP
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run cluster demo test coverage examples prove through prove-release check format browser pictures recording bench bench-check install install-run wheel lock clean
+.PHONY: help run cluster demo test pythons coverage examples prove through prove-release check format browser pictures recording bench bench-check install install-run wheel lock clean
 
 help: ## Print this list
 	@echo 'Usage: make TARGET [ARGS="…"]'
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s  %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo '  PYTHON=python3  the Python (3.11 or newer) that .venv is made from'
+	@echo '  PYTHON=python3  the Python ($(SUPPORTED_RANGE)) that .venv is made from'
+	@echo '  PYTHONS=        paths of further interpreters for `make pythons`'
 	@echo '  DATA=.holdfast  where `make run` keeps its data'
 	@echo '  BASE=           the commit that `make bench-check` compares with, by default the last tag'
 	@echo '  WORKERS=3       how many processes share the tests; many tests wait, so one more than cores'
@@ -41,6 +47,9 @@ demo: .venv/run.stamp ## Watch five agents share a backlog on a server of their 
 
 test: .venv/dev.stamp ## Run every test (ARGS="tests/core -k renew")
 	@exec $(PYTEST) -n "$(WORKERS)" --dist worksteal $(ARGS)
+
+pythons: .venv/made ## Run `make test` on every supported Python found here, in clean clones (PYTHONS="PATH …")
+	@exec env PYTHONS="$(PYTHONS)" ARGS="$(ARGS)" .venv/bin/python -m tests.support.pythons
 
 # Every process that a test starts is measured too. The tests decide the exit code.
 coverage: .venv/dev.stamp ## Run the tests and show which lines they reach (ARGS="tests/core")
@@ -59,6 +68,7 @@ examples: .venv/dev.stamp $(EXAMPLE_STAMPS) ## Run the examples of frameworks an
 
 prove: .venv/dev.stamp ## Run every test with larger counts, as for every change; takes under an hour
 	@env HOLDFAST_PROOF=ci $(PYTEST) -n "$(WORKERS)" --dist worksteal -o faulthandler_timeout=3600 $(ARGS)
+	@test -n "$(ARGS)" || env HOLDFAST_TEST_POSTGRES_VERSION=18 $(PYTEST) -n "$(WORKERS)" --dist worksteal tests/journal/postgres tests/nodes
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory through
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory examples
 
@@ -126,7 +136,7 @@ endef
 export BUILD_BOTH
 
 clean: ## Remove all that make and the tools made, except the data
-	rm -rf .venv .venv-lock .venv-examples .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .venv-lock .venv-examples .pythons .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
@@ -150,12 +160,15 @@ is_stale = $(shell test "$$(cat $1 2>/dev/null)" = "$$($(dir $1)bin/python -c '$
 $(foreach made,$(EXAMPLE_STAMPS:stamp=made),$(if $(call is_stale,$(made)),$(eval .PHONY: $(made))))
 endif
 
+# A free-threaded build has a "t" after its version. Python 2 runs this too.
+VERSION := import sys; print("%d.%d" % sys.version_info[:2] + getattr(sys, "abiflags", "").replace("m", ""))
+
 # Without pip, because Debian's Python comes without the ensurepip that would put it there.
 .venv/made .venv-lock/made $(EXAMPLE_STAMPS:stamp=made):
 	@command -v "$(PYTHON)" >/dev/null || { \
-	    echo 'Holdfast needs Python 3.11 or newer, and "$(PYTHON)" was not found. Name another: make PYTHON=/path/to/python3' >&2; exit 1; }
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	    echo "Holdfast needs Python 3.11 or newer, and this is $$("$(PYTHON)" --version). Name another: make PYTHON=/path/to/python3" >&2; exit 1; }
+	    echo 'Holdfast needs Python $(SUPPORTED_RANGE), and "$(PYTHON)" was not found. Choose another: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@version=$$("$(PYTHON)" -c '$(VERSION)'); case " $(SUPPORTED) " in *" $$version "*) ;; *) \
+	    echo "Holdfast needs Python $(SUPPORTED_RANGE), and $(PYTHON) is $${version:-not a Python}. Choose another: make PYTHON=/path/to/python3" >&2; exit 1; esac
 	@"$(PYTHON)" -m venv --clear --without-pip $(@D)
 	@$(@D)/bin/python -c '$(WHOSE)' > $@
 
@@ -202,7 +215,10 @@ COMPILE := CUSTOM_COMPILE_COMMAND='make lock' .venv-lock/bin/python -m piptools 
     --generate-hashes --allow-unsafe --strip-extras --newline=lf --resolver=backtracking \
     --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
+# Made with the oldest supported Python: newer ones need fewer backports, and the rest is the same for all.
 lock: .venv-lock/lock.stamp ## Pin the dependencies again (ARGS=--upgrade for newer ones)
+	@test "$$(.venv-lock/bin/python -c '$(VERSION)')" = $(firstword $(SUPPORTED)) || { \
+	    echo 'Locks are made with Python $(firstword $(SUPPORTED)): make lock PYTHON=/path/to/python$(firstword $(SUPPORTED))' >&2; exit 1; }
 	@$(COMPILE) $(ARGS) -o requirements/lock.txt requirements/lock.in
 	@$(COMPILE) $(ARGS) -o requirements/run.txt --extra server pyproject.toml requirements/run.in
 	@$(COMPILE) $(ARGS) -o requirements/image.txt --extra server --extra mcp --extra postgres --extra otel pyproject.toml requirements/image.in

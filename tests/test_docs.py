@@ -14,6 +14,7 @@ import pytest
 
 from holdfast import __version__
 from tests.support.pages import PAGES, ROOT
+from tests.support.pythons import supported_versions
 
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -98,11 +99,17 @@ def test_issue_templates_have_their_heads() -> None:
         assert re.match(r"---\nname: \S.*\nabout: \S.*\n---\n", template.read_text(encoding="utf-8")), template.name
 
 
-def test_pythons_named_are_those_tested() -> None:
-    """The classifiers name only Pythons on which the whole suite passed; a new one is added here with its run."""
-    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
-    named = {line.rpartition(" ")[2] for line in classifiers if re.search(r":: Python :: 3\.\d+$", line)}
-    assert named == {"3.11"}
+def test_classifiers_and_docs_name_the_supported_pythons() -> None:
+    """The Makefile, the classifiers, `requires-python` and the docs agree on the supported versions."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: Python :: 3\.\d+$", line)]
+    oldest, *_, newest = named
+    assert (named, project["requires-python"]) == (supported_versions(), f">={oldest}")
+    listed = f"Python {', '.join(named[:-1])} or {newest}"
+    assert all(
+        listed in (ROOT / page).read_text() for page in ("README.md", "CONTRIBUTING.md", "docs/guide/first-minute.md")
+    )
+    assert f"Python {oldest} to {newest}" in (ROOT / "docs/guide/install.md").read_text()
 
 
 # --- What the prose names ---------------------------------------------------------------------------------------------

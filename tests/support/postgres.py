@@ -1,8 +1,8 @@
 """A real PostgreSQL for tests: started from the binaries of a wheel, stopped, crashed and replicated.
 
 Each test process starts one shared server when a test first asks for it, and each test uses its own schema.
-`HOLDFAST_TEST_POSTGRES` is the URL of another server to use instead; tests that stop or crash a server still start their
-own. `HOLDFAST_TEST_POSTGRES_VERSION` selects the major version among those in the wheel.
+`HOLDFAST_TEST_POSTGRES` is the URL of another server to use instead; tests that stop or crash a server still start
+their own. `HOLDFAST_TEST_POSTGRES_VERSION` selects the major version among those in the wheel.
 
 PostgreSQL refuses to run as root, so under root it runs as `nobody`, from a copy if that user cannot reach the wheel.
 """
