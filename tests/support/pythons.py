@@ -75,7 +75,7 @@ def candidates(given: Iterable[str]) -> Iterator[Path]:
         found = shutil.which(name)
         if found is None:
             raise FileNotFoundError(f"PYTHONS names {name}, which is not a program")
-        yield Path(found)
+        yield Path(found).absolute()
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from sorted(pyenv.glob("versions/*/bin/python3"))
     names = ["python3", *(f"python{version}" for version in supported_versions())]
@@ -159,6 +159,9 @@ def run_tests(interpreter: Interpreter, arguments: str) -> Result:
 
 def main() -> int:
     """Test all of them, also after a failure; 1 if any failed."""
+    if not (ROOT / ".git").exists():
+        print("make pythons tests clones, so it needs a git checkout.", file=sys.stderr)
+        return 2
     try:
         interpreters = find(os.environ.get("PYTHONS", "").split())
     except FileNotFoundError as error:
@@ -166,7 +169,7 @@ def main() -> int:
         return 2
     missing = [each for each in supported_versions() if each not in {found.minor_version for found in interpreters}]
     if not interpreters:
-        print("No supported Python was found. Name one: make pythons PYTHONS=/path/to/python3", file=sys.stderr)
+        print("No supported Python was found. Add one: make pythons PYTHONS=/path/to/python3", file=sys.stderr)
         return 2
     if subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=ROOT, check=False).returncode != 0:
         print("uncommitted changes are not tested", flush=True)
@@ -179,4 +182,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted") from None
