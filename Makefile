@@ -10,11 +10,19 @@ PYTHONS ?=
 # A test compares these with the classifiers in pyproject.toml. The lock files have wheels for all of them.
 SUPPORTED := 3.11 3.12 3.13 3.14
 SUPPORTED_RANGE := $(firstword $(SUPPORTED)) to $(lastword $(SUPPORTED))
+# A free-threaded build has a "t" after its version. Python 2 runs this too.
+VERSION := import sys; print("%d.%d" % sys.version_info[:2] + getattr(sys, "abiflags", "").replace("m", ""))
 
 PYTEST := .venv/bin/python -m pytest
 
 # What `make examples` shows. Those with a lock get an environment of their own: none of them is a dependency of ours.
 FRAMEWORKS := langgraph openai_agents pydantic_ai crewai
+ifneq ($(filter examples,$(MAKECMDGOALS)),)
+ifeq ($(shell "$(PYTHON)" -c '$(VERSION)' 2>/dev/null),3.14)
+$(info CrewAI has no release for Python 3.14, so its example is left out.)
+FRAMEWORKS := $(filter-out crewai,$(FRAMEWORKS))
+endif
+endif
 SCHEDULERS := celery apscheduler
 EXAMPLES   := $(if $(ARGS),$(filter plain $(FRAMEWORKS) $(SCHEDULERS),$(ARGS)),plain $(FRAMEWORKS) $(SCHEDULERS))
 EXAMPLE_STAMPS := $(patsubst %,.venv-examples/%/stamp,$(filter-out plain,$(EXAMPLES)))
@@ -159,9 +167,6 @@ ifneq ($(filter examples,$(MAKECMDGOALS)),)
 is_stale = $(shell test "$$(cat $1 2>/dev/null)" = "$$($(dir $1)bin/python -c '$(WHOSE)' 2>/dev/null)" || echo yes)
 $(foreach made,$(EXAMPLE_STAMPS:stamp=made),$(if $(call is_stale,$(made)),$(eval .PHONY: $(made))))
 endif
-
-# A free-threaded build has a "t" after its version. Python 2 runs this too.
-VERSION := import sys; print("%d.%d" % sys.version_info[:2] + getattr(sys, "abiflags", "").replace("m", ""))
 
 # Without pip, because Debian's Python comes without the ensurepip that would put it there.
 .venv/made .venv-lock/made $(EXAMPLE_STAMPS:stamp=made):
