@@ -17,14 +17,15 @@ PYTEST := .venv/bin/python -m pytest
 
 # What `make examples` shows. Those with a lock get an environment of their own: none of them is a dependency of ours.
 FRAMEWORKS := langgraph openai_agents pydantic_ai crewai
+SCHEDULERS := celery apscheduler
+STORIES    := plain $(FRAMEWORKS) $(SCHEDULERS)
 ifneq ($(filter examples,$(MAKECMDGOALS)),)
 ifeq ($(shell "$(PYTHON)" -c '$(VERSION)' 2>/dev/null),3.14)
 $(info CrewAI has no release for Python 3.14, so its example is left out.)
-FRAMEWORKS := $(filter-out crewai,$(FRAMEWORKS))
+STORIES    := $(filter-out crewai,$(STORIES))
 endif
 endif
-SCHEDULERS := celery apscheduler
-EXAMPLES   := $(if $(ARGS),$(filter plain $(FRAMEWORKS) $(SCHEDULERS),$(ARGS)),plain $(FRAMEWORKS) $(SCHEDULERS))
+EXAMPLES   := $(if $(ARGS),$(filter $(STORIES),$(ARGS)),$(STORIES))
 EXAMPLE_STAMPS := $(patsubst %,.venv-examples/%/stamp,$(filter-out plain,$(EXAMPLES)))
 
 .DEFAULT_GOAL := help
@@ -68,7 +69,7 @@ coverage: .venv/dev.stamp ## Run the tests and show which lines they reach (ARGS
 
 # All of them even if one fails, so that one run tells everything.
 examples: .venv/dev.stamp $(EXAMPLE_STAMPS) ## Run the examples of frameworks and schedulers, in environments of their own (ARGS="crewai celery")
-	@test -z "$(filter-out $(EXAMPLES),$(ARGS))" || { echo 'There are: plain $(FRAMEWORKS) $(SCHEDULERS)' >&2; exit 1; }
+	@test -z "$(filter-out $(EXAMPLES),$(ARGS))" || { echo 'There are: $(STORIES)' >&2; exit 1; }
 	@failed=; for name in $(EXAMPLES); do \
 	    echo "--- $$name"; kind=$$(basename $$(dirname examples/*/$$name)); \
 	    .venv/bin/python -m examples.$$kind.story $$name || failed="$$failed $$name"; \

@@ -346,7 +346,10 @@ class Shim:
             case "pyformat":
                 sql = re.sub(r"%\((\w+)\)s", r":\1", sql)
             case "numeric":
-                sql = re.sub(r":(\d)", r"?\1", sql)
+                # Several Pythons warn of numbered parameters in sqlite3, so each value is passed where it is used.
+                assert isinstance(values, tuple)
+                values = tuple(values[int(number) - 1] for number in re.findall(r":(\d)", sql))
+                sql = re.sub(r":\d", "?", sql)
         cursor.execute(sql, values)
 
 
