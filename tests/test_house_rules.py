@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli/operators/doctor_store.py": {"client", PUBLIC, "engine", "journal", *LEAVES},
     "cli/stores/store.py": {"client", PUBLIC, "engine", "journal", *LEAVES},
     "cli/stores/move.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
-    "mcp": {"client", PUBLIC, *LEAVES},
+    "mcp": {"client", "guard", PUBLIC, *LEAVES},
     "testing": {"engine", "journal", "core", *LEAVES},
     # What a user's tests get: the public client, and the server only as a command. None needs the extra `server`.
     "testing/__init__.py": set(),
