@@ -174,14 +174,38 @@ class Host:
 
     def run(self, command: str, text: str = "", cwd: Path | None = None) -> Answer:
         """Run a command as the host does."""
+        return self._order({"command": command, "input": text, "cwd": str(cwd or self.world.repository)})
+
+    def _order(self, fields: Mapping[str, object]) -> Answer:
         assert self.process.stdin
         number = str(next(self._ids))
-        order = {"id": number, "command": command, "input": text, "cwd": str(cwd or self.world.repository)}
         with self._news:
-            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.write(json.dumps({"id": number, **fields}) + "\n")
             self.process.stdin.flush()
-            assert self._news.wait_for(lambda: number in self._answers, SECONDS_MAX), f"no answer to {command}"
+            assert self._news.wait_for(lambda: number in self._answers, SECONDS_MAX), f"no answer to {fields}"
             return self._answers.pop(number)
+
+    def start_mcp(self, *options: str, name: str = "holdfast", prefix: str = "") -> None:
+        """Start `holdfast mcp` as the host does; `prefix` are words before the command."""
+        command = " ".join([*prefix.split(), str(SCRIPT), "mcp", *options])
+        self._order({"mcp": name, "command": command, "cwd": str(self.world.repository)})
+
+    def stop_mcp(self, name: str = "holdfast") -> None:
+        """Close the input of `holdfast mcp` and wait until it has ended."""
+        assert self._order({"mcp": name}).out == "0"
+
+    def tool(
+        self, tool: str, *, agent: str = "", hooked: bool = True, server: str = "holdfast", **arguments: object
+    ) -> dict[str, Any]:
+        """The agent calls a tool of `holdfast mcp`: first the hook, if one is installed, then the tool itself."""
+        if hooked:
+            assert self.before(f"mcp__{server}__{tool}", arguments, agent=agent).passed
+        answer = self._order({"mcp": server, "tool": tool, "arguments": arguments})
+        result: dict[str, Any] = json.loads(answer.out)
+        if result.get("isError"):
+            return {"error": " ".join(part["text"] for part in result["content"])}
+        found: dict[str, Any] = result["structuredContent"]
+        return found
 
     def hook(self, fields: Mapping[str, Any]) -> Answer:
         """Let the hook have this input."""

@@ -125,7 +125,7 @@ def test_process_without_an_owner_makes_one_up(home: Home, operator: Api, name: 
             one, other = await first.call("claim_job", job=name), await second.call("claim_job", job=f"{name}/2")
             assert one["owner"] == operator.status(name).json()["owner"] != other["owner"]
             assert (await second.call("claim_job", job=name))["status"] == "held"
-        assert not (home.folder / "state").exists()
+        assert not [path for path in (home.folder / "state").rglob("*") if path.is_file()]
 
     run(test())
 

@@ -260,7 +260,7 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
         except (RefusedError, StateError) as error:
             return _refused(claims, had, words.cannot(terms.what, job, str(error)))
         if isinstance(found, Held):
-            return _refused(claims, had, words.held(found, terms.what))
+            return _refused(claims, had, words.held(found, terms.what, claims.why_not_linked(found)))
         if found is not None:
             had.append(found)
     asked = _to_ask({each.job: each for each in had if jobs[each.job].asks}, owner, base, event)

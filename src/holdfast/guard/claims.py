@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from holdfast.guard import keeping, processes, server, state
+from holdfast.guard import keeping, link, processes, server, state
 from holdfast.guard.server import AwayError, RefusedError, Server
 from holdfast.guard.state import Owner, Session
 from holdfast.harmless import plain
@@ -60,9 +60,9 @@ class Claims:
     def claim(self, job: str, what: str) -> Had | Held:
         """Have a job, or say who has it. Raises `AwayError`, `RefusedError` and `StateError`."""
         for is_last in (False, True):
-            session = self._session = self._session or self._ensured()
+            session = self._session = self._session or self.ensure()
             body = {
-                "owner": self._owner.name,
+                "owner": session.owner,
                 "resume": True,
                 "ttl_seconds": int(session.ttl_seconds),
                 "metadata": plain(f"guard={self._owner.host} for={what}"),
@@ -91,6 +91,23 @@ class Claims:
         is_ours = session is not None and said.get("session") == session.id
         return Held(job, said) if said.get("status") == "held" and not is_ours else None
 
+    def why_not_linked(self, held: Held) -> str:
+        """Say why a job that this agent's own MCP process may have claimed is not this agent's; "" if it cannot be."""
+        host = processes.proven_host(self._environment)
+        if not host:
+            return (
+                "The hook does not see its host among its ancestors (a sandbox or PID namespace hides them), so claims"
+                " through the MCP tools count as another owner's: release the job there with release_job first."
+            )
+        if held.fields.get("owner") not in link.mcp_owners(self._base, host):
+            return ""
+        if len(link.host_sessions(self._base, host)) > 1:
+            return f"The MCP tools of this host process have it, and {link.SEVERAL}."
+        return (
+            "The MCP tools of this host process have it in a session of their own. Call release_job, then try again:"
+            " from then on both share one session."
+        )
+
     def give_back(self, had: Had) -> None:
         """Release what was claimed for something that was then refused. If this fails, it ends with the session."""
         if self._session is not None:
@@ -100,8 +117,8 @@ class Claims:
             except (AwayError, RefusedError) as error:
                 state.log(self._base, f"{self._owner.name}: {had.job} could not be given back: {error}")
 
-    def _ensured(self) -> Session:
-        """Return a session that a keeper keeps."""
+    def ensure(self) -> Session:
+        """Return a session that a keeper keeps. Raises `AwayError`, `RefusedError` and `StateError`."""
         found = state.read_session(self._owner.folder)
         if found is not None and self._is_current(found) and state.keeper_lives(self._owner.folder):
             return found
@@ -123,8 +140,8 @@ class Claims:
         if found is not None and not state.keeper_lives(self._owner.folder) and renew(found, self._left()) is None:
             state.log(self._base, f"{self._owner.name}: its keeper was gone and its session is over")
             found = None
-        session = found or self._opened()
         host = self._host or processes.host_mark(self._environment)
+        session = found or self._joined() or self._opened()
         if not host:
             raise state.StateError(f"the host's process cannot be found; name it in {processes.VARIABLE}")
         if session.host != host or found is None:
@@ -143,10 +160,31 @@ class Claims:
     def _is_of_server(self, session: Session) -> bool:
         return (session.from_url, session.from_config) == server.found_by(self._environment)
 
+    def _linked_host(self) -> str:
+        """Return the mark of the host if this is its only agent, so that its MCP process is this agent's; else ""."""
+        if self._owner.agent or self._host:
+            return ""
+        host = processes.proven_host(self._environment)
+        name = os.path.basename(os.path.dirname(self._owner.folder))
+        return host if host and link.host_sessions(self._base, host) <= {name} else ""
+
+    def _joined(self) -> Session | None:
+        """Return the session that the agent's own MCP process opened, if it lives and is of the same server."""
+        host = self._linked_host()
+        session = link.mcp_session(self._base, host) if host else None
+        if session is None or session.urls != server.find(self._environment).urls:
+            return None
+        if renew(session, self._left()) is None:
+            return None
+        session.from_url, session.from_config = server.found_by(self._environment)
+        return session
+
     def _opened(self) -> Session:
         from_url, from_config = server.found_by(self._environment)
         target = server.find(self._environment)
-        body = {"ttl_seconds": self._ttl_seconds, "name": self._owner.name}
+        host = self._linked_host()
+        name = (link.mcp_owner(self._base, host) if host else "") or self._owner.name
+        body = {"ttl_seconds": self._ttl_seconds, "name": name}
         status, said = target.call("POST", "/sessions", body, key=asking.fresh_key(), seconds=self._left())
         if status != 201 or not {"session_id", "session_secret"} <= said.keys():  # noqa: PLR2004 - made
             raise server.refusal(status, said)
@@ -155,7 +193,7 @@ class Claims:
             {
                 "id": said["session_id"],
                 "secret": said["session_secret"],
-                "owner": self._owner.name,
+                "owner": name,
                 "urls": target.urls,
                 "ca_file": target.ca_file,
                 "from_url": from_url,

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from holdfast.guard import checking, claims, hosts, paths, state
+from holdfast.guard import checking, claims, hosts, link, paths, processes, state
 from holdfast.guard.checking import Verdict
 from holdfast.guard.hosts import AFTER, AGENT_ENDS, BEFORE, PASS, REFUSE, SESSION_ENDS, TURN_ENDS, BadInputError, Event
 from holdfast.guard.rules import TURN, BrokenRulesError
@@ -19,6 +19,8 @@ from holdfast.guard.state import Owner, StateError
 
 INPUT_BYTES_MAX = 64 * 1024 * 1024
 USAGE = f"usage: holdfast guard hook --host {'|'.join(hosts.HOSTS)}"
+TTL_SECONDS = 60
+"""The time to live of a session that no rule file sets."""
 _END_SECONDS_MAX = 1.0
 """At the end of a session hosts wait for their hooks only for a moment (Claude Code for 1.5 s), if at all."""
 
@@ -64,17 +66,46 @@ def _host(arguments: list[str]) -> str:
 def _answered(event: Event, base: str, environment: Mapping[str, str]) -> Verdict:
     owner = Owner(base, event.host, event.session, event.agent)
     if event.kind == BEFORE:
-        return checking.decide(event, owner, base, environment)
+        verdict = checking.decide(event, owner, base, environment)
+        tool = link.tool_of(event.tool)
+        return _linked(event, owner, base, environment, tool) or verdict if tool and verdict.kind != REFUSE else verdict
     try:
         if event.kind == AFTER and event.use_id:
             checking.agreed(base, owner.folder, call=event.use_id)
         elif event.kind == SESSION_ENDS or (event.kind == AGENT_ENDS and event.agent):
+            if event.kind == SESSION_ENDS:
+                link.forget_session(base, os.path.basename(os.path.dirname(owner.folder)))
             _release(base, owner, all_agents=event.kind == SESSION_ENDS)
         elif event.kind == TURN_ENDS and _ends_with_turn(event, base):
             _release(base, owner, all_agents=False)
     except (AwayError, RefusedError, StateError) as error:
         state.log(base, f"{owner.name}: not released at {event.name}: {error}; its keeper goes on trying")
     return Verdict(PASS)
+
+
+def _linked(event: Event, owner: Owner, base: str, environment: Mapping[str, str], tool: str) -> Verdict | None:
+    """Let the MCP process know who makes this call, and have a session for what it claims; a refusal if that fails."""
+    host = processes.proven_host(environment)
+    if not host:
+        return None  # Nothing is linked then; a refused edit says why.
+    try:
+        link.note_call(base, host, owner, tool, link.subject_of(event.arguments))
+        if tool in link.CLAIMING and len(link.host_sessions(base, host)) == 1:
+            claims.Claims(base, owner, environment, _ttl_seconds(event, base)).ensure()
+    except StateError as error:
+        if owner.agent:
+            return Verdict(REFUSE, f"this call cannot be assigned to its subagent: {error}")
+        state.log(base, f"{owner.name}: {tool} is not linked with the guard: {error}")
+    except (AwayError, RefusedError) as error:
+        state.log(base, f"{owner.name}: no session for {tool}: {error}")  # The tool itself reports it to the agent.
+    return None
+
+
+def _ttl_seconds(event: Event, base: str) -> int:
+    try:
+        return min((rules.ttl_seconds for rules in checking.Matcher(base).around(event.cwd)), default=TTL_SECONDS)
+    except BrokenRulesError:
+        return TTL_SECONDS
 
 
 def _release(base: str, owner: Owner, *, all_agents: bool) -> None:

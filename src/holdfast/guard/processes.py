@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 VARIABLE = "HOLDFAST_GUARD_HOST_PID"
 _ABOVE_MAX = 64
-_BETWEEN = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "env", "timeout", "nice", "setsid"})
+_LAUNCHERS = frozenset({"env", "timeout", "nice", "setsid", "uv", "uvx", "pipx"})
+_BETWEEN = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"}) | _LAUNCHERS
 _HAS_PROC = os.path.exists("/proc/self/stat")
 
 
@@ -35,8 +36,9 @@ class Process:
         """Was it started only to start another: a shell with `-c`, `env` and the like?"""
         if self.name not in _BETWEEN:
             return False
-        is_shell = self.name not in {"env", "timeout", "nice", "setsid"}
-        return not is_shell or any(word[:1] == "-" and "c" in word and word[:2] != "--" for word in self.words[1:3])
+        return self.name in _LAUNCHERS or any(
+            word[:1] == "-" and "c" in word and word[:2] != "--" for word in self.words[1:3]
+        )
 
 
 def look(pid: int) -> Process | None:
@@ -110,6 +112,18 @@ def host_mark(environment: Mapping[str, str]) -> str:
         process = look(int(named))
         return process.mark if process else ""
     return next((process.mark for process in above() if not process.is_between), "")
+
+
+def own_mark() -> str:
+    """Return the mark of this process."""
+    process = look(os.getpid())
+    return process.mark if process else ""
+
+
+def proven_host(environment: Mapping[str, str]) -> str:
+    """Return the mark of the host if it is an ancestor of this process; "" if the kernel does not show that it is."""
+    mark = host_mark(environment)
+    return mark if any(process.mark == mark for process in above()) else ""
 
 
 def is_cheap() -> bool:

@@ -6,6 +6,7 @@ owners/SESSION/AGENT/   one owner: an agent, or a subagent of it (`main` is the 
     session             the Holdfast session: its id, its secret, where the server is, the host's process
     keeper              locked by the keeper for as long as it lives: so a dead one is known at once, however it died
     asked               jobs that a person was asked about and has not yet been seen to agree to
+hosts/                  host processes, and the MCP processes and agents below them: see `link`
 rules/                  rule files that were parsed
 log                     what passed although the server was away, and what keepers saw; at most two files of 256 KiB
 ```
@@ -108,11 +109,12 @@ def write_private(file: str, content: Mapping[str, object]) -> None:
 
 
 def make_folder(base: str, folder: str) -> None:
-    """Make an owner's folder, for this user alone. Raises `StateError`."""
+    """Make a folder below the guard's own, for this user alone. Raises `StateError`."""
     try:
         make_private(folder)
-        for each in (base, f"{base}/{OWNERS}", os.path.dirname(folder), folder):
-            check_folder(each)
+        while folder.startswith(base):
+            check_folder(folder)
+            folder = os.path.dirname(folder)
     except NotOursError as error:
         raise StateError(f"the guard's folder cannot be used: {error}") from None
     except OSError as error:

@@ -32,8 +32,8 @@ def span(milliseconds: object) -> str:
     )
 
 
-def held(found: Held, what: str) -> str:
-    """Refuse because another has the job."""
+def held(found: Held, what: str, hint: str = "") -> str:
+    """Refuse because another has the job; a hint says why a claim of the agent's own does not count."""
     job, fields = shown(found.job), found.fields
     if fields.get("status") == "done":
         return (
@@ -51,7 +51,7 @@ def held(found: Held, what: str) -> str:
         f"{shown(what)} belongs to the job {job}, which another has: owner {owner}, since"
         f" {shown(fields.get('claimed_at'))}, {span(fields.get('expires_in_ms'))} left unless it is renewed{note}. Do"
         f" not change it in another way. Instead: work on something that another job covers, or wait and try again;"
-        f" `holdfast why {job}` says who has it and who waits."
+        f" `holdfast why {job}` says who has it and who waits." + (f" {hint}" if hint else "")
     )
 
 

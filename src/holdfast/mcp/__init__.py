@@ -7,6 +7,7 @@
        └── asking     the desk behind /mcp: keeps nothing, and finds all it needs at the server with each call
 
 `agent` is our own client with the few operations that only these desks need. `beside` is what goes on when a call is
-over. `memory` is what a process leaves for the next one of its owner, `stdio` its life, `mounted` and `http` the
+over. `hostlink` is where a process meets the guard's hooks of its
+agent. `memory` is what a process leaves for the next one of its owner, `stdio` its life, `mounted` and `http` the
 application that stands beside the server's routes, `entrance` who may ask it.
 """

@@ -36,3 +36,12 @@ class AgentClient(AsyncHoldfast):
         terms = Wanted(ttl=ttl, owner=owner, session=session, wait=seconds, resume=True)
         got = await self._run(claiming.visit(job, terms, self._policy))
         return got if isinstance(got, claiming.Waiting) else got.claim
+
+
+def detach(session: AsyncSession) -> None:
+    """Stop keeping a session and its claims, which another process goes on keeping."""
+    session._term.end()  # noqa: SLF001 - one of ours
+    session._kept.stop()  # noqa: SLF001 - the same
+    for claim in tuple(session._members):  # noqa: SLF001 - the same
+        claim._term.end()  # noqa: SLF001 - the same
+        claim._stop()  # noqa: SLF001 - the same

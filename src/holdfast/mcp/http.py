@@ -58,7 +58,7 @@ class Tools:
         finally:
             self._is_ready.set()  # Whoever comes then is told by the manager that it does not run.
 
-    async def _desk(self, context: Context) -> Desk:
+    async def _desk(self, context: Context, _params: object) -> Desk:
         scope: Scope = context.request.scope  # type: ignore[union-attr] # HTTP always has one.
         headers = headers_of(scope)
         token = headers.get("authorization", "").removeprefix(_BEARER)

@@ -8,6 +8,9 @@ Lease ids, tickets and the session's secret stay in here. The model knows jobs b
 **Losses.** The client tells of each at once (L9). It is put down, also for the next process, and told with the next
 result, whichever tool that is of. It is told once: whoever was told must have read it.
 
+**Sharing.** If the guard's hooks know the agent, its session is the guard's (`hostlink`): before each call, what the
+guard claimed is taken over, and at the end the session is left to the guard.
+
 **Restarts.** `memory` says which session the process before had. If that lives, it is taken over, and so is every claim
 of it (C4); every job of it that does not live is told as lost. This happens at the start, and again with the next call
 if the server was away. Until it is known, no tool answers.
@@ -21,6 +24,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
@@ -28,11 +32,15 @@ from holdfast import AsyncClaim, AsyncSession, Deadlock, JobDone, JobHeld, Lease
 from holdfast.client.values.options import OnWait
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.mcp import results, tools
-from holdfast.mcp.agent import AgentClient
+from holdfast.mcp.agent import AgentClient, detach
 from holdfast.mcp.beside import Beside
 from holdfast.mcp.memory import TOLD_MAX, BadMemoryError, Left, Memory
 from holdfast.mcp.results import RefusedError, Result
 from holdfast.mcp.standing import Lines
+
+if TYPE_CHECKING:
+    from holdfast.guard.state import Session
+    from holdfast.mcp.hostlink import HostLink
 
 REMEMBER_SECONDS = 86_400
 LEAVE_SECONDS = 2.0
@@ -57,13 +65,20 @@ class Keeper:
         ttl: int,
         tell: Callable[[], None],
         warning: str | None = None,
+        host: HostLink | None = None,
+        folder: str = "",
     ) -> None:
         """`ttl` is how long jobs outlive this process if it is killed. `tell` is called when a job is lost.
 
-        Without a memory nothing is left for another process. `warning` is told with the first result.
+        Without a memory nothing is left for another process. `warning` is told with the first result. `host` links this
+        keeper with the guard; `folder` is that of a subagent, which has no session but the one there.
         """
         self._client = client
-        self._owner = owner
+        self._owner = self._own_name = owner
+        self._host = host
+        self._folder = folder
+        self._is_joined = False
+        """Whether our session is the one that the guard keeps for this agent."""
         self._memory = memory
         self._ttl = ttl
         self._tell = tell
@@ -87,6 +102,83 @@ class Keeper:
                 await self._take_over(self._left)
                 self._left = None
                 self._save()
+            await self._follow_guard()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to keep and nothing to report."""
+        return self._session is None and not self._lost and not self._lines.places()
+
+    async def _follow_guard(self) -> None:
+        """Share the session that the guard keeps for this agent, if there is one, and what is claimed in it."""
+        if self._host is None:
+            return
+        shared = self._host.shared_session(self._folder)
+        mine = None if self._session is None else self._session.session_id
+        if self._is_joined and self._session is not None and (shared is None or shared.id != mine):
+            self._part(self._session)
+            mine = None
+        if shared is None:
+            return
+        if mine is not None and mine != shared.id:
+            if self._claims or self._lines.places():
+                return  # Both have a session; a refused edit says what to do.
+            await self._leave_own_session()
+        if self._session is None:
+            await self._join(shared)
+        self._is_joined = self._session is not None
+        if self._session is not None:
+            await self._adopt_claims(self._session)
+
+    async def _join(self, shared: Session) -> None:
+        try:
+            self._session = await self._client.adopt_session(shared.id, self._on_session_lost)
+        except Refused as error:
+            if error.status not in _GONE:
+                raise
+            return  # It has just ended, and the guard opens another with the next claim.
+        self._owner = shared.owner
+        self._show()
+
+    async def _leave_own_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(HoldfastError):
+                await session.end()
+
+    def _part(self, session: AsyncSession) -> None:
+        """Stop sharing the guard's session: it ended, or a second host session makes callers indistinguishable."""
+        self._lose_claims("released", "these tools no longer share the guard's session")
+        detach(session)
+        self._end_of_session()
+
+    def _lose_claims(self, reason: str, why: str | None = None) -> bool:
+        """Report every claim as lost, for the reason that it knows itself if it does; return whether there were any."""
+        claims, self._claims = self._claims, {}
+        for job, claim in claims.items():
+            self._lines.told(job)
+            error = LeaseLost("", reason=reason, why=why)
+            with contextlib.suppress(HoldfastError):
+                try:
+                    claim.raise_if_lost()
+                except LeaseLost as known:
+                    error = known
+            self._put_down(job, error)
+        return bool(claims)
+
+    def _end_of_session(self) -> None:
+        self._session, self._is_joined, self._owner = None, False, self._own_name
+        self._show()
+        self._save()
+
+    def _show(self) -> None:
+        """Let the guard know which session this process uses; a subagent's is known there anyway."""
+        if self._host is None or self._folder:
+            return
+        if self._session is None:
+            self._host.withdraw()
+        else:
+            self._host.publish(self._session.session_id, self._session.secret, self._owner, self._ttl)
 
     async def end(self) -> None:
         """Give everything back, and leave word of it for the next process."""
@@ -94,6 +186,10 @@ class Keeper:
         unfinished = self._lines.leave() | self._beside.unfinished
         if unfinished:
             await asyncio.wait(unfinished, timeout=LEAVE_SECONDS)
+        if self._session is not None and self._host and self._host.is_kept_by_others(self._session.session_id):
+            detach(self._session)
+            had, self._claims = [], {}
+            self._end_of_session()
         try:
             if self._session is not None:
                 await self._session.end()
@@ -128,11 +224,16 @@ class Keeper:
     async def _resume(self, session_id: str) -> None:
         if self._session is None:
             self._session = await self._client.adopt_session(session_id, self._on_session_lost)
-        for each in await self._client.list_claimed_jobs(session=session_id):
+            self._show()
+        await self._adopt_claims(self._session)
+
+    async def _adopt_claims(self, session: AsyncSession) -> None:
+        """Take over the claims of a session that this process did not make."""
+        for each in await self._client.list_claimed_jobs(session=session.session_id):
             if each.owner != self._owner or each.job_id in self._claims:
                 continue
             with contextlib.suppress(JobHeld, JobDone):
-                claim = await self._session.claim(
+                claim = await session.claim(
                     each.job_id, ttl=self._ttl, owner=self._owner, resume=True, on_lost=self._on_claim_lost
                 )
                 if claim.reacquired:
@@ -347,10 +448,13 @@ class Keeper:
     async def _opened(self) -> AsyncSession:
         """Return our session; open one if there is none."""
         async with self._opening:
+            if self._session is None and self._folder:
+                raise RefusedError("the guard has no session for this subagent, so nothing was done: call again")
             if self._session is None:
                 self._session = await self._client.session(
                     self._owner, ttl=self._ttl, metadata={"opened_by": "holdfast mcp"}, on_lost=self._on_session_lost
                 )
+                self._show()
                 self._save()
             return self._session
 
@@ -385,18 +489,8 @@ class Keeper:
         """Know that a session is over, and with it all that was claimed in it."""
         if self._session is not session:
             return
-        self._session = None
-        claims, self._claims = self._claims, {}
-        for job, claim in claims.items():
-            self._lines.told(job)
-            error = LeaseLost("", reason="session_ended")
-            with contextlib.suppress(HoldfastError):
-                try:
-                    claim.raise_if_lost()
-                except LeaseLost as known:
-                    error = known
-            self._put_down(job, error)
-        self._save()
+        claims = self._lose_claims("session_ended")
+        self._end_of_session()
         if claims:
             self._tell()
 
@@ -417,8 +511,10 @@ class Keeper:
 
     def _save(self) -> None:
         if self._memory is not None and self._left is None:
-            session = None if self._session is None else self._session.session_id
+            is_ours = self._session is not None and not self._is_joined  # The guard remembers what it shares.
+            session = self._session.session_id if self._session is not None and is_ours else None
             try:
-                self._memory.write(Left(session=session, jobs=sorted(self._claims), lost=self._lost))
+                jobs = sorted(self._claims) if is_ours else []
+                self._memory.write(Left(session=session, jobs=jobs, lost=self._lost))
             except BadMemoryError as error:
                 self._news["warning"] = f"a restart may resume nothing: {error}"

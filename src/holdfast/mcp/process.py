@@ -10,6 +10,7 @@ from holdfast.client import owners
 from holdfast.errors import SettingsError
 from holdfast.mcp import stdio
 from holdfast.mcp.agent import AgentClient
+from holdfast.mcp.hostlink import open_link
 from holdfast.mcp.memory import BadMemoryError, open_memory
 
 OWNER_CHARS_MAX = 128
@@ -44,5 +45,7 @@ def run(
         except BadMemoryError as error:
             warning = f"a restart resumes nothing: {error}"
     name = owner or owners.owner_of(stdio)
-    asyncio.run(stdio.serve(client, name, memory, ttl=ttl, warning=warning))
+    host = open_link(owner, environment, url)
+    warning = warning or (host.warning if host is not None else None)
+    asyncio.run(stdio.serve(client, name, memory, ttl=ttl, warning=warning, host=host))
     return 0

@@ -44,8 +44,8 @@ class Desk(Protocol):
         """Return what else has to be told with this result, whichever tool it is of."""
 
 
-FindDesk: TypeAlias = Callable[[Context], Awaitable[Desk]]
-"""Returns the desk for a call: that of the process, or one that is made for this very request."""
+FindDesk: TypeAlias = Callable[[Context, types.CallToolRequestParams], Awaitable[Desk]]
+"""Returns the desk for a call: that of the agent that makes it, or one for this request. Raises `RefusedError`."""
 
 
 def tool_list(transport: Transport) -> list[types.Tool]:
@@ -76,7 +76,10 @@ def server_of(find_desk: FindDesk, transport: Transport, **more: Any) -> Server[
         return listed
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        desk = await find_desk(context)
+        try:
+            desk = await find_desk(context, params)
+        except RefusedError as error:
+            return _error(str(error))
         tool = tools.BY_NAME.get(params.name)
         if tool is None:
             there_are = ", ".join(tools.BY_NAME)

@@ -17,7 +17,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -26,6 +26,7 @@ from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
 
 from holdfast.errors import HoldfastError
+from holdfast.guard.link import TOOLS
 from holdfast.mcp.keeping import Keeper
 from holdfast.mcp.results import clean
 from holdfast.mcp.serving import Context, Desk, server_of
@@ -33,7 +34,9 @@ from holdfast.mcp.serving import Context, Desk, server_of
 if TYPE_CHECKING:
     from mcp.server.session import ServerSession
 
+    from holdfast.guard.state import Owner
     from holdfast.mcp.agent import AgentClient
+    from holdfast.mcp.hostlink import HostLink
     from holdfast.mcp.memory import Memory
 
 JOBS = "holdfast://my-jobs"
@@ -68,12 +71,55 @@ class _News:
                 await self.subscribed.send_resource_updated(JOBS)
 
 
+class Callers:
+    """The keepers of one process: the main agent's, and one for each subagent that a hook has seen.
+
+    Without a link to the guard, or if calls cannot be told apart, all calls are the main agent's.
+    """
+
+    def __init__(self, main: Keeper, host: HostLink | None, make: Callable[[Owner], Keeper]) -> None:
+        self.main = main
+        self._host = host
+        self._make = make
+        self._subagents: dict[str, Keeper] = {}
+
+    async def keeper_of(self, tool: str, arguments: Mapping[str, Any]) -> Keeper:
+        """Return the keeper of the agent that makes a call. Raises `RefusedError`."""
+        if self._host is None or tool not in TOOLS:
+            return self.main
+        # A call that no hook has seen begins at once, so that a cancellation that follows it finds it under way.
+        owner = await asyncio.to_thread(self._host.caller, tool, arguments) if self._host.has_calls else None
+        if owner is None:
+            return self.main
+        self._subagents = {folder: each for folder, each in self._subagents.items() if not each.is_idle}
+        if owner.folder not in self._subagents:
+            self._subagents[owner.folder] = self._make(owner)
+        return self._subagents[owner.folder]
+
+    async def end(self) -> None:
+        """End all keepers."""
+        await asyncio.gather(*(each.end() for each in (*self._subagents.values(), self.main)))
+        if self._host is not None:
+            self._host.close()
+
+
 async def serve(
-    client: AgentClient, owner: str, memory: Memory | None, *, ttl: int, warning: str | None = None
+    client: AgentClient,
+    owner: str,
+    memory: Memory | None,
+    *,
+    ttl: int,
+    warning: str | None = None,
+    host: HostLink | None = None,
 ) -> None:
     """Serve the host at the other end of standard input and output, until it is gone or we are told to end."""
     news = _News()
-    keeper = Keeper(client, owner, memory, ttl=ttl, tell=news.tell, warning=warning)
+
+    def of_subagent(agent: Owner) -> Keeper:
+        return Keeper(client, agent.name, None, ttl=ttl, tell=news.tell, host=host, folder=agent.folder)
+
+    keeper = Keeper(client, owner, memory, ttl=ttl, tell=news.tell, warning=warning, host=host)
+    callers = Callers(keeper, host, of_subagent)
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in _SIGNALS:
@@ -81,7 +127,7 @@ async def serve(
     async with client:
         resuming = asyncio.create_task(_resume(keeper))
         lines = _Lines()
-        serving = asyncio.create_task(_serve(keeper, news, lines))
+        serving = asyncio.create_task(_serve(callers, news, lines))
         telling = asyncio.create_task(_until_told(told, lines))
         try:
             await asyncio.wait({serving, telling}, return_when=asyncio.FIRST_COMPLETED)
@@ -90,7 +136,7 @@ async def serve(
             for task in (serving, telling, resuming):
                 task.cancel()
             ended = await asyncio.gather(serving, telling, resuming, return_exceptions=True)
-            await _end(keeper)
+            await _end(callers)
         if not is_cut_off:  # What breaks because it was cut off, as an answer that nobody reads, is no bug.
             _raise_bugs(list(ended))
 
@@ -108,11 +154,11 @@ async def _until_told(told: asyncio.Event, lines: _Lines) -> None:
         signalled.cancel()
 
 
-async def _end(keeper: Keeper) -> None:
+async def _end(callers: Callers) -> None:
     """Give everything back, for as long as a host may wait for that."""
     try:
         async with asyncio.timeout(END_SECONDS):
-            await keeper.end()
+            await callers.end()
     except TimeoutError:
         log.warning("the server did not answer in time: what was claimed ends by itself")
 
@@ -134,9 +180,11 @@ def _raise_bugs(ended: list[Any]) -> None:
             raise each
 
 
-async def _serve(keeper: Keeper, news: _News, lines: _Lines) -> None:
-    async def desk(_context: Context) -> Desk:
-        return keeper
+async def _serve(callers: Callers, news: _News, lines: _Lines) -> None:
+    keeper = callers.main
+
+    async def desk(_context: Context, params: types.CallToolRequestParams) -> Desk:
+        return await callers.keeper_of(params.name, params.arguments or {})
 
     async def list_resources(_context: Context, _params: object) -> types.ListResourcesResult:
         text = "The jobs that are yours. It changes when you lose one."

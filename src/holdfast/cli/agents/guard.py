@@ -147,12 +147,18 @@ def _row(want: Want, said: Mapping[str, object]) -> dict[str, object]:
 @as_json
 def status(*, json: bool) -> None:
     """List the agents of this user on this machine that have a session of the guard, and the jobs they have."""
-    from holdfast.guard import claims, processes, state
+    from holdfast.guard import claims, link, processes, state
     from holdfast.guard.server import AwayError, RefusedError
 
     rows: list[dict[str, object]] = []
     shown: list[list[str]] = []
-    for folder in state.owner_folders(state.base_of(os.environ)):
+    base = state.base_of(os.environ)
+    known = {Path(folder).parent.name for folder in state.owner_folders(base)}
+    for name in sorted(link.all_sessions(base) - known):  # They called a tool and have no session of their own.
+        owner = name.replace("-", ":", 1)
+        rows.append({"owner": owner, "jobs": [], "keeper": False, "host": True, "problem": None})
+        shown.append([owner, "-", "-", _lives(True)])
+    for folder in state.owner_folders(base):
         session = state.read_session(folder)
         if session is None:
             continue
@@ -171,7 +177,7 @@ def status(*, json: bool) -> None:
         output.say_table(["OWNER", "JOBS", "KEEPER", "HOST"], shown, folded=("JOBS",))
 
 
-def _lives(found: bool) -> str:  # noqa: FBT001 - the one thing that it is asked
+def _lives(found: bool) -> str:  # noqa: FBT001 - the only argument
     return "lives" if found else "gone"
 
 
@@ -180,7 +186,7 @@ def _lives(found: bool) -> str:  # noqa: FBT001 - the one thing that it is asked
 @click.option("--all", "everyone", is_flag=True, help="All agents of this user on this machine.")
 def release(*, owner: str | None, everyone: bool) -> int:
     """End the session of the agent that runs this, or of another one, and give back every job of it."""
-    from holdfast.guard import claims, processes, state
+    from holdfast.guard import claims, link, processes, state
     from holdfast.guard.githooks import folders_of_host
     from holdfast.guard.server import AwayError, RefusedError
 
@@ -194,6 +200,13 @@ def release(*, owner: str | None, everyone: bool) -> int:
         chosen = [folder for folder, session in sessions.items() if session and session.owner == owner]
     else:
         chosen = folders_of_host(base, processes.above())
+    named = {Path(folder).parent.name for folder in chosen if Path(folder).name == state.MAIN}
+    only_seen = link.all_sessions(base) if everyone else link.all_sessions(base) & {(owner or "").replace(":", "-", 1)}
+    for name in named | only_seen:
+        link.forget_session(base, name)
+    if only_seen and not chosen:
+        output.say(output.plain(f"{', '.join(sorted(only_seen)).replace('-', ':', 1)} is forgotten; it had no job"))
+        return output.OK
     if not chosen:
         raise click.UsageError("no such agent has a session of the guard here; see `holdfast guard status`")
     for folder in chosen:

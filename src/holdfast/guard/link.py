@@ -1,0 +1,262 @@
+"""Link the two parts of one agent: the guard's hooks and `holdfast mcp`, both started by the same host process.
+
+```text
+                     host process (pid, start time, boot id)
+                        │                             │
+            hook: host session, agent id       `holdfast mcp`
+                        │                             │
+   guard/owners/HOST-SESSION/AGENT/session ◄── joins ─┘      one Holdfast session, one owner
+                        │
+                     keeper: renews while the host lives, then ends the session
+```
+
+Both sides find the host by walking up their own ancestors as the kernel reports them, and meet in the guard's state
+folder, which only this user can read. A name or a variable is never enough: HOLDFAST_GUARD_HOST_PID counts only if it
+names an ancestor.
+
+A hook sees each call of a Holdfast tool before the MCP process does, with the host's session and agent id. It opens the
+Holdfast session of that agent and leaves a note of the call; the MCP process takes the note and acts in that session.
+If hooks see no tool calls, the MCP process joins the session of the only agent under its host, and an agent joins the
+session of the only MCP process. With two or more host sessions in one process, calls cannot be told apart, so nothing
+is linked.
+
+```text
+hosts/PID+START+BOOT/     one host process; removed when it is gone
+    session-HOST-SESSION  a host session that called a Holdfast tool
+    call-NUMBER           a call that a hook has seen and no MCP process has served
+    mcp-PID+START+BOOT    an MCP process: its owner name if one was given, and the session that it opened itself
+```
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+
+from holdfast.guard import processes, state
+from holdfast.guard.state import MAIN, Owner, Session
+from holdfast.privatefiles import NotOursError, read_ours
+
+HOSTS = "hosts"
+CALLS_MAX = 200
+"""Calls that were seen and never served, for instance because a person denied them; the oldest are removed."""
+TOOLS = frozenset(
+    {"claim_job", "wait_for_job", "heartbeat_job", "release_job", "get_job_owner", "list_claimed_jobs", "my_jobs"}
+)
+CLAIMING = frozenset({"claim_job", "wait_for_job"})
+SEVERAL = (
+    "several sessions run in one host process, so calls of the MCP tools cannot be assigned to one of them. Run each"
+    " session in a host process of its own, or end the others; `holdfast guard status` lists them and `holdfast guard"
+    " release --owner NAME` forgets one"
+)
+
+
+class AmbiguousCallError(Exception):
+    """Two agents made the same call at the same time."""
+
+
+def tool_of(name: str) -> str:
+    """Return which Holdfast tool a host's tool name means, such as `mcp__holdfast__claim_job`; "" for any other."""
+    return next((each for each in TOOLS if name == each or name.endswith(("_" + each, ":" + each))), "")
+
+
+def subject_of(arguments: Mapping[str, object]) -> str:
+    """Return what identifies a call among calls of the same tool: the job, or the jobs to choose from."""
+    jobs = arguments.get("any_of")
+    return "\n".join(map(str, jobs)) if isinstance(jobs, list) else str(arguments.get("job") or "")
+
+
+def _folder(base: str, mark: str) -> str:
+    return f"{base}/{HOSTS}/{_file_name(mark)}"
+
+
+def _file_name(mark: str) -> str:
+    """Return the mark of a process as a file name; `_mark` is the inverse."""
+    return mark.replace(":", "+")
+
+
+def _mark(name: str) -> str:
+    return name.replace("+", ":")
+
+
+def _made(base: str, mark: str) -> str:
+    """Create the folder of a host process. Raises `StateError`."""
+    folder = _folder(base, mark)
+    if not os.path.isdir(folder):
+        _remove_dead(base)
+        state.make_folder(base, folder)
+    return folder
+
+
+def _remove_dead(base: str) -> None:
+    for name in _names(f"{base}/{HOSTS}"):
+        if not processes.lives(_mark(name)):
+            for each in _names(f"{base}/{HOSTS}/{name}"):
+                with suppress(OSError):
+                    os.unlink(f"{base}/{HOSTS}/{name}/{each}")
+            with suppress(OSError):
+                os.rmdir(f"{base}/{HOSTS}/{name}")
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _read(file: str) -> dict[str, object]:
+    try:
+        found = json.loads(read_ours(file, state.FILE_BYTES_MAX))
+    except (OSError, ValueError, NotOursError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+# --- Host sessions and their calls ------------------------------------------------------------------------------------
+
+
+def note_call(base: str, mark: str, owner: Owner, tool: str, subject: str) -> None:
+    """Leave a note of a call that the MCP process is about to receive. Raises `StateError`."""
+    folder = _made(base, mark)
+    with state.locked(base, folder):
+        state.write_private(f"{folder}/session-{os.path.basename(os.path.dirname(owner.folder))}", {})
+        calls = _calls(folder)
+        for number in calls[: max(0, len(calls) - CALLS_MAX + 1)]:
+            os.unlink(f"{folder}/call-{number}")
+        call = {"owner": [owner.host, owner.session, owner.agent], "tool": tool, "subject": subject}
+        state.write_private(f"{folder}/call-{(calls or [0])[-1] + 1}", call)
+
+
+def _calls(folder: str) -> list[int]:
+    found = (name.removeprefix("call-") for name in _names(folder) if name.startswith("call-"))
+    return sorted(int(number) for number in found if number.isdecimal())
+
+
+def has_calls(base: str, mark: str) -> bool:
+    """Tell whether a hook has seen a call under a host process that no MCP process has served."""
+    return bool(_calls(_folder(base, mark)))
+
+
+def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
+    """Return who makes this call, and remove its note; None if no hook has seen it. Raises `AmbiguousCallError`."""
+    if not has_calls(base, mark):
+        return None
+    folder = _folder(base, mark)
+    with state.locked(base, folder):
+        files = [f"{folder}/call-{number}" for number in _calls(folder)]
+        same = [(file, call) for file in files if (call := _read(file)).get("tool") == tool
+                and call.get("subject") == subject]  # fmt: skip
+        callers = {tuple(map(str, owner)) for _, call in same if isinstance(owner := call.get("owner"), list)}
+        for file, _ in same if len(callers) > 1 else same[:1]:
+            os.unlink(file)
+    if len(callers) > 1:
+        raise AmbiguousCallError
+    for host, session, agent in callers:
+        return Owner(base, host, session, agent)
+    return None
+
+
+def host_sessions(base: str, mark: str) -> set[str]:
+    """Return the host sessions under a host process that use Holdfast, each as HOST-SESSION."""
+    names = _names(_folder(base, mark))
+    found = {name.removeprefix("session-") for name in names if name.startswith("session-")}
+    for folder in state.owner_folders(base):
+        session = state.read_session(folder)
+        if session is not None and session.host == mark:
+            found.add(os.path.basename(os.path.dirname(folder)))
+    return found
+
+
+def all_sessions(base: str) -> set[str]:
+    """Return the host sessions of live processes that called a Holdfast tool, each as HOST-SESSION."""
+    _remove_dead(base)
+    names = (name for host in _names(f"{base}/{HOSTS}") for name in _names(f"{base}/{HOSTS}/{host}"))
+    return {name.removeprefix("session-") for name in names if name.startswith("session-")}
+
+
+def forget_session(base: str, name: str) -> None:
+    """Remove every trace of a host session (HOST-SESSION) that has ended, except for its owners' own folders."""
+    for host in _names(f"{base}/{HOSTS}"):
+        folder = f"{base}/{HOSTS}/{host}"
+        with suppress(OSError):
+            os.unlink(f"{folder}/session-{name}")
+        for number in _calls(folder):
+            owner = _read(f"{folder}/call-{number}").get("owner")
+            if isinstance(owner, list) and len(owner) > 1 and f"{owner[0]}-{state.plain_id(str(owner[1]))}" == name:
+                with suppress(OSError):
+                    os.unlink(f"{folder}/call-{number}")
+
+
+def main_folder(base: str, mark: str) -> str:
+    """Return the owner folder of the only agent under a host process; "" if there is none, or more than one."""
+    found = host_sessions(base, mark)
+    return f"{base}/{state.OWNERS}/{found.pop()}/{MAIN}" if len(found) == 1 else ""
+
+
+# --- MCP processes ----------------------------------------------------------------------------------------------------
+
+
+class Registration:
+    """An MCP process under its host."""
+
+    def __init__(self, base: str, mark: str, process: str, owner: str) -> None:
+        """Register `process` under the host `mark`; `owner` is a name that was given. Raises `StateError`."""
+        self._base, self._mark, self._owner = base, mark, owner
+        self._file = f"{_made(base, mark)}/mcp-{_file_name(process)}"
+        self.publish(None)
+
+    def publish(self, session: Session | None) -> None:
+        """Show the session that this process opened itself, so that the guard can join it. Raises `StateError`."""
+        fields = session.fields() if session is not None else None
+        state.write_private(self._file, {"owner": self._owner, "session": fields})
+
+    def close(self) -> None:
+        """Remove the registration, and the host's folder if nothing else is in it."""
+        with suppress(OSError):
+            os.unlink(self._file)
+            os.rmdir(os.path.dirname(self._file))
+
+    def others(self, session_id: str) -> bool:
+        """Tell whether another live MCP process under this host uses a session."""
+        entries = _registered(self._base, self._mark)
+        return any(file != self._file and _id_of(each) == session_id for file, each in entries.items())
+
+
+def _registered(base: str, mark: str) -> dict[str, dict[str, object]]:
+    """Return the live MCP processes under a host, by file."""
+    folder, found = _folder(base, mark), {}
+    for name in _names(folder):
+        if name.startswith("mcp-") and processes.lives(_mark(name.removeprefix("mcp-"))):
+            found[f"{folder}/{name}"] = _read(f"{folder}/{name}")
+    return found
+
+
+def _id_of(entry: Mapping[str, object]) -> str:
+    session = entry.get("session")
+    return str(session.get("id")) if isinstance(session, dict) else ""
+
+
+def mcp_owners(base: str, mark: str) -> set[str]:
+    """Return in whose names the MCP processes under a host claim in sessions that they opened themselves."""
+    sessions = [each.get("session") for each in _registered(base, mark).values()]
+    return {str(each.get("owner")) for each in sessions if isinstance(each, dict)}
+
+
+def mcp_session(base: str, mark: str) -> Session | None:
+    """Return the session of the only MCP process under a host that has one, for the guard to join."""
+    fields = [each["session"] for each in _registered(base, mark).values() if _id_of(each)]
+    if len(fields) != 1 or not isinstance(fields[0], dict):
+        return None
+    try:
+        return Session(fields[0])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def mcp_owner(base: str, mark: str) -> str:
+    """Return the owner name that was given to the MCP process under a host; "" if none was, or several differ."""
+    names = {str(each.get("owner") or "") for each in _registered(base, mark).values()} - {""}
+    return names.pop() if len(names) == 1 else ""
