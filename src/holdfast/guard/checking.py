@@ -55,7 +55,8 @@ class Matcher:
     def of_event(self, event: Event) -> Iterator[Want]:
         """Return what a call of a tool needs. Raises `BrokenRulesError`."""
         for file in event.files:
-            yield from self.of_path(file, event.cwd)
+            is_below = event.takes_folders and os.path.isdir(os.path.join(event.cwd, paths.usable(file)))
+            yield from self.of_path(file, event.cwd, is_below=is_below)
         if event.command is not None:
             yield from self.of_command_line(event.command, event.cwd)
         yield from self.of_tool(event)
@@ -129,7 +130,7 @@ class Matcher:
         may_look = event.tool in READERS or self._mends(event)
         for rules in self._sound_around(event.cwd) if may_look else self.around(event.cwd):
             for rule in rules.rules:
-                if any(globs.fits(each, event.tool) for each in rule.tools) and all(
+                if any(event.is_tool(each) for each in rule.tools) and all(
                     globs.fits(pattern, _argument(event, name)) for name, pattern in rule.arguments.items()
                 ):
                     yield from _filled(rules, rule, event.tool, folder=event.cwd, arguments=event.arguments)
