@@ -48,9 +48,9 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def wanted(repository: Path, line: str, *, cwd: Path | None = None) -> list[str]:
+def wanted(repository: Path, line: str, *, cwd: Path | None = None, is_codex: bool = False) -> list[str]:
     """The jobs that a line needs; `refused` if it cannot be judged."""
-    found = Matcher(str(repository.parent / "state")).of_command_line(line, str(cwd or repository))
+    found = Matcher(str(repository.parent / "state")).of_command_line(line, str(cwd or repository), is_codex=is_codex)
     return sorted({"refused" if want.problem else want.job for want in found})
 
 
@@ -61,8 +61,8 @@ def test_corpus_holds_two_hundred_ordinary_commands() -> None:
 
 @pytest.mark.parametrize("line", ORDINARY)
 def test_ordinary_commands_need_no_job(line: str, repository: Path) -> None:
-    """A command that writes no guarded file is never held up."""
-    assert wanted(repository, line) == []
+    """A command that writes no guarded file is never held up, in no host."""
+    assert wanted(repository, line, is_codex=True) == []
 
 
 @pytest.mark.parametrize("line", WRITING)
@@ -131,6 +131,66 @@ def test_patches_are_read(repository: Path) -> None:
         assert wanted(repository, f"git apply - <<'EOF'\n{patch.format(folder)}EOF") == expected
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash",
+        "bash --norc",
+        "bash -i",
+        "sh -s",
+        "cd src && exec zsh",
+        "env A=1 bash",
+        "sudo -i",
+        "su - ana",
+        "script /tmp/log",
+        "python3",
+        "python3.12 -i x.py",
+        "uv run python",
+        "ipython",
+        "node",
+        "irb",
+        "psql app",
+        "sqlite3 app.db",
+        "mysql -u root app",
+        "vim README.md",
+    ],
+)
+def test_interactive_programs_are_refused_in_codex(line: str, repository: Path) -> None:
+    """Codex shows no hook what is typed later: starting such a program is refused there, and only where rules are."""
+    assert wanted(repository, line, is_codex=True) == ["refused"]
+    assert wanted(repository, line) == []
+    assert wanted(repository, line, cwd=repository.parent, is_codex=True) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash x.sh",
+        "bash -c 'ls'",
+        "bash -ic 'ls'",
+        "bash <<'EOF'\nls\nEOF",
+        "echo ls | bash",
+        "bash < x.sh",
+        "python3 x.py",
+        "python3 -m pytest",
+        "python3 -c 'print(1)'",
+        "python3 --version",
+        "python3 - < x.py",
+        "node -e 'console.log(1)'",
+        "node --test",
+        "perl -ne 'print' README.md",
+        "psql -d app -tAc 'select 1'",
+        "psql app < dump.sql",
+        "sqlite3 app.db 'select 1'",
+        "mysql -e 'select 1' app",
+        "sudo ls",
+    ],
+)
+def test_programs_with_a_script_pass_in_codex(line: str, repository: Path) -> None:
+    """A program that is given its commands does not wait for input."""
+    assert wanted(repository, line, is_codex=True) == []
+
+
 def test_unknown_names_are_refused_by_the_hook(world: World, api: Api) -> None:
     """The hook refuses a name that it cannot resolve, says how to write it, and claims nothing for it."""
     host = world.host()
@@ -140,3 +200,9 @@ def test_unknown_names_are_refused_by_the_hook(world: World, api: Api) -> None:
     api.acquired("area:auth", owner="ben", ttl_seconds=60)
     assert "ben" in host.bash("sed -i s/a/b/ $(grep -rl a src)").refused
     assert host.bash("sed -i s/a/b/ $(grep -rl a tests/*.py)").passed
+
+
+def test_interactive_shells_are_refused_by_the_hook_of_codex(world: World) -> None:
+    """Codex gets a refusal that says what to do instead; Claude Code has no such gap."""
+    assert "here-document" in world.host("codex").bash("bash --norc").refused
+    assert world.host("claude").bash("bash --norc").passed

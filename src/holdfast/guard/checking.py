@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from holdfast.guard import branches, globs, paths, server, shell, state, touching, words, wrappers
 from holdfast.guard.claims import Claims, Had, Held
 from holdfast.guard.hosts import ASK as ASK_PERSON
-from holdfast.guard.hosts import PASS, READERS, REFUSE, Event, can_ask
+from holdfast.guard.hosts import CODEX, PASS, READERS, REFUSE, Event, can_ask
 from holdfast.guard.rulefiles import read
 from holdfast.guard.rules import ASK, LET_PASS, ONLY_REFUSE, BrokenRulesError, Rule, Rules
 from holdfast.guard.server import AwayError, RefusedError
@@ -25,6 +25,10 @@ JOBS_MAX = 50
 _UNKNOWN_NAME = (
     "this command writes a file whose name is known only when it runs, and a rule guards files here. Write the names of"
     " the files literally, or change the files with your edit tool"
+)
+_INTERACTIVE = (
+    "this starts a program that waits for input, and Codex does not show the guard what is typed into it later. Give it"
+    " its commands now: `bash -c '…'`, `python -c '…'`, a script file, or a here-document"
 )
 
 
@@ -61,7 +65,7 @@ class Matcher:
             is_below = event.takes_folders and os.path.isdir(os.path.join(event.cwd, paths.usable(file)))
             yield from self.of_path(file, event.cwd, is_below=is_below)
         if event.command is not None:
-            yield from self.of_command_line(event.command, event.cwd)
+            yield from self.of_command_line(event.command, event.cwd, is_codex=event.host == CODEX)
         yield from self.of_tool(event)
 
     def of_path(
@@ -92,7 +96,7 @@ class Matcher:
                     if rule.paths:
                         yield from _filled(rules, rule, top, path=".", folder=top)
 
-    def of_command_line(self, line: str, cwd: str) -> Iterator[Want]:
+    def of_command_line(self, line: str, cwd: str, *, is_codex: bool = False) -> Iterator[Want]:
         """Return what running a command line needs."""
         try:
             commands = shell.commands_of(paths.usable(line), cwd)
@@ -102,6 +106,8 @@ class Matcher:
         count = 0
         for command in commands:
             yield from self._of_command(command)
+            if is_codex:
+                yield from self._of_interactive(command)
             for target in touching.targets_of(command):
                 count += 1
                 if count > TARGETS_MAX:
@@ -115,11 +121,17 @@ class Matcher:
                 for file in touching.patched(line):
                     yield from self.of_path(file, command.cwd)
 
+    def _of_interactive(self, command: Command) -> Iterator[Want]:
+        from holdfast.guard.interactive import is_interactive  # Only Codex needs it.
+
+        if is_interactive(command):
+            yield from self._refused(command, _INTERACTIVE)
+
     def _refused(self, command: Command, problem: str) -> Iterator[Want]:
-        """Refuse a command that could write any file, if a rule around it guards files."""
+        """Refuse a command that could write any file, or run any command, where a rule guards these."""
         for rules in self.around(command.cwd):
             for rule in rules.rules:
-                if rule.paths:
+                if rule.paths or (rule.commands and problem is _INTERACTIVE):
                     yield Want(rules, rule, rule.job, " ".join(command.texts) or "a redirection", problem)
 
     def _of_command(self, command: Command) -> Iterator[Want]:
