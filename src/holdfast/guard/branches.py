@@ -11,20 +11,25 @@ _WITH_VALUE = frozenset({"-o", "--push-option", "--repo", "--receive-pack", "--e
 _MANY = frozenset({"--all", "--branches", "--mirror", "--tags"})
 
 
-def current(folder: str) -> str:
-    """Return the branch that is checked out around a folder; "" if there is none or it cannot be told."""
+def top_level(folder: str) -> str:
+    """Return the top folder of the working tree around a folder; "" if there is none."""
     at = os.path.realpath(folder)
-    while True:
-        place = os.path.join(at, ".git")
-        if os.path.isfile(place):
-            # A linked worktree, or a submodule: the file says where its HEAD is.
-            place = os.path.join(at, _first_line(place).removeprefix("gitdir: "))
-        if os.path.isdir(place):
-            line = _first_line(os.path.join(place, "HEAD"))
-            return line.removeprefix("ref: " + HEADS) if line.startswith("ref: " + HEADS) else ""
+    while not os.path.lexists(os.path.join(at, ".git")):
         if at == os.path.dirname(at):
             return ""
         at = os.path.dirname(at)
+    return at
+
+
+def current(folder: str) -> str:
+    """Return the branch that is checked out around a folder; "" if there is none or it cannot be told."""
+    top = top_level(folder)
+    place = os.path.join(top, ".git")
+    if os.path.isfile(place):
+        # A linked worktree, or a submodule: the file says where its HEAD is.
+        place = os.path.join(top, _first_line(place).removeprefix("gitdir: "))
+    line = _first_line(os.path.join(place, "HEAD")) if top else ""
+    return line.removeprefix("ref: " + HEADS) if line.startswith("ref: " + HEADS) else ""
 
 
 def main_folder(folder: str) -> str:

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping
 from holdfast.guard import branches, globs, paths, server, shell, state, touching, words, wrappers
 from holdfast.guard.claims import Claims, Had, Held
 from holdfast.guard.hosts import ASK as ASK_PERSON
-from holdfast.guard.hosts import PASS, READERS, REFUSE, Event, can_ask
+from holdfast.guard.hosts import CODEX, PASS, READERS, REFUSE, Event, can_ask
 from holdfast.guard.rulefiles import read
 from holdfast.guard.rules import ASK, LET_PASS, ONLY_REFUSE, BrokenRulesError, Rule, Rules
 from holdfast.guard.server import AwayError, RefusedError
-from holdfast.guard.shell import Command
 from holdfast.guard.state import Owner, StateError
-from holdfast.guard.wrappers import Word
+from holdfast.guard.wrappers import Command, Word
 
 WHAT_CHARS_MAX = 120
 GIT = "git"
@@ -23,6 +22,14 @@ TARGETS_MAX = 20_000
 """How many files of one command line are looked at: more take longer than a host waits."""
 JOBS_MAX = 50
 """How many jobs one call may need; a command that touches more is refused."""
+_UNKNOWN_NAME = (
+    "this command writes a file whose name is known only when it runs, and a rule guards files here. Write the names of"
+    " the files literally, or change the files with your edit tool"
+)
+_INTERACTIVE = (
+    "this starts a program that waits for input, and Codex does not show the guard what is typed into it later. Give it"
+    " its commands now: `bash -c '…'`, `python -c '…'`, a script file, or a here-document"
+)
 
 
 class Want:
@@ -55,9 +62,10 @@ class Matcher:
     def of_event(self, event: Event) -> Iterator[Want]:
         """Return what a call of a tool needs. Raises `BrokenRulesError`."""
         for file in event.files:
-            yield from self.of_path(file, event.cwd)
+            is_below = event.takes_folders and os.path.isdir(os.path.join(event.cwd, paths.usable(file)))
+            yield from self.of_path(file, event.cwd, is_below=is_below)
         if event.command is not None:
-            yield from self.of_command_line(event.command, event.cwd)
+            yield from self.of_command_line(event.command, event.cwd, is_codex=event.host == CODEX)
         yield from self.of_tool(event)
 
     def of_path(
@@ -65,6 +73,8 @@ class Matcher:
     ) -> Iterator[Want]:
         """Return what writing a file needs, or a folder and all below; of an `entry`, what has its form there."""
         for path in paths.resolved(text, cwd) if follows_links else [os.path.join(cwd, text)]:
+            if is_below:
+                yield from self._of_own_repository(path, cwd, entry)
             # All below a folder is also what its own rule file names.
             for file, top in paths.rule_files_above(os.path.join(path, ".") if is_below else path):
                 if path == file and self._is_broken(file):
@@ -76,7 +86,17 @@ class Matcher:
                     if any(self._path_fits(each, pieces, file, is_below=is_below, entry=entry) for each in rule.paths):
                         yield from _filled(rules, rule, shown, path=shown, folder=os.path.dirname(path))
 
-    def of_command_line(self, line: str, cwd: str) -> Iterator[Want]:
+    def _of_own_repository(self, path: str, cwd: str, entry: str) -> Iterator[Want]:
+        """Return what the rules around `cwd` name if all of their folder is below a path, as with `rm -rf ../re*`."""
+        above = path.rstrip("/") + "/"
+        for file, top in paths.rule_files_above(os.path.join(os.path.realpath(cwd), ".")):
+            if top.startswith(above) and globs.may_fit(entry, top[len(above) :].partition("/")[0]):
+                rules = self._rules(file)
+                for rule in rules.rules:
+                    if rule.paths:
+                        yield from _filled(rules, rule, top, path=".", folder=top)
+
+    def of_command_line(self, line: str, cwd: str, *, is_codex: bool = False) -> Iterator[Want]:
         """Return what running a command line needs."""
         try:
             commands = shell.commands_of(paths.usable(line), cwd)
@@ -86,15 +106,33 @@ class Matcher:
         count = 0
         for command in commands:
             yield from self._of_command(command)
+            if is_codex:
+                yield from self._of_interactive(command)
             for target in touching.targets_of(command):
                 count += 1
                 if count > TARGETS_MAX:
                     yield from self._of_unclear(line, cwd, f"it names more than {TARGETS_MAX} files")
                     return
-                yield from self.of_path(target.text, target.cwd, is_below=target.is_below, entry=target.pattern)
-        if any(command.words and os.path.basename(command.words[0].text) == "apply_patch" for command in commands):
-            for file in touching.patched(line):
-                yield from self.of_path(file, cwd)
+                if target.is_unknown:
+                    yield from self._refused(command, _UNKNOWN_NAME)
+                else:
+                    yield from self.of_path(target.text, target.cwd, is_below=target.is_below, entry=target.pattern)
+            if command.words and os.path.basename(command.words[0].text) == "apply_patch":
+                for file in touching.patched(line):
+                    yield from self.of_path(file, command.cwd)
+
+    def _of_interactive(self, command: Command) -> Iterator[Want]:
+        from holdfast.guard.interactive import is_interactive  # Only Codex needs it.
+
+        if is_interactive(command):
+            yield from self._refused(command, _INTERACTIVE)
+
+    def _refused(self, command: Command, problem: str) -> Iterator[Want]:
+        """Refuse a command that could write any file, or run any command, where a rule guards these."""
+        for rules in self.around(command.cwd):
+            for rule in rules.rules:
+                if rule.paths or (rule.commands and problem is _INTERACTIVE):
+                    yield Want(rules, rule, rule.job, " ".join(command.texts) or "a redirection", problem)
 
     def _of_command(self, command: Command) -> Iterator[Want]:
         folder, pushed = command.cwd, None
@@ -129,7 +167,7 @@ class Matcher:
         may_look = event.tool in READERS or self._mends(event)
         for rules in self._sound_around(event.cwd) if may_look else self.around(event.cwd):
             for rule in rules.rules:
-                if any(globs.fits(each, event.tool) for each in rule.tools) and all(
+                if any(event.is_tool(each) for each in rule.tools) and all(
                     globs.fits(pattern, _argument(event, name)) for name, pattern in rule.arguments.items()
                 ):
                     yield from _filled(rules, rule, event.tool, folder=event.cwd, arguments=event.arguments)

@@ -55,6 +55,11 @@ def path_fits(pattern: Sequence[str], path: Sequence[str], *, below: bool = Fals
     return len(pattern) in places or (below and bool(places))
 
 
+def may_fit(entry: str, name: str) -> bool:
+    """Tell whether a pattern of a shell may mean a name; "" means all names."""
+    return not entry or fits(_widened(entry), name)
+
+
 def _widened(entry: str) -> str:
     """Return a pattern of a shell as one of ours that means at least as much."""
     if "(" in entry or "\\" in entry:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from holdfast.guard import globs
 from holdfast.guard.touching import patched
 
 CLAUDE, CODEX, CURSOR, GEMINI = "claude", "codex", "cursor", "gemini"
@@ -36,11 +37,25 @@ _KINDS = {
     "SessionEnd": SESSION_ENDS,
     "sessionEnd": SESSION_ENDS,
 }
-_SHELLS = frozenset({"Bash", "Shell", "run_shell_command", "shell", "local_shell", "exec_command"})
+_SHELLS = frozenset(
+    {"Bash", "Monitor", "Shell", "exec_command", "local_shell", "run_shell_command", "run_terminal_cmd", "shell"}
+)
+_COMMANDS = ("command", "cmd")
+_FOLDERS = ("working_directory", "dir_path", "directory", "workdir")
 _WRITERS = frozenset(
     {"Edit", "MultiEdit", "Write", "NotebookEdit", "StrReplace", "Delete", "TabWrite", "write_file", "replace"}
+    | {"delete_file", "edit_file", "edit_notebook", "search_replace"}
 )
-_PATHS = ("file_path", "notebook_path", "path", "target_file")
+_PATHS = (
+    "file_path", "filepath", "notebook_path", "path", "paths", "relative_path", "target_file", "target_notebook",
+    "source", "destination", "source_path", "destination_path", "old_path", "new_path",
+)  # fmt: skip
+_VERBS = frozenset(
+    {"append", "copy", "create", "delete", "edit", "insert", "modify", "move", "patch", "remove", "rename", "replace"}
+    | {"save", "update", "write"}
+)
+"""Words in the names of MCP tools that write files."""
+_TAKES_FOLDERS = frozenset({"copy", "delete", "move", "remove", "rename"})
 READERS = frozenset(
     {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite", "read_file", "list_directory"}
     | {
@@ -64,7 +79,8 @@ class BadInputError(Exception):
 class Event:
     """What a host says to a hook."""
 
-    __slots__ = ("agent", "arguments", "command", "cwd", "files", "host", "kind", "name", "session", "tool", "use_id")
+    __slots__ = ("agent", "arguments", "command", "cwd", "files", "host", "kind", "name", "session",
+                 "takes_folders", "tool", "use_id")  # fmt: skip
 
     def __init__(self, host: str, fields: Mapping[str, object]) -> None:
         """Read what the host sent. Raises `BadInputError`."""
@@ -82,6 +98,8 @@ class Event:
             self.kind = BEFORE
         self.command: str | None = None
         self.files: list[str] = []
+        self.takes_folders = False
+        """Whether a folder among the files is moved or removed with all below it."""
         if not self.name:
             raise BadInputError("there is no hook_event_name in it")
         if not self.session:
@@ -95,22 +113,39 @@ class Event:
         if self.name == "beforeShellExecution":
             self.tool, self.command = "Shell", _text(fields, "command")
         elif self.tool in _SHELLS:
-            self.command = _text(self.arguments, "command")
-            folder = next((_text(self.arguments, name) for name in ("working_directory", "dir_path", "directory")
-                           if _text(self.arguments, name)), "")  # fmt: skip
-            self.cwd = os.path.join(self.cwd, folder)
+            self.command = _first(self.arguments, _COMMANDS)
+            self.cwd = os.path.join(self.cwd, _first(self.arguments, _FOLDERS))
         elif self.tool == "apply_patch":
             self.files = patched(_text(self.arguments, "command") or _text(self.arguments, "input"))
             if not self.files:
                 raise BadInputError("it is a patch that names no file")
+        elif self._is_mcp:
+            # Any server may have such a tool. Without a path it writes no file that is known here.
+            verbs = _VERBS & set(_parts(self.tool))
+            self.files = self._paths() if verbs else []
+            self.takes_folders = bool(verbs & _TAKES_FOLDERS)
         elif self.tool in _WRITERS:
-            self.files = [_text(self.arguments, name) for name in _PATHS if _text(self.arguments, name)]
+            self.files = self._paths()
             if not self.files:
                 raise BadInputError(f"it does not say which file {self.tool} writes")
         if self.command is not None and not self.command:
             raise BadInputError("it does not say which command is run")
         if any("\0" in each for each in [*self.files, self.command or ""]):
             raise BadInputError("there is a null character in it")
+
+    @property
+    def _is_mcp(self) -> bool:
+        return self.name == "beforeMCPExecution" or self.tool.startswith(("mcp_", "MCP:"))
+
+    def _paths(self) -> list[str]:
+        values = [self.arguments.get(name) for name in _PATHS]
+        texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+        return [text.removeprefix("file://") for text in texts if isinstance(text, str) and text]
+
+    def is_tool(self, pattern: str) -> bool:
+        """Tell whether this is a call of a tool that a rule names. Gemini CLI writes `mcp_SERVER_TOOL`."""
+        is_short = self.tool.startswith("mcp_") and not self.tool.startswith("mcp__")
+        return globs.fits(pattern, self.tool) or (is_short and globs.fits(pattern.replace("__", "_"), self.tool))
 
 
 def parsed(content: bytes) -> Mapping[str, object]:
@@ -130,6 +165,16 @@ def _text(fields: Mapping[str, object], name: str) -> str:
         # A command as a list of words, as some versions of Codex send it.
         return " ".join(_as_word(part) for part in value)
     return value if isinstance(value, str) else ""
+
+
+def _first(fields: Mapping[str, object], names: Sequence[str]) -> str:
+    return next((text for name in names if (text := _text(fields, name))), "")
+
+
+def _parts(tool: str) -> list[str]:
+    """Return the words in the name of a tool: those of `mcp__files__writeFile` are mcp, files, write and file."""
+    text = "".join(f"_{char.lower()}" if char.isupper() else char for char in tool)
+    return text.replace("-", "_").replace(":", "_").split("_")
 
 
 def _as_word(text: str) -> str:

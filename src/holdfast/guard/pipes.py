@@ -1,7 +1,7 @@
-"""What one command hands to the next: the names that `xargs` and `parallel` get, the text that a shell runs.
+"""The output of commands, as far as the line defines it.
 
-As far as the line itself says it. `find src | xargs rm` may remove whatever is below `src`, as `find -exec` may; what a
-program makes up, or reads from a file, is known only when it runs.
+It becomes the names that `xargs`, `while read` and `$(…)` get, and the script that a shell reads. `find src` may print
+anything below `src`. The output of any other program is unknown.
 """
 
 from __future__ import annotations
@@ -9,74 +9,141 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from holdfast.guard.wrappers import RUNS_ANOTHER, UnclearError, Word, unwrapped
+from holdfast.guard import branches
+from holdfast.guard.wrappers import ANY_NAME, RUNS_ANOTHER, SHELLS, UNKNOWN, Word, place_of_script, unwrapped
 
-WORDS_MAX = 100_000
-LINE_CHARS_MAX = 4_000_000
-
-_FILTERS = frozenset({"head", "sort", "shuf", "tac", "tail", "uniq"})
-"""They hand on some of the lines that they get."""
-_SEARCHERS = frozenset({"ack", "ag", "egrep", "fgrep", "grep", "rg"})
+_FILTERS = frozenset({"cut", "head", "shuf", "sort", "tac", "tail", "tee", "tr", "uniq"})
+"""They print lines of their input, or parts of these."""
+_SEARCHERS = frozenset({"ack", "ag", "egrep", "fd", "fdfind", "fgrep", "grep", "rg"})
+_SEARCH_WITH_VALUE = frozenset(
+    {"-A", "-B", "-C", "-E", "-T", "-d", "-e", "-f", "-g", "-j", "-m", "-t", "--exclude", "--exclude-dir", "--glob"}
+    | {"--iglob", "--include", "--max-count", "--max-depth", "--regexp", "--type", "--type-not"}
+)
+_SILENT = frozenset(
+    {":", "[", "[[", "cd", "declare", "exit", "export", "false", "for", "local", "mkdir", "popd", "pushd", "read"}
+    | {"return", "rm", "set", "shift", "sleep", "test", "touch", "true", "typeset", "unset", "wait"}
+)
+"""They print nothing that is a name."""
+_ONE_NAME = frozenset({"date", "hostname", "id", "nproc", "seq", "tty", "uname", "uuidgen", "wc", "whoami"})
+"""They print words without a slash."""
+_OF_TREE = frozenset({"diff", "diff-index", "diff-tree", "log", "show", "status"})
+"""Verbs of git that print names from the top of the working tree."""
 _MARKS = frozenset({":::", ":::+"})
 """Behind them `parallel` has its names."""
 _FILES_OF_NAMES = frozenset({"::::", "::::+"})
 
 
 class Fed:
-    """What comes out of a command, as far as it is known."""
+    """The output of a command, as far as it is known."""
 
     __slots__ = ("names", "text")
 
     def __init__(self, names: list[Word], text: str | None = None) -> None:
         self.names = names
-        """Names of files; of one that is not whole, the folder that it is below."""
+        """Names of files; for an uncertain one the folder that it is below."""
         self.text = text
-        """All of it as text; None if that is not known."""
+        """The whole output; None if it is unknown."""
 
 
-class Here:
-    """A here-document whose text is still to come, and the command that gets it."""
-
-    __slots__ = ("delimiter", "is_quoted", "words")
-
-    def __init__(self, delimiter: str, words: list[Word], *, is_quoted: bool) -> None:
-        self.delimiter, self.words, self.is_quoted = delimiter, words, is_quoted
-
-
-def out_of(words: Sequence[Word], fed: Fed | None) -> Fed | None:
-    """Return what a command hands on, given what it gets itself; None if that cannot be told."""
+def out_of(words: Sequence[Word], fed: Fed | None, cwd: str) -> Fed | None:
+    """Return the output of a command that has `fed` as its input; None if it is unknown."""
     while words and os.path.basename(words[0].text) in RUNS_ANOTHER:
         words = unwrapped(words, "/")[0]
     if not words:
         return None
     name, rest = os.path.basename(words[0].text), words[1:]
     if name in {"echo", "printf"}:
-        said = [word for word in rest if name == "printf" or word.text not in {"-n", "-e", "-E", "-ne", "-en"}]
-        text = " ".join(word.text for word in said)
-        return Fed([word for word in said if "%" not in word.text], text.replace("\\n", "\n"))
+        return _said(name, rest)
+    if name in _SILENT or (name in _ONE_NAME and not any("/" in word.text or "%D" in word.text for word in rest)):
+        return Fed([] if name in _SILENT else [ANY_NAME])
     if name == "find":
         return Fed(below(places_of_find(words)))
+    if name in _SEARCHERS:
+        return _out_of_search(name, rest, fed)
     operands = [word for word in rest if word.text[:1] != "-"]
+    if name == "git":
+        return _out_of_git(rest, cwd)
     if name == "ls":
         return Fed([*operands, *below(operands or [Word(".")])])
-    if name == "git":
-        return _out_of_git(operands)
-    if name in _SEARCHERS:
-        gives_pattern = any(word.text[:2] == "-e" or word.text.startswith("--regexp") for word in rest)
-        places = operands if gives_pattern else operands[1:]
-        return fed if fed is not None and not places else Fed(_all(places))
+    if name == "pwd":
+        return Fed([Word(cwd)])
+    if name == "mktemp":
+        return _out_of_mktemp(rest)
+    if name in {"basename", "dirname", "readlink", "realpath"}:
+        named = operands or ([UNKNOWN] if fed is None else fed.names)
+        return Fed([_part_of_path(name, word, cwd) for word in (named[:1] if name == "basename" else named)])
     if name == "cat":
-        return fed
-    return fed if name in _FILTERS and fed is not None else None
+        return fed if not operands else None
+    # A script of awk without strings prints nothing but parts of its input.
+    prints_parts = name in _FILTERS or (name in {"awk", "gawk"} and len(operands) == 1 and '"' not in operands[0].text)
+    return fed if prints_parts else None
 
 
-def _out_of_git(operands: Sequence[Word]) -> Fed | None:
-    """`git ls-files`, `git grep -l` and `git diff --name-only` name files of where they are, or of the places given."""
-    verb = operands[0].text if operands else ""
-    if verb not in {"diff", "grep", "ls-files"}:
-        return None
-    places = [] if verb == "diff" else operands[2 if verb == "grep" else 1 :]
-    return Fed(_all(places))
+def _said(name: str, words: Sequence[Word]) -> Fed:
+    """Return the output of `echo` or `printf`."""
+    said = [word for word in words if name == "printf" or word.text not in {"-n", "-e", "-E", "-ne", "-en"}]
+    text, names = " ".join(word.text for word in said).replace("\\n", "\n"), said
+    if name == "printf" and said and "%" in said[0].text:
+        is_plain = said[0].text.replace("\\n", "").replace("\\0", "").strip() == "%s"
+        names = said[1:] if is_plain else [Word("", said[0].text.partition("%")[0])]
+    return Fed(names, text)
+
+
+def _out_of_search(name: str, words: Sequence[Word], fed: Fed | None) -> Fed:
+    """`grep -l` and the like print names below the places that they are given."""
+    operands, gives_pattern, rest = list[Word](), False, iter(words)
+    for word in rest:
+        if word.text[:1] != "-":
+            operands.append(word)
+        else:
+            gives_pattern = gives_pattern or word.text[:2] == "-e" or word.text.startswith("--regexp")
+            if word.text in _SEARCH_WITH_VALUE:
+                next(rest, None)
+    places = operands if gives_pattern and name not in {"fd", "fdfind"} else operands[1:]
+    return fed if fed is not None and not places else Fed(_all(places))
+
+
+def _out_of_git(words: Sequence[Word], cwd: str) -> Fed | None:
+    """Return what git prints: names of files, or where it is."""
+    texts = [word.text for word in words]
+    verb = texts[0] if texts else ""
+    if verb == "rev-parse":
+        top = branches.top_level(cwd)
+        if "--show-toplevel" in texts:
+            return Fed([Word(top)]) if top else None
+        return Fed([ANY_NAME]) if texts[-1:] == ["HEAD"] and "--abbrev-ref" not in texts else None
+    behind = list(words[texts.index("--") + 1 :]) if "--" in texts else []
+    if verb in _OF_TREE and (verb == "status" or "--name-only" in texts):
+        top = branches.top_level(cwd)
+        return Fed(_all(behind) if behind else below([Word("." if top in {cwd, ""} else top)]))
+    if verb in {"grep", "ls-files"}:
+        operands = [word for word in words[1:] if word.text[:1] != "-"]
+        places = behind or ([] if "--" in texts else operands[1 if verb == "grep" else 0 :])
+        # A `*` of git goes over folders.
+        return Fed(_all([Word(word.text.partition("*")[0].rpartition("/")[0] or ".") if "*" in word.text else word
+                         for word in places]))  # fmt: skip
+    return None
+
+
+def _out_of_mktemp(words: Sequence[Word]) -> Fed:
+    """`mktemp` prints a new name. Its template stands for it: no other file has such a name."""
+    texts = [word.text for word in words]
+    folder = next((text.partition("=")[2] for text in texts if text.startswith("--tmpdir=")), "")
+    if "-p" in texts[:-1]:
+        return Fed(below([words[texts.index("-p") + 1]]))
+    forms = [word for word in words if word.text[:1] != "-"]
+    if forms and not folder and not {"-t", "--tmpdir"} & set(texts):
+        return Fed(forms[-1:])
+    return Fed([Word((folder or os.environ.get("TMPDIR") or "/tmp") + "/tmp.XXXXXXXXXX")])  # noqa: S108 - as mktemp
+
+
+def _part_of_path(name: str, word: Word, cwd: str) -> Word:
+    """Return what `basename`, `dirname`, `realpath` or `readlink` print for a name."""
+    if name == "basename":
+        return Word(os.path.basename(word.text.rstrip("/"))) if word.is_sure else ANY_NAME
+    if name == "dirname":
+        return Word(os.path.dirname(word.text.rstrip("/")) or ".") if word.is_sure else word
+    return Word(os.path.normpath(os.path.join(cwd, word.text))) if word.is_sure else word
 
 
 def _all(places: Sequence[Word]) -> list[Word]:
@@ -85,11 +152,15 @@ def _all(places: Sequence[Word]) -> list[Word]:
 
 
 def below(places: Sequence[Word]) -> list[Word]:
-    """Return words for whatever is somewhere below these places."""
-    return [
-        Word("{}", (word.text if word.clear is None else word.clear).rstrip("/") + "/", is_pattern=True)
-        for word in places
-    ]
+    """Return words for anything below these places; of an unknown place nothing is known."""
+    found = []
+    for word in places:
+        if word.clear == "" and not word.is_pattern:
+            found.append(UNKNOWN)
+        else:
+            folder = word.folder.rstrip("/") + "/"
+            found.append(Word(folder, folder, is_pattern=True))
+    return found
 
 
 def places_of_find(words: Sequence[Word]) -> list[Word]:
@@ -104,51 +175,49 @@ def places_of_find(words: Sequence[Word]) -> list[Word]:
     return found or [Word(".")]
 
 
-def with_names(words: Sequence[Word], fed: Fed | None, mark: str) -> tuple[list[Word], list[Word]]:
-    """Return the command that `xargs` or `parallel` runs, with its names in their places; and these names.
-
-    `parallel` may have them behind a mark of its own.
-    """
+def names_for(words: Sequence[Word], fed: Fed | None) -> tuple[list[Word], list[Word]]:
+    """Return the command of `xargs` or `parallel` without the names behind it, and all the names that it gets."""
     marks = _MARKS | _FILES_OF_NAMES
     end = next((at for at, word in enumerate(words) if word.text in marks), len(words))
-    names = [] if fed is None or end < len(words) else fed.names
+    if end == len(words):
+        return list(words), (fed.names if fed is not None else []) or [UNKNOWN]
     is_names, named = False, list[Word]()
     for word in words[end:]:
         if word.text in marks:
             is_names = word.text in _MARKS
+            named += [] if is_names else [UNKNOWN]
         elif is_names:
             named.append(word)
-    names = [*names, *named]
-    return placed(words[:end], names, mark), names
+    return list(words[:end]), named or [UNKNOWN]
 
 
 def placed(words: Sequence[Word], names: Sequence[Word], mark: str, *, is_added: bool = True) -> list[Word]:
-    """Put names where a mark stands for them, else behind the last word. Raises `UnclearError` if it is too much."""
-    marks = sum(mark in word.text for word in words[1:])
-    if not marks:
+    """Replace a placeholder by names, or append them. The script of a shell keeps it: its words are replaced later."""
+    shell = next((at for at, word in enumerate(words) if os.path.basename(word.text) in SHELLS), len(words))
+    script = shell + place_of_script(words[shell:])
+    if not any(mark in word.text for word in words[1:]):
         return [*words, *names] if is_added else list(words)
-    if marks * len(names) > WORDS_MAX:
-        raise UnclearError("too many names stand in too many places")
-    return [
-        each
-        for word in words
-        for each in ((names or [word]) if word.text == mark else [_partly(word, mark) if names else word])
-    ]
+    return [each for at, word in enumerate(words)
+            for each in ([word] if at == script > shell else filled(word, mark, names))]  # fmt: skip
 
 
-def _partly(word: Word, mark: str) -> Word:
-    """Return a word in which a name stands that is only known when it runs."""
-    if mark not in word.text or not word.is_sure:
-        return word
-    return Word(word.text, word.text.partition(mark)[0])
-
-
-def line_with(text: str, names: Sequence[Word], mark: str) -> str:
-    """Return the line that `parallel` hands to a shell. Raises `UnclearError` if it is too much."""
-    said = quoted(names)
-    if text.count(mark) * len(said) > LINE_CHARS_MAX:
-        raise UnclearError("too many names stand in too many places")
-    return text.replace(mark, said) if mark in text else f"{text} {said}"
+def filled(word: Word, mark: str, names: Sequence[Word]) -> list[Word]:
+    """Return a word with each name in the place of a mark."""
+    if mark not in word.text:
+        return [word]
+    if word.text == mark:
+        return list(names)
+    before = word.text.partition(mark)[0]
+    if not word.is_sure and len(word.clear or "") <= len(before):
+        return [word]
+    found = []
+    for name in names:
+        if name.is_sure and word.is_sure:
+            found.append(Word(word.text.replace(mark, name.text)))
+        else:
+            clear = before + (name.text if name.clear is None else name.clear)
+            found.append(Word(clear, clear, is_pattern=name.is_pattern))
+    return found
 
 
 def quoted(words: Sequence[Word]) -> str:

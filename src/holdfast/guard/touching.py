@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from holdfast.guard import globs
+from holdfast.guard import branches, globs, snippets
 from holdfast.guard.pipes import places_of_find
-from holdfast.guard.shell import Command
-from holdfast.guard.wrappers import Word
+from holdfast.guard.wrappers import BELOW, Command, Word
 
 _GIT_WITH_VALUE = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--config-env"})
 _WITH_VALUE: dict[str, frozenset[str]] = {
@@ -16,30 +15,60 @@ _WITH_VALUE: dict[str, frozenset[str]] = {
     "install": frozenset({"-m", "-o", "-g", "-S", "-t", "--mode", "--owner", "--group", "--target-directory"}),
     "ln": frozenset({"-S", "-t", "--target-directory"}),
     "mv": frozenset({"-S", "--suffix", "-t", "--target-directory"}),
+    "nvim": frozenset({"-c", "-u"}),
     "perl": frozenset({"-e", "-E", "-I", "-M"}),
+    "ruby": frozenset({"-e", "-I", "-r"}),
+    "scp": frozenset({"-F", "-J", "-P", "-S", "-c", "-i", "-l", "-o"}),
     "sed": frozenset({"-e", "-f", "-l", "--expression", "--file"}),
     "shred": frozenset({"-n", "-s"}),
     "touch": frozenset({"-d", "-t", "-r"}),
     "truncate": frozenset({"-s", "-r", "--size", "--reference"}),
+    "vi": frozenset({"-c", "-u"}),
+    "vim": frozenset({"-c", "-u"}),
 }
-_ALL_OPERANDS = frozenset({"rm", "rmdir", "shred", "tee", "touch", "truncate", "unlink"})
-_COPIERS = frozenset({"cp", "install", "ln", "mv", "rsync"})
+_ALL_OPERANDS = frozenset(
+    {"ed", "ex", "nano", "nvim", "rename", "rm", "rmdir", "shred", "sponge", "tee", "touch", "truncate", "unlink"}
+    | {"vi", "vim"}
+)
+_OUTPUT_OPTIONS: dict[str, tuple[str, str]] = {
+    "curl": ("-o", "--output"),
+    "sort": ("-o", "--output"),
+    "wget": ("-O", "--output-document"),
+}
+"""Programs that write the file which an option names."""
+_UNPACKERS: dict[str, tuple[str, str]] = {"tar": ("-C", "--directory"), "unzip": ("-d", "-d")}
+"""Programs that write any file below a folder, and the option that names it."""
+_COPIERS = frozenset({"cp", "install", "ln", "mv", "rsync", "scp"})
 _PATCH_MARKS = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ")
 
 
 class Target:
     """A file, or a folder and all below it, that is about to be written."""
 
-    __slots__ = ("cwd", "is_below", "pattern", "text")
+    __slots__ = ("cwd", "is_below", "is_unknown", "pattern", "text")
 
-    def __init__(self, text: str, cwd: str, *, is_below: bool = False, pattern: str = "") -> None:
+    def __init__(
+        self, text: str, cwd: str, *, is_below: bool = False, pattern: str = "", is_unknown: bool = False
+    ) -> None:
         self.text, self.cwd, self.is_below = text, cwd, is_below
+        self.is_unknown = is_unknown
+        """Whether nothing is known of its name before the command runs."""
         self.pattern = pattern
         """Of what is right in that folder only this is meant, with all below it; "" means all."""
 
 
 def targets_of(command: Command) -> Iterator[Target]:
     """Return what a command is seen to write."""
+    for target in _targets_of(command):
+        if command.lost and not os.path.isabs(target.text) and not target.text.startswith("~"):
+            # Relative to a folder that `cd` went to and that is not known exactly.
+            is_below = command.lost == BELOW and not target.is_unknown
+            yield Target("." if is_below else "", command.cwd, is_below=is_below, is_unknown=not is_below)
+        else:
+            yield target
+
+
+def _targets_of(command: Command) -> Iterator[Target]:
     for word in command.outputs:
         yield from _as_target(word, command.cwd)
     if not command.words:
@@ -48,26 +77,77 @@ def targets_of(command: Command) -> Iterator[Target]:
     words, cwd = command.words[1:], command.cwd
     if name == "git":
         words, cwd = behind_git_options(words, cwd)
-        yield from _of_git(words, cwd)
+        before = command.words[1 : len(command.words) - len(words)]
+        for target in _of_git(command, words, cwd):
+            yield target if all(word.is_sure for word in before) else Target("", cwd, is_unknown=True)
         return
     options, operands = _split(name, words)
-    if name in _ALL_OPERANDS:
-        wanted = operands
-    elif name in _COPIERS:
+    if name in _COPIERS:
         yield from _of_copy(name, words, operands, cwd)
-        return
-    elif (name == "sed" and _has_flag(options, "i", "--in-place")) or (name == "perl" and _has_flag(options, "i", "")):
-        wanted = operands if any(_gives_script(name, option.text) for option in options) else operands[1:]
-    elif name == "dd":
-        wanted = [Word(word.text[3:], word.clear and word.clear[3:]) for word in words if word.text[:3] == "of="]
     elif name == "find" and any(word.text == "-delete" for word in words):
-        yield from (Target(word.text if word.clear is None else word.clear, cwd, is_below=True)
-                    for word in places_of_find(command.words))  # fmt: skip
-        return
+        yield from (Target(word.folder, cwd, is_below=True) for word in places_of_find(command.words))
+    elif name in _UNPACKERS:
+        yield from _of_unpacking(name, words, cwd)
     else:
+        for word in _written(command, name, options, operands):
+            yield from _as_target(word, cwd)
+
+
+def _written(command: Command, name: str, options: Sequence[Word], operands: Sequence[Word]) -> list[Word]:
+    """Return the words that name the files which a program writes."""
+    words, kind = command.words[1:], snippets.interpreter(name)
+    if name in _ALL_OPERANDS:
+        return list(operands)
+    if name in {"sed", "perl", "ruby"} and _has_flag(options, "i", "--in-place" if name == "sed" else ""):
+        if operands and not operands[0].text and operands[0].is_sure:
+            operands = operands[1:]  # `sed -i ''`, as macOS has it.
+        return list(operands if any(_gives_script(name, option.text) for option in options) else operands[1:])
+    if kind:
+        return snippets.of_code(command, kind)
+    if name in {"awk", "gawk"}:
+        at = next((at for at, word in enumerate(words) if word.text == "inplace"), 0)
+        return [*snippets.of_awk(words), *(list(words[at + 2 :]) if at else [])]
+    if name == "patch":
+        return list(operands[:1]) or snippets.of_patch(command, [], command.cwd)
+    if name == "dd":
+        return [word.after(3) for word in words if word.text[:3] == "of="]
+    return _outputs(name, words)
+
+
+def _outputs(name: str, words: Sequence[Word]) -> list[Word]:
+    """Return the files that an option of a program names; of `curl -O` and `wget`, the last part of the address."""
+    if name not in _OUTPUT_OPTIONS:
+        return []
+    short, long = _OUTPUT_OPTIONS[name]
+    found = list[Word]()
+    for at, word in enumerate(words):
+        text = word.text
+        is_short = text[:1] == "-" and text[:2] != "--" and short[1] in text
+        if text == long or (is_short and text.endswith(short[1])):
+            found += words[at + 1 : at + 2]
+        elif is_short or text.startswith(long + "="):
+            found.append(word.after(text.index(short[1] if is_short else "=") + 1))
+    if not found and (name == "wget" or (name == "curl" and _has_flag(words, "O", "--remote-name"))):
+        found = [word.after(word.text.rindex("/") + 1) for word in words if "://" in word.text]
+    return [word for word in found if word.text != "-"]
+
+
+def _of_unpacking(name: str, words: Sequence[Word], cwd: str) -> Iterator[Target]:
+    """An archive may contain any name: all below the folder counts."""
+    texts = [word.text for word in words]
+    if name == "tar":
+        first = "".join(texts[:1]).partition("=")[0]
+        is_writing = _has_flag(words, "x", "--extract") or _has_flag(words, "x", "--get") or "x" in first.lstrip("-")
+        is_writing = is_writing and not {"-O", "--to-stdout"} & set(texts)
+    else:
+        is_writing = not {"-l", "-t", "-p", "-Z", "-v"} & set(texts)
+    if not is_writing:
         return
-    for word in wanted:
-        yield from _as_target(word, cwd)
+    short, long = _UNPACKERS[name]
+    places = [word.after(len(long) + 1) for word in words if word.text.startswith(long + "=")]
+    places += [words[at + 1] for at, text in enumerate(texts[:-1]) if text in {short, long}]
+    for word in places or [Word(".")]:
+        yield from (Target(word.text, cwd, is_below=True),) if word.is_sure else _as_target(word, cwd)
 
 
 def _of_copy(name: str, words: Sequence[Word], operands: Sequence[Word], cwd: str) -> Iterator[Target]:
@@ -83,6 +163,8 @@ def _of_copy(name: str, words: Sequence[Word], operands: Sequence[Word], cwd: st
         yield from (target for word in sources for target in _as_target(word, cwd))
     brings_folder = name != "ln" and any(_is_folder(word, cwd) for word in sources)
     for word in last:
+        if name in {"rsync", "scp"} and ":" in word.text.partition("/")[0]:
+            continue  # On another machine.
         yield from (Target(word.text, cwd, is_below=True),) if brings_folder and word.is_sure else _as_target(word, cwd)
     for folder in folders:
         for source in sources:
@@ -90,8 +172,11 @@ def _of_copy(name: str, words: Sequence[Word], operands: Sequence[Word], cwd: st
             if source.is_sure and folder.is_sure and not (name == "rsync" and source.text.endswith("/")):
                 entry = os.path.join(folder.text, os.path.basename(source.text.rstrip("/")))
                 yield Target(entry, cwd, is_below=name != "ln" and _is_folder(source, cwd))
+            elif folder.is_sure:
+                pattern = "" if source.pattern is None else os.path.basename(source.pattern.rstrip("/"))
+                yield Target(folder.text, cwd, is_below=True, pattern=pattern)
             else:
-                yield Target(folder.text if folder.clear is None else folder.clear, cwd, is_below=True)
+                yield from _as_target(folder, cwd)
 
 
 def _is_folder(word: Word, cwd: str) -> bool:
@@ -116,12 +201,12 @@ def _folders(words: Sequence[Word], operands: Sequence[Word]) -> tuple[list[Word
 
 def _gives_script(name: str, option: str) -> bool:
     """Tell whether an option has the script of `sed` or `perl`, so that no operand is it."""
-    if name == "perl":
+    if name in {"perl", "ruby"}:
         return option in {"-e", "-E"}
     return option[:2] in {"-e", "-f"} or option.partition("=")[0] in {"--expression", "--file"}
 
 
-def _of_git(words: Sequence[Word], cwd: str) -> Iterator[Target]:
+def _of_git(command: Command, words: Sequence[Word], cwd: str) -> Iterator[Target]:
     verb = words[0].text if words else ""
     operands = [word for word in words[1:] if not word.text.startswith("-")]
     if verb == "checkout":
@@ -132,10 +217,20 @@ def _of_git(words: Sequence[Word], cwd: str) -> Iterator[Target]:
         else:
             # Without the dashes git takes what is no branch for a file.
             operands = [] if makes_branch else [word for word in operands if _is_there(word, cwd)]
+    elif verb in {"am", "apply"}:
+        operands = snippets.of_patch(command, operands, cwd)
+    elif verb == "clean":
+        operands = [] if _has_flag(words, "n", "--dry-run") else operands or [Word(".")]
     elif verb not in {"mv", "rm", "restore"}:
         return
     for word in operands:
-        yield from _as_target(word, cwd)
+        if word.is_sure and word.text.startswith(":"):
+            yield Target(branches.top_level(cwd) or ".", cwd, is_below=True)  # As `:/src` and `:(top)src`.
+        elif word.is_sure and "*" in word.text:
+            # A quoted pattern reaches git, and there it goes over folders.
+            yield Target(word.text.partition("*")[0].rpartition("/")[0] or ".", cwd, is_below=True)
+        else:
+            yield from _as_target(word, cwd)
 
 
 def _is_there(word: Word, cwd: str) -> bool:
@@ -169,14 +264,21 @@ def _has_flag(options: Sequence[Word], letter: str, long: str) -> bool:
 def _as_target(word: Word, cwd: str) -> Iterator[Target]:
     """Return the place that a word means; of one that is expanded, the folder in which that begins."""
     if word.clear is None:
-        yield Target(word.text, cwd, is_below=os.path.isdir(os.path.join(cwd, word.text)))
+        if word.text:
+            yield Target(word.text, cwd, is_below=os.path.isdir(os.path.join(cwd, word.text)))
         return
-    known = word.clear or ""
-    if "/" in known or word.is_pattern:
-        folder = known.rpartition("/")[0] + "/" if "/" in known else "."
-        behind = "" if word.pattern is None else word.pattern[len(known.rpartition("/")[0]) :].lstrip("/")
+    known = word.clear
+    if not known and not word.is_pattern:
+        yield Target("", cwd, is_unknown=True)
+        return
+    name = known[known.rfind("/") + 1 :]
+    if word.pattern is not None:
         # A pattern over several folders may lead through a link: then all below counts.
-        yield Target(folder, cwd, is_below=True, pattern="" if "/" in behind else behind)
+        name = word.pattern[len(known) - len(name) :]
+        name = "" if "/" in name else name
+    elif name:
+        name += "*"
+    yield Target(word.folder, cwd, is_below=True, pattern=name)
 
 
 def behind_git_options(words: Sequence[Word], cwd: str) -> tuple[list[Word], str]:

@@ -1,4 +1,4 @@
-"""Words, and what may stand before a command: keywords, settings, programs that run another one.
+"""Words, commands, and what may stand before a command: keywords, settings, programs that run another one.
 
 A shell is such a program too: its command line is a word behind `-c`, or what is typed into it.
 """
@@ -116,6 +116,57 @@ class Word:
         """Is it known as a whole?"""
         return self.clear is None
 
+    @property
+    def folder(self) -> str:
+        """The word itself if it is certain, else the folder that it begins with; "." if there is none."""
+        if self.clear is None:
+            return self.text
+        return self.clear[: self.clear.rfind("/") + 1] or "."
+
+    def after(self, count: int) -> Word:
+        """Return the word without its first characters."""
+        clear = None if self.clear is None else self.clear[count:]
+        pattern = None if self.pattern is None else self.pattern[count:]
+        return Word(self.text[count:], clear, is_pattern=self.is_pattern, pattern=pattern)
+
+    def before(self, count: int) -> Word:
+        """Return the first characters of the word."""
+        clear = None if self.clear is None else self.clear[:count]
+        pattern = None if self.pattern is None else self.pattern[:count]
+        return Word(self.text[:count], clear, is_pattern=self.is_pattern, pattern=pattern)
+
+
+UNKNOWN = Word("", "")
+"""A word of which nothing is known before the command runs."""
+ANY_NAME = Word("*", "", is_pattern=True, pattern="*")
+"""A name without a slash, otherwise unknown: a number, a date, the last part of a path."""
+
+
+BELOW, LOST = 1, 2
+"""A `cd` led to a folder somewhere below a known one, or to an unknown one."""
+
+
+class Command:
+    """One program with its words, where it runs, what it reads, and the files that its output is sent to."""
+
+    __slots__ = ("cwd", "has_input", "inputs", "lost", "outputs", "typed", "words")
+
+    def __init__(self, words: list[Word], cwd: str, outputs: list[Word], lost: int = 0) -> None:
+        self.words, self.cwd, self.outputs = words, cwd, outputs
+        self.lost = lost
+        """How certain `cwd` is: 0, or `BELOW`, or `LOST`."""
+        self.inputs: list[Word] = []
+        """The files that its standard input is read from."""
+        self.typed: list[str] = []
+        """The texts that its standard input consists of, as far as they are known."""
+        self.has_input = False
+        """Whether its standard input is a pipe, a file or a here-document."""
+
+    @property
+    def texts(self) -> list[str]:
+        """Its words as text."""
+        return [word.text for word in self.words]
+
 
 def is_assignment(text: str) -> bool:
     """Tell whether a word sets a variable."""
@@ -209,6 +260,13 @@ def place_of_script(words: Sequence[Word]) -> int:
     return 0
 
 
+def starts_shell(words: Sequence[Word]) -> bool:
+    """Tell whether a program that was given no command runs a shell instead."""
+    name = os.path.basename(words[0].text)
+    takes_shell = any(word.text in {"-i", "-s", "--login", "--shell"} for word in words[1:])
+    return name in {"chroot", "script", "su"} or (name in {"doas", "sudo"} and takes_shell)
+
+
 def is_typed_into(words: list[Word]) -> bool:
     """Is this a shell that runs what it reads on its standard input?"""
     words = begun(words)
@@ -222,11 +280,11 @@ def is_typed_into(words: list[Word]) -> bool:
     )
 
 
-def closing(text: str, start: int) -> int:
+def closing(text: str, start: int, pair: str = "()") -> int:
     """Return where the bracket that opens at a place is closed."""
     depth = 0
     for at in range(start, len(text)):
-        depth += (text[at] == "(") - (text[at] == ")")
+        depth += (text[at] == pair[0]) - (text[at] == pair[1])
         if not depth:
             return at
-    raise UnclearError("a ) is missing")
+    raise UnclearError(f"a {pair[1]} is missing")

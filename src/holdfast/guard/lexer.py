@@ -1,0 +1,228 @@
+"""Words of a shell command: quotes, escapes, patterns, and expansions as far as the line defines their values.
+
+A word is a text and the part of it that is certain. `$f` and `$(…)` may have several values; then one word becomes
+several. An expansion without a known value leaves the word uncertain from there on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from holdfast.guard import pipes
+from holdfast.guard.variables import Variables
+from holdfast.guard.wrappers import Command, UnclearError, Word, closing
+
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+_SPECIAL = frozenset("?!#@*$-")
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class _Unsure(Protocol):
+        def __call__(self, *, pattern: bool = False, is_exact: bool = False) -> None: ...
+
+
+class WordReader(ABC):
+    """Reads the words of one text. The subclass reads commands, also those of substitutions."""
+
+    def __init__(self, text: str, cwd: str, found: list[Command], known: Variables, *, at: int = 0) -> None:
+        self.text, self.cwd, self.found, self.known, self.at = text, cwd, found, known, at
+        self.open_variable = ""
+        self.mark, self.names = "", list[Word]()
+        """The placeholder of `xargs -I` or `find -exec` in this text, and the names that replace it."""
+
+    @abstractmethod
+    def substituted(self, text: str, at: int, end: str) -> tuple[int, list[Word] | None]:
+        """Read the commands of a substitution; return the position after it and its output, None if unknown."""
+
+    @abstractmethod
+    def inner(self, text: str) -> WordReader:
+        """Return a reader of another text that adds to the same commands."""
+
+    def all_words(self) -> list[Word]:
+        """Read a word; if an expansion in it has several values, return the word with each of them."""
+        start, count, self.open_variable = self.at, len(self.found), ""
+        words = [self.word()]
+        name = self.open_variable
+        values = self.known.values(name, self.cwd) if name else []
+        if len(values) > 1 and self.known.may_choose(len(values)):
+            words = []
+            for value in values:
+                self.at = start
+                del self.found[count:]
+                self.known.choose(name, value)
+                words.append(self.word())
+            self.known.choose(name, None)
+        if self.mark and any(self.mark in word.text for word in words):
+            self.known.spend(len(words) * len(self.names))
+            words = [each for word in words for each in pipes.filled(word, self.mark, self.names)]
+        return words
+
+    def word(self) -> Word:
+        """Read one word."""
+        parts: list[str] = []
+        clear: str | None = None
+        is_pattern = is_quoted = False
+        only_patterns = True
+
+        def unsure(*, pattern: bool = False, is_exact: bool = False) -> None:
+            nonlocal clear, is_pattern, only_patterns
+            only_patterns = only_patterns and is_exact
+            if clear is None:
+                clear, is_pattern = "".join(parts), pattern
+
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == "(" and parts and self.begins_pattern(parts[-1]):
+                unsure(pattern=True, is_exact=True)
+                end = closing(self.text, self.at) + 1
+                parts.append(self.text[self.at : end])
+                self.at = end
+                continue
+            if char in " \t\r\n;&|()<>":
+                break
+            if char == "\\":
+                if self.text[self.at + 1 : self.at + 2] != "\n":
+                    parts.append(self.text[self.at + 1 : self.at + 2])
+                self.at += 2
+            elif char == "'":
+                end = self.text.find("'", self.at + 1)
+                if end < 0:
+                    raise UnclearError("a ' is missing")
+                parts.append(self.text[self.at + 1 : end])
+                self.at, is_quoted = end + 1, True
+            elif char == '"':
+                is_quoted = True
+                self.double_quoted(parts, unsure)
+            elif char in "$`":
+                self.expansion(parts, unsure)
+            else:
+                if char in "*?[" or (char == "{" and not self.text.startswith("{}", self.at)):
+                    unsure(pattern=True, is_exact=True)
+                parts.append(char)
+                self.at += 1
+        text = "".join(parts)
+        pattern = text if clear is not None and only_patterns else None
+        return Word(text, clear, is_pattern=is_pattern, is_quoted=is_quoted, pattern=pattern)
+
+    def begins_pattern(self, before: str) -> bool:
+        """Does a bracket within a word belong to a pattern, as in `*(.)`? `name()` is a function, `a=(1)` an array."""
+        return not before.endswith("=") and self.text[self.at + 1 : self.at + 64].lstrip()[:1] not in {"", ")"}
+
+    def ansi_quoted(self, parts: list[str], unsure: _Unsure) -> None:
+        """Read `$'…'`. Only escaped quotes are decoded; any other escape makes the word uncertain."""
+        self.at += 2
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == "'":
+                self.at += 1
+                return
+            if char == "\\":
+                if self.text[self.at + 1 : self.at + 2] not in {"'", '"', "\\"}:
+                    unsure()
+                parts.append(self.text[self.at + 1 : self.at + 2])
+                self.at += 2
+            else:
+                parts.append(char)
+                self.at += 1
+        raise UnclearError("a ' is missing")
+
+    def double_quoted(self, parts: list[str], unsure: _Unsure) -> None:
+        """Read `"…"`."""
+        self.at += 1
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == '"':
+                self.at += 1
+                return
+            if char == "\\" and self.text[self.at + 1 : self.at + 2] in {"$", "`", '"', "\\", "\n"}:
+                parts.append(self.text[self.at + 1].replace("\n", ""))
+                self.at += 2
+            elif char in "$`":
+                self.expansion(parts, unsure)
+            else:
+                parts.append(char)
+                self.at += 1
+        raise UnclearError('a " is missing')
+
+    def expand_only(self, text: str) -> Word:
+        """Expand a text as within double quotes; the commands that it substitutes are read."""
+        if "$" not in text and "`" not in text:
+            return Word(text)
+        return self.inner('"' + text.replace('"', "'") + '"').word()
+
+    def expansion(self, parts: list[str], unsure: _Unsure) -> None:
+        """Read `$name`, `${…}`, `$((…))`, `$(…)` or backquotes, and append the value if it is known."""
+        rest, start = self.text[self.at : self.at + 3], self.at
+        if rest[0] == "`":
+            end = self.text.find("`", self.at + 1)
+            if end < 0:
+                raise UnclearError("a ` is missing")
+            _, values = self.substituted(self.text[self.at + 1 : end], 0, "")
+            self.at = end + 1
+            self.value_of(self.known.put(id(self), start, values), parts, unsure)
+        elif rest.startswith("$((") and (end := closing(self.text, self.at + 1)) == closing(self.text, self.at + 2) + 1:
+            self.expand_only(self.text[self.at + 3 : end - 1])
+            self.at = end + 1
+            self.value_of("#", parts, unsure)
+        elif rest.startswith("$("):
+            self.at, values = self.substituted(self.text, self.at + 2, ")")
+            self.value_of(self.known.put(id(self), start, values), parts, unsure)
+        elif rest.startswith("${"):
+            end = closing(self.text, self.at + 1, "{}")
+            expression = self.text[self.at + 2 : end]
+            self.at = end + 1
+            self.braced(expression, parts, unsure)
+        elif rest.startswith("$'"):
+            self.ansi_quoted(parts, unsure)
+        elif rest.startswith('$"'):
+            self.at += 1
+        else:
+            self.at += 1
+            length = 0
+            while self.text[self.at + length : self.at + length + 1] in _LETTERS:
+                length += 1
+            if not length and self.text[self.at : self.at + 1] not in _SPECIAL:
+                parts.append("$")
+                return
+            name = self.text[self.at : self.at + max(length, 1)]
+            self.at += len(name)
+            self.value_of(name, parts, unsure)
+
+    def braced(self, expression: str, parts: list[str], unsure: _Unsure) -> None:
+        """Read the inside of `${…}`: a name, and an operator with its own text."""
+        length = 0
+        while expression[length : length + 1] in _LETTERS:
+            length += 1
+        if not length and (expression[:1] in {"@", "*"} or expression in _SPECIAL):
+            length = 1
+        name, operator = expression[:length], expression[length:]
+        if operator.startswith("[") and "]" in operator:
+            operator = operator[operator.index("]") + 1 :]
+        given = self.expand_only(operator.lstrip(":-=+?%#/"))
+        has_default = operator[:2] in {":-", ":="} or operator[:1] in {"-", "="}
+        if operator.lstrip(":")[:1] == "+" or (has_default and not self.known.values(name, self.cwd)):
+            self.append(given, parts, unsure)
+        elif expression[:1] == "#" and length == 0:
+            self.value_of("#", parts, unsure)
+        else:
+            self.value_of(name, parts, unsure, operator)
+
+    def value_of(self, name: str, parts: list[str], unsure: _Unsure, operator: str = "") -> None:
+        """Append the value of a variable, or mark the word as uncertain if it has none or several."""
+        values = self.known.values(name, self.cwd)
+        if len(values) == 1:
+            self.append(self.known.changed(values[0], operator), parts, unsure)
+            return
+        if len(values) > 1:
+            self.open_variable = self.open_variable or name
+        unsure()
+
+    def append(self, value: Word, parts: list[str], unsure: _Unsure) -> None:
+        """Append a value to the word that is being read."""
+        known = value.clear
+        parts.append(value.text if known is None else known)
+        if known is not None:
+            unsure(pattern=value.is_pattern, is_exact=value.pattern is not None)
+            parts.append(value.text[len(known) :])
