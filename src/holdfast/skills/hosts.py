@@ -24,6 +24,8 @@ VARIABLES = [
 ]
 """What `holdfast mcp` reads of its environment: for hosts that hand on only what they are told to."""
 HOOK = "holdfast guard hook --host {}"
+FAIL_CLOSED = " || exit 2"
+"""Hosts block a call on exit code 2 alone: a shell that does not find `holdfast` exits with 127."""
 _CLAUDE_TOOLS = "Edit|MultiEdit|Write|NotebookEdit|Bash|mcp__.*"
 
 
@@ -38,11 +40,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class McpServers:
-    """Where MCP servers are listed, under which key, and what our entry there is. A file `*.toml` has a table."""
+    """Where MCP servers are listed, under which key, and what our entry there is. A file `*.toml` has a table.
+
+    `env` are variables that a JSON entry passes on by name. Entries without them, as earlier versions wrote them, are
+    replaced by `skill install`.
+    """
 
     place: Place
     key: str
     value: dict[str, str | list[str]]
+    env: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,8 @@ class Hooks:
     """Where hooks are listed, and for which events ours is. An event has a matcher or None; the first one asks.
 
     `is_flat`: a hook is a command, and not a group of commands. `beside` are members that the file must have. `strict`
-    are members of the hook that asks: what the host needs to be told so that a hook that fails lets nothing pass.
+    are members of the hook that asks: with them the host blocks the call if the hook fails. `earlier` are the values of
+    `strict` in earlier versions.
     """
 
     place: Place
@@ -58,6 +66,7 @@ class Hooks:
     is_flat: bool = False
     beside: tuple[tuple[str, int], ...] = ()
     strict: tuple[tuple[str, int | str], ...] = ()
+    earlier: tuple[tuple[tuple[str, int | str], ...], ...] = ((),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,7 @@ HOSTS = (
                 ("SessionEnd", None),
             ),
             strict=(("timeout", 30), ("onFailure", "block")),
+            earlier=((("timeout", 30), ("onFailure", "block")),),
         ),
         "Claude Code asks once whether it may use the MCP server of a project.",
     ),
@@ -120,6 +130,7 @@ HOSTS = (
             (("preToolUse", None), ("subagentStop", None), ("sessionEnd", None)),
             is_flat=True,
             beside=(("version", 1),),
+            strict=(("failClosed", True),),
         ),
     ),
     Host(
@@ -127,7 +138,13 @@ HOSTS = (
         "Gemini CLI",
         ".gemini",
         Place(".gemini/skills", ".gemini/skills"),
-        McpServers(Place(".gemini/settings.json", ".gemini/settings.json"), "mcpServers", MCP),
+        McpServers(
+            Place(".gemini/settings.json", ".gemini/settings.json"),
+            "mcpServers",
+            MCP,
+            # Gemini CLI withholds variables whose names look like secrets, except those that the entry names.
+            env=("HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE"),
+        ),
         Hooks(
             Place(".gemini/settings.json", ".gemini/settings.json"),
             (("BeforeTool", "write_file|replace|run_shell_command|mcp_.*"), ("SessionEnd", None)),
