@@ -149,6 +149,8 @@ HOSTS = (
             Place(".gemini/settings.json", ".gemini/settings.json"),
             (("BeforeTool", "write_file|replace|run_shell_command|mcp_.*"), ("SessionEnd", None)),
         ),
+        "Gemini CLI reads the files of a project only in a trusted folder. With --skip-trust it ignores them without a"
+        " message: for headless use, trust the folder or install with --user.",
     ),
     Host(
         "vscode",

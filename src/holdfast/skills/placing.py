@@ -92,6 +92,11 @@ class Scope:
         return (self.base / host.folder).is_dir()
 
 
+def project_of(folder: Path) -> Scope:
+    """Return the project of a folder: the git repository that it is in, else the folder itself."""
+    return Scope(next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder))
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Which parts are wanted."""
