@@ -1,7 +1,8 @@
 """The hosts: what each says to its hooks, and how each wants to be answered. The table stands in docs/guide/guard.md.
 
 All of them send one JSON object. A refusal is exit code 2 with the reason on standard error (Claude Code, Codex, Gemini
-CLI), or a JSON object with `permission: deny` (Cursor).
+CLI, Qwen Code, opencode), or a JSON object with `permission: deny` (Cursor). opencode runs no commands as hooks: the
+plugin `skills/opencode.js` sends the events under the names of Claude Code.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Mapping
 
 from holdfast.guard.touching import patched
 
-CLAUDE, CODEX, CURSOR, GEMINI = "claude", "codex", "cursor", "gemini"
-HOSTS = (CLAUDE, CODEX, CURSOR, GEMINI)
+CLAUDE, CODEX, CURSOR, GEMINI, OPENCODE, QWEN = "claude", "codex", "cursor", "gemini", "opencode", "qwen"
+HOSTS = (CLAUDE, CODEX, CURSOR, GEMINI, OPENCODE, QWEN)
 BEFORE, AFTER, TURN_ENDS, AGENT_ENDS, SESSION_ENDS, OTHER = "before", "after", "turn", "agent", "session", "other"
 PASS, REFUSE, ASK = "pass", "refuse", "ask"
 BLOCKED = 2
@@ -36,11 +37,13 @@ _KINDS = {
     "SessionEnd": SESSION_ENDS,
     "sessionEnd": SESSION_ENDS,
 }
-_SHELLS = frozenset({"Bash", "Shell", "run_shell_command", "shell", "local_shell", "exec_command"})
+_SHELLS = frozenset({"Bash", "Shell", "bash", "run_shell_command", "shell", "local_shell", "exec_command"})
 _WRITERS = frozenset(
     {"Edit", "MultiEdit", "Write", "NotebookEdit", "StrReplace", "Delete", "TabWrite", "write_file", "replace"}
+    | {"edit", "write", "multiedit", "notebook_edit"}
 )
-_PATHS = ("file_path", "notebook_path", "path", "target_file")
+_PATHS = ("file_path", "notebook_path", "path", "target_file", "filePath")
+_FOLDERS = ("working_directory", "dir_path", "directory", "workdir")
 READERS = frozenset(
     {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite", "read_file", "list_directory"}
     | {
@@ -52,9 +55,12 @@ READERS = frozenset(
         "google_web_search",
         "SemanticSearch",
     }
+    | {"read", "grep", "list", "webfetch", "todowrite", "todoread", "todo_write"}
 )
 """Tools that change nothing: they pass even where a rule file is broken, so that it can be looked at."""
 _PARTS_MAX = 10_000
+_SERVER_WORDS_MAX = 64
+"""How many words with underscores between them a server's name has at most."""
 
 
 class BadInputError(Exception):
@@ -64,7 +70,20 @@ class BadInputError(Exception):
 class Event:
     """What a host says to a hook."""
 
-    __slots__ = ("agent", "arguments", "command", "cwd", "files", "host", "kind", "name", "session", "tool", "use_id")
+    __slots__ = (
+        "agent",
+        "arguments",
+        "command",
+        "cwd",
+        "files",
+        "host",
+        "kind",
+        "name",
+        "session",
+        "tool",
+        "tool_names",
+        "use_id",
+    )
 
     def __init__(self, host: str, fields: Mapping[str, object]) -> None:
         """Read what the host sent. Raises `BadInputError`."""
@@ -90,17 +109,18 @@ class Event:
             raise BadInputError("its cwd is not an absolute path")
         if self.kind == BEFORE:
             self._read_tool(fields)
+        self.tool_names = _spellings(host, self.tool, fields.get("mcp_context"))
 
     def _read_tool(self, fields: Mapping[str, object]) -> None:
         if self.name == "beforeShellExecution":
             self.tool, self.command = "Shell", _text(fields, "command")
         elif self.tool in _SHELLS:
             self.command = _text(self.arguments, "command")
-            folder = next((_text(self.arguments, name) for name in ("working_directory", "dir_path", "directory")
-                           if _text(self.arguments, name)), "")  # fmt: skip
+            folder = next((_text(self.arguments, name) for name in _FOLDERS if _text(self.arguments, name)), "")
             self.cwd = os.path.join(self.cwd, folder)
         elif self.tool == "apply_patch":
-            self.files = patched(_text(self.arguments, "command") or _text(self.arguments, "input"))
+            names = ("command", "input", "patchText")
+            self.files = patched(next((text for name in names if (text := _text(self.arguments, name))), ""))
             if not self.files:
                 raise BadInputError("it is a patch that names no file")
         elif self.tool in _WRITERS:
@@ -149,6 +169,32 @@ def _arguments(value: object) -> Mapping[str, object]:
         except (ValueError, RecursionError):
             return {}
     return value if isinstance(value, dict) else {}
+
+
+def _spellings(host: str, tool: str, context: object) -> set[str]:
+    """Return the names by which a rule may name a tool: those of MCP tools differ between hosts.
+
+    Claude Code, Codex and Qwen Code say `mcp__SERVER__TOOL`, Gemini CLI `mcp_SERVER_TOOL`, opencode `SERVER_TOOL`. The
+    end of the server's name is known only from the context that Gemini CLI sends; without it, every place where it
+    may be counts.
+    """
+    known = context if isinstance(context, dict) else {}
+    server, name = known.get("server_name"), known.get("tool_name")
+    if isinstance(server, str) and isinstance(name, str):
+        pairs = [(server, name)]
+    elif tool.startswith("mcp__"):
+        server, _, name = tool.removeprefix("mcp__").partition("__")
+        pairs = [(server, name)]
+    elif tool.startswith("mcp_") or host == OPENCODE:
+        words = tool.removeprefix("mcp_").split("_", _SERVER_WORDS_MAX)
+        pairs = [("_".join(words[:at]), "_".join(words[at:])) for at in range(1, len(words))]
+    else:
+        pairs = []
+    return {
+        tool,
+        *(f"mcp__{server}__{name}" for server, name in pairs),
+        *(f"mcp_{server}_{name}" for server, name in pairs),
+    }
 
 
 def is_told(name: str) -> bool:

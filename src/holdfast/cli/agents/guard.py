@@ -230,7 +230,12 @@ def agree(*, job: str) -> None:
 
 
 @guard.command(short_help="The hook of an agent's host.")
-@click.option("--host", type=click.Choice(["claude", "codex", "cursor", "gemini"]), required=True, help="The host.")
+@click.option(
+    "--host",
+    type=click.Choice(["claude", "codex", "cursor", "gemini", "opencode", "qwen"]),
+    required=True,
+    help="The host.",
+)
 def hook(*, host: str) -> int:
     """Read what the host says on standard input, and answer in its own way. The host runs this; see the guide."""
     from holdfast.guard.hook import main
