@@ -21,6 +21,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in (
         "CLAUDE_CONFIG_DIR",
         "CODEX_HOME",
+        "XDG_CONFIG_HOME",
         "GEMINI_CLI_TRUST_WORKSPACE",
         "GEMINI_CLI_TRUSTED_FOLDERS_PATH",
     ):

@@ -256,5 +256,6 @@ def test_every_entry_of_the_table_can_be_written() -> None:
             text = insert(text, entry)
         assert text is not None
         loaded = json.loads(text)
-        assert loaded[host.mcp.key]["holdfast"]["args"] == ["mcp"]
-        assert all(len(loaded["hooks"][event]) == 1 for event, _ in (host.hooks.events if host.hooks else ()))
+        assert loaded[host.mcp.key]["holdfast"]["command"]
+        events = host.hooks.events if host.hooks and not host.hooks.plugin else ()
+        assert all(len(loaded["hooks"][event]) == 1 for event, _ in events)

@@ -7,6 +7,9 @@ below the home directory. Some hosts have a variable that moves their folder: `m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.skills.document import PLUGIN
 
 SKILL = "holdfast/SKILL.md"
 NAME = "holdfast"
@@ -58,7 +61,7 @@ class Hooks:
 
     `is_flat`: a hook is a command, and not a group of commands. `beside` are members that the file must have. `strict`
     are members of the hook that asks: with them the host blocks the call if the hook fails. `earlier` are the values of
-    `strict` in earlier versions.
+    `strict` in earlier versions. `plugin`: the place is a program of the host, and not a list of commands.
     """
 
     place: Place
@@ -67,11 +70,15 @@ class Hooks:
     beside: tuple[tuple[str, int], ...] = ()
     strict: tuple[tuple[str, int | str], ...] = ()
     earlier: tuple[tuple[tuple[str, int | str], ...], ...] = ((),)
+    plugin: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host of agents. It is in use where its `folder` is. `after` says what is left to do by hand, if anything."""
+    """One host of agents. It is in use where its `folder` is, for a user its `user_folder`, if that differs.
+
+    `after` says what is left to do by hand, if anything.
+    """
 
     name: str
     title: str
@@ -80,6 +87,7 @@ class Host:
     mcp: McpServers
     hooks: Hooks | None
     after: str = ""
+    user_folder: str = ""
 
 
 HOSTS = (
@@ -151,6 +159,43 @@ HOSTS = (
         ),
         "Gemini CLI reads the files of a project only in a trusted folder. With --skip-trust it ignores them without a"
         " message: for headless use, trust the folder or install with --user.",
+    ),
+    Host(
+        "opencode",
+        "opencode",
+        ".opencode",
+        Place(".opencode/skills", ".config/opencode/skills", ("XDG_CONFIG_HOME", "opencode/skills")),
+        McpServers(
+            Place("opencode.json", ".config/opencode/opencode.json", ("XDG_CONFIG_HOME", "opencode/opencode.json")),
+            "mcp",
+            {"type": "local", "command": ["holdfast", "mcp"]},
+        ),
+        Hooks(
+            Place(
+                ".opencode/plugins/holdfast.js",
+                ".config/opencode/plugins/holdfast.js",
+                ("XDG_CONFIG_HOME", "opencode/plugins/holdfast.js"),
+            ),
+            (("tool.execute.before", None), ("session.idle", None), ("session.deleted", None)),
+            plugin=PLUGIN,
+        ),
+        user_folder=".config/opencode",
+    ),
+    Host(
+        "qwen",
+        "Qwen Code",
+        ".qwen",
+        Place(".qwen/skills", ".qwen/skills"),
+        McpServers(Place(".qwen/settings.json", ".qwen/settings.json"), "mcpServers", MCP),
+        Hooks(
+            Place(".qwen/settings.json", ".qwen/settings.json"),
+            (
+                ("PreToolUse", "edit|write_file|notebook_edit|run_shell_command|mcp__.*"),
+                ("Stop", None),
+                ("SubagentStop", None),
+                ("SessionEnd", None),
+            ),
+        ),
     ),
     Host(
         "vscode",

@@ -89,7 +89,7 @@ class Scope:
 
     def uses(self, host: Host) -> bool:
         """Is a host in use here?"""
-        return (self.base / host.folder).is_dir()
+        return (self.base / ((self.is_user and host.user_folder) or host.folder)).is_dir()
 
 
 def project_of(folder: Path) -> Scope:
@@ -113,14 +113,15 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Skill:
-    """The file of the skill."""
+class _Document:
+    """A file that is ours as a whole."""
 
-    what = "the skill"
+    what: str
+    file: Path
     empty = None
 
     def added(self, text: str | None) -> tuple[str, Word]:
-        ours = document.text()
+        ours = document.text(self.file)
         if text is None or text == ours:
             return ours, Word.ADDED if text is None else Word.THERE
         return (ours, Word.RENEWED) if document.is_unchanged(text) else (text, Word.CHANGED)
@@ -224,7 +225,7 @@ class _InToml:
         return exact, name in others or any(runs(value, self.words) for value in others.values())
 
 
-_Piece = _Skill | _InJson | _InToml
+_Piece = _Document | _InJson | _InToml
 
 
 def runs(value: object, words: tuple[str, ...]) -> bool:
@@ -232,6 +233,8 @@ def runs(value: object, words: tuple[str, ...]) -> bool:
     if not isinstance(value, dict):
         return False
     command, arguments = value.get("command"), value.get("args")
+    if isinstance(command, list) and command:
+        command, arguments = command[0], command[1:]
     if isinstance(command, str):
         found = [command] if isinstance(arguments, list) else _split(command)
         found += [str(each) for each in arguments] if isinstance(arguments, list) else []
@@ -258,7 +261,7 @@ def server_entry(host: Host) -> tuple[Entry, tuple[Json, ...]]:
 
 def hook_entries(host: Host) -> list[tuple[Entry, tuple[Json, ...]]]:
     """Return the hooks of the guard, one for each event, with the values that earlier versions wrote."""
-    if host.hooks is None:
+    if host.hooks is None or host.hooks.plugin is not None:
         return []
     hooks, command = host.hooks, HOOK.format(host.name)
     found = []
@@ -280,7 +283,7 @@ def _hook(hooks: Hooks, matcher: str | None, command: dict[str, Json]) -> Json:
 def _pieces(host: Host, scope: Scope, parts: Parts) -> Iterator[tuple[Path, _Piece]]:
     """Yield each thing of ours and the file it belongs into. What a host has no place for is left out."""
     if parts.skill and (folder := scope.path(host.skill)):
-        yield folder / SKILL, _Skill()
+        yield folder / SKILL, _Document("the skill", document.FILE)
     if parts.mcp and (path := scope.path(host.mcp.place)):
         if path.suffix == ".toml":
             yield path, _InToml("the MCP server", Table((host.mcp.key, NAME), host.mcp.value), MCP_WORDS)
@@ -288,6 +291,8 @@ def _pieces(host: Host, scope: Scope, parts: Parts) -> Iterator[tuple[Path, _Pie
             entry, earlier = server_entry(host)
             yield path, _InJson("the MCP server", entry, MCP_WORDS, earlier)
     if parts.hooks and host.hooks is not None and (path := scope.path(host.hooks.place)):
+        if host.hooks.plugin is not None:
+            yield path, _Document("the plugin of the guard", host.hooks.plugin)
         for entry, earlier in hook_entries(host):
             yield path, _InJson(f"the hook for {entry.path[-1]}", entry, HOOK_WORDS, earlier)
 
@@ -353,7 +358,7 @@ def _by_hand(pieces: list[_Piece]) -> str:
 def _changed(found: Found, pieces: list[_Piece], *, is_install: bool) -> tuple[bytes | None, tuple[Outcome, ...]]:
     """Apply all pieces to what was found."""
     mark, text = _decoded(found.content)
-    if _Skill() in pieces and found.path.is_symlink():
+    if any(isinstance(each, _Document) for each in pieces) and found.path.is_symlink():
         raise LeftAlone("it is a link; what it leads to is not ours")
     outcomes = []
     for piece in pieces:
@@ -363,7 +368,7 @@ def _changed(found: Found, pieces: list[_Piece], *, is_install: bool) -> tuple[b
             text, word = (None, Word.ABSENT) if text is None else piece.removed(text)
         outcomes.append(Outcome(piece.what, word))
     if text is None and found.content is not None and (mark or found.path.is_symlink()):
-        # We write no mark and no links: the file is somebody's, and an empty one stays, except for the skill.
+        # We write no mark and no links: the file is somebody's, and an empty one stays, unless all of it was ours.
         text = pieces[0].empty
     return None if text is None else mark + text.encode(), tuple(outcomes)
 
