@@ -370,6 +370,16 @@ def test_a_person_is_asked_once(world: World, api: Api) -> None:
     assert ana.before("Edit", path, use="3") == (0, "", "")
 
 
+def test_question_says_how_to_agree_without_a_terminal(world: World) -> None:
+    """A headless host declines the question and shows it to the agent: it has the command by which a person agrees."""
+    world.rules(ASK)
+    ana = world.host()
+    asked = json.loads(ana.edit("src/auth/x").out)["hookSpecificOutput"]["permissionDecisionReason"]
+    assert "holdfast guard agree area:auth" in asked and "person" in asked
+    assert world.holdfast("guard", "agree", "area:auth").returncode == 0
+    assert ana.edit("src/auth/x").passed
+
+
 def test_where_the_host_cannot_ask_a_person_agrees_by_command(world: World) -> None:
     """A host without a question refuses, with the command by which a person agrees."""
     world.rules(ASK)

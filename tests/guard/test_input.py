@@ -117,7 +117,9 @@ def test_a_null_character_is_refused(world: World) -> None:
 def test_a_wrong_command_line_refuses(words: tuple[str, ...], world: World) -> None:
     """A slip in the host's settings blocks and says how it is written: any other exit code would let the call pass."""
     answer = hook(world, b"{}", *words)
-    assert answer.code == 2 and "usage: holdfast guard hook --host claude|codex|cursor|gemini" in answer.err
+    assert (
+        answer.code == 2 and "usage: holdfast guard hook --host claude|codex|cursor|gemini|opencode|qwen" in answer.err
+    )
 
 
 def test_a_state_that_cannot_be_written_refuses(world: World) -> None:

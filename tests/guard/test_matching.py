@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.guard import branches, globs
 from holdfast.guard.checking import Matcher
+from holdfast.guard.hosts import Event
 from holdfast.guard.rules import BrokenRulesError
 from tests.guard.conftest import RULES
 
@@ -279,3 +280,53 @@ def test_what_is_kept_of_rules_has_a_bound(tmp_path: Path) -> None:
         (top / "holdfast-guard.toml").write_text("")
         assert jobs(top, "x") == []
     assert 0 < len(list((tmp_path / "state" / "rules").iterdir())) <= 64
+
+
+@pytest.mark.parametrize(
+    ("host", "tool", "context", "pattern", "fits"),
+    [
+        ("claude", "mcp__deploy__run", None, "mcp__deploy__*", True),
+        ("claude", "mcp__deploy__run", None, "mcp_deploy_*", True),
+        ("claude", "mcp__deploy_x__run", None, "mcp__deploy__*", False),
+        ("qwen", "mcp__deploy__run", None, "mcp__deploy__run", True),
+        ("gemini", "mcp_deploy_run", None, "mcp__deploy__*", True),
+        ("gemini", "mcp_deploy_run", None, "mcp_deploy_*", True),
+        ("gemini", "mcp_my_app_roll_back", None, "mcp__my_app__roll_back", True),
+        ("gemini", "mcp_deploy_x_run", {"server_name": "deploy-x", "tool_name": "run"}, "mcp__deploy-x__*", True),
+        ("gemini", "mcp_deploy_x_run", {"server_name": "deploy-x", "tool_name": "run"}, "mcp__deploy__*", False),
+        ("gemini", "mcp_deploy_run", {"server_name": 1}, "mcp__deploy__*", True),
+        ("opencode", "deploy_run", None, "mcp__deploy__*", True),
+        ("opencode", "deploy_run", None, "deploy_*", True),
+        ("opencode", "read", None, "mcp__*", False),
+        ("gemini", "read_file", None, "mcp__*", False),
+    ],
+)
+def test_rules_name_mcp_tools_in_every_spelling(
+    repository: Path, host: str, tool: str, context: object, pattern: str, *, fits: bool
+) -> None:
+    """One rule names an MCP tool in all hosts, however the host spells it."""
+    (repository / "holdfast-guard.toml").write_text(f'[[rule]]\ntool = "{pattern}"\njob = "deploy"\n')
+    fields = {"hook_event_name": "PreToolUse", "session_id": "s", "cwd": str(repository), "tool_name": tool}
+    event = Event(host, {**fields, "tool_input": {}, "mcp_context": context})
+    assert [want.job for want in Matcher(str(repository.parent / "state")).of_tool(event)] == ["deploy"] * fits
+
+
+@pytest.mark.parametrize(
+    ("host", "tool", "arguments"),
+    [
+        ("opencode", "edit", {"filePath": "src/auth/a", "oldString": "a", "newString": "b"}),
+        ("opencode", "write", {"filePath": "src/auth/a", "content": ""}),
+        ("opencode", "apply_patch", {"patchText": "*** Begin Patch\n*** Delete File: src/auth/a\n*** End Patch"}),
+        ("opencode", "bash", {"command": "rm a", "workdir": "src/auth"}),
+        ("qwen", "edit", {"file_path": "src/auth/a", "old_string": "a", "new_string": "b"}),
+        ("qwen", "write_file", {"file_path": "src/auth/a", "content": ""}),
+        ("qwen", "run_shell_command", {"command": "rm a", "directory": "src/auth", "is_background": False}),
+    ],
+)
+def test_tools_of_opencode_and_qwen_name_their_files(
+    repository: Path, host: str, tool: str, arguments: dict[str, object]
+) -> None:
+    """Every tool that writes needs the job of the file, by the names that the host gives to tools and arguments."""
+    fields = {"hook_event_name": "PreToolUse", "session_id": "s", "cwd": str(repository), "tool_name": tool}
+    event = Event(host, {**fields, "tool_input": arguments})
+    assert {want.job for want in Matcher(str(repository.parent / "state")).of_event(event)} == {"area:auth"}

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from mcp import StdioServerParameters
 
 from holdfast.mcp import stdio
 from holdfast.mcp.standing import LINES_MAX
 from holdfast.mcp.stdio import LINE_BYTES_MAX
 from tests.mcp.hosts import Home, run
+from tests.support import callers
 from tests.support.api import Api
 from tests.support.server import ServerProcess
 
@@ -113,6 +115,41 @@ def test_missing_token_is_told_in_words_of_this_program(tmp_path: Path, server: 
         async with Home(tmp_path, server, token="").host("ana") as ana:
             said = await ana.error("claim_job", job=name)
             assert "HOLDFAST_TOKEN_FILE" in said and "Tell the person" in said and "header" not in said
+
+    run(test())
+
+
+class GeminiHome(Home):
+    """Gemini CLI: the entry passes both variables, and those that are not set as references to themselves."""
+
+    def __init__(self, folder: Path, server: ServerProcess, **variables: str) -> None:
+        super().__init__(folder, server)
+        self._variables = variables
+
+    def parameters(self, owner: str | None) -> StdioServerParameters:
+        found = super().parameters(owner)
+        passed = {name: self._variables.get(name, f"${name}") for name in ("HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE")}
+        return found.model_copy(update={"env": {**(found.env or {}), **passed}})
+
+
+@pytest.mark.parametrize(
+    "names", [(), ("HOLDFAST_TOKEN",), ("HOLDFAST_TOKEN_FILE",), ("HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE")]
+)
+def test_mcp_ignores_references_that_the_host_did_not_expand(
+    tmp_path: Path, server: ServerProcess, name: str, names: tuple[str, ...]
+) -> None:
+    """A variable that holds a reference to itself counts as unset, and is never used as an access token."""
+    file = tmp_path / "token"
+    file.write_text(callers.ALICE)
+    file.chmod(0o600)
+    values = {"HOLDFAST_TOKEN": callers.ALICE, "HOLDFAST_TOKEN_FILE": str(file)}
+
+    async def test() -> None:
+        async with GeminiHome(tmp_path, server, **{each: values[each] for each in names}).host("ana") as ana:
+            if names:
+                assert (await ana.call("claim_job", job=name))["status"] == "acquired"
+            else:
+                assert "HOLDFAST_TOKEN_FILE" in await ana.error("claim_job", job=name)
 
     run(test())
 

@@ -18,7 +18,13 @@ Tree = dict[str, tuple[int, bytes]]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project that is the working directory, beside an empty home directory."""
-    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+    for name in (
+        "CLAUDE_CONFIG_DIR",
+        "CODEX_HOME",
+        "XDG_CONFIG_HOME",
+        "GEMINI_CLI_TRUST_WORKSPACE",
+        "GEMINI_CLI_TRUSTED_FOLDERS_PATH",
+    ):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

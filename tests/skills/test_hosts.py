@@ -40,6 +40,14 @@ PLACES = {
         (".gemini/skills", ".gemini/settings.json", ".gemini/settings.json"),
         (".gemini/skills", ".gemini/settings.json", ".gemini/settings.json"),
     ),
+    "opencode": (
+        (".opencode/skills", "opencode.json", ".opencode/plugins/holdfast.js"),
+        (".config/opencode/skills", ".config/opencode/opencode.json", ".config/opencode/plugins/holdfast.js"),
+    ),
+    "qwen": (
+        (".qwen/skills", ".qwen/settings.json", ".qwen/settings.json"),
+        (".qwen/skills", ".qwen/settings.json", ".qwen/settings.json"),
+    ),
     "vscode": ((".github/skills", ".vscode/mcp.json", None), (".copilot/skills", None, None)),
 }
 KEYS = {
@@ -47,11 +55,14 @@ KEYS = {
     "codex": "mcp_servers",
     "cursor": "mcpServers",
     "gemini": "mcpServers",
+    "opencode": "mcp",
+    "qwen": "mcpServers",
     "vscode": "servers",
 }
 
 
 READ_BY_THE_TOOLS = ["HOLDFAST_OWNER", "HOLDFAST_URL", "HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE", "HOLDFAST_CA_FILE"]
+GEMINI_PASSES = {"HOLDFAST_TOKEN": "$HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE": "$HOLDFAST_TOKEN_FILE"}
 READ_BY_THE_TOOLS += ["HOLDFAST_ALLOW_INSECURE_HTTP", "XDG_CONFIG_HOME", "XDG_STATE_HOME"]
 
 
@@ -65,6 +76,8 @@ def fill(base: Path, host: str, *, is_user: bool) -> None:
     """Put files of the user's own where a host has them."""
     _, *others = PLACES[host][is_user]
     for each in filter(None, others):
+        if each.endswith(".js"):
+            continue
         (base / each).parent.mkdir(parents=True, exist_ok=True)
         (base / each).write_text(CONFIG if each.endswith(".toml") else SETTINGS, newline="")
         (base / each).chmod(0o640)
@@ -82,15 +95,23 @@ def test_everything_is_where_a_host_looks(project: Path, home: Path, skill: Run,
     assert (base / where / "holdfast" / "SKILL.md").read_text() == document.text()
     if servers:
         entry = read(base / servers)[KEYS[host]]["holdfast"]
-        assert (entry["command"], entry["args"]) == ("holdfast", ["mcp"])
+        command = entry["command"] if host == "opencode" else [entry["command"], *entry["args"]]
+        assert command == ["holdfast", "mcp"]
         # Codex starts it in a clean environment, but for the variables that the entry names.
         assert entry.get("env_vars") == (READ_BY_THE_TOOLS if host == "codex" else None)
+        assert entry.get("env") == (GEMINI_PASSES if host == "gemini" else None)
     else:
         assert "names no file" in done.stderr
-    if hooks:
+    if hooks and host == "opencode":
+        assert (base / hooks).read_text() == document.text(document.PLUGIN)
+    elif hooks:
         command = f"holdfast guard hook --host {host}"
         found = read(base / hooks)["hooks"]
         assert all(command in json.dumps(each) and len(each) == 1 for each in found.values())
+        # Only the event that asks may block: exit code 2 at the end of a turn would keep the agent working.
+        assert [f"{command} || exit 2" in json.dumps(each) for each in found.values()] == [
+            event in {"PreToolUse", "preToolUse", "BeforeTool"} for event in found
+        ]
     else:
         assert "has no hooks" in done.stderr
     assert tree_of(home if not is_user else project) == {}
@@ -125,10 +146,11 @@ def test_claude_code_gets_the_hooks_that_the_guard_needs(project: Path, skill: R
     skill("install", "--for", "claude", "--hooks")
     settings = read(project / ".claude/settings.json")
     command = {"type": "command", "command": "holdfast guard hook --host claude"}
+    asks = {"type": "command", "command": "holdfast guard hook --host claude || exit 2"}
     tools, run = {"matcher": "Edit|MultiEdit|Write|NotebookEdit|Bash|mcp__.*"}, {"hooks": [command]}
     assert settings == {
         "hooks": {
-            "PreToolUse": [{**tools, "hooks": [{**command, "timeout": 30, "onFailure": "block"}]}],
+            "PreToolUse": [{**tools, "hooks": [{**asks, "timeout": 30, "onFailure": "block"}]}],
             "PostToolUse": [{**tools, **run}],
             "Stop": [run],
             "SubagentStop": [run],
@@ -180,7 +202,7 @@ def test_hooks_are_added_only_if_wanted(project: Path, skill: Run) -> None:
 def test_without_a_name_the_hosts_in_use_are_meant(project: Path, skill: Run) -> None:
     """Whoever has a folder here is in use. If nobody has, that is a mistake, and the line names the hosts."""
     refused = skill("install")
-    assert refused.returncode == 64 and "--for: claude, codex, cursor, gemini, vscode" in refused.stderr
+    assert refused.returncode == 64 and "--for: claude, codex, cursor, gemini, opencode, qwen, vscode" in refused.stderr
     (project / ".cursor").mkdir()
     skill("install")
     assert {path.split("/")[0] for path in tree_of(project)} == {".cursor"}
@@ -259,6 +281,78 @@ def test_an_older_skill_is_brought_up_to_date(project: Path, skill: Run) -> None
         done = skill(command, "--no-mcp")
         assert done.returncode == code and "not as we wrote it" in done.stderr
         assert place.read_text().endswith("ask me first\n")
+
+
+def test_install_upgrades_the_plugin_of_opencode(project: Path, skill: Run) -> None:
+    """A plugin of an earlier version is replaced; one that was changed stays, and both commands report it."""
+    skill("install", "--for", "opencode", "--hooks")
+    place, now = project / ".opencode/plugins/holdfast.js", document.text(document.PLUGIN)
+    older = now.replace("30_000", "20_000")
+    place.write_text(older.replace(document.digest_of(now), document.digest_of(older)))
+    assert "brought up to date" in skill("install", "--for", "opencode", "--hooks").stdout
+    assert place.read_text() == now
+    place.write_text(now + "// mine\n")
+    for command, code in (("install", 0), ("uninstall", 1)):
+        done = skill(command, "--for", "opencode", *(["--hooks"] if command == "install" else []))
+        assert done.returncode == code and "not as we wrote it" in done.stderr and place.read_text().endswith("mine\n")
+
+
+def test_opencode_of_a_user_is_found_by_its_folder(project: Path, home: Path, skill: Run) -> None:
+    """Its folder in the home directory is another one than that of a project."""
+    (home / ".config/opencode").mkdir(parents=True)
+    skill("install", "--user", "--hooks")
+    assert (home / ".config/opencode/plugins/holdfast.js").exists()
+    assert skill("uninstall", "--user").returncode == 0
+
+
+EARLIER = [
+    ("claude", ".claude/settings.json", r" \|\| exit 2", ""),
+    ("codex", ".codex/hooks.json", r" \|\| exit 2", ""),
+    ("cursor", ".cursor/hooks.json", r' \|\| exit 2",\s*"failClosed": true', '"'),
+    ("gemini", ".gemini/settings.json", r" \|\| exit 2", ""),
+    ("gemini", ".gemini/settings.json", r',\s*"env": \{[^}]*\}', ""),
+]
+
+
+@pytest.mark.parametrize("form", ["alone", "several lines", "one line"])
+@pytest.mark.parametrize(("host", "path", "now", "earlier"), EARLIER)
+def test_install_replaces_earlier_entries_in_place(
+    project: Path, skill: Run, host: str, path: str, now: str, earlier: str, form: str
+) -> None:
+    """An entry of an earlier version gets its present form where it is, and every other byte stays."""
+    if form != "alone":
+        fill(project, host, is_user=False)
+        if form == "one line":
+            (project / path).write_text('{"hooks": {}, "mcpServers": {"a": {}}, "version": 1}')
+    before = tree_of(project)
+    skill("install", "--for", host, "--hooks")
+    current, installed = (project / path).read_bytes().decode(), tree_of(project)
+    old = re.sub(now, earlier, current)
+    assert old != current
+    (project / path).write_text(old, newline="")
+    assert skill("uninstall", "--for", host).returncode == 0
+    assert tree_of(project) == before, "an earlier entry is removed too"
+    skill("install", "--for", host, "--hooks")
+    (project / path).write_text(old, newline="")
+    assert skill("install", "--for", host, "--hooks").returncode == 0
+    assert tree_of(project) == installed
+    skill("uninstall", "--for", host)
+    assert tree_of(project) == before
+
+
+def test_install_keeps_the_order_of_hooks_that_it_renews(project: Path, skill: Run) -> None:
+    """A renewed hook keeps its index, by which Codex knows what a person approved; a commented one is left."""
+    skill("install", "--for", "codex", "--hooks")
+    file = project / ".codex/hooks.json"
+    own = json.loads(file.read_text())["hooks"]["PreToolUse"][0]
+    old = json.loads(json.dumps(own).replace(" || exit 2", ""))
+    other = {"matcher": "x", "hooks": []}
+    file.write_text(json.dumps({"hooks": {"PreToolUse": [old, other]}}))
+    assert "brought up to date" in skill("install", "--for", "codex", "--hooks").stdout
+    assert json.loads(file.read_text())["hooks"]["PreToolUse"] == [own, other]
+    file.write_text(json.dumps({"hooks": {"PreToolUse": [old]}}).replace('"matcher"', '/* mine */ "matcher"'))
+    done = skill("install", "--for", "codex", "--hooks")
+    assert "not as we wrote it" in done.stderr and "exit 2" not in file.read_text()
 
 
 @pytest.mark.parametrize(

@@ -250,11 +250,12 @@ def test_the_scanner_agrees_with_json(inside: str) -> None:
 def test_every_entry_of_the_table_can_be_written() -> None:
     """Each entry that a host gets is there afterwards as the host reads it."""
     for host in HOSTS:
-        entries = [server_entry(host), *hook_entries(host)]
+        entries = [entry for entry, _ in (server_entry(host), *hook_entries(host))]
         text: str | None = None
         for entry in entries:
             text = insert(text, entry)
         assert text is not None
         loaded = json.loads(text)
-        assert loaded[host.mcp.key]["holdfast"]["args"] == ["mcp"]
-        assert all(len(loaded["hooks"][event]) == 1 for event, _ in (host.hooks.events if host.hooks else ()))
+        assert loaded[host.mcp.key]["holdfast"]["command"]
+        events = host.hooks.events if host.hooks and not host.hooks.plugin else ()
+        assert all(len(loaded["hooks"][event]) == 1 for event, _ in events)

@@ -84,9 +84,10 @@ def test_it_is_a_skill() -> None:
     assert complaints(re.sub("description: .*", f"description: {'x' * 1025}", text), "holdfast") == ["description"]
 
 
-def test_its_digest_is_right() -> None:
+@pytest.mark.parametrize("file", [document.FILE, document.PLUGIN], ids=["skill", "plugin"])
+def test_its_digest_is_right(file: Path) -> None:
     """The digest in the header is that of the text, so that a copy can be known; any change of a copy shows."""
-    text = document.text()
+    text = document.text(file)
     assert document.is_unchanged(text), f'write into its header: digest: "{document.digest_of(text)}"'
     assert document.is_unchanged(text.replace("\n", "\r\n"))
     assert not document.is_unchanged(text + "\n")

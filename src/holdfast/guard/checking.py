@@ -167,7 +167,7 @@ class Matcher:
         may_look = event.tool in READERS or self._mends(event)
         for rules in self._sound_around(event.cwd) if may_look else self.around(event.cwd):
             for rule in rules.rules:
-                if any(event.is_tool(each) for each in rule.tools) and all(
+                if any(globs.fits(each, name) for each in rule.tools for name in event.tool_names) and all(
                     globs.fits(pattern, _argument(event, name)) for name, pattern in rule.arguments.items()
                 ):
                     yield from _filled(rules, rule, event.tool, folder=event.cwd, arguments=event.arguments)

@@ -1,7 +1,8 @@
 """The hosts: what each says to its hooks, and how each wants to be answered. The table stands in docs/guide/guard.md.
 
 All of them send one JSON object. A refusal is exit code 2 with the reason on standard error (Claude Code, Codex, Gemini
-CLI), or a JSON object with `permission: deny` (Cursor).
+CLI, Qwen Code, opencode), or a JSON object with `permission: deny` (Cursor). opencode runs no commands as hooks: the
+plugin `skills/opencode.js` sends the events under the names of Claude Code.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-from holdfast.guard import globs
 from holdfast.guard.touching import patched
 
-CLAUDE, CODEX, CURSOR, GEMINI = "claude", "codex", "cursor", "gemini"
-HOSTS = (CLAUDE, CODEX, CURSOR, GEMINI)
+CLAUDE, CODEX, CURSOR, GEMINI, OPENCODE, QWEN = "claude", "codex", "cursor", "gemini", "opencode", "qwen"
+HOSTS = (CLAUDE, CODEX, CURSOR, GEMINI, OPENCODE, QWEN)
 BEFORE, AFTER, TURN_ENDS, AGENT_ENDS, SESSION_ENDS, OTHER = "before", "after", "turn", "agent", "session", "other"
 PASS, REFUSE, ASK = "pass", "refuse", "ask"
 BLOCKED = 2
@@ -38,17 +38,27 @@ _KINDS = {
     "sessionEnd": SESSION_ENDS,
 }
 _SHELLS = frozenset(
-    {"Bash", "Monitor", "Shell", "exec_command", "local_shell", "run_shell_command", "run_terminal_cmd", "shell"}
+    {
+        "Bash",
+        "Monitor",
+        "Shell",
+        "bash",
+        "exec_command",
+        "local_shell",
+        "run_shell_command",
+        "run_terminal_cmd",
+        "shell",
+    }
 )
 _COMMANDS = ("command", "cmd")
 _FOLDERS = ("working_directory", "dir_path", "directory", "workdir")
 _WRITERS = frozenset(
     {"Edit", "MultiEdit", "Write", "NotebookEdit", "StrReplace", "Delete", "TabWrite", "write_file", "replace"}
-    | {"delete_file", "edit_file", "edit_notebook", "search_replace"}
+    | {"delete_file", "edit", "edit_file", "edit_notebook", "multiedit", "notebook_edit", "search_replace", "write"}
 )
 _PATHS = (
-    "file_path", "filepath", "notebook_path", "path", "paths", "relative_path", "target_file", "target_notebook",
-    "source", "destination", "source_path", "destination_path", "old_path", "new_path",
+    "file_path", "filePath", "filepath", "notebook_path", "path", "paths", "relative_path", "target_file",
+    "target_notebook", "source", "destination", "source_path", "destination_path", "old_path", "new_path",
 )  # fmt: skip
 _VERBS = frozenset(
     {"append", "copy", "create", "delete", "edit", "insert", "modify", "move", "patch", "remove", "rename", "replace"}
@@ -67,9 +77,12 @@ READERS = frozenset(
         "google_web_search",
         "SemanticSearch",
     }
+    | {"read", "grep", "list", "webfetch", "todowrite", "todoread", "todo_write"}
 )
 """Tools that change nothing: they pass even where a rule file is broken, so that it can be looked at."""
 _PARTS_MAX = 10_000
+_SERVER_WORDS_MAX = 64
+"""How many words with underscores between them a server's name has at most."""
 
 
 class BadInputError(Exception):
@@ -79,8 +92,21 @@ class BadInputError(Exception):
 class Event:
     """What a host says to a hook."""
 
-    __slots__ = ("agent", "arguments", "command", "cwd", "files", "host", "kind", "name", "session",
-                 "takes_folders", "tool", "use_id")  # fmt: skip
+    __slots__ = (
+        "agent",
+        "arguments",
+        "command",
+        "cwd",
+        "files",
+        "host",
+        "kind",
+        "name",
+        "session",
+        "takes_folders",
+        "tool",
+        "tool_names",
+        "use_id",
+    )
 
     def __init__(self, host: str, fields: Mapping[str, object]) -> None:
         """Read what the host sent. Raises `BadInputError`."""
@@ -108,6 +134,7 @@ class Event:
             raise BadInputError("its cwd is not an absolute path")
         if self.kind == BEFORE:
             self._read_tool(fields)
+        self.tool_names = _spellings(host, self.tool, fields.get("mcp_context"))
 
     def _read_tool(self, fields: Mapping[str, object]) -> None:
         if self.name == "beforeShellExecution":
@@ -116,7 +143,7 @@ class Event:
             self.command = _first(self.arguments, _COMMANDS)
             self.cwd = os.path.join(self.cwd, _first(self.arguments, _FOLDERS))
         elif self.tool == "apply_patch":
-            self.files = patched(_text(self.arguments, "command") or _text(self.arguments, "input"))
+            self.files = patched(_first(self.arguments, ("command", "input", "patchText")))
             if not self.files:
                 raise BadInputError("it is a patch that names no file")
         elif self._is_mcp:
@@ -135,17 +162,15 @@ class Event:
 
     @property
     def _is_mcp(self) -> bool:
-        return self.name == "beforeMCPExecution" or self.tool.startswith(("mcp_", "MCP:"))
+        is_plain = self.tool in _SHELLS | _WRITERS | READERS
+        # opencode calls the tools of MCP servers SERVER_TOOL.
+        is_of_server = self.host == OPENCODE and not is_plain and "_" in self.tool
+        return self.name == "beforeMCPExecution" or is_of_server or self.tool.startswith(("mcp_", "MCP:"))
 
     def _paths(self) -> list[str]:
         values = [self.arguments.get(name) for name in _PATHS]
         texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
         return [text.removeprefix("file://") for text in texts if isinstance(text, str) and text]
-
-    def is_tool(self, pattern: str) -> bool:
-        """Tell whether this is a call of a tool that a rule names. Gemini CLI writes `mcp_SERVER_TOOL`."""
-        is_short = self.tool.startswith("mcp_") and not self.tool.startswith("mcp__")
-        return globs.fits(pattern, self.tool) or (is_short and globs.fits(pattern.replace("__", "_"), self.tool))
 
 
 def parsed(content: bytes) -> Mapping[str, object]:
@@ -194,6 +219,32 @@ def _arguments(value: object) -> Mapping[str, object]:
         except (ValueError, RecursionError):
             return {}
     return value if isinstance(value, dict) else {}
+
+
+def _spellings(host: str, tool: str, context: object) -> set[str]:
+    """Return the names by which a rule may name a tool: those of MCP tools differ between hosts.
+
+    Claude Code, Codex and Qwen Code say `mcp__SERVER__TOOL`, Gemini CLI `mcp_SERVER_TOOL`, opencode `SERVER_TOOL`. The
+    end of the server's name is known only from the context that Gemini CLI sends; without it, every place where it
+    may be counts.
+    """
+    known = context if isinstance(context, dict) else {}
+    server, name = known.get("server_name"), known.get("tool_name")
+    if isinstance(server, str) and isinstance(name, str):
+        pairs = [(server, name)]
+    elif tool.startswith("mcp__"):
+        server, _, name = tool.removeprefix("mcp__").partition("__")
+        pairs = [(server, name)]
+    elif tool.startswith("mcp_") or host == OPENCODE:
+        words = tool.removeprefix("mcp_").split("_", _SERVER_WORDS_MAX)
+        pairs = [("_".join(words[:at]), "_".join(words[at:])) for at in range(1, len(words))]
+    else:
+        pairs = []
+    return {
+        tool,
+        *(f"mcp__{server}__{name}" for server, name in pairs),
+        *(f"mcp_{server}_{name}" for server, name in pairs),
+    }
 
 
 def is_told(name: str) -> bool:

@@ -100,15 +100,24 @@ def unclear(what: str, reason: str) -> str:
 
 
 def asks(jobs: Mapping[str, str]) -> str:
-    """Ask a person."""
-    names = ", ".join(f"{shown(job)} for {shown(what)}" for job, what in jobs.items())
-    return f"this claims {names}: until the session ends nobody else gets it"
+    """Ask a person; a host without a terminal shows this to the agent instead."""
+    return (
+        f"a person must agree that this agent claims {_named(jobs)}; no other agent gets it until the session ends. If"
+        f" there is no terminal to ask at, ask the person you work for to run: {_agree(jobs)}. Then try again."
+    )
 
 
 def asks_elsewhere(jobs: Mapping[str, str], host: str) -> str:
     """Tell an agent to ask a person, where its host has no question for that."""
-    agree = "; ".join(f"holdfast guard agree {shown(job)}" for job in jobs)
     return (
-        f"{asks(jobs)}, and a person must agree first, which {host} cannot ask from a hook. The job is kept for you"
-        f" meanwhile. Ask the person you work for to run: {agree}. Then try again."
+        f"a person must agree that this agent claims {_named(jobs)}, which {host} cannot ask from a hook. The job is"
+        f" kept for you meanwhile. Ask the person you work for to run: {_agree(jobs)}. Then try again."
     )
+
+
+def _named(jobs: Mapping[str, str]) -> str:
+    return ", ".join(f"{shown(job)} for {shown(what)}" for job, what in jobs.items())
+
+
+def _agree(jobs: Mapping[str, str]) -> str:
+    return "; ".join(f"holdfast guard agree {shown(job)}" for job in jobs)

@@ -131,8 +131,9 @@ def _send(address: Address, request: bytes, answer_seconds: float, connect_secon
 def _connect(address: Address, deadline: float) -> _socket.socket:
     failure = "no address"
     for family, kind, protocol, _, place in _resolve(address, deadline):
-        connection = _socket.socket(family, kind, protocol)
+        connection = None
         try:
+            connection = _socket.socket(family, kind, protocol)
             connection.settimeout(_left(deadline))
             connection.connect(place)
             if address.scheme == "https":
@@ -140,11 +141,18 @@ def _connect(address: Address, deadline: float) -> _socket.socket:
 
                 connection = secured(connection, address.host, address.ca_file)
         except OSError as error:
-            connection.close()
-            failure = _why_not(error) if address.scheme == "https" else _words(error)
+            if connection is not None:
+                connection.close()
+            failure = (_why_not(error) if address.scheme == "https" else _words(error)) + _hint(error)
         else:
             return connection
     raise UnreachableError(f"cannot reach {address.scheme}://{address.authority}: {failure}")
+
+
+def _hint(error: Exception) -> str:
+    from holdfast.sandbox import hint
+
+    return f"; {found}" if (found := hint(error)) else ""
 
 
 def _words(error: Exception) -> str:
@@ -177,7 +185,8 @@ def _resolve(address: Address, deadline: float) -> list[tuple[int, int, int, str
         raise UnreachableError(f"cannot find the address of {address.host} in time")
     if isinstance(found[0], Exception):
         whose = f"{address.origin}{', in a session the public_url of the server' * (address.origin == 'GATEWAY_URL')}"
-        raise UnreachableError(f"cannot find the address of {address.host} ({whose}): {_words(found[0])}")
+        why = _words(found[0]) + _hint(found[0])
+        raise UnreachableError(f"cannot find the address of {address.host} ({whose}): {why}")
     return found  # type: ignore[return-value]
 
 

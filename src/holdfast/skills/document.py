@@ -1,4 +1,4 @@
-"""The skill itself: its text, and whether a copy of it, of any version, is as we wrote it.
+"""Files that are installed as a whole, the skill first: their text, and whether a copy, of any version, is unchanged.
 
 A copy carries a digest of all its other text. So a copy that an older Holdfast put in place is known as one, and one
 that somebody has written into is known too, without a list of what we ever shipped.
@@ -11,12 +11,13 @@ import re
 from pathlib import Path
 
 FILE = Path(__file__).with_name("holdfast") / "SKILL.md"
+PLUGIN = Path(__file__).with_name("opencode.js")
 _DIGEST = re.compile(r'^(  digest: ")([0-9a-f]*)("$)', re.MULTILINE)
 
 
-def text() -> str:
-    """Return the skill."""
-    return FILE.read_text(encoding="utf-8")
+def text(file: Path = FILE) -> str:
+    """Return the text of such a file: of the skill, if none is named."""
+    return file.read_text(encoding="utf-8")
 
 
 def digest_of(document: str) -> str:
@@ -26,6 +27,6 @@ def digest_of(document: str) -> str:
 
 
 def is_unchanged(document: str) -> bool:
-    """Is this a copy of the skill, of this version or another, as we wrote it?"""
+    """Is this a copy of a file of this version or another, as we wrote it?"""
     found = _DIGEST.findall(document.replace("\r\n", "\n"))
     return len(found) == 1 and found[0][1] == digest_of(document)

@@ -7,6 +7,9 @@ below the home directory. Some hosts have a variable that moves their folder: `m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.skills.document import PLUGIN
 
 SKILL = "holdfast/SKILL.md"
 NAME = "holdfast"
@@ -24,6 +27,8 @@ VARIABLES = [
 ]
 """What `holdfast mcp` reads of its environment: for hosts that hand on only what they are told to."""
 HOOK = "holdfast guard hook --host {}"
+FAIL_CLOSED = " || exit 2"
+"""Hosts block a call on exit code 2 alone: a shell that does not find `holdfast` exits with 127."""
 _CLAUDE_TOOLS = "Edit|MultiEdit|Write|NotebookEdit|Bash|mcp__.*"
 
 
@@ -38,11 +43,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class McpServers:
-    """Where MCP servers are listed, under which key, and what our entry there is. A file `*.toml` has a table."""
+    """Where MCP servers are listed, under which key, and what our entry there is. A file `*.toml` has a table.
+
+    `env` are variables that a JSON entry passes on by name. Entries without them, as earlier versions wrote them, are
+    replaced by `skill install`.
+    """
 
     place: Place
     key: str
     value: dict[str, str | list[str]]
+    env: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,8 @@ class Hooks:
     """Where hooks are listed, and for which events ours is. An event has a matcher or None; the first one asks.
 
     `is_flat`: a hook is a command, and not a group of commands. `beside` are members that the file must have. `strict`
-    are members of the hook that asks: what the host needs to be told so that a hook that fails lets nothing pass.
+    are members of the hook that asks: with them the host blocks the call if the hook fails. `earlier` are the values of
+    `strict` in earlier versions. `plugin`: the place is a program of the host, and not a list of commands.
     """
 
     place: Place
@@ -58,11 +69,16 @@ class Hooks:
     is_flat: bool = False
     beside: tuple[tuple[str, int], ...] = ()
     strict: tuple[tuple[str, int | str], ...] = ()
+    earlier: tuple[tuple[tuple[str, int | str], ...], ...] = ((),)
+    plugin: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host of agents. It is in use where its `folder` is. `after` says what is left to do by hand, if anything."""
+    """One host of agents. It is in use where its `folder` is, for a user its `user_folder`, if that differs.
+
+    `after` says what is left to do by hand, if anything.
+    """
 
     name: str
     title: str
@@ -71,6 +87,7 @@ class Host:
     mcp: McpServers
     hooks: Hooks | None
     after: str = ""
+    user_folder: str = ""
 
 
 HOSTS = (
@@ -90,6 +107,7 @@ HOSTS = (
                 ("SessionEnd", None),
             ),
             strict=(("timeout", 30), ("onFailure", "block")),
+            earlier=((("timeout", 30), ("onFailure", "block")),),
         ),
         "Claude Code asks once whether it may use the MCP server of a project.",
     ),
@@ -120,6 +138,7 @@ HOSTS = (
             (("preToolUse", None), ("subagentStop", None), ("sessionEnd", None)),
             is_flat=True,
             beside=(("version", 1),),
+            strict=(("failClosed", True),),
         ),
     ),
     Host(
@@ -127,10 +146,55 @@ HOSTS = (
         "Gemini CLI",
         ".gemini",
         Place(".gemini/skills", ".gemini/skills"),
-        McpServers(Place(".gemini/settings.json", ".gemini/settings.json"), "mcpServers", MCP),
+        McpServers(
+            Place(".gemini/settings.json", ".gemini/settings.json"),
+            "mcpServers",
+            MCP,
+            # Gemini CLI withholds variables whose names look like secrets, except those that the entry names.
+            env=("HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE"),
+        ),
         Hooks(
             Place(".gemini/settings.json", ".gemini/settings.json"),
             (("BeforeTool", "write_file|replace|run_shell_command|mcp_.*"), ("SessionEnd", None)),
+        ),
+        "Gemini CLI reads the files of a project only in a trusted folder. With --skip-trust it ignores them without a"
+        " message: for headless use, trust the folder or install with --user.",
+    ),
+    Host(
+        "opencode",
+        "opencode",
+        ".opencode",
+        Place(".opencode/skills", ".config/opencode/skills", ("XDG_CONFIG_HOME", "opencode/skills")),
+        McpServers(
+            Place("opencode.json", ".config/opencode/opencode.json", ("XDG_CONFIG_HOME", "opencode/opencode.json")),
+            "mcp",
+            {"type": "local", "command": ["holdfast", "mcp"]},
+        ),
+        Hooks(
+            Place(
+                ".opencode/plugins/holdfast.js",
+                ".config/opencode/plugins/holdfast.js",
+                ("XDG_CONFIG_HOME", "opencode/plugins/holdfast.js"),
+            ),
+            (("tool.execute.before", None), ("session.idle", None), ("session.deleted", None)),
+            plugin=PLUGIN,
+        ),
+        user_folder=".config/opencode",
+    ),
+    Host(
+        "qwen",
+        "Qwen Code",
+        ".qwen",
+        Place(".qwen/skills", ".qwen/skills"),
+        McpServers(Place(".qwen/settings.json", ".qwen/settings.json"), "mcpServers", MCP),
+        Hooks(
+            Place(".qwen/settings.json", ".qwen/settings.json"),
+            (
+                ("PreToolUse", "edit|write_file|notebook_edit|run_shell_command|mcp__.*"),
+                ("Stop", None),
+                ("SubagentStop", None),
+                ("SessionEnd", None),
+            ),
         ),
     ),
     Host(

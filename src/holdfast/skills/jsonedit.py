@@ -102,6 +102,32 @@ def remove(text: str, entry: Entry) -> str | None:
     return text
 
 
+def replace(text: str, entry: Entry, old: Json) -> str:
+    """Return the text with the entry in the place of the last one that has the value `old`.
+
+    Raises `NotUnderstood`, also if there is no such entry, or if it contains a comment.
+    """
+    node = scan(text)
+    for key in entry.path:
+        found = node.member(key)
+        if found is None:
+            raise NotUnderstood(f"there is no {key!r}")
+        node = found
+    before = Entry(entry.path, entry.key, old)
+    item = next((item for item in reversed(node.items) if _is(item, before)), None)
+    if item is None:
+        raise NotUnderstood("there is no such entry")
+    if has_comment(text, item):
+        raise NotUnderstood("a comment stands in the entry")
+    if "\n" in text[item.start : item.node.end]:
+        indent, line = _indent_at(text, item.start), _indent_at(text, node.start)
+        unit = indent.removeprefix(line) if indent.startswith(line) and indent != line else "  "
+        ours = render(entry.value, indent, unit, newline_of(text))
+    else:
+        ours = re.sub(r"\n\s*", " ", render(entry.value))
+    return text[: item.start] + _item(entry.key, ours) + text[item.node.end :]
+
+
 def render(value: Json, indent: str = "", unit: str = "  ", newline: str = "\n") -> str:
     """Write a value over several lines; a list of plain values stands on one."""
     match value:

@@ -11,12 +11,12 @@ import codecs
 import enum
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 from holdfast.skills import document, jsonedit, tomledit
 from holdfast.skills.files import Found, LeftAlone, look, put, tidy
-from holdfast.skills.hosts import HOOK, NAME, SKILL, Host, Place
+from holdfast.skills.hosts import FAIL_CLOSED, HOOK, NAME, SKILL, Hooks, Host, Place
 from holdfast.skills.jsonedit import Entry
 from holdfast.skills.jsontext import Json, NotUnderstood, scan
 from holdfast.skills.tomledit import Table
@@ -89,7 +89,12 @@ class Scope:
 
     def uses(self, host: Host) -> bool:
         """Is a host in use here?"""
-        return (self.base / host.folder).is_dir()
+        return (self.base / ((self.is_user and host.user_folder) or host.folder)).is_dir()
+
+
+def project_of(folder: Path) -> Scope:
+    """Return the project of a folder: the git repository that it is in, else the folder itself."""
+    return Scope(next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +113,15 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Skill:
-    """The file of the skill."""
+class _Document:
+    """A file that is ours as a whole."""
 
-    what = "the skill"
+    what: str
+    file: Path
     empty = None
 
     def added(self, text: str | None) -> tuple[str, Word]:
-        ours = document.text()
+        ours = document.text(self.file)
         if text is None or text == ours:
             return ours, Word.ADDED if text is None else Word.THERE
         return (ours, Word.RENEWED) if document.is_unchanged(text) else (text, Word.CHANGED)
@@ -131,31 +137,38 @@ class _InJson:
     what: str
     entry: Entry
     words: tuple[str, ...]
+    earlier: tuple[Json, ...] = ()
     empty = "{}\n"
 
     def added(self, text: str | None) -> tuple[str, Word]:
-        if text is not None:
-            exact, changed = self._found(text)
-            if exact or changed:
-                return text, Word.THERE if exact else Word.CHANGED
-        return jsonedit.insert(text, self.entry), Word.ADDED
+        if text is None:
+            return jsonedit.insert(text, self.entry), Word.ADDED
+        ours, changed = self._found(text)
+        if any(jsonedit.same(each, self.entry.value) for each in ours):
+            return text, Word.THERE
+        if ours:
+            try:
+                return jsonedit.replace(text, self.entry, ours[-1]), Word.RENEWED
+            except NotUnderstood:  # It contains a comment.
+                return text, Word.CHANGED
+        return (text, Word.CHANGED) if changed else (jsonedit.insert(text, self.entry), Word.ADDED)
 
     def removed(self, text: str) -> tuple[str | None, Word]:
-        exact, changed = self._found(text)
+        ours, changed = self._found(text)
         after: str | None = text
-        for _ in range(exact):
+        for value in ours:
             if after is None:
                 break
             try:
-                after = jsonedit.remove(after, self.entry)
+                after = jsonedit.remove(after, replace(self.entry, value=value))
             except NotUnderstood:  # Somebody wrote a comment into it.
                 return after, Word.CHANGED
         if changed:
             return after, Word.CHANGED
-        return after, Word.REMOVED if exact else Word.ABSENT
+        return after, Word.REMOVED if ours else Word.ABSENT
 
-    def _found(self, text: str) -> tuple[int, bool]:
-        """Count the entries that are ours, and tell whether there is one that was ours or has its name."""
+    def _found(self, text: str) -> tuple[list[Json], bool]:
+        """Return the values of the entries that are ours, and whether there is one that was ours or has its name."""
         place: Json = scan(text).value
         for key in self.entry.path:
             place = place.get(key) if isinstance(place, dict) else None
@@ -164,10 +177,12 @@ class _InJson:
             pairs = [*place.items()]
         elif isinstance(place, list) and self.entry.key is None:
             pairs = [(None, each) for each in place]
-        exact = [key == self.entry.key and jsonedit.same(value, self.entry.value) for key, value in pairs]
+        known = [self.entry.value, *self.earlier]
+        exact = [key == self.entry.key and any(jsonedit.same(value, each) for each in known) for key, value in pairs]
         others = [pair for pair, is_exact in zip(pairs, exact, strict=True) if not is_exact]
         named = any(key is not None and key == self.entry.key for key, _ in others)
-        return sum(exact), named or any(runs(value, self.words) for _, value in others)
+        ours = [value for (_, value), is_exact in zip(pairs, exact, strict=True) if is_exact]
+        return ours, named or any(runs(value, self.words) for _, value in others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +225,7 @@ class _InToml:
         return exact, name in others or any(runs(value, self.words) for value in others.values())
 
 
-_Piece = _Skill | _InJson | _InToml
+_Piece = _Document | _InJson | _InToml
 
 
 def runs(value: object, words: tuple[str, ...]) -> bool:
@@ -218,6 +233,8 @@ def runs(value: object, words: tuple[str, ...]) -> bool:
     if not isinstance(value, dict):
         return False
     command, arguments = value.get("command"), value.get("args")
+    if isinstance(command, list) and command:
+        command, arguments = command[0], command[1:]
     if isinstance(command, str):
         found = [command] if isinstance(arguments, list) else _split(command)
         found += [str(each) for each in arguments] if isinstance(arguments, list) else []
@@ -234,38 +251,50 @@ def _split(command: str) -> list[str]:
         return command.split()
 
 
-def server_entry(host: Host) -> Entry:
-    """Return the MCP server as an entry of a JSON file."""
+def server_entry(host: Host) -> tuple[Entry, tuple[Json, ...]]:
+    """Return the MCP server as an entry of a JSON file, with the values that earlier versions wrote."""
     value: dict[str, Json] = {key: each if isinstance(each, str) else [*each] for key, each in host.mcp.value.items()}
-    return Entry((host.mcp.key,), NAME, value)
+    if not host.mcp.env:
+        return Entry((host.mcp.key,), NAME, value), ()
+    return Entry((host.mcp.key,), NAME, {**value, "env": {name: f"${name}" for name in host.mcp.env}}), (value,)
 
 
-def hook_entries(host: Host) -> list[Entry]:
-    """Return the hooks of the guard, one for each event."""
-    if host.hooks is None:
+def hook_entries(host: Host) -> list[tuple[Entry, tuple[Json, ...]]]:
+    """Return the hooks of the guard, one for each event, with the values that earlier versions wrote."""
+    if host.hooks is None or host.hooks.plugin is not None:
         return []
+    hooks, command = host.hooks, HOOK.format(host.name)
     found = []
-    for at, (event, matcher) in enumerate(host.hooks.events):
-        command: dict[str, Json] = {"command": HOOK.format(host.name)}
-        command |= dict(host.hooks.strict) if at == 0 else {}
-        value: dict[str, Json] = {} if matcher is None else {"matcher": matcher}
-        value |= command if host.hooks.is_flat else {"hooks": [{"type": "command", **command}]}
-        found.append(Entry(("hooks", event), None, value, host.hooks.beside))
+    for at, (event, matcher) in enumerate(hooks.events):
+        value, earlier = _hook(hooks, matcher, {"command": command}), tuple[Json, ...]()
+        if at == 0:
+            value = _hook(hooks, matcher, {"command": command + FAIL_CLOSED, **dict(hooks.strict)})
+            earlier = tuple(_hook(hooks, matcher, {"command": command, **dict(each)}) for each in hooks.earlier)
+        found.append((Entry(("hooks", event), None, value, hooks.beside), earlier))
     return found
+
+
+def _hook(hooks: Hooks, matcher: str | None, command: dict[str, Json]) -> Json:
+    value: dict[str, Json] = {} if matcher is None else {"matcher": matcher}
+    value |= command if hooks.is_flat else {"hooks": [{"type": "command", **command}]}
+    return value
 
 
 def _pieces(host: Host, scope: Scope, parts: Parts) -> Iterator[tuple[Path, _Piece]]:
     """Yield each thing of ours and the file it belongs into. What a host has no place for is left out."""
     if parts.skill and (folder := scope.path(host.skill)):
-        yield folder / SKILL, _Skill()
+        yield folder / SKILL, _Document("the skill", document.FILE)
     if parts.mcp and (path := scope.path(host.mcp.place)):
         if path.suffix == ".toml":
             yield path, _InToml("the MCP server", Table((host.mcp.key, NAME), host.mcp.value), MCP_WORDS)
         else:
-            yield path, _InJson("the MCP server", server_entry(host), MCP_WORDS)
+            entry, earlier = server_entry(host)
+            yield path, _InJson("the MCP server", entry, MCP_WORDS, earlier)
     if parts.hooks and host.hooks is not None and (path := scope.path(host.hooks.place)):
-        for entry in hook_entries(host):
-            yield path, _InJson(f"the hook for {entry.path[-1]}", entry, HOOK_WORDS)
+        if host.hooks.plugin is not None:
+            yield path, _Document("the plugin of the guard", host.hooks.plugin)
+        for entry, earlier in hook_entries(host):
+            yield path, _InJson(f"the hook for {entry.path[-1]}", entry, HOOK_WORDS, earlier)
 
 
 # --- Planning and doing -----------------------------------------------------------------------------------------------
@@ -329,7 +358,7 @@ def _by_hand(pieces: list[_Piece]) -> str:
 def _changed(found: Found, pieces: list[_Piece], *, is_install: bool) -> tuple[bytes | None, tuple[Outcome, ...]]:
     """Apply all pieces to what was found."""
     mark, text = _decoded(found.content)
-    if _Skill() in pieces and found.path.is_symlink():
+    if any(isinstance(each, _Document) for each in pieces) and found.path.is_symlink():
         raise LeftAlone("it is a link; what it leads to is not ours")
     outcomes = []
     for piece in pieces:
@@ -339,7 +368,7 @@ def _changed(found: Found, pieces: list[_Piece], *, is_install: bool) -> tuple[b
             text, word = (None, Word.ABSENT) if text is None else piece.removed(text)
         outcomes.append(Outcome(piece.what, word))
     if text is None and found.content is not None and (mark or found.path.is_symlink()):
-        # We write no mark and no links: the file is somebody's, and an empty one stays, except for the skill.
+        # We write no mark and no links: the file is somebody's, and an empty one stays, unless all of it was ours.
         text = pieces[0].empty
     return None if text is None else mark + text.encode(), tuple(outcomes)
 

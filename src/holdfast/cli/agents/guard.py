@@ -146,9 +146,14 @@ def _row(want: Want, said: Mapping[str, object]) -> dict[str, object]:
 @guard.command(short_help="List the agents that the guard knows here.")
 @as_json
 def status(*, json: bool) -> None:
-    """List the agents of this user on this machine that have a session of the guard, and the jobs they have."""
+    """List the agents of this user on this machine that have a session of the guard, and the jobs they have.
+
+    It warns if a host skips the hooks that are installed here or for the user.
+    """
     from holdfast.guard import claims, link, processes, state
     from holdfast.guard.server import AwayError, RefusedError
+    from holdfast.skills.approval import problems
+    from holdfast.skills.placing import Scope, project_of
 
     rows: list[dict[str, object]] = []
     shown: list[list[str]] = []
@@ -169,9 +174,14 @@ def status(*, json: bool) -> None:
         keeper, host = state.keeper_lives(folder), processes.lives(session.host)
         rows.append({"owner": session.owner, "jobs": jobs, "keeper": keeper, "host": host, "problem": problem})
         shown.append([session.owner, ", ".join(jobs) or problem or "-", _lives(keeper), _lives(host)])
+    user = Scope(Path.home(), is_user=True, environment=os.environ)
+    warnings = [each for scope in (project_of(Path.cwd()), user) for each in problems(scope, user)]
     if json:
-        output.say_json({"owners": rows})
-    elif not rows:
+        output.say_json({"owners": rows, "warnings": warnings})
+        return
+    for warning in warnings:
+        output.complain(warning)
+    if not rows:
         output.hint("no agent of yours has a job through the guard on this machine")
     else:
         output.say_table(["OWNER", "JOBS", "KEEPER", "HOST"], shown, folded=("JOBS",))
@@ -233,7 +243,12 @@ def agree(*, job: str) -> None:
 
 
 @guard.command(short_help="The hook of an agent's host.")
-@click.option("--host", type=click.Choice(["claude", "codex", "cursor", "gemini"]), required=True, help="The host.")
+@click.option(
+    "--host",
+    type=click.Choice(["claude", "codex", "cursor", "gemini", "opencode", "qwen"]),
+    required=True,
+    help="The host.",
+)
 def hook(*, host: str) -> int:
     """Read what the host says on standard input, and answer in its own way. The host runs this; see the guide."""
     from holdfast.guard.hook import main

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -40,9 +41,17 @@ def mcp(*, owner: str | None, ttl: int, url: str | None, token_file: Path | None
     try:
         from holdfast.mcp.process import run
 
-        return run(url, token_file, named, ttl=ttl, environment=os.environ, **reach())
+        return run(url, token_file, named, ttl=ttl, environment=_expanded(os.environ), **reach())
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _PARTS:
             raise
         output.complain(f"the tools for agents are not installed ({error.name}); {how_to_install('mcp')}")
         return output.UNREACHABLE
+
+
+def _expanded(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without references that the host left as they were, such as `$HOLDFAST_TOKEN`.
+
+    Gemini CLI passes the reference itself if the variable is not set.
+    """
+    return {name: value for name, value in environment.items() if value not in {f"${name}", f"${{{name}}}"}}

@@ -78,6 +78,7 @@ def install(
     that cannot be read or is not understood is left alone, and what to write there by hand is printed.
     """
     from holdfast.skills import placing
+    from holdfast.skills.approval import problems
     from holdfast.skills.placing import Parts, Word
 
     if not (with_skill or with_mcp or with_hooks):
@@ -91,6 +92,8 @@ def install(
     code = _do(placing.install(hosts, scope, parts), scope, dry_run=dry_run, bad={Word.LEFT})
     for host in hosts:
         _tell_missing(host, scope, parts)
+    for problem in problems(scope, _scope(None, is_user=True)):
+        output.hint(output.plain(problem))
     _tell_unready(parts)
     return code
 
@@ -135,7 +138,7 @@ def show() -> None:
 
 
 def _scope(folder: Path | None, *, is_user: bool) -> Scope:
-    from holdfast.skills.placing import Scope
+    from holdfast.skills.placing import Scope, project_of
 
     if is_user and folder is not None:
         raise click.UsageError("--dir is a project and --user is your home directory; write one of them")
@@ -143,8 +146,7 @@ def _scope(folder: Path | None, *, is_user: bool) -> Scope:
         return Scope(Path.home(), is_user=True, environment=os.environ)
     if folder is not None:
         return Scope(folder.absolute())
-    here = Path.cwd()
-    return Scope(next((each for each in (here, *here.parents) if (each / ".git").exists()), here))
+    return project_of(Path.cwd())
 
 
 def _named(names: Iterable[str]) -> list[Host]:

@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
     message = f"AsyncHoldfast needs {error.name}, which is not installed; {how_to_install('async')}"
     raise ModuleNotFoundError(message, name=error.name) from None
 
-from holdfast import tlswords
+from holdfast import sandbox, tlswords
 from holdfast.client.common.http import (
     ANSWER_BYTES_MAX,
     CONNECT_SECONDS,
@@ -204,7 +204,7 @@ def _unreachable(url: str, error: BaseException) -> Unreachable:
         isinstance(error, OSError) and error.errno == ECONNRESET
     )
     hint = tlswords.IF_TLS if hung_up and url.startswith("http://") else ""
-    return Unreachable(url, reason(error), hint, was_sent=was_sent)
+    return Unreachable(url, reason(error), hint or ("" if was_sent else sandbox.hint(error)), was_sent=was_sent)
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:

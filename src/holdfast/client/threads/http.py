@@ -25,7 +25,7 @@ from typing import Self, cast
 
 import msgspec
 
-from holdfast import tlswords
+from holdfast import sandbox, tlswords
 from holdfast.client.common.http import (
     ANSWER_BYTES_MAX,
     COMES_BACK_HEADER,
@@ -242,7 +242,7 @@ def _unreachable(url: str, error: BaseException, *, is_connecting: bool = False,
         reason = f"the proxy did not let us through ({reason})"
     hung_up = isinstance(error, BadStatusLine | ConnectionResetError)
     hint = tlswords.IF_TLS if hung_up and url.startswith("http://") else ""
-    return Unreachable(url, reason, hint, was_sent=not is_connecting)
+    return Unreachable(url, reason, hint or (sandbox.hint(error) if is_connecting else ""), was_sent=not is_connecting)
 
 
 def _reason(error: BaseException, *, is_connecting: bool) -> str:

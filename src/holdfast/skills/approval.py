@@ -1,0 +1,134 @@
+"""Whether a host runs the hooks that are installed.
+
+Two hosts skip hooks without a message. Codex runs a hook only if the user's `config.toml` has its hash, which a person
+adds with `/hooks`; and it ignores the files of a project that is not trusted. Gemini CLI ignores the files of a project
+that is not trusted too: `--skip-trust` starts it there without hooks and MCP servers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from holdfast.skills.files import LeftAlone, look
+from holdfast.skills.hosts import HOSTS, Host
+from holdfast.skills.jsontext import NotUnderstood, scan
+from holdfast.skills.placing import HOOK_WORDS, MCP_WORDS, Scope, runs
+
+_CODEX_TIMEOUT_SECONDS = 600
+"""The timeout that Codex adds to the hash of a hook without one."""
+_TRUSTED_FOLDERS = "GEMINI_CLI_TRUSTED_FOLDERS_PATH"
+_TRUST_WORKSPACE = "GEMINI_CLI_TRUST_WORKSPACE"
+
+
+def problems(scope: Scope, user: Scope) -> list[str]:
+    """Return why hosts skip what is installed in a scope; `user` is the scope with the user's own settings."""
+    hosts = {host.name: host for host in HOSTS}
+    return [*_of_codex(hosts["codex"], scope, user), *_of_gemini(hosts["gemini"], scope, user)]
+
+
+def codex_hash(matcher: str | None, command: str) -> str:
+    """Return the hash by which Codex knows a PreToolUse hook that was approved."""
+    hook = {"type": "command", "command": command, "timeout": _CODEX_TIMEOUT_SECONDS, "async": False}
+    identity = {"event_name": "pre_tool_use", "hooks": [hook], **({} if matcher is None else {"matcher": matcher})}
+    content = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
+
+
+def _of_codex(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
+    file, config_file = scope.path(host.hooks.place) if host.hooks else None, user.path(host.mcp.place)
+    if file is None or config_file is None:
+        return
+    found = _hooks_in(file)
+    if not found:
+        return
+    try:
+        config = tomllib.loads((look(config_file).content or b"").decode())
+    except (LeftAlone, ValueError) as error:
+        yield f"cannot tell whether Codex runs the hook in {file}, because {config_file} cannot be read: {error}"
+        return
+    if not scope.is_user and _at(config, "projects", str(scope.base.resolve()), "trust_level") != "trusted":
+        yield (
+            f"Codex ignores {file} without a message, because it does not trust the project. Start `codex` there, trust"
+            " the project, and approve the hooks with /hooks"
+        )
+        return
+    for key, group in found.items():
+        names = {f"{each}:pre_tool_use:{key}" for each in (file, file.resolve())}
+        state = next((each for each in (_at(config, "hooks", "state", name) for name in names) if each), {})
+        if _at(state, "enabled") is False:
+            yield f"Codex skips the hook in {file} without a message, because it is disabled. Enable it with /hooks"
+        elif not isinstance(approved := _at(state, "trusted_hash"), str):
+            yield f"Codex skips the hook in {file} without a message until you start `codex` and approve it with /hooks"
+        elif approved != _hash_of(group, key):
+            yield (
+                f"Codex skips the hook in {file} without a message, because it was changed after you approved it. Start"
+                " `codex` and approve it again with /hooks"
+            )
+
+
+def _hooks_in(file: Path) -> dict[str, Mapping[str, object]]:
+    """Return the groups with a hook of the guard that asks, by the indices of group and hook as Codex writes them."""
+    groups = _at(_read(file), "hooks", "PreToolUse")
+    found: dict[str, Mapping[str, object]] = {}
+    for at, group in enumerate(groups if isinstance(groups, list) else ()):
+        hooks = _at(group, "hooks")
+        for index, hook in enumerate(hooks if isinstance(hooks, list) else ()):
+            if runs(hook, HOOK_WORDS):
+                found[f"{at}:{index}"] = group
+    return found
+
+
+def _hash_of(group: Mapping[str, object], key: str) -> str:
+    hooks, matcher = group["hooks"], group.get("matcher")
+    hook = hooks[int(key.partition(":")[2])] if isinstance(hooks, list) else {}
+    return codex_hash(matcher if isinstance(matcher, str) else None, str(_at(hook, "command")))
+
+
+def _of_gemini(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
+    file = scope.path(host.mcp.place)
+    if file is None or scope.is_user or user.environment.get(_TRUST_WORKSPACE) == "true":
+        return
+    settings = _read(file)
+    servers, groups = _at(settings, "mcpServers"), _at(settings, "hooks", "BeforeTool")
+    entries = [*(servers.values() if isinstance(servers, dict) else ()), *(groups if isinstance(groups, list) else ())]
+    if not any(runs(each, words) for each in entries for words in (HOOK_WORDS, MCP_WORDS)):
+        return
+    own = user.path(host.mcp.place)
+    if own is not None and _at(_read(own), "security", "folderTrust", "enabled") is False:
+        return
+    rules = _read(Path(user.environment.get(_TRUSTED_FOLDERS) or user.base / ".gemini/trustedFolders.json"))
+    if not _is_trusted(scope.base.resolve(), rules):
+        yield (
+            f"Gemini CLI ignores the hooks and MCP servers in {file}, because it does not trust the folder, and with"
+            " --skip-trust it says nothing. Trust the folder (start `gemini` there), or install with --user"
+        )
+
+
+def _is_trusted(folder: Path, rules: object) -> bool:
+    """Tell whether the rule for the longest path above a folder trusts it."""
+    best, trusted = -1, False
+    for name, level in rules.items() if isinstance(rules, dict) else ():
+        path = Path(name).resolve()
+        path = path.parent if level == "TRUST_PARENT" else path
+        if folder.is_relative_to(path) and len(path.parts) > best:
+            best, trusted = len(path.parts), level in {"TRUST_FOLDER", "TRUST_PARENT"}
+    return trusted
+
+
+def _read(file: Path) -> object:
+    """Return what a JSON file has; None if it is missing or cannot be read."""
+    try:
+        content = look(file).content
+        return None if content is None else scan(content.decode("utf-8-sig")).value
+    except (LeftAlone, NotUnderstood, ValueError):
+        return None
+
+
+def _at(value: object, *keys: str) -> object:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
