@@ -16,7 +16,17 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "holdfast"
 
-LEAVES = {"clientconfig", "durations", "errors", "extras", "harmless", "privatefiles", "sandbox", "settings", "tlswords"}
+LEAVES = {
+    "clientconfig",
+    "durations",
+    "errors",
+    "extras",
+    "harmless",
+    "privatefiles",
+    "sandbox",
+    "settings",
+    "tlswords",
+}
 PUBLIC = "the public names"
 """What a user imports from `holdfast` itself."""
 
