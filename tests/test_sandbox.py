@@ -81,7 +81,7 @@ def test_light_client_names_the_sandbox(monkeypatch: pytest.MonkeyPatch, url: st
     def forbidden(*_: object) -> None:
         raise FORBIDDEN
 
-    monkeypatch.setattr(asking._socket, "socket", forbidden)
+    monkeypatch.setattr("holdfast.lightly.asking._socket.socket", forbidden)
     with pytest.raises(asking.UnreachableError) as caught:
         asking.ask(addresses, "GET", "/locks", "", b"")
     assert "sandbox" in str(caught.value) and not isinstance(caught.value, asking.LostError)

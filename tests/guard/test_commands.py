@@ -107,4 +107,5 @@ def test_the_entry_of_the_docs_covers_what_the_guard_reads() -> None:
     assert not re.fullmatch(before["matcher"], "Read")
     assert set(shown["hooks"]) == {"PreToolUse", "PostToolUse", "Stop", "SubagentStop", "SessionEnd"}
     commands = {hook["command"] for groups in shown["hooks"].values() for group in groups for hook in group["hooks"]}
-    assert commands == {"holdfast guard hook --host claude"}
+    hook = "holdfast guard hook --host claude"
+    assert commands == {hook, f"{hook} || exit 2"}

@@ -95,8 +95,8 @@ def test_everything_is_where_a_host_looks(project: Path, home: Path, skill: Run,
     assert (base / where / "holdfast" / "SKILL.md").read_text() == document.text()
     if servers:
         entry = read(base / servers)[KEYS[host]]["holdfast"]
-        command = entry["command"] if host == "opencode" else [entry["command"], *entry["args"]]
-        assert command == ["holdfast", "mcp"]
+        started = ["holdfast", "mcp"] if host == "opencode" else "holdfast"
+        assert (entry["command"], entry.get("args")) == (started, None if host == "opencode" else ["mcp"])
         # Codex starts it in a clean environment, but for the variables that the entry names.
         assert entry.get("env_vars") == (READ_BY_THE_TOOLS if host == "codex" else None)
         assert entry.get("env") == (GEMINI_PASSES if host == "gemini" else None)

@@ -132,6 +132,7 @@ def test_the_package_has_it(tmp_path: Path) -> None:
     wheel, sdist = build(ROOT, tmp_path)
     with zipfile.ZipFile(wheel) as opened:
         assert opened.read("holdfast/skills/holdfast/SKILL.md").decode() == document.text()
+        assert opened.read("holdfast/skills/opencode.js").decode() == document.text(document.PLUGIN)
     with tarfile.open(sdist) as opened_sdist:
         [top] = {name.partition("/")[0] for name in opened_sdist.getnames()}
         for place in (IN_PACKAGE, "skills/holdfast/SKILL.md"):

@@ -1,7 +1,7 @@
 /*
 Holdfast's guard for opencode: asks `holdfast guard hook` before every tool call, and rejects the call unless the answer
 is yes. `holdfast skill install --for opencode --hooks` writes this file, and `holdfast skill uninstall` removes it.
-  digest: "fec1160d372c77b2"
+  digest: "211562bf8938ae9e"
 */
 import { spawn } from "node:child_process"
 
@@ -10,23 +10,25 @@ const TIMEOUT_MS = 30_000
 // Runs the hook. Whatever goes wrong has an exit code other than 0, and so rejects the call.
 function runHook(event) {
   return new Promise((resolve) => {
-    const failed = (error) => resolve({ code: -1, out: "", err: `holdfast guard: cannot run \`holdfast\`: ${error.message}` })
+    let timer
+    const finish = (answer) => {
+      clearTimeout(timer)
+      resolve(answer)
+    }
+    const fail = (error) => finish({ code: -1, out: "", err: `holdfast guard: cannot run \`holdfast\`: ${error.message}` })
     try {
-      const hook = spawn("holdfast", ["guard", "hook", "--host", "opencode"], {
-        cwd: event.cwd,
-        timeout: TIMEOUT_MS,
-        killSignal: "SIGKILL",
-      })
+      const hook = spawn("holdfast", ["guard", "hook", "--host", "opencode"], { cwd: event.cwd })
+      timer = setTimeout(() => hook.kill("SIGKILL"), TIMEOUT_MS)
       let out = ""
       let err = ""
-      hook.stdout.on("data", (data) => (out += data))
-      hook.stderr.on("data", (data) => (err += data))
-      hook.on("error", failed)
-      hook.on("close", (code) => resolve({ code: code ?? -1, out, err }))
+      hook.stdout.setEncoding("utf8").on("data", (text) => (out += text))
+      hook.stderr.setEncoding("utf8").on("data", (text) => (err += text))
+      hook.on("error", fail)
+      hook.on("close", (code) => finish({ code: code ?? -1, out, err }))
       hook.stdin.on("error", () => {})
       hook.stdin.end(JSON.stringify(event))
     } catch (error) {
-      failed(error)
+      fail(error)
     }
   })
 }
