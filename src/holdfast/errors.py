@@ -135,7 +135,8 @@ class LeaseLost(HoldfastError):
 
     `reason` is `expired` (its time passed), `unreachable` (it could not be renewed in time, or nobody knows whether it
     was handed over), `refused` (the server would not renew it), `revoked` (an operator ended it: `by` and `why` say who
-    and why), `session_ended`, `released` or `transferred` (somebody else with the lease id did).
+    and why), `session_ended`, `released` or `transferred` (by another client with the lease id,
+    or by an operator).
     """
 
     def __init__(

@@ -74,6 +74,21 @@ def test_session_hears_of_its_end(either: Any, operator: Api, job: str) -> None:
         session.end()
 
 
+def test_session_keeps_running_when_an_operator_transfers_its_claim(either: Any, operator: Api, job: str) -> None:  # noqa: ANN401
+    """L8a, L9: the old owner loses the claim with the reason `transferred`, and the claim outlives its session."""
+    session = either.session("run", ttl=LONG)
+    claim = session.claim(job, ttl=LONG)
+    assert operator.hand_over(job, to_owner="ben", reason="ill").status == 204
+    wait_until(claim.lost.is_set, seconds_max=SECONDS_MAX)
+    with pytest.raises(LeaseLost) as loss:
+        claim.raise_if_lost()
+    assert (loss.value.reason, loss.value.by, loss.value.why) == ("transferred", "operator", "ill")
+    session.end()
+    taken = either.claim_job(job, "ben", resume=True)
+    assert taken.reacquired and taken.token > claim.token
+    either.release_job(job, taken.lease_id)
+
+
 def test_session_hears_that_it_ended_with_its_token(open_client: Callable[..., Any], operator: Api, job: str) -> None:
     """L9, S5: a token that is revoked before anything is followed takes its session along, and that is told at once.
 

@@ -60,6 +60,8 @@ class Claim(NamedTuple):
     done_until: int = 0
     """Until when its work is remembered as done, with this result."""
     result: str | None = None
+    offered: bool = False
+    """Transferred, and its new owner has not been heard of yet (L8a)."""
 
 
 class Run(NamedTuple):
@@ -334,7 +336,7 @@ class Naive(Waiting):
         place = next((place for place in self.line.places if key.made in place.lease_ids), None)
         if place is not None:
             return self.come_back(place, place)
-        if isinstance(command, Acquire | Transfer):
+        if isinstance(command, Acquire) or (isinstance(command, Transfer) and command.lease_id is not None):
             claim = self.live(command.name)
             if claim and claim.lease_id == key.made:
                 return self.granted(claim, reacquired=isinstance(command, Acquire) and bool(key.place))
@@ -395,8 +397,12 @@ class Naive(Waiting):
         ):
             return (lacking,)
         if claim is not None and self.is_own(claim, command):
+            if claim.bound != command.terms.bound:
+                if full := self.no_room(claim.principal, command.terms.session, 1, without=claim):
+                    return full
+                claim = self.take_up(claim, command)
             until = max(claim.until, self.now + command.terms.ttl_ms)
-            kept = claim._replace(ttl=command.terms.ttl_ms, until=until, beat=self.now)
+            kept = claim._replace(ttl=command.terms.ttl_ms, until=until, beat=self.now, offered=False)
             self.claims[self.claims.index(claim)] = kept
             self.spend(command, "acquire", claim.lease_id, own=True)
             return self.granted(kept, reacquired=True)
@@ -409,6 +415,16 @@ class Naive(Waiting):
         self.grant(place_for(command, self.now), taken=self.line.own(place_for(command, self.now)))
         self.spend(command, "acquire", command.lease_id, own=False)
         return self.granted(self.claims[-1], reacquired=False)
+
+    def take_up(self, claim: Claim, command: Acquire) -> Claim:
+        """L8a: bind a transferred claim to the session of its new owner, which waits for it no more."""
+        bound = claim._replace(session=command.terms.session, bound=True)
+        self.claims[self.claims.index(claim)] = bound
+        if taken := self.line.own(place_for(command, self.now)):
+            self.line.places.remove(taken)
+            self.remember_key(taken)
+        self.line.handed.append(command.name)
+        return bound
 
     def held_by(self, claim: Claim, owner: str | None) -> tuple[object, ...]:
         return ("held", *self.shown(claim), claim.owner is not None and claim.owner == owner)
@@ -462,7 +478,8 @@ class Naive(Waiting):
     def is_own(self, claim: Claim, command: Acquire) -> bool:
         """C4: who the holder is, and whether it asked for its lease."""
         if claim.bound != command.terms.bound:
-            return False
+            offered = claim.offered and command.resume and command.terms.bound
+            return offered and (claim.principal, claim.owner) == (command.terms.principal, command.terms.owner)
         same = claim.session == command.terms.session if claim.bound else claim.principal == command.terms.principal
         if self.limits.reentrant == "holder":
             return same
@@ -504,7 +521,7 @@ class Naive(Waiting):
             until = claim.until
         note = claim.note if command.note is None else command.note
         metadata = claim.metadata if command.metadata is None else command.metadata
-        kept = claim._replace(ttl=ttl, until=until, note=note, metadata=metadata, beat=self.now)
+        kept = claim._replace(ttl=ttl, until=until, note=note, metadata=metadata, beat=self.now, offered=False)
         if command.key is not None:
             kept = kept._replace(last_renewal=command.key)
         self.claims[self.claims.index(claim)] = kept
@@ -526,23 +543,28 @@ class Naive(Waiting):
         return ("ok",)
 
     def transfer(self, command: Transfer) -> tuple[object, ...]:
-        """L8: the claim ends and begins in one step, with no delay between."""
-        claim = self.own_claim(command)
+        """L8, L8a: the claim ends and begins in one step, with no delay between; only a secret keeps its session."""
+        claim = self.own_claim(command) if command.lease_id is not None else self.live(command.name) or ("not-held",)
         if not isinstance(claim, Claim):
             return claim
         place = self.claims.index(claim)
         self.end(claim, "transferred")
         self.claims[place] = self.claims[place]._replace(delay=0)
         ttl = command.ttl_ms or claim.ttl
+        until = self.now + ttl
+        if command.as_session is None and command.ttl_ms is None:
+            until = self.until(claim)
         token = max(other.token for other in self.claims) + 1
         new = claim._replace(
-            lease_id=command.new_lease_id, token=token, owner=command.to_owner, ttl=ttl, until=self.now + ttl,
+            lease_id=command.new_lease_id, token=token, owner=command.to_owner, ttl=ttl, until=until,
             since=self.now, beat=self.now, note=None, last_renewal=None,
         )  # fmt: skip
+        if command.as_session is None:
+            new = new._replace(session=None, bound=False, offered=True)
         self.claims.append(new)
         self.line.handed.append(command.name)
-        self.spend(command, "transfer", new.lease_id, own=False)
-        return self.granted(new, reacquired=False)
+        self.spend(command, "transfer", new.lease_id, own=command.principal != claim.principal)
+        return ("ok",) if command.lease_id is None else self.granted(new, reacquired=False)
 
     def revoke(self, command: Revoke) -> tuple[object, ...]:
         claim = self.live(command.name)
@@ -611,7 +633,7 @@ class Naive(Waiting):
     def shown(self, claim: Claim) -> tuple[object, ...]:
         return (claim.owner, self.until(claim), claim.since, claim.beat, claim.note, claim.metadata)
 
-    def not_current(self, name: str, lease_id: str, principal: str) -> tuple[object, ...]:
+    def not_current(self, name: str, lease_id: str | None, principal: str) -> tuple[object, ...]:
         refusal = ("not-current", self.live(name) is not None)
         for claim in self.claims:
             if (claim.name, claim.lease_id, claim.principal) == (name, lease_id, principal) and claim.how:

@@ -210,10 +210,10 @@ class Waiting(ABC):
             return (lacking,)
         return self.no_room(command.terms.principal, command.terms.session if command.terms.bound else None, count)
 
-    def no_room(self, principal: str, session: str | None, count: int) -> Answer | None:
+    def no_room(self, principal: str, session: str | None, count: int, without: "Claim | None" = None) -> Answer | None:
         """Every limit is for a principal, and half of it for one of its sessions."""
         most = self.limits.leases_per_principal_max
-        living = [claim for claim in self.claims if not claim.how]
+        living = [claim for claim in self.claims if not claim.how and claim is not without]
         if sum(claim.principal == principal for claim in living) + count > most:
             return ("too-many-leases", most)
         if session is not None and sum(claim.session == session for claim in living) + count > half(most):

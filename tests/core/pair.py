@@ -6,6 +6,8 @@ one that was only ever told the records as bytes, one made from a picture, and a
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.core import answers, refusals
 from holdfast.core.commands import Command, KeepSession, Leave, Renew, RenewSession
 from holdfast.core.decide import decide, settle, settle_line
@@ -191,10 +193,15 @@ class Pair:
             case Transferred(name=name, lease=lease, old_lease_id=old_lease_id):
                 old = self.held[name]
                 assert old.lease_id == old_lease_id
-                assert old.principal == lease.principal == event.by, "I11: handed over by a stranger"
+                assert old.principal == lease.principal, "L8: handed to another principal"
+                assert event.by in {lease.principal, "op"}, "I11: handed over by a stranger"
                 self.judge_grant(name, lease)
             case Renewed(name=name, lease_id=lease_id):
                 assert self.held[name].lease_id == lease_id
+                if event.session is not None:
+                    assert self.held[name].offered, "L8a: only what was transferred is taken up by a session"
+                    self.held[name] = replace(self.held[name], session=event.session, bound=True)
+                self.held[name] = replace(self.held[name], offered=False)
             case SessionRenewed(session_id=session_id, leases=leases):
                 bound = {name for name, lease in self.held.items() if lease.bound and lease.session == session_id}
                 assert [renewed.name for renewed in leases] == sorted(bound), "S4: not all of a session's claims"
@@ -217,7 +224,7 @@ class Pair:
         lease = self.held.pop(event.name)
         assert (lease.lease_id, lease.token) == (event.lease_id, event.token)
         if event.how == "expired" or by_time:
-            assert self.promised_ms[event.lease_id] <= self.now_ms, "I3: ended before its time"
+            assert self.promised_ms.get(event.lease_id, 0) <= self.now_ms, "I3: ended before its time"
         elif event.how == "revoked":
             assert event.by == "op" and event.reason, "I11: revoked by nobody, or for nothing"
         else:
@@ -256,7 +263,13 @@ def plain(answer: object) -> tuple[object, ...]:
             return ("later", ticket_id)
         case answers.Extended(lease=lease, until_ms=until_ms):
             return ("renewed", lease.token, until_ms)
-        case answers.Released() | answers.SessionOver() | answers.Withdrawn() | answers.OpenAgain():
+        case (
+            answers.Released()
+            | answers.HandedOver()
+            | answers.SessionOver()
+            | answers.Withdrawn()
+            | answers.OpenAgain()
+        ):
             return ("ok",)
         case answers.SessionOpen(session=session):
             opened = ("open", session.session_id, session.ttl_ms, session.until_ms)

@@ -116,7 +116,10 @@ class CoreMachine(RuleBasedStateMachine):
     def acquire_own(self, back: int, owner: str | None, ttl_ms: int, key: str | None) -> None:
         """Ask for a lease that lives, as its holder or as somebody who is nearly its holder."""
         claim = self.proof(back, stray=False)
-        session = self.session(claim.principal, 0, stray=False) if claim.bound and back == 1 else claim.session
+        taken_up = claim.offered and back == 0
+        session = claim.session
+        if taken_up or (claim.bound and back == 1):
+            session = self.session(claim.principal, 0, stray=False)
         self.last = acquire(
             name=claim.name,
             principal=claim.principal,
@@ -124,7 +127,7 @@ class CoreMachine(RuleBasedStateMachine):
             ttl_ms=ttl_ms,
             owner=claim.owner if back < 2 else owner,
             session=session,
-            bound=claim.bound,
+            bound=claim.bound or taken_up,
             resume=True,
             key=key,
         )
@@ -209,17 +212,23 @@ class CoreMachine(RuleBasedStateMachine):
             )
         )
 
-    @rule(back=WHICH, stray=SELDOM, stranger=SELDOM, to=st.sampled_from("xyz"), ttl_ms=st.none() | TTLS_MS, key=KEYS)
-    def transfer(self, back: int, stray: bool, stranger: bool, to: str, ttl_ms: int | None, key: str | None) -> None:
+    @rule(
+        back=WHICH, stray=SELDOM, stranger=SELDOM, to=st.sampled_from("xyz"), ttl_ms=st.none() | TTLS_MS, key=KEYS,
+        how=st.sampled_from(["token", "secret", "operator"]),
+    )  # fmt: skip
+    def transfer(
+        self, back: int, stray: bool, stranger: bool, to: str, ttl_ms: int | None, key: str | None, how: str
+    ) -> None:
         proof = self.proof(back, stray)
         self.pair.ask(
             Transfer(
                 name=proof.name,
-                principal=self.asker(proof, stranger),
-                lease_id=proof.lease_id,
+                principal="op" if how == "operator" else self.asker(proof, stranger),
+                lease_id=None if how == "operator" else proof.lease_id,
                 new_lease_id=self.fresh("L"),
                 to_owner=to,
                 ttl_ms=ttl_ms,
+                as_session=proof.session if how == "secret" else None,
                 key=key,
             )
         )

@@ -247,7 +247,12 @@ def test_what_a_session_hands_on_counts_for_the_session() -> None:
     world.ask(bound)
     for number in range(60):
         handed = Transfer(
-            name="tr", principal="ana", lease_id=f"T{number}", new_lease_id=f"T{number + 1}", to_owner=f"o{number}"
+            name="tr",
+            principal="ana",
+            lease_id=f"T{number}",
+            new_lease_id=f"T{number + 1}",
+            to_owner=f"o{number}",
+            as_session="s",
         )
         assert isinstance(world.ask(handed), answers.Acquired)
         world.settle()

@@ -130,15 +130,15 @@ def test_whoever_leaves_is_not_in_line(home: Home, operator: Api, name: str) -> 
 
 
 def test_session_may_stand_in_the_header(home: Home, name: str) -> None:
-    """A host may name the session for all calls, one that `POST /sessions` has opened too; its name is the owner."""
+    """A host may name the session for all calls, also by the secret that `POST /sessions` gave."""
 
     async def test() -> None:
         opened = Api.of(home.server, callers.ALICE).new_session(name="nightly", ttl_seconds=60)
-        async with home.web(**{"Holdfast-Session": opened["session_id"]}) as ana:
+        async with home.web(**{"Holdfast-Session": opened["session_secret"]}) as ana:
             got = await ana.call("claim_job", job=name)
-            assert (got["owner"], got["session"]) == ("nightly", opened["session_id"])
+            assert (got["owner"], got["session"].split(".")[0]) == ("nightly", opened["session_id"])
         # Another connection of the same session has the same jobs: a connection means nothing.
-        async with home.web(mode="legacy", **{"Holdfast-Session": opened["session_id"]}) as again:
+        async with home.web(mode="legacy", **{"Holdfast-Session": got["session"]}) as again:
             assert (await again.call("heartbeat_job", job=name))["still_held"] is True
 
     run(test())
@@ -171,7 +171,7 @@ def test_claim_that_could_not_be_told_leaves_no_session() -> None:
 
     async def test() -> None:
         client = mock.AsyncMock()
-        client.open_session.return_value = mock.Mock(session_id="new", expires_in=300.0)
+        client.open_session.return_value = mock.Mock(session_id="new", secret="holds_x", expires_in=300.0)
         client.claim_job.return_value = mock.Mock(job_id="job", previous=None, attempts=1)
         client.job.return_value = mock.Mock(owner=None)
         client.list_claimed_jobs.side_effect = refuse
@@ -235,7 +235,7 @@ def test_session_that_is_over_is_told_by_every_tool(home: Home, name: str) -> No
         alice = Api.of(home.server, callers.ALICE)
         async with home.web() as ana:
             session = (await ana.call("claim_job", job=name, owner="ana"))["session"]
-            alice.end_session(session)
+            alice.end_session(session.partition(".")[0])
             for tool in ("heartbeat_job", "release_job"):
                 lost = await ana.call(tool, job=name)
                 assert (lost["status"], lost["reason"], lost["still_held"]) == ("lost", "session_ended", False)
@@ -268,6 +268,46 @@ def test_jobs_of_other_sessions_are_out_of_reach(home: Home, operator: Api, name
             assert revoked.status == 204
             gone = await ana.call("heartbeat_job", job=name)
             assert (gone["status"], gone["reason"], gone["your_jobs"]) == ("lost", "revoked", [])
+
+    run(test())
+
+
+def test_session_id_without_its_proof_changes_nothing(home: Home, operator: Api, name: str) -> None:
+    """S3: the id that `GET /locks` shows, with the same access token, neither claims, renews nor releases a job."""
+
+    async def test() -> None:
+        async with home.web() as ana, home.web() as ben:
+            handle = (await ana.call("claim_job", job=name, owner="ana"))["session"]
+            alice = Api.of(home.server, callers.ALICE)
+            (shown,) = alice.locks(prefix=name).json()["locks"]
+            session_id, last = shown["session"], handle[-1]
+            forged = f"{handle[:-1]}{'0' if last != '0' else '1'}"
+            for wrong in (session_id, f"{session_id}.", forged, f"holds_{session_id.replace('-', '')}_x"):
+                for tool in ("heartbeat_job", "release_job"):
+                    told = await ben.call(tool, job=name, session=wrong)
+                    assert (told["status"], told["still_held"]) == ("lost", False), wrong
+                for tool in ("claim_job", "wait_for_job"):
+                    assert await ben.error(tool, job=f"{name}/2", session=wrong)
+                assert "your_jobs" not in await ben.call("get_job_owner", job=name, session=wrong)
+            assert operator.status(name).json()["fencing_token"] == shown["fencing_token"]
+            assert operator.status(f"{name}/2").json()["status"] == "free"
+            assert (await ana.call("release_job", job=name))["status"] == "released"
+
+    run(test())
+
+
+def test_session_secret_in_place_of_the_token_is_its_session(home: Home, name: str) -> None:
+    """S3: a caller with a session's secret as its bearer works in that session, and in no other of the same token."""
+
+    async def test() -> None:
+        alice = Api.of(home.server, callers.ALICE)
+        own, other = alice.new_session(name="own", ttl_seconds=60), alice.new_session(ttl_seconds=60)
+        async with home.web(token=own["session_secret"]) as ana, home.web() as ben:
+            got = await ana.call("claim_job", job=name)
+            assert (got["owner"], got["session"].split(".")[0]) == ("own", own["session_id"])
+            ben.session = got["session"]
+            assert (await ben.call("release_job", job=name))["status"] == "released"
+            assert await ana.error("claim_job", job=name, session=other["session_secret"])
 
     run(test())
 

@@ -15,6 +15,7 @@ from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import refused, unique, wait_until
 from tests.support.server import ServerProcess
+from tests.support.visitor import Visitor
 
 
 @pytest.fixture(params=["fast lane", "ASGI"], scope="module")
@@ -55,6 +56,15 @@ def test_only_an_operator_without_a_prefix_gets_it(server: ServerProcess) -> Non
     whole = operator.get("/backup")
     assert (whole.status, whole.content_type) == (200, "application/octet-stream")
     assert "no-store" in str(whole.headers["Cache-Control"])
+
+
+def test_backup_needs_an_access_token_and_no_cookie(server: ServerProcess) -> None:
+    """An operator who is signed in at the page gets none by the cookie alone: it holds the key that signs cookies."""
+    visitor = Visitor(server)
+    visitor.sign_in(callers.OPERATOR)
+    assert visitor.get("/ui/here").json()["signed_in"] is True
+    for headers in ({}, {"Sec-Fetch-Site": "same-origin", "X-Holdfast-Page": "1"}):
+        refused(visitor.get("/backup", headers), 403, "forbidden")
 
 
 def test_log_says_who_took_one(server: ServerProcess) -> None:

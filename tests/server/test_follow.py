@@ -75,6 +75,17 @@ def test_every_kind_of_end_is_told(alice: Api, name: str) -> None:
     ]
 
 
+def test_transfer_by_an_operator_reaches_the_old_session(alice: Api, operator: Api, name: str) -> None:
+    """L8a, L9: the stream of a session's secret reports a lease that an operator handed over."""
+    run = Api(alice.host, alice.port, alice.new_session()["session_secret"])
+    lease = run.acquired(name, owner="ana", ttl_seconds=60)["lease_id"]
+    with run.follow({name: lease}) as stream:
+        assert _following(stream)["following"] == 1
+        assert operator.hand_over(name, to_owner="ben", reason="ill").status == 204
+        end = _end(stream)
+    assert (end["id"], end["ended"], end["by"], end["reason"]) == (lease, "transferred", "operator", "ill")
+
+
 def test_what_has_ended_already_is_answered_at_once(alice: Api, operator: Api, name: str) -> None:
     """An end that came before the stream is in its first frame; what nobody knows is said to be unknown."""
     gone = alice.acquired(name, ttl_seconds=60)["lease_id"]

@@ -147,8 +147,8 @@ def test_transfer_has_no_gap(alice: Api, bob: Api, name: str) -> None:
     request.close()
 
 
-def test_transfer_is_the_holders_own(alice: Api, bob: Api, operator: Api, name: str) -> None:
-    """L8: only the holder's own token transfers; operators revoke instead."""
+def test_transfer_with_a_lease_id_is_the_holders_own(alice: Api, bob: Api, operator: Api, name: str) -> None:
+    """L8: with a lease id only the holder's own token transfers."""
     lease = alice.acquired(name)
     for other in (bob, operator):
         refused(other.transfer(name, lease["lease_id"], to_owner="x"), 400, "lease_not_current")
@@ -189,7 +189,7 @@ def test_transfer_can_be_retried(alice: Api, name: str) -> None:
 
 
 def test_transfer_inside_a_session(alice: Api, name: str) -> None:
-    """L8, S2: what is bound to a session stays bound to it."""
+    """L8a, S2: a transfer with the session's secret stays bound to the session."""
     session = alice.new_session()
     run = Api(alice.host, alice.port, session["session_secret"])
     lease = run.acquired(name, owner="ana")
@@ -197,6 +197,59 @@ def test_transfer_inside_a_session(alice: Api, name: str) -> None:
     assert moved["session_id"] == session["session_id"]
     alice.end_session(session["session_id"])
     assert alice.status(name).json()["status"] == "free"
+
+
+def test_transfer_takes_a_claim_out_of_its_session(alice: Api, name: str) -> None:
+    """L8a: a transfer by an access token unbinds the claim, and a session of the new owner takes it up."""
+    old, new = alice.new_session(), alice.new_session()
+    run, heir = (Api(alice.host, alice.port, each["session_secret"]) for each in (old, new))
+    lease = run.acquired(name, owner="ana", ttl_seconds=50)
+    moved = alice.transfer(name, lease["lease_id"], to_owner="ben").json()
+    assert (moved["session_id"], moved["lease_id"] != lease["lease_id"]) == (None, True)
+    assert moved["fencing_token"] > lease["fencing_token"] and moved["expires_in_ms"] <= 50_000
+    assert refused(run.renew(name, lease["lease_id"]), 400, "lease_not_current")["ended"] == "transferred"
+    refused(heir.renew(name, moved["lease_id"]), 400, "lease_not_current")
+    assert alice.end_session(old["session_id"]).status == 204
+    taken = heir.acquired(name, owner="ben", resume=True)
+    assert (taken["reacquired"], taken["lease_id"]) == (True, moved["lease_id"])
+    assert taken["session_id"] == new["session_id"]
+    assert heir.renew(name, taken["lease_id"]).status == 200
+    assert alice.end_session(new["session_id"]).status == 204
+    assert alice.status(name).json()["previous"]["ended"] == "session_ended"
+
+
+def test_transfer_keeps_the_time_that_is_left(alice: Api, name: str) -> None:
+    """L8a: without a ttl of its own a transfer lengthens nothing; with one it does."""
+    lease = alice.acquired(name, owner="ana", ttl_seconds=600)
+    left = alice.renew(name, lease["lease_id"], ttl_seconds=30).json()["expires_in_ms"]
+    session = alice.new_session(ttl_seconds=10)
+    bound = alice.acquired(f"{name}-b", session_id=session["session_id"], ephemeral=True, ttl_seconds=600)
+    assert alice.transfer(name, lease["lease_id"], to_owner="ben").json()["expires_in_ms"] <= left
+    moved = alice.transfer(f"{name}-b", bound["lease_id"], to_owner="ben").json()
+    assert moved["expires_in_ms"] <= 10_000, "the session's deadline was the earlier one"
+    longer = alice.transfer(f"{name}-b", moved["lease_id"], to_owner="cem", ttl_seconds=600).json()
+    assert longer["expires_in_ms"] > 500_000
+
+
+def test_transfer_without_a_lease_id_needs_admin(
+    server: ServerProcess, alice: Api, bob: Api, operator: Api, name: str
+) -> None:
+    """L8, I11: only `admin` hands over a claim whose lease id it does not know, and is not given the new one."""
+    lease = alice.acquired(name, owner="ana")
+    run = Api(alice.host, alice.port, operator.new_session()["session_secret"])
+    for caller in (alice, bob, run, Api.of(server, callers.READER)):
+        refused(caller.hand_over(name, to_owner="eve"), 403, "forbidden")
+    refused(operator.post(f"/locks/{name}/transfer", {"lease_id": None, "to_owner": "eve"}), 422, "invalid_input")
+    assert alice.status(name).json()["owner"] == "ana"
+    key = unique("key")
+    for _ in range(2):
+        answer = operator.hand_over(name, key=key, to_owner="ben", reason="ill")
+        assert (answer.status, answer.body) == (204, b"")
+    gone = refused(alice.renew(name, lease["lease_id"]), 400, "lease_not_current")
+    assert (gone["ended"], gone["by"], gone["reason"]) == ("transferred", "operator", "ill")
+    taken = alice.acquired(name, owner="ben", resume=True)
+    assert taken["reacquired"] and taken["fencing_token"] == lease["fencing_token"] + 1
+    refused(operator.hand_over(f"{name}-free", to_owner="x"), 404, "not_found")
 
 
 # Check.

@@ -55,6 +55,10 @@ class Api(Client):
         """POST /locks/{name}/transfer."""
         return self.post(f"{lock_path(name)}/transfer", {"lease_id": lease_id, **fields}, headers=_keyed(key))
 
+    def hand_over(self, name: str, *, key: str | None = None, **fields: object) -> Answer:
+        """POST /locks/{name}/transfer without the lease id, as an operator."""
+        return self.post(f"{lock_path(name)}/transfer", fields, headers=_keyed(key))
+
     def check(self, name: str, fencing_token: object) -> Answer:
         """POST /locks/{name}/check."""
         return self.post(f"{lock_path(name)}/check", {"fencing_token": fencing_token})

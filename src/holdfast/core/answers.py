@@ -57,6 +57,10 @@ class Released(msgspec.Struct, frozen=True, gc=False):
     """The name is free, or was freed by this very request before."""
 
 
+class HandedOver(msgspec.Struct, frozen=True, gc=False):
+    """An operator's transfer took effect. The new lease id is for the new owner alone."""
+
+
 class SessionOpen(msgspec.Struct, frozen=True, gc=False):
     """The session lives. `renewed`: how many leases were kept alive with it (S4)."""
 
@@ -91,6 +95,7 @@ Answer = (
     | OpenAgain
     | Extended
     | Released
+    | HandedOver
     | SessionOpen
     | SessionOver
     | TokenMade

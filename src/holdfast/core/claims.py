@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from holdfast.core import line, refusals
-from holdfast.core.answers import Acquired, Extended, OpenAgain, Released
+from holdfast.core.answers import Acquired, Extended, HandedOver, OpenAgain, Released
 from holdfast.core.deadlock import find_circle, name_of_holder
-from holdfast.core.decision import Decision, accept, answered_by_done, end_of, recall, refuse
+from holdfast.core.decision import Decision, accept, answered_by_done, end_by_transfer, end_of, recall, refuse
 from holdfast.core.events import Granted, Renewed, Reopened, Transferred
 from holdfast.core.quotas import too_many_leases
 from holdfast.core.rights import is_of_run, may_touch
@@ -26,7 +26,6 @@ from holdfast.core.values import (
     WAIT_MS_MAX,
     Done,
     EndedLease,
-    LastEnd,
     Lease,
     Memo,
     bad_labels,
@@ -71,7 +70,8 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
         if lacking is not None:
             return refuse(lacking)
     if lease is not None and _is_own(lease, command, limits):
-        return _reacquire(state, command, slot, lease, now)
+        full = too_many_leases(state, terms, 1, limits, already=1) if _takes_up(lease, command) else None
+        return _reacquire(state, command, slot, lease, now) if full is None else refuse(full)
     # From here on it is a new claim, whatever comes of it.
     if not command.name.isascii() and (unreadable := line.unreadable_name(command.names)) is not None:
         return refuse(unreadable)
@@ -153,6 +153,8 @@ def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) ->
 def _is_own(lease: Lease, command: Acquire, limits: Limits) -> bool:
     """Tell whether the caller may have this live lease back (C4)."""
     terms = command.terms
+    if _takes_up(lease, command):
+        return lease.principal == terms.principal and lease.owner == terms.owner
     if limits.reentrant == "holder":
         same_kind = lease.bound == terms.bound
         return same_kind and (lease.session == terms.session if lease.bound else lease.principal == terms.principal)
@@ -164,9 +166,15 @@ def _is_own(lease: Lease, command: Acquire, limits: Limits) -> bool:
     return not terms.bound and lease.principal == terms.principal and lease.owner == terms.owner is not None
 
 
+def _takes_up(lease: Lease, command: Acquire) -> bool:
+    """Tell whether a session asks for a transferred lease that its new owner has not taken up yet (L8a)."""
+    return lease.offered and command.resume and command.terms.bound
+
+
 def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: Moment) -> Decision:
     terms = command.terms
     until_ms = max(lease.until_ms, now.ms + terms.ttl_ms)
+    session = terms.session if _takes_up(lease, command) else None
     event = Renewed(
         command.name,
         lease.lease_id,
@@ -174,10 +182,15 @@ def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: Mo
         until_ms,
         claim_key=terms.key,
         fingerprint=terms.fingerprint if terms.key is not None else "",
+        session=session,
     )
     kept = replace(lease, ttl_ms=terms.ttl_ms, until_ms=until_ms)
+    events: tuple[Event, ...] = (event,)
+    if session is not None:
+        kept = replace(kept, session=session, bound=True)
+        events = (*line.no_more_need(state, line.ticket_for(command, state, now)), event)
     answer = Acquired(kept, state.until_of(kept), slot.last_end, slot.attempts, reacquired=True)
-    return Decision((event,), answer)
+    return Decision(events, answer)
 
 
 def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision:
@@ -264,7 +277,7 @@ def _too_much_done(state: State, name: str, lease: Lease, done: Done, limits: Li
 
 
 def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> Decision:
-    """Hand the claim to another owner of the same principal, in one step (L8)."""
+    """Hand the claim to another owner of the same principal, in one step (L8, L8a)."""
     if command.ttl_ms is not None and not 0 < command.ttl_ms <= limits.ttl_ms_max:
         return refuse(refusals.BadTtl(limits.ttl_ms_max))
     if not 0 < len(command.to_owner) <= OWNER_CHARS_MAX:
@@ -274,33 +287,56 @@ def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> De
     memo = recall(state, command, "transfer")
     if memo is not None:
         return _transferred_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
-    lease = _held_by_caller(state, command)
+    lease = _to_hand_over(state, command)
     if not isinstance(lease, Lease):
         return refuse(lease)
     if state.last_token >= TOKEN_MAX:
         return refuse(refusals.TokensExhausted())
-    ttl_ms = lease.ttl_ms if command.ttl_ms is None else command.ttl_ms
-    new = replace(
-        lease,
-        lease_id=command.new_lease_id,
-        token=state.last_token + 1,
-        owner=command.to_owner,
-        ttl_ms=ttl_ms,
-        until_ms=now.ms + ttl_ms,
-        note=None,
-        granted_wall_ms=now.wall_ms,
-        beat_wall_ms=now.wall_ms,
-        key=command.key,
-        renew_key=None,
-    )
+    new = _handed_over(state, command, lease, now)
     by, reason = command.principal, command.reason
     event = Transferred(command.name, lease.lease_id, new, by, command.key, command.fingerprint, reason)
-    end = LastEnd("transferred", lease.token, lease.owner, lease.note, now.ms, now.wall_ms, by, reason)
+    if command.lease_id is None:
+        return Decision((event,), HandedOver())
+    end = end_by_transfer(event, lease, now)
     attempts = state.slots[command.name].attempts
     return Decision((event,), Acquired(new, state.until_of(new), end, attempts))
 
 
+def _to_hand_over(state: State, command: Transfer) -> Lease | Refusal:
+    """Return the live lease if the caller has proved that it is its own, or asks as an operator; else why not."""
+    if command.lease_id is not None:
+        return _held_by_caller(state, command)
+    return state.lease_of(command.name) or refusals.NotHeld()
+
+
+def _handed_over(state: State, command: Transfer, lease: Lease, now: Moment) -> Lease:
+    """Return the lease of the new owner. Only a session's own secret keeps it in the session (L8a)."""
+    stays = command.as_session is not None
+    ttl_ms = lease.ttl_ms if command.ttl_ms is None else command.ttl_ms
+    # Without a ttl of its own a transfer is no heartbeat: the new owner has the time that is left.
+    keeps_deadline = command.ttl_ms is None and not stays
+    return replace(
+        lease,
+        lease_id=command.new_lease_id,
+        token=state.last_token + 1,
+        owner=command.to_owner,
+        session=lease.session if stays else None,
+        bound=lease.bound and stays,
+        ttl_ms=ttl_ms,
+        until_ms=state.until_of(lease) if keeps_deadline else now.ms + ttl_ms,
+        note=None,
+        granted_wall_ms=now.wall_ms,
+        beat_wall_ms=now.wall_ms,
+        # A key leads to a lease of the same principal. That of another operator is remembered by itself.
+        key=command.key if command.principal == lease.principal else None,
+        renew_key=None,
+        offered=not stays,
+    )
+
+
 def _transferred_before(state: State, command: Transfer, memo: Memo) -> Decision:
+    if command.lease_id is None:
+        return accept(HandedOver())
     slot = state.slots.get(command.name, EMPTY)
     if slot.lease is not None and slot.lease.lease_id == memo.made:
         return accept(Acquired(slot.lease, state.until_of(slot.lease), slot.last_end, slot.attempts))
@@ -375,9 +411,9 @@ def _why_not_held(state: State, command: Renew | Release | Transfer) -> Refusal:
     return refusal
 
 
-def not_current(state: State, name: str, lease_id: str, principal: str) -> refusals.NotCurrent:
+def not_current(state: State, name: str, lease_id: str | None, principal: str) -> refusals.NotCurrent:
     """Say that the lease id does not own the name, and what is remembered of it to the one whose lease it was."""
-    ended = state.remembered.get(lease_id)
+    ended = None if lease_id is None else state.remembered.get(lease_id)
     if not isinstance(ended, EndedLease) or ended.name != name or ended.principal != principal:
         ended = None
     return refusals.NotCurrent(state.lease_of(name) is not None, ended)

@@ -72,11 +72,12 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Hand a claim to another owner of the same principal, without a gap (L8). `ttl_ms` None keeps the lease's own."""
+    """Hand a claim to another owner of the same principal, without a gap (L8). `ttl_ms` None: see there."""
 
     name: str
     principal: str
-    lease_id: str
+    lease_id: str | None
+    """None if an operator asks, for whichever lease is live."""
     new_lease_id: str
     to_owner: str
     ttl_ms: int | None = None

@@ -10,7 +10,7 @@ from holdfast.core import refusals
 from holdfast.core.answers import Answer
 from holdfast.core.events import Ended, Event, Left
 from holdfast.core.refusals import Refusal
-from holdfast.core.values import LABELS_OF_LINE_BYTES_MAX, Holder
+from holdfast.core.values import LABELS_OF_LINE_BYTES_MAX, Holder, LastEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
         RotateToken,
         Transfer,
     )
+    from holdfast.core.events import Transferred
     from holdfast.core.state import State
-    from holdfast.core.values import Lease, Memo, Terms, Ticket
+    from holdfast.core.values import Lease, Memo, Moment, Terms, Ticket
 
     Keyed = (
         Terms
@@ -147,4 +148,13 @@ def end_of(
         lease.labels,
         lease.principal,
         lease.principal if lease.owner is None else None,
+    )
+
+
+def end_by_transfer(event: Transferred, old: Lease, now: Moment) -> LastEnd:
+    """Return how the old lease ended, for its successor."""
+    # The holder itself is `by`, except where an operator handed over the claim of another principal.
+    whose = old.principal if old.owner is None and event.by != old.principal else None
+    return LastEnd(
+        "transferred", old.token, old.owner, old.note, now.ms, now.wall_ms, event.by, event.reason, whose=whose
     )

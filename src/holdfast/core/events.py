@@ -111,6 +111,8 @@ class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed", gc=Fa
     key: str | None = None
     claim_key: str | None = None
     fingerprint: str = ""
+    session: str | None = None
+    """The session that took a transferred lease up, and that the lease is bound to from now on (L8a)."""
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from holdfast.core.decision import end_by_transfer
 from holdfast.core.events import (
     DoneFaded,
     Ended,
@@ -36,7 +37,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.memory import fade, forget_by, remember, spend_key, take_back_key
 from holdfast.core.state import EMPTY, State
-from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Slot, holder_of_lease
+from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Moment, Slot, holder_of_lease
 
 if TYPE_CHECKING:
     from holdfast.core.values import AccessToken, Ticket
@@ -89,6 +90,16 @@ def _finish(state: State, name: str, lease: Lease) -> None:
     if state.presence.interests:
         # Who gives anything back may be out of every circle, and asks again if it still wants something (D3).
         state.presence.lose_interest(holder_of_lease(lease))
+
+
+def _change_holder(state: State, name: str, before: Lease, lease: Lease) -> None:
+    """Let the other parts of the state know that a session took a live lease up."""
+    state.index.drop_lease(name, before)
+    state.index.add_lease(name, lease, state.sessions)
+    if name in state.presence.lines:
+        state.agenda.names_with_new_holder.append(name)
+    if state.presence.interests:
+        state.presence.lose_interest(holder_of_lease(lease), name)
 
 
 def _joined(state: State, event: Joined, record: Record) -> None:
@@ -173,7 +184,11 @@ def _renewed(state: State, event: Renewed, record: Record) -> None:
         metadata=before.metadata if event.metadata is None else event.metadata,
         beat_wall_ms=record.wall_ms,
         renew_key=before.renew_key if event.key is None else event.key,
+        offered=False,
     )
+    if event.session is not None:
+        lease = replace(lease, session=event.session, bound=True)
+        _change_holder(state, event.name, before, lease)
     if event.until_ms < before.until_ms:
         # A later deadline keeps its alarm, which looks again when it rings; only an earlier one needs its own.
         heappush(state.agenda.lease_alarms.heap, (event.until_ms, lease.token, event.name))
@@ -240,15 +255,19 @@ def _transferred(state: State, event: Transferred, record: Record) -> None:
     old, new = slot.lease, event.lease
     if old is None:
         return
-    by, reason = event.by, event.reason
-    end = LastEnd("transferred", old.token, old.owner, old.note, record.at_ms, record.wall_ms, by, reason)
+    end = end_by_transfer(event, old, Moment(record.at_ms, record.wall_ms))
     _finish(state, event.name, old)
     remember(state, old.lease_id, EndedLease(event.name, old.principal, old.session, end, old.key, None, old.bound))
     state.slots.put(event.name, Slot(new, 0, end, slot.attempts))
     state.last_token = new.token
     _begin(state, event.name, new)
     if event.key is not None:
-        state.memos.put((event.by, event.key), Memo("transfer", new.lease_id, event.fingerprint))
+        memo = Memo("transfer", new.lease_id, event.fingerprint)
+        if event.by == new.principal:
+            state.memos.put((event.by, event.key), memo)
+        else:
+            # An operator's key is the operator's: the lease of another principal cannot let it be forgotten.
+            spend_key(state, event.by, event.key, memo, record.at_ms)
     state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
 
 

@@ -52,8 +52,11 @@ def event_fits(state: State, event: Event) -> bool:
             return event.name in state.slots
         case Renewed() | Ended():
             lease = state.lease_of(event.name)
-            fits = lease is not None and lease.lease_id == event.lease_id
-            return fits and (isinstance(event, Renewed) or _places_fit(state, event.left))
+            if lease is None or lease.lease_id != event.lease_id:
+                return False
+            if isinstance(event, Renewed):
+                return event.session is None or event.session in state.sessions
+            return _places_fit(state, event.left)
         case SessionKept():
             return event.session_id in state.sessions
         case SessionRenewed():

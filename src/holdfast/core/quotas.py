@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from holdfast.core.values import Limits, Terms, Ticket
 
 
-def too_many_leases(state: State, terms: Terms, wanted: int, limits: Limits) -> refusals.TooManyLeases | None:
-    """Return that so many more leases are too many for whoever asks."""
-    held = state.index.lease_count.get(terms.principal, 0)
+def too_many_leases(
+    state: State, terms: Terms, wanted: int, limits: Limits, *, already: int = 0
+) -> refusals.TooManyLeases | None:
+    """Return that so many more leases are too many for the caller. The principal has `already` so many of them."""
+    held = state.index.lease_count.get(terms.principal, 0) - already
     bound = len(state.index.names_by_session.get(terms.session or "", ())) if terms.bound else None
     whole = limits.leases_per_principal_max
     limit = exceeded(whole, wanted, held, bound)

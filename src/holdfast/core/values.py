@@ -130,6 +130,8 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     key: str | None = None
     renew_key: str | None = None
     labels: Labels | None = None
+    offered: bool = False
+    """A transfer addressed it to its owner, which has not renewed it yet: a session of that owner may take it (L8a)."""
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -2,8 +2,14 @@
 
 Whose a job is follows from two things that come with every call: the access token, and the session that the call names
 in an argument or in the header `Holdfast-Session`. A connection means nothing. The first claim opens a session and
-returns its id; a session of `holdfast session start` will do as well. All that it claims is bound to it, and its
-owner's name is the session's name.
+returns its handle. All that it claims is bound to it, and its owner's name is the session's name.
+
+A handle is the session's id with a digest of its secret:
+
+    0d8f…-…-…8a41.5f0c2e…        id, which every reader of jobs sees . proof, which only the opener knows
+
+An id without the proof is not accepted. A handle works only together with the access token, so a leaked transcript of a
+model holds no credential. The secret itself, as `holdfast session start` prints it, is accepted in place of a handle.
 
 Lease ids are looked up and forgotten: `resume` gives a session its own lease back (C4). It is asked only for what the
 server has just shown to be this session's. If that ends between the two steps, what was got instead is given back, and
@@ -16,31 +22,60 @@ in one record; whatever only looks does not. Every result says what the session 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
+from uuid import UUID
 
 from msgspec import UNSET, UnsetType
 
 from holdfast import Deadlock, JobClaim, JobDone, JobHeld, JobOwner, JobStatus, LeaseLost, Refused
 from holdfast.errors import HoldfastError
 from holdfast.mcp import results, tools
-from holdfast.mcp.agent import AgentClient, Waiting
+from holdfast.mcp.agent import Waiting
+from holdfast.mcp.inside import SECRET_PREFIX, InsideClient
 from holdfast.mcp.keeping import REMEMBER_SECONDS
 from holdfast.mcp.results import RefusedError, Result
 
-OVER = "this session is over, or is not one of your access token: all jobs that it had are lost"
+OVER = (
+    "this session is over, or is not what claim_job returned as `session` to your access token: all jobs that it had"
+    " are lost"
+)
 SHOWN_MAX = 50
 """How many jobs of a session a result lists."""
 _GONE = frozenset({400, 404, 410})
 """400: what was named is no id of a session at all."""
+_PROOF_BYTES = 12
+
+
+def handle_of(session_id: str, secret: str) -> str:
+    """Return what names a session at `/mcp`. It cannot be computed from the id alone."""
+    proof = hashlib.blake2b(secret.encode(), digest_size=_PROOF_BYTES, person=b"mcp session").hexdigest()
+    return f"{session_id}.{proof}"
+
+
+def _id_in(named: str) -> str:
+    """Return the id in a handle or in a secret, as the server writes it. Raises `ValueError`."""
+    if named.startswith(SECRET_PREFIX):
+        return str(UUID(hex=named.removeprefix(SECRET_PREFIX).partition("_")[0]))
+    return str(UUID(named.partition(".")[0]))
+
+
+def _is_proof(named: str, session_id: str, secret: str) -> bool:
+    """Tell whether a caller knows the secret of the session that it names."""
+    if named.startswith(SECRET_PREFIX):
+        return hmac.compare_digest(named.encode(), secret.encode())
+    return hmac.compare_digest(named.lower().encode(), handle_of(session_id, secret).encode())
 
 
 class Asker:
     """One call, in the name of one access token and one session."""
 
-    def __init__(self, client: AgentClient, named: str | None) -> None:
+    def __init__(self, client: InsideClient, named: str | None) -> None:
         """`named` is the session in the header of the request, for calls that name none themselves."""
         self._client = client
         self._named = named
         self._session: str | None = None
+        self._handle: str | None = None
         self._is_new = False
         self._owner = ""
         self._ttl = tools.TTL_SECONDS
@@ -96,14 +131,20 @@ class Asker:
     # The session.
 
     async def _enter(self, named: str) -> bool:
-        """Take a session that the caller names; False if it is over, or is not one of this token's."""
+        """Enter a session that the caller names and proves; False if it is over, or is not one of this token's."""
         try:
-            known = await self._client.live_session(named)
+            session_id = _id_in(named)
+            known = await self._client.live_session(session_id)
+            secret = await self._client.session_secret(session_id)
+        except ValueError:
+            return False
         except Refused as error:
             if error.status not in _GONE:
                 raise
             return False
-        # As the server writes it, for that is what the holders of jobs are compared with.
+        if not _is_proof(named, session_id, secret):
+            return False
+        self._handle = handle_of(session_id, secret)
         self._session, self._owner = known.session_id, known.name or known.session_id
         told = known.metadata.get("ttl_seconds") if isinstance(known.metadata, dict) else None
         if isinstance(told, int):
@@ -122,6 +163,7 @@ class Asker:
             owner, ttl=self._ttl, metadata={"opened_by": "mcp", "ttl_seconds": self._ttl}
         )
         self._session, self._owner, self._is_new = opened.session_id, owner, True
+        self._handle = handle_of(opened.session_id, opened.secret)
         self._lives_seconds = opened.expires_in
         return self._session
 
@@ -148,7 +190,7 @@ class Asker:
         if self._session is None:
             return
         held = await self._client.list_claimed_jobs(session=self._session, limit=SHOWN_MAX + 1)
-        result["session"] = self._session
+        result["session"] = self._handle
         result["jobs" if is_asked else "your_jobs"] = [
             {"job": each.job_id, "still_held": True, "expires_in": results.seconds(each.expires_in)}
             for each in held[:SHOWN_MAX]

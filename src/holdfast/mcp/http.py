@@ -15,7 +15,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from holdfast.mcp.asgi import Ask, Receive, Scope, Send
 from holdfast.mcp.asking import Asker
 from holdfast.mcp.entrance import headers_of
-from holdfast.mcp.inside import InsideClient
+from holdfast.mcp.inside import SECRET_PREFIX, InsideClient
 from holdfast.mcp.serving import Context, Desk, server_of
 
 SESSION_HEADER = "holdfast-session"
@@ -62,7 +62,8 @@ class Tools:
         scope: Scope = context.request.scope  # type: ignore[union-attr] # HTTP always has one.
         headers = headers_of(scope)
         token = headers.get("authorization", "").removeprefix(_BEARER)
-        return Asker(InsideClient(self._ask, scope, token), headers.get(SESSION_HEADER))
+        own = token if token.startswith(SECRET_PREFIX) else None
+        return Asker(InsideClient(self._ask, scope, token), headers.get(SESSION_HEADER, own))
 
 
 async def _until_gone(application: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ANN401 - the SDK's

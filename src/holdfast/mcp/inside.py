@@ -9,12 +9,14 @@ from typing import Any, NoReturn
 from holdfast.client.common.http import headers_for, payload_of
 from holdfast.client.coroutines.background import BackgroundLoop
 from holdfast.client.coroutines.link import AsyncLink
+from holdfast.client.flows import sessions
 from holdfast.client.flows.effects import Open, Send
 from holdfast.client.values.answer import Answer
 from holdfast.errors import Unreachable
 from holdfast.mcp.agent import AgentClient
 from holdfast.mcp.asgi import Ask, Scope
 
+SECRET_PREFIX = "holds_"  # noqa: S105 - a shape, not a secret
 _HERE = "http://127.0.0.1"
 _NO_CONFIGURATION: Mapping[str, str] = {"XDG_CONFIG_HOME": "/nonexistent"}
 """What the server's user has configured is none of a caller's."""
@@ -55,8 +57,18 @@ class InsideClient(AgentClient):
 
     def __init__(self, ask: Ask, scope: Scope, token: str) -> None:
         self._way = InsideTransport(ask, scope, token)
+        self._bearer = token
         # What fails is the caller's to try again: each call of a tool is short.
         super().__init__(_HERE, token=token, environment=_NO_CONFIGURATION, retry_seconds=0)
+
+    async def session_secret(self, session_id: str) -> str:
+        """Return the secret of a session of this token. Raises `Refused`.
+
+        A caller that came with a session's secret in place of a token can enter that session alone.
+        """
+        if self._bearer.startswith(SECRET_PREFIX):
+            return self._bearer
+        return await self._run(sessions.session_secret(session_id, self._policy))
 
     def _prepare(self) -> None:
         self._transport = self._way

@@ -44,7 +44,7 @@ HTTP_INSTRUCTIONS = (
 
 Job: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 Note: TypeAlias = Annotated[str, Meta(max_length=1024)]
-Session: TypeAlias = Annotated[str, Meta(max_length=64)]
+Session: TypeAlias = Annotated[str, Meta(max_length=128)]
 Ttl: TypeAlias = Annotated[int, Meta(ge=10, le=86_400, description="life of the session")]
 Owner: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, description="your name, for a new session")]
 

@@ -186,10 +186,14 @@ def previous(end: LastEnd) -> Previous:
     """Say who was there before."""
     reply = Previous(end.owner, end.token, end.how, rfc3339(end.wall_ms), end.note)
     if end.owner is None:
-        # Only its holder hands a lease over, or releases it.
-        by_holder = end.how in {"released", "transferred"}
-        reply.shown_as = shown_as(end.by if by_holder else end.whose)
+        reply.shown_as = shown_as(nameless_holder(end))
     return reply
+
+
+def nameless_holder(end: LastEnd) -> str | None:
+    """Return the principal of an ended lease that named no owner."""
+    # A holder that releases its own lease, or hands it over, is `by`.
+    return end.by if end.whose is None and end.how in {"released", "transferred"} else end.whose
 
 
 def holder_id(lease: Lease, key: AuthorityKey) -> str:

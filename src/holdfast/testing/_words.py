@@ -81,7 +81,7 @@ def answer(said: Answer | Refusal) -> str:
             return words(f"open {session.session_id}", {"until": time(session.until_ms), "renewed": said.renewed})
         case answers.Released() | answers.SessionOver() | answers.TokenMade() | answers.TokenGone():
             return "ok"
-        case answers.OpenAgain() | answers.Withdrawn():
+        case answers.OpenAgain() | answers.Withdrawn() | answers.HandedOver():
             return "ok"
         case _:
             return _refusal(said)

@@ -20,7 +20,7 @@ anything, and `#` opens a remark.
     away T · back T [wait=T] · leave T                          of a place in a line: its request is gone, comes again
     renew NAME token=N [ttl=T note=TEXT metadata=TEXT]          without ttl: the lease's own
     release NAME token=N [failed] [done remember=T result=TEXT]
-    transfer NAME token=N to=OWNER [ttl=T]
+    transfer NAME [token=N] to=OWNER [ttl=T reason=TEXT]        without a token: as an operator
     revoke NAME reason=TEXT · reopen NAME [reason=TEXT]
     session open [ttl=T name=TEXT metadata=TEXT] · session keep|renew|end|show S
     token create NAME [prefix=TEXT expires=T] · token revoke NAME
@@ -341,7 +341,7 @@ class _Player:
         told = read_options(rest, *_TRANSFER)
         asked = Transfer(
             name=name,
-            lease_id=self._lease_id(told),
+            lease_id=self._lease_id(told) if "token" in told else None,
             new_lease_id=self._fresh(),
             to_owner=told["to"],
             ttl_ms=read_ms(told["ttl"]) if "ttl" in told else None,

@@ -92,13 +92,15 @@ class ReleaseBody(_Body):
     """What came of it; only with `done`."""
 
 
-class TransferBody(_Body):
+class TransferBody(_Body, kw_only=True):
     """Hand a claim to another owner."""
 
-    lease_id: str
+    lease_id: str | UnsetType = UNSET
+    """Without it an operator hands over the claim of another."""
     to_owner: str
     ttl_seconds: U32 | None = None
-    """The new lease's ttl; the old one's if absent."""
+    """The new lease's ttl, from now on. If absent, the new lease keeps the old ttl and the time that was left; with a
+    session's secret it lives for the old ttl from now on."""
     reason: str | UnsetType | None = UNSET
     """The old owner is told, and the history keeps it."""
 

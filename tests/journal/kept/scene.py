@@ -270,6 +270,12 @@ async def _sessions(world: World, p: str, worker: str, other: str) -> dict[str, 
     await world.acquire(f"{p}/in-session", token=session["session_secret"], owner="hal", ttl_seconds=600)
     again = {"token": session["session_secret"], "key": f"{p}-in-session", "resume": True}
     await world.acquire(f"{p}/in-session", owner="hal", ttl_seconds=600, **again)
+    taken_up = await world.acquire(f"{p}/taken-up", token=other, owner="hal", ttl_seconds=600)
+    lease = {"token": other, "lease_id": taken_up["lease_id"]}
+    await world.verb("renew", f"{p}/taken-up", keep_ttl=True, note="page 3", **lease)
+    await world.verb("transfer", f"{p}/taken-up", to_owner="ivy", **lease)
+    secret = session["session_secret"]
+    await world.acquire(f"{p}/taken-up", token=secret, owner="ivy", resume=True, ttl_seconds=600)
     counted = {"session_id": session["session_id"], "ttl_seconds": 86_400}
     await world.acquire(f"{p}/counted", token=other, **counted)
     await world.told("POST", f"/sessions/{session['session_id']}/keepalive", token=other)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -82,16 +82,17 @@ def test_a_form_reopens_finished_work(alice: Api, boss: Visitor, name: str) -> N
     alice.acquired(name)
 
 
-def test_a_form_hands_over(alice: Api, holder: Visitor, name: str) -> None:
-    """A transfer needs no lease id: the page's token holds it. The old owner is told why, the new one resumes."""
-    lease = alice.acquired(name, owner="ana", ttl_seconds=600)
-    answer = act(holder, name, "transfer", reason="end of shift", to_owner="ben")
+def test_a_form_hands_over(alice: Api, boss: Visitor, name: str) -> None:
+    """L8a: an operator hands over a claim of a session; the old owner learns why, the new one resumes."""
+    session = alice.new_session()["session_id"]
+    lease = alice.acquired(name, owner="ana", ttl_seconds=600, session_id=session, ephemeral=True)
+    answer = act(boss, name, "transfer", reason="end of shift", to_owner="ben")
     assert answer.status == 303, answer
-    page = page_of(holder.get(answer.headers["Location"]))
+    page = page_of(boss.get(answer.headers["Location"]))
     assert f"holdfast claim '{name}' --owner 'ben' --resume" in page.text
     refused = alice.renew(name, lease["lease_id"]).json()
     assert (refused["ended"], refused["reason"]) == ("transferred", "end of shift")
-    assert events(alice, name)[0] == ("transferred", "alice", "end of shift")
+    assert events(alice, name)[0] == ("transferred", "operator", "end of shift")
     again = alice.acquired(name, owner="ben", resume=True)
     assert again["reacquired"] and again["fencing_token"] > lease["fencing_token"]
 
@@ -175,11 +176,26 @@ def test_rights_are_those_of_the_api(server: ServerProcess, alice: Api, holder: 
         (reader, "revoke"),
         (reader, "transfer"),
         (holder, "revoke"),
+        (holder, "transfer"),
         (holder, "reopen"),
         (bob, "transfer"),
     ):
         fields = {**made_up, "form_token": token if visitor is reader else visitor.form_token()}
         assert visitor.send(f"{path_of(name)}/{verb}", fields).status == 403, verb
+    assert alice.status(name).json()["owner"] == "ana"
+
+
+def test_a_bearer_token_has_the_rights_of_the_api(alice: Api, bob: Api, operator: Api, name: str) -> None:
+    """L8, I11: a token that a program shows ends, reopens and hands over nothing without `admin`, nor does a secret."""
+    alice.acquired(name, owner="ana")
+    run = Api(alice.host, alice.port, operator.new_session()["session_secret"])
+    lease_token = str(alice.status(name).json()["fencing_token"])
+    key = "7b8a3c52-6f0b-4a46-9d5e-0f8a7a2c1b3d"
+    body = urlencode({"key": key, "token": lease_token, "reason": "x", "to_owner": "eve"}).encode()
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for caller in (alice, bob, run):
+        for verb in ("revoke", "reopen", "transfer"):
+            assert caller.request("POST", f"{path_of(name)}/{verb}", body, headers=form).status == 403, verb
     assert alice.status(name).json()["owner"] == "ana"
 
 

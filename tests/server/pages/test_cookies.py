@@ -76,6 +76,16 @@ def test_renewing_has_an_end() -> None:
     refusal_of(auth_of(), value_of(late), NOW_MS + SIGNED_IN_MS_MAX)
 
 
+@pytest.mark.parametrize("field", ["made_ms", "signed_in_ms"])
+def test_cookie_from_a_clock_that_was_ahead_is_refused(field: str) -> None:
+    """Made, or signed in for, more than a minute after now, it would outlive its end by as much."""
+    auth = auth_of()
+    for ahead_ms in (60_001, LIFE_MS, 2 * SIGNED_IN_MS_MAX):
+        refusal_of(auth, value_of(msgspec.structs.replace(ANA, **{field: NOW_MS + ahead_ms})))
+    set_back = msgspec.structs.replace(ANA, **{field: NOW_MS + 60_000})
+    assert auth.identify(shown(value_of(set_back)), State(), NOW_MS).principal == "ana"
+
+
 def test_it_is_renewed_when_it_is_ten_minutes_old() -> None:
     """A young one is left as it is; one that is older, or from a clock that was set back, is made anew."""
     assert not ANA.is_worth_renewing(NOW_MS + 599_999)

@@ -84,7 +84,9 @@ def release(
 @click.command(short_help="Hand a claim to another owner.")
 @names_own_job
 @click.option("--to", "to_owner", metavar="OWNER", required=True, help="Who has it from now on.")
-@click.option("--ttl", metavar="TIME", type=Duration(), help="Let it live for so long from now on; else as before.")
+@click.option(
+    "--ttl", metavar="TIME", type=Duration(), help="Let it live for so long from now on; else for the time left."
+)
 @click.option("--reason", metavar="TEXT", help="Why; the old owner is told, and the history has it.")
 @as_json
 @asks_server
@@ -103,7 +105,7 @@ def transfer(
     """Hand JOB to OWNER without a gap.
 
     The lease id and the token are new; the old ones are worth nothing from then on. The new lease id is printed for
-    OWNER, and kept here in its name.
+    OWNER, and kept here in its name. The claim leaves its session; OWNER takes it up with `holdfast claim --resume`.
     """
     with client(url, token_file) as server:
         lease_id = find_lease_id(server.url, job, lease, owner)

@@ -54,13 +54,12 @@ def adopt_session(session_id: str, policy: Policy) -> Flow[tuple[SessionOpenedRe
     """Take over a session of ours that somebody else kept alive till now. Raises `Refused` if it is over."""
     known = yield from live_session(session_id, policy)
     kept, sent = yield from keep_session(session_id, policy)
-    path = session_path(session_id, "secret")
-    told = yield from ask(Send("POST", path, answer_seconds=policy.answer_seconds), policy, SessionSecretReply)
+    secret = yield from session_secret(session_id, policy)
     reply = SessionOpenedReply(
         session_id,
         kept.expires_at,
         kept.expires_in_ms // 2_000,
-        told.session_secret,
+        secret,
         kept.expires_in_ms,
         known.name,
         packed(known.metadata),
@@ -68,6 +67,12 @@ def adopt_session(session_id: str, policy: Policy) -> Flow[tuple[SessionOpenedRe
     term = Term("", None, sent, kept.expires_in_ms)
     term.title = f"the session {known.name or session_id}"
     return reply, term
+
+
+def session_secret(session_id: str, policy: Policy) -> Flow[str]:
+    """Return the secret that a session of ours has under our access token."""
+    request = Send("POST", session_path(session_id, "secret"), answer_seconds=policy.answer_seconds)
+    return (yield from ask(request, policy, SessionSecretReply)).session_secret
 
 
 def keep_session(session_id: str, policy: Policy) -> Flow[tuple[SessionRenewedReply, Instant]]:

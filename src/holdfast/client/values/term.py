@@ -146,7 +146,7 @@ _HOW = {
     "refused": "the server would not renew it",
     "session_ended": "its session has ended",
     "released": "somebody with its lease id has released it",
-    "transferred": "somebody with its lease id has handed it to another owner",
+    "transferred": "it was handed to another owner",
 }
 
 

@@ -337,6 +337,9 @@ class Auth:
         if owner is None or not is_right(self.key, value, cookie, owner.digest):
             text = "You are signed out: the access token of your sign-in was revoked, replaced or has expired."
             raise Problem("authentication_required", text)
+        if cookie.is_ahead(wall_ms):
+            text = "You are signed out: the server's clock was ahead when you signed in, and was set back."
+            raise Problem("authentication_required", text)
         if cookie.is_over(wall_ms):
             raise Problem("authentication_required", "You are signed out: your sign-in was not used for 12 hours.")
         return msgspec.structs.replace(owner, cookie=cookie)

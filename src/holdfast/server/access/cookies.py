@@ -36,6 +36,8 @@ LIFE_MS = 12 * 3_600_000
 RENEWED_AFTER_MS = 600_000
 """A younger one is not made anew: not every answer need have one."""
 SIGNED_IN_MS_MAX = 30 * 86_400_000
+AHEAD_MS_MAX = 60_000
+"""How far the wall clock may have been set back since a cookie was made."""
 HEADER_BYTES_MAX = 16_384
 """A longer field is not searched."""
 COOKIE_CHARS_MAX = 256
@@ -64,6 +66,10 @@ class Cookie(msgspec.Struct, frozen=True):
     def said(self) -> str:
         """What is signed."""
         return f"{_SAFE if self.is_safe else _PLAIN} {self.principal} {self.signed_in_ms} {self.made_ms}"
+
+    def is_ahead(self, wall_ms: int) -> bool:
+        """Tell whether it was made while the wall clock was ahead: it would outlive its end by as much."""
+        return max(self.made_ms, self.signed_in_ms) - wall_ms > AHEAD_MS_MAX
 
     def is_over(self, wall_ms: int) -> bool:
         """Tell whether its time is over, however good it was."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.core.answers import Acquired, Extended, OpenAgain, Released
+from msgspec import UNSET
+
+from holdfast.core.answers import Acquired, Extended, HandedOver, OpenAgain, Released
 from holdfast.core.commands import Release, Renew, Reopen, Revoke, Transfer
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
@@ -45,7 +47,8 @@ _OK = 200
 
 def check_lease_id(body: RenewBody | ReleaseBody | TransferBody | ClaimSecretBody) -> None:
     """Check the lease id in a body and write it in its usual form."""
-    body.lease_id = read_uuid(body.lease_id, "lease_id")
+    if body.lease_id is not UNSET:
+        body.lease_id = read_uuid(body.lease_id, "lease_id")
 
 
 def check_outcome(body: ReleaseBody) -> None:
@@ -105,10 +108,12 @@ def _released(_api: Api, _call: Call, _outcome: Released, _now: Moment) -> Answe
 def transfer(api: Api, call: Call) -> None:
     """POST /locks/{name}/transfer."""
     body: TransferBody = call.body
+    if body.lease_id is UNSET:
+        call.caller.require_scope("admin")
     command = Transfer(
         name=call.item,
         principal=call.caller.principal,
-        lease_id=body.lease_id,
+        lease_id=None if body.lease_id is UNSET else body.lease_id,
         new_lease_id=new_uuid(),
         to_owner=body.to_owner,
         ttl_ms=None if body.ttl_seconds is None else body.ttl_seconds * 1000,
@@ -126,7 +131,7 @@ def _transferred(_api: Api, _call: Call, outcome: Acquired, now: Moment) -> Answ
 
 _SHOWS_RENEWED: Mapping[type, Show] = {Extended: _renewed}
 _SHOWS_RELEASED: Mapping[type, Show] = {Released: _released}
-_SHOWS_TRANSFERRED: Mapping[type, Show] = {Acquired: _transferred}
+_SHOWS_TRANSFERRED: Mapping[type, Show] = {Acquired: _transferred, HandedOver: no_content}
 
 
 # As an operator.

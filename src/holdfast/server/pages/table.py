@@ -139,7 +139,7 @@ PAGES: tuple[Operation, ...] = (
     _room("POST", "/ui/jobs/{name}/reopen", actions.reopen, "Reopen a job", scope="admin", replies={303: None}),
     _room("POST", "/ui/jobs/{name}/revoke", actions.revoke, "End a lease", scope="admin", replies={303: None}),
     _room(
-        "POST", "/ui/jobs/{name}/transfer", actions.transfer, "Hand a claim over", scope="claim", replies={303: None}
+        "POST", "/ui/jobs/{name}/transfer", actions.transfer, "Hand a claim over", scope="admin", replies={303: None}
     ),
     _room("GET", "/ui/nodes", nodes.nodes, "Who leads, who follows"),
     _room("GET", "/ui/sessions", sessions.sessions, "Sessions", query=sessions.LIST_QUERY),

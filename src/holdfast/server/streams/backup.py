@@ -30,6 +30,10 @@ log = logging.getLogger("holdfast.server")
 
 def backup(api: Api, call: Call) -> Backup:
     """GET /backup: begin one, or raise why not."""
+    if call.caller.cookie is not None:
+        # It holds the key that signs cookies: with it a copied cookie would be worth more than its own end.
+        text = "A backup holds the server's key, and the page's cookie is not enough for it: send an access token."
+        raise Problem("forbidden", text)
     if call.caller.prefix is not None:
         text = "A backup holds all names, and this token is confined to a prefix: use an operator's token without one."
         raise Problem("forbidden", text)

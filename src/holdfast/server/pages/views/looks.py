@@ -16,6 +16,7 @@ from holdfast.core.views import why
 from holdfast.server.pages.fields import Field, fields_of
 from holdfast.server.pages.rows import Row, row_of, sign_of
 from holdfast.server.pages.views.told import shown_owner
+from holdfast.server.render import nameless_holder
 from holdfast.wire.holders import shown_as
 
 if TYPE_CHECKING:
@@ -206,8 +207,7 @@ def _held_box(name: str, lease: Lease, waits_for: tuple[str, ...], state: State,
 
 
 def _ended(end: LastEnd) -> Ended:
-    by_holder = end.how in {"released", "transferred"}
-    owner = shown_as(end.by if by_holder else end.whose) if end.owner is None else end.owner
+    owner = shown_as(nameless_holder(end)) if end.owner is None else end.owner
     how = "failed" if end.how == "released" and end.reason == "failed" else end.how
     reason = None if how == "failed" else end.reason
     return Ended(how, owner, end.token, end.wall_ms, end.by, reason, end.note)

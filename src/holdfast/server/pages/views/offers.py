@@ -1,7 +1,6 @@
 """What a reader may do to a job, and what will happen then: said before it is done. Plain functions of the state.
 
-An offer is made only to whoever the API would let do it: ending and reopening ask for `admin`, handing over for `claim`
-and for the access token that holds the claim. Somebody else is told what is missing, in one sentence.
+An offer is made only to a caller with the scope `admin`, as in the API. Other callers read what is missing.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.core.rights import may_touch
 from holdfast.core.state import EMPTY
 from holdfast.server.pages.rows import span_text
 from holdfast.server.pages.views.told import shown_owner
@@ -66,13 +64,9 @@ def offers_for(state: State, now: Moment, name: str, caller: Caller) -> Offers:
     if slot.lease is not None:
         if "admin" in caller.scopes:
             offers.append(_revocation(state, now, name, slot.lease))
-        else:
-            missing.append("Ending this lease needs an access token with the scope admin.")
-        lacking = _lacks_for_transfer(slot.lease, caller)
-        if lacking is None:
             offers.append(_transfer(state, now, name, slot.lease))
         else:
-            missing.append(lacking)
+            missing.append("Ending this lease, or handing it over, needs an access token with the scope admin.")
     elif slot.done is not None and slot.done.until_ms > now.ms:
         if "admin" in caller.scopes:
             who = shown_owner(slot.done.owner, slot.done.whose)
@@ -80,14 +74,6 @@ def offers_for(state: State, now: Moment, name: str, caller: Caller) -> Offers:
         else:
             missing.append("Reopening this job needs an access token with the scope admin.")
     return Offers(tuple(offers), tuple(missing))
-
-
-def _lacks_for_transfer(lease: Lease, caller: Caller) -> str | None:
-    if "claim" not in caller.scopes:
-        return "Handing this claim over needs an access token with the scope claim."
-    if not may_touch(lease, caller.principal, caller.session):
-        return "Only the access token that holds this claim can hand it over; an operator can end it."
-    return None
 
 
 def _revocation(state: State, now: Moment, name: str, lease: Lease) -> Offer:
@@ -107,8 +93,13 @@ def _transfer(state: State, now: Moment, name: str, lease: Lease) -> Offer:
     happens = [
         Sentence("", _holder(lease), f" stops being the owner at once, and {begins}"),
         _when_told(lease, now),
-        Sentence("The new owner takes it up by claiming it under that name with resume; until then nobody renews it."),
+        Sentence(
+            "The new owner takes it up by claiming it under that name with resume, by the same access token as now."
+            f" If it is not taken up within {span_text(state.until_of(lease) - now.ms)}, it expires."
+        ),
     ]
+    if lease.bound:
+        happens.append(Sentence("The end of the session that holds it now does not end it any more."))
     if waiting:
         stand, go = ("One stands", "goes") if waiting == 1 else (f"{waiting} stand", "go")
         happens.append(Sentence(f"{stand} in line and {go} on waiting."))
