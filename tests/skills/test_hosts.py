@@ -147,7 +147,7 @@ def test_claude_code_gets_the_hooks_that_the_guard_needs(project: Path, skill: R
     settings = read(project / ".claude/settings.json")
     command = {"type": "command", "command": "holdfast guard hook --host claude"}
     asks = {"type": "command", "command": "holdfast guard hook --host claude || exit 2"}
-    tools, run = {"matcher": "Edit|MultiEdit|Write|NotebookEdit|Bash|mcp__.*"}, {"hooks": [command]}
+    tools, run = {"matcher": "Edit|MultiEdit|Write|NotebookEdit|Bash|Monitor|mcp__.*"}, {"hooks": [command]}
     assert settings == {
         "hooks": {
             "PreToolUse": [{**tools, "hooks": [{**asks, "timeout": 30, "onFailure": "block"}]}],

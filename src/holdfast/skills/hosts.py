@@ -29,7 +29,7 @@ VARIABLES = [
 HOOK = "holdfast guard hook --host {}"
 FAIL_CLOSED = " || exit 2"
 """Hosts block a call on exit code 2 alone: a shell that does not find `holdfast` exits with 127."""
-_CLAUDE_TOOLS = "Edit|MultiEdit|Write|NotebookEdit|Bash|mcp__.*"
+_CLAUDE_TOOLS = "Edit|MultiEdit|Write|NotebookEdit|Bash|Monitor|mcp__.*"
 
 
 @dataclass(frozen=True, slots=True)
