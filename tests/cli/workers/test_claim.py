@@ -345,7 +345,7 @@ def test_transfer_hands_on(alice: Run, api: Api) -> None:
     """`transfer` makes another the owner without a gap, prints the new lease id, and keeps it in that one's name."""
     job = unique()
     before = json.loads(alice("claim", job, "--json").stdout)
-    done = alice("transfer", job, "--to", "agent-9", "--reason", "end of shift")
+    done = alice("transfer", job, "--to", "agent-9", "--ttl", "2m", "--reason", "end of shift")
     assert api.history(job).json()["history"][0]["reason"] == "end of shift"
     first, last = done.stdout.splitlines()
     assert re.fullmatch(rf"handed to agent-9: {job}, fencing token \d+, until {CLOCK} \(2 min\)", first)
@@ -354,6 +354,21 @@ def test_transfer_hands_on(alice: Run, api: Api) -> None:
     refused(alice("heartbeat", job, HOLDFAST_LEASE=before["lease_id"]), 20)
     refused(alice("heartbeat", job), 20)
     assert alice("release", job, HOLDFAST_OWNER="agent-9").returncode == 0
+
+
+def test_claim_resumes_what_an_operator_took_out_of_a_session(alice: Run, api: Api, server: ServerProcess) -> None:
+    """L8a: `claim --owner NAME --resume`, as the page recommends, takes a claim of a session after a transfer."""
+    for own in (None, api.new_session()["session_id"]):
+        job, session = unique(), api.new_session()["session_id"]
+        alice("claim", job, "--session", session)
+        operator = Api.of(server, callers.OPERATOR)
+        assert operator.hand_over(job, to_owner="agent-9", reason="end of shift").status == 204
+        assert api.end_session(session).status == 204
+        resumed = alice("claim", job, "--owner", "agent-9", "--resume", *(["--session", own] if own else []))
+        assert resumed.returncode == 0, resumed.stderr
+        shown = api.status(job).json()
+        assert (shown["owner"], shown["session"]) == ("agent-9", own)
+        assert alice("release", job, "--owner", "agent-9").returncode == 0
 
 
 def test_each_owner_of_one_user_hears_of_its_own_claim(alice: Run, server: ServerProcess) -> None:
