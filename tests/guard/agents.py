@@ -199,7 +199,7 @@ class Host:
     ) -> dict[str, Any]:
         """The agent calls a tool of `holdfast mcp`: first the hook, if one is installed, then the tool itself."""
         if hooked:
-            assert self.before(f"mcp__{server}__{tool}", arguments, agent=agent).passed
+            assert self.before(f"mcp__{server}__{tool}", arguments, agent=agent, use=unique("use")).passed
         answer = self._order({"mcp": server, "tool": tool, "arguments": arguments})
         result: dict[str, Any] = json.loads(answer.out)
         if result.get("isError"):

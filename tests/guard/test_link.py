@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from holdfast.guard.state import Owner
 from tests.guard.agents import Host, World
 from tests.support.api import Api
 from tests.support.checks import wait_until
+from tests.support.server import ServerProcess
 
 JOB, FILE = "area:auth", "src/auth/login.py"
 
@@ -60,7 +63,7 @@ def test_guard_release_counts_for_mcp(world: World, host: Host, api: Api) -> Non
     assert host.tool("claim_job", job=JOB)["status"] == "acquired"
     assert world.holdfast("guard", "release", "--owner", host.owner).returncode == 0
     assert owner_of(api) is None
-    lost: list[dict[str, str]] = wait_until(lambda: host.tool("my_jobs").get("lost"))
+    lost: list[dict[str, str]] = wait_until(lambda: host.tool("my_jobs").get("lost") or False)
     assert [each["job"] for each in lost] == [JOB]
     assert host.tool("claim_job", job=JOB)["status"] == "acquired"
     assert host.edit(FILE).passed
@@ -149,11 +152,13 @@ def test_subagent_owns_what_it_claims_through_mcp(host: Host, api: Api) -> None:
 
 def test_same_call_of_two_agents_at_once_is_refused(host: Host, api: Api) -> None:
     """If two agents make the same call at the same moment, neither gets the job by mistake; the next call succeeds."""
-    assert host.before("mcp__holdfast__claim_job", {"job": JOB}, agent="sub").passed
-    assert "error" in host.tool("claim_job", job=JOB)
+    for number, agent in enumerate(["one", "two"]):
+        assert host.before("mcp__holdfast__claim_job", {"job": JOB}, agent=agent, use=f"use-{number}").passed
+    assert "error" in host.tool("claim_job", hooked=False, job=JOB)
+    assert "error" in host.tool("claim_job", hooked=False, job=JOB)
     assert owner_of(api) is None
-    assert host.tool("claim_job", agent="sub", job=JOB)["status"] == "acquired"
-    assert owner_of(api) == f"{host.owner}/sub"
+    assert host.tool("claim_job", agent="one", job=JOB)["status"] == "acquired"
+    assert owner_of(api) == f"{host.owner}/one"
 
 
 def test_process_outside_the_host_is_not_linked(world: World, host: Host, api: Api) -> None:
@@ -177,25 +182,135 @@ def test_hidden_ancestors_are_reported(world: World, api: Api) -> None:
     assert host.edit(FILE).refused
 
 
+def test_unseen_call_is_refused_where_hooks_see_calls(host: Host, api: Api) -> None:
+    """A call whose hook failed or saw other arguments is not taken for the main agent's; reading is served."""
+    assert host.tool("my_jobs")["jobs"] == []
+    assert "error" in host.tool("claim_job", hooked=False, job=JOB)
+    assert owner_of(api) is None
+    assert host.tool("get_job_owner", hooked=False, job=JOB)["status"] == "free"
+    assert host.tool("claim_job", job=JOB)["status"] == "acquired"
+    assert "error" in host.tool("release_job", hooked=False, job=JOB)
+    assert owner_of(api) == host.owner
+
+
+def test_resumed_name_does_not_take_the_session_of_a_live_host(world: World, api: Api) -> None:
+    """`--owner NAME` after a kill resumes nothing that the guard of another live host has."""
+    first, second = world.host(), world.host()
+    first.start_mcp("--owner", "ana")
+    assert first.tool("claim_job", hooked=False, job=JOB)["status"] == "acquired"
+    assert first.edit(FILE).passed
+    first.run("pkill -9 -f 'holdfast mcp --owner ana' -P $PPID")
+    second.start_mcp("--owner", "ana")
+    assert second.tool("claim_job", job=JOB)["status"] == "held"
+    assert second.edit(FILE).refused
+    assert first.edit(FILE).passed
+
+
+def test_mcp_claim_does_not_replace_a_persons_consent(world: World) -> None:
+    """Under a rule that asks, a job that was claimed through MCP is asked about once, like any other."""
+    world.rules('[[rule]]\npaths = "src/**"\njob = "area:auth"\nwhen_free = "ask"\n')
+    host = world.host()
+    host.start_mcp()
+    assert host.tool("claim_job", job=JOB)["status"] == "acquired"
+    assert not host.edit(FILE).passed
+    assert world.holdfast("guard", "agree", JOB).returncode == 0
+    assert host.edit(FILE).passed and host.edit(FILE).passed
+
+
+def test_one_host_session_in_two_processes_is_refused(world: World) -> None:
+    """Two live processes with the same host session are not one owner: the second is refused until the first ends."""
+    first, second = world.host(), world.host()
+    second.session = first.session
+    assert first.edit(FILE).passed
+    assert str(first.process.pid) in second.edit(FILE).refused
+    first.kill()
+    wait_until(lambda: second.edit(FILE).passed)
+
+
+def test_refused_call_releases_nothing_of_a_parallel_call(world: World, api: Api) -> None:
+    """A call that needs two jobs gets both or claims neither, so it takes nothing from a parallel call."""
+    world.rules('[[rule]]\npaths = "src/**"\njob = "a"\n[[rule]]\npaths = "src/auth/**"\njob = "b"\n')
+    host = world.host()
+    api.acquired("b", owner="bob")
+    assert host.edit(FILE).refused
+    assert owner_of(api, "a") is None
+    assert host.edit("src/other.py").passed
+    assert host.edit(FILE).refused
+    assert owner_of(api, "a") == host.owner
+
+
+def test_granted_wait_stays_with_an_agent_under_the_guard(world: World, host: Host, api: Api) -> None:
+    """A turn that came between two calls is not given up in a session that the guard keeps."""
+    other = api.acquired(JOB, owner="bob")
+    assert host.tool("wait_for_job", job=JOB, seconds=1)["status"] == "waiting"
+    api.release(JOB, other["lease_id"])
+    wait_until(lambda: owner_of(api) == host.owner)
+    assert host.edit(FILE).passed
+    assert host.tool("my_jobs")["granted"] == [JOB]
+
+
+def test_wait_ends_when_sessions_cannot_be_told_apart(world: World, host: Host, api: Api) -> None:
+    """A wait of one host session does not end up with a second one in the same process."""
+    other = api.acquired(JOB, owner="bob")
+    assert host.tool("wait_for_job", job=JOB, seconds=1)["status"] == "waiting"
+    host.session += "-2"
+    assert host.tool("my_jobs")["jobs"] == []
+    api.release(JOB, other["lease_id"])
+    assert host.tool("claim_job", job=JOB)["status"] == "acquired"
+    assert owner_of(api) not in {host.owner, host.owner.removesuffix("-2")}
+
+
+def test_session_end_gives_up_every_agent_while_the_server_is_silent(
+    world: World, server: ServerProcess, api: Api
+) -> None:
+    """If the server does not answer at the end of a session, the keepers end the sessions of all its agents."""
+    host = world.host()
+    assert host.edit(FILE).passed
+    assert host.edit("src/billing/a.py", agent="sub").passed
+    server.pause()
+    try:
+        host.hook(host.fields("SessionEnd", reason="exit"))
+    finally:
+        server.resume()
+    wait_until(lambda: owner_of(api) is None and owner_of(api, "area:billing") is None)
+
+
+def test_end_of_mcp_leaves_the_session_of_a_dead_keeper(world: World, host: Host, api: Api) -> None:
+    """If the keeper was killed, the end of the MCP process ends nothing while the host lives."""
+    assert host.tool("claim_job", job=JOB)["status"] == "acquired"
+    for pid in world.keepers_when(1):
+        os.kill(pid, signal.SIGKILL)
+    host.stop_mcp()
+    assert owner_of(api) == host.owner
+    assert host.edit(FILE).passed
+
+
 def test_calls_are_taken_once_by_tool_and_subject(tmp_path: Path) -> None:
     """Each note serves one call of the same tool and job; notes that were never served are bounded."""
     base, mark = str(tmp_path / "guard"), processes.own_mark()
     main, sub = (Owner(base, "claude", "s", agent) for agent in ("", "sub"))
-    for owner, job in [(sub, "a"), (sub, "a"), (main, "b")]:
-        link.note_call(base, mark, owner, "claim_job", job)
 
-    def taken(tool: str, job: str) -> str | None:
-        found = link.take_call(base, mark, tool, job)
+    def note(owner: Owner, job: str, use: str = "") -> None:
+        link.note_call(base, mark, owner, tool="claim_job", subject=job, use=use)
+
+    def taken(job: str, tool: str = "claim_job") -> str | None:
+        try:
+            found = link.take_call(base, mark, tool, job)
+        except link.UnseenCallError:
+            return "unseen"
         return found.name if found else None
 
-    assert taken("release_job", "a") is None
-    assert [taken("claim_job", "a") for _ in range(3)] == [sub.name, sub.name, None]
-    assert [taken("claim_job", "b") for _ in range(2)] == [main.name, None]
+    assert taken("a") is None
+    for owner, job, use in [(sub, "a", "1"), (sub, "a", "2"), (sub, "a", "2"), (main, "b", "3")]:
+        note(owner, job, use)
+    assert taken("a", "release_job") == "unseen"
+    assert [taken("a") for _ in range(3)] == [sub.name, sub.name, "unseen"]
+    assert [taken("b") for _ in range(2)] == [main.name, "unseen"]
     for number in range(link.CALLS_MAX + 5):
-        link.note_call(base, mark, main, "claim_job", str(number))
-    assert taken("claim_job", "0") is None and taken("claim_job", "5") == main.name
+        note(main, str(number))
+    assert taken("0") == "unseen" and taken("5") == main.name
     link.forget_session(base, "claude-s")
-    assert link.host_sessions(base, mark) == set() and taken("claim_job", "9") is None
+    assert link.host_sessions(base, mark) == set() and taken("9") is None
 
 
 def test_hosts_that_are_gone_are_forgotten(tmp_path: Path) -> None:
@@ -204,8 +319,8 @@ def test_hosts_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         found = processes.look(process.pid)
         assert found
-        link.note_call(base, found.mark, Owner(base, "claude", "old"), "claim_job", "a")
-    link.note_call(base, processes.own_mark(), Owner(base, "claude", "new"), "claim_job", "a")
+        link.note_call(base, found.mark, Owner(base, "claude", "old"), tool="claim_job", subject="a")
+    link.note_call(base, processes.own_mark(), Owner(base, "claude", "new"), tool="claim_job", subject="a")
     assert link.all_sessions(base) == {"claude-new"}
     assert len(list(Path(base, link.HOSTS).iterdir())) == 1
     assert all(path.stat().st_mode & 0o77 == 0 for path in Path(base).rglob("*") if path.name != state.LOG)

@@ -287,20 +287,25 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
     had: list[Had] = []
     unasked: dict[str, str] = {}
     reason = ""
-    for job, terms in jobs.items():
+    to_claim = {job: terms.what for job, terms in jobs.items() if terms.claims}
+    # Jobs that are only looked at come first: once something is claimed, nothing may refuse any more.
+    steps = [[job] for job in jobs if job not in to_claim] + ([list(to_claim)] if to_claim else [])
+    for step in steps:
+        what, job = jobs[step[0]].what, step[0]
         try:
-            found = claims.claim(job, terms.what) if terms.claims else claims.look(job)
+            found = claims.claim(to_claim) if job in to_claim else claims.look(job)
         except AwayError as error:
-            if not terms.lets_pass:
-                return _refused(claims, had, words.away(terms.what, job, str(error)))
-            unasked[job], reason = terms.what, str(error)
+            strict = next((each for each in step if not jobs[each].lets_pass), None)
+            if strict is not None:
+                return Verdict(REFUSE, words.away(jobs[strict].what, strict, str(error)))
+            unasked.update({each: jobs[each].what for each in step})
+            reason = str(error)
             continue
         except (RefusedError, StateError) as error:
-            return _refused(claims, had, words.cannot(terms.what, job, str(error)))
+            return Verdict(REFUSE, words.cannot(what, job, str(error)))
         if isinstance(found, Held):
-            return _refused(claims, had, words.held(found, terms.what, claims.why_not_linked(found)))
-        if found is not None:
-            had.append(found)
+            return Verdict(REFUSE, words.held(found, jobs[found.job].what, claims.why_not_linked(found)))
+        had += found or []
     asked = _to_ask({each.job: each for each in had if jobs[each.job].asks}, owner, base, event)
     if asked:
         whats = {job: jobs[job].what for job in asked}
@@ -314,23 +319,17 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
     return Verdict(PASS, "\n".join(told))
 
 
-def _refused(claims: Claims, had: list[Had], text: str) -> Verdict:
-    for each in had:
-        if each.is_fresh:
-            claims.give_back(each)
-    return Verdict(REFUSE, text)
-
-
 def _to_ask(had: Mapping[str, Had], owner: Owner, base: str, event: Event | None) -> list[str]:
-    """Return the jobs that a person has not agreed to yet, and remember that they were asked about."""
+    """Return the jobs to whose leases a person has not agreed yet, and remember that they were asked about."""
     if not had or owner.host == GIT:
-        return []  # Who commits without an agent is a person.
+        return []  # A commit without an agent is made by a person.
     with state.locked(base, owner.folder):
-        known = state.read_asked(owner.folder)
-        found = [job for job, each in had.items() if each.is_fresh or job in known]
+        agreed_to = state.read_map(owner.folder + "/agreed")
+        found = [job for job, each in had.items() if agreed_to.get(job) != [each.lease_id]]
         if found:
-            call = event.use_id if event else ""
-            state.write_private(owner.folder + "/asked", {**known, **dict.fromkeys(found, call)})
+            asked = state.read_map(owner.folder + "/asked")
+            asked.update({job: [event.use_id if event else "", had[job].lease_id] for job in found})
+            state.write_private(owner.folder + "/asked", asked)
     return found
 
 
@@ -339,11 +338,13 @@ def agreed(base: str, folder: str, *, call: str = "", job: str = "") -> bool:
     if not os.path.exists(folder + "/asked"):
         return False
     with state.locked(base, folder):
-        known = state.read_asked(folder)
-        left = {each: of for each, of in known.items() if each != job and not (call and of == call)}
-        if left == known:
+        asked = state.read_map(folder + "/asked")
+        found = {each: of for each, of in asked.items() if each == job or (call and of[0] == call)}
+        if not found:
             return False
-        state.write_private(folder + "/asked", left)
+        agreed_to = state.read_map(folder + "/agreed") | {each: of[1:] for each, of in found.items()}
+        state.write_private(folder + "/agreed", agreed_to)
+        state.write_private(folder + "/asked", {each: of for each, of in asked.items() if each not in found})
     return True
 
 

@@ -18,6 +18,7 @@ from holdfast.lightly import asking
 
 SECONDS_MAX = 20.0
 """For all that one check asks: a host may let a call pass when its hook takes too long."""
+_TRIES = 5
 _OVER = frozenset({401, 404, 410})
 """The answers to a secret whose session is over."""
 
@@ -57,26 +58,71 @@ class Claims:
         self._deadline = asking.deadline_in(SECONDS_MAX)
         self._session: Session | None = None
 
-    def claim(self, job: str, what: str) -> Had | Held:
-        """Have a job, or say who has it. Raises `AwayError`, `RefusedError` and `StateError`."""
+    def claim(self, jobs: Mapping[str, str]) -> list[Had] | Held:
+        """Have all of these jobs, each with what it is needed for, or claim none of them and say who has one.
+
+        Raises `AwayError`, `RefusedError` and `StateError`.
+        """
+        if len(jobs) == 1:
+            ((job, what),) = jobs.items()
+            found = self._resume(job, what)
+            return found if isinstance(found, Held) else [found]
+        for _ in range(_TRIES):
+            mine = {str(each.get("name")) for each in jobs_of(self._ensured())}
+            # In one step: a job that is claimed and released again could have been given to a parallel call meanwhile.
+            fresh = self._claim_together({job: what for job, what in jobs.items() if job not in mine})
+            if isinstance(fresh, Held):
+                if fresh.fields.get("owner") == self._ensured().owner:
+                    continue  # A parallel call of this agent has just claimed it.
+                return fresh
+            for job in sorted(mine & jobs.keys()):
+                found = self._resume(job, jobs[job])
+                if isinstance(found, Held):
+                    return found
+                fresh.append(found)
+            return fresh
+        raise RefusedError("parallel calls of this agent changed its jobs too often; try again")
+
+    def _ensured(self) -> Session:
+        self._session = self._session or self.ensure()
+        return self._session
+
+    def _resume(self, job: str, what: str) -> Had | Held:
+        status, said = self._claimed(f"/locks/{server.quoted(job)}/acquire", {"resume": True}, what)
+        if status == 200 and said.get("status") == "acquired":  # noqa: PLR2004 - done
+            return Had(job, said)
+        if said.get("status") in {"held", "delayed", "done"}:
+            return Held(job, said)
+        raise server.refusal(status, said)
+
+    def _claim_together(self, jobs: Mapping[str, str]) -> list[Had] | Held:
+        if not jobs:
+            return []
+        status, said = self._claimed("/claims", {"all": list(jobs)}, next(iter(jobs.values())))
+        entries = said.get("claims" if said.get("status") == "acquired" else "held")
+        found = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+        if status == 200 and said.get("status") == "acquired":  # noqa: PLR2004 - done
+            return [Had(str(each.get("name")), each) for each in found]
+        if said.get("status") in {"held", "delayed", "done"}:
+            fields = {**said, **(found[0] if found else {})}
+            return Held(str(fields.get("name") or next(iter(jobs))), fields)
+        raise server.refusal(status, said)
+
+    def _claimed(self, path: str, fields: Mapping[str, object], what: str) -> tuple[int, dict[str, object]]:
+        """Send a claim in this owner's session; if that is over, in a new one, once."""
         for is_last in (False, True):
-            session = self._session = self._session or self.ensure()
+            session = self._ensured()
             body = {
                 "owner": session.owner,
-                "resume": True,
                 "ttl_seconds": int(session.ttl_seconds),
                 "metadata": plain(f"guard={self._owner.host} for={what}"),
+                **fields,
             }
-            path = f"/locks/{server.quoted(job)}/acquire"
             status, said = _of(session).call("POST", path, body, seconds=self._left())
             if status in _OVER and not is_last and _is_over(session, self._left()):
                 self._forget(session, "its session is over")
                 continue
-            if status == 200 and said.get("status") == "acquired":  # noqa: PLR2004 - done
-                return Had(job, said)
-            if said.get("status") in {"held", "delayed", "done"}:
-                return Held(job, said)
-            raise server.refusal(status, said)
+            return status, said
         raise RefusedError("its session ended twice in a moment; look whether somebody ends it")
 
     def look(self, job: str) -> Held | None:
@@ -99,23 +145,18 @@ class Claims:
                 "The hook does not see its host among its ancestors (a sandbox or PID namespace hides them), so claims"
                 " through the MCP tools count as another owner's: release the job there with release_job first."
             )
-        if held.fields.get("owner") not in link.mcp_owners(self._base, host):
+        urls = link.mcp_owners(self._base, host).get(str(held.fields.get("owner")))
+        if urls is None:
             return ""
+        ours = server.find(self._environment).urls
+        if urls != ours:
+            return (
+                f"The MCP tools of this host process have it at {urls}, and the hooks use the server at {ours}: set the"
+                " same HOLDFAST_URL for both."
+            )
         if len(link.host_sessions(self._base, host)) > 1:
             return f"The MCP tools of this host process have it, and {link.SEVERAL}."
-        return (
-            "The MCP tools of this host process have it in a session of their own. Call release_job, then try again:"
-            " from then on both share one session."
-        )
-
-    def give_back(self, had: Had) -> None:
-        """Release what was claimed for something that was then refused. If this fails, it ends with the session."""
-        if self._session is not None:
-            try:
-                path = f"/locks/{server.quoted(had.job)}/release"
-                _of(self._session).call("POST", path, {"lease_id": had.lease_id}, seconds=self._left())
-            except (AwayError, RefusedError) as error:
-                state.log(self._base, f"{self._owner.name}: {had.job} could not be given back: {error}")
+        return "The MCP tools of this host process have it in a session of their own. Call release_job, then try again."
 
     def ensure(self) -> Session:
         """Return a session that a keeper keeps. Raises `AwayError`, `RefusedError` and `StateError`."""
@@ -141,11 +182,17 @@ class Claims:
             state.log(self._base, f"{self._owner.name}: its keeper was gone and its session is over")
             found = None
         host = self._host or processes.host_mark(self._environment)
-        session = found or self._joined() or self._opened()
         if not host:
             raise state.StateError(f"the host's process cannot be found; name it in {processes.VARIABLE}")
+        if found is not None and found.host not in {"", host} and processes.lives(found.host):
+            raise state.StateError(
+                f"the same session runs in another process of the host (pid {found.host.partition(':')[0]}), and two"
+                f" processes cannot be one owner; end one of them, or name the host's process in {processes.VARIABLE}"
+            )
+        session = found or self._joined() or self._opened()
         if session.host != host or found is None:
             session.host = host
+            session.is_proven = any(process.mark == host for process in processes.above())
             state.write_private(self._owner.folder + "/session", session.fields())
         keeping.start(self._owner.folder, sys.executable)
         return session
@@ -174,6 +221,8 @@ class Claims:
         session = link.mcp_session(self._base, host) if host else None
         if session is None or session.urls != server.find(self._environment).urls:
             return None
+        if link.is_of_another_host(self._base, session.id, host):
+            return None
         if renew(session, self._left()) is None:
             return None
         session.from_url, session.from_config = server.found_by(self._environment)
@@ -200,6 +249,7 @@ class Claims:
                 "from_config": from_config,
                 "ttl_seconds": lives_ms / 1_000 if isinstance(lives_ms, int) else self._ttl_seconds,
                 "host": "",
+                "is_proven": False,
             }
         )
 
@@ -263,20 +313,28 @@ def jobs_of(session: Session) -> list[Mapping[str, object]]:
     return [each for each in found if isinstance(each, dict)]
 
 
+def give_up(base: str, folder: str) -> Session | None:
+    """Mark an owner's session as one without a host, so that its keeper ends it; return it, if there is one."""
+    session = state.read_session(folder)
+    if session is None:
+        return None
+    with state.locked(base, folder):
+        found = state.read_session(folder)
+        if found is not None and found.id == session.id:
+            found.host = ""
+            state.write_private(folder + "/session", found.fields())
+    return session
+
+
 def release(base: str, folder: str, seconds: float = asking.SECONDS_MAX) -> str:
     """End an owner's session, and forget it; return its name, or "" if it had none. Raises `AwayError`.
 
     It is marked first as one without a host: if the server is away, or this process is stopped in the middle, the
     keeper ends it.
     """
-    session = state.read_session(folder)
+    session = give_up(base, folder)
     if session is None:
         return ""
-    with state.locked(base, folder):
-        found = state.read_session(folder)
-        if found is not None and found.id == session.id:
-            found.host = ""
-            state.write_private(folder + "/session", found.fields())
     end_session(session, seconds)
     with state.locked(base, folder):
         found = state.read_session(folder)

@@ -89,13 +89,12 @@ def _linked(event: Event, owner: Owner, base: str, environment: Mapping[str, str
     if not host:
         return None  # Nothing is linked then; a refused edit says why.
     try:
-        link.note_call(base, host, owner, tool, link.subject_of(event.arguments))
+        subject = link.subject_of(event.arguments)
+        link.note_call(base, host, owner, tool=tool, subject=subject, use=event.use_id)
         if tool in link.CLAIMING and len(link.host_sessions(base, host)) == 1:
             claims.Claims(base, owner, environment, _ttl_seconds(event, base)).ensure()
     except StateError as error:
-        if owner.agent:
-            return Verdict(REFUSE, f"this call cannot be assigned to its subagent: {error}")
-        state.log(base, f"{owner.name}: {tool} is not linked with the guard: {error}")
+        return Verdict(REFUSE, f"the MCP tools would not know which agent makes this call: {error}")
     except (AwayError, RefusedError) as error:
         state.log(base, f"{owner.name}: no session for {tool}: {error}")  # The tool itself reports it to the agent.
     return None
@@ -113,6 +112,10 @@ def _release(base: str, owner: Owner, *, all_agents: bool) -> None:
     folders = (
         [each for each in state.owner_folders(base) if each.startswith(of_session)] if all_agents else [owner.folder]
     )
+    for folder in folders:
+        claims.give_up(
+            base, folder
+        )  # First all of them: if the server does not answer, their keepers end the sessions.
     for folder in folders:
         claims.release(base, folder, _END_SECONDS_MAX)
 

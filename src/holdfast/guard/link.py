@@ -35,17 +35,21 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from holdfast.guard import processes, state
+from holdfast.guard import clock, processes, state
 from holdfast.guard.state import MAIN, Owner, Session
 from holdfast.privatefiles import NotOursError, read_ours
 
 HOSTS = "hosts"
 CALLS_MAX = 200
 """Calls that were seen and never served, for instance because a person denied them; the oldest are removed."""
+AMBIGUOUS_SECONDS = 10.0
+"""For how long a refusal as ambiguous counts for the other calls that it was about."""
+_OWNER_PARTS = 3
 TOOLS = frozenset(
     {"claim_job", "wait_for_job", "heartbeat_job", "release_job", "get_job_owner", "list_claimed_jobs", "my_jobs"}
 )
 CLAIMING = frozenset({"claim_job", "wait_for_job"})
+READING = frozenset({"get_job_owner", "list_claimed_jobs"})
 SEVERAL = (
     "several sessions run in one host process, so calls of the MCP tools cannot be assigned to one of them. Run each"
     " session in a host process of its own, or end the others; `holdfast guard status` lists them and `holdfast guard"
@@ -55,6 +59,10 @@ SEVERAL = (
 
 class AmbiguousCallError(Exception):
     """Two agents made the same call at the same time."""
+
+
+class UnseenCallError(Exception):
+    """Hooks see the calls of this host, and have not seen this one."""
 
 
 def tool_of(name: str) -> str:
@@ -92,7 +100,7 @@ def _made(base: str, mark: str) -> str:
 
 def _remove_dead(base: str) -> None:
     for name in _names(f"{base}/{HOSTS}"):
-        if not processes.lives(_mark(name)):
+        if processes.is_judged_here(_mark(name)) and not processes.lives(_mark(name)):
             for each in _names(f"{base}/{HOSTS}/{name}"):
                 with suppress(OSError):
                     os.unlink(f"{base}/{HOSTS}/{name}/{each}")
@@ -118,15 +126,17 @@ def _read(file: str) -> dict[str, object]:
 # --- Host sessions and their calls ------------------------------------------------------------------------------------
 
 
-def note_call(base: str, mark: str, owner: Owner, tool: str, subject: str) -> None:
-    """Leave a note of a call that the MCP process is about to receive. Raises `StateError`."""
+def note_call(base: str, mark: str, owner: Owner, *, tool: str, subject: str, use: str = "") -> None:
+    """Leave a note of a call that the MCP process is about to receive, once for each `use`. Raises `StateError`."""
     folder = _made(base, mark)
+    call = {"owner": [owner.host, owner.session, owner.agent], "tool": tool, "subject": subject, "use": use}
     with state.locked(base, folder):
         state.write_private(f"{folder}/session-{os.path.basename(os.path.dirname(owner.folder))}", {})
         calls = _calls(folder)
+        if use and any(_read(f"{folder}/call-{number}") == call for number in calls):
+            return  # Two hooks are registered for the same event.
         for number in calls[: max(0, len(calls) - CALLS_MAX + 1)]:
             os.unlink(f"{folder}/call-{number}")
-        call = {"owner": [owner.host, owner.session, owner.agent], "tool": tool, "subject": subject}
         state.write_private(f"{folder}/call-{(calls or [0])[-1] + 1}", call)
 
 
@@ -135,28 +145,42 @@ def _calls(folder: str) -> list[int]:
     return sorted(int(number) for number in found if number.isdecimal())
 
 
-def has_calls(base: str, mark: str) -> bool:
-    """Tell whether a hook has seen a call under a host process that no MCP process has served."""
-    return bool(_calls(_folder(base, mark)))
+def sees_calls(base: str, mark: str) -> bool:
+    """Tell whether hooks see the calls of Holdfast tools under a host process."""
+    return any(name.startswith("session-") for name in _names(_folder(base, mark)))
 
 
 def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
-    """Return who makes this call, and remove its note; None if no hook has seen it. Raises `AmbiguousCallError`."""
-    if not has_calls(base, mark):
+    """Return who makes this call, and remove its note; None if hooks see no calls under this host.
+
+    Raises `AmbiguousCallError`, also for the other calls that could not be told apart from one that was refused, and
+    `UnseenCallError` if hooks see calls and have not seen this one.
+    """
+    if not sees_calls(base, mark):
         return None
     folder = _folder(base, mark)
     with state.locked(base, folder):
-        files = [f"{folder}/call-{number}" for number in _calls(folder)]
-        same = [(file, call) for file in files if (call := _read(file)).get("tool") == tool
-                and call.get("subject") == subject]  # fmt: skip
-        callers = {tuple(map(str, owner)) for _, call in same if isinstance(owner := call.get("owner"), list)}
-        for file, _ in same if len(callers) > 1 else same[:1]:
-            os.unlink(file)
-    if len(callers) > 1:
-        raise AmbiguousCallError
-    for host, session, agent in callers:
-        return Owner(base, host, session, agent)
-    return None
+        same: list[tuple[str, tuple[str, ...]]] = []
+        for number in _calls(folder):
+            file = f"{folder}/call-{number}"
+            call = _read(file)
+            if (call.get("tool"), call.get("subject")) != (tool, subject):
+                continue
+            if clock.now() > float(str(call.get("until", clock.now()))):
+                os.unlink(file)
+                continue
+            owner = call.get("owner")
+            same.append((file, tuple(map(str, owner)) if isinstance(owner, list) else ()))
+        if not same:
+            raise UnseenCallError
+        os.unlink(same[0][0])
+        if len({owner for _, owner in same}) == 1 and len(same[0][1]) == _OWNER_PARTS:
+            return Owner(base, *same[0][1])
+        # The others are refused as well: each belongs to one of the same agents, and it is not known to which.
+        refused = {"owner": [], "tool": tool, "subject": subject, "until": clock.now() + AMBIGUOUS_SECONDS}
+        for file, _ in same[1:]:
+            state.write_private(file, refused)
+    raise AmbiguousCallError
 
 
 def host_sessions(base: str, mark: str) -> set[str]:
@@ -165,7 +189,7 @@ def host_sessions(base: str, mark: str) -> set[str]:
     found = {name.removeprefix("session-") for name in names if name.startswith("session-")}
     for folder in state.owner_folders(base):
         session = state.read_session(folder)
-        if session is not None and session.host == mark:
+        if session is not None and session.host == mark and session.is_proven:
             found.add(os.path.basename(os.path.dirname(folder)))
     return found
 
@@ -175,6 +199,15 @@ def all_sessions(base: str) -> set[str]:
     _remove_dead(base)
     names = (name for host in _names(f"{base}/{HOSTS}") for name in _names(f"{base}/{HOSTS}/{host}"))
     return {name.removeprefix("session-") for name in names if name.startswith("session-")}
+
+
+def is_of_another_host(base: str, session_id: str, mark: str) -> bool:
+    """Tell whether an agent of another live host process has a session."""
+    for folder in state.owner_folders(base):
+        found = state.read_session(folder)
+        if found is not None and found.id == session_id and found.host != mark and processes.lives(found.host):
+            return True
+    return False
 
 
 def forget_session(base: str, name: str) -> None:
@@ -239,10 +272,10 @@ def _id_of(entry: Mapping[str, object]) -> str:
     return str(session.get("id")) if isinstance(session, dict) else ""
 
 
-def mcp_owners(base: str, mark: str) -> set[str]:
-    """Return in whose names the MCP processes under a host claim in sessions that they opened themselves."""
+def mcp_owners(base: str, mark: str) -> dict[str, str]:
+    """Return in whose names, and at which servers, MCP processes under a host claim in sessions of their own."""
     sessions = [each.get("session") for each in _registered(base, mark).values()]
-    return {str(each.get("owner")) for each in sessions if isinstance(each, dict)}
+    return {str(each.get("owner")): str(each.get("urls")) for each in sessions if isinstance(each, dict)}
 
 
 def mcp_session(base: str, mark: str) -> Session | None:

@@ -1,6 +1,7 @@
 """Which process is the host, and whether it still lives.
 
-A process is marked by its number, the moment of its start and the boot: a number that is used again is no life.
+A process is marked by its number, the moment of its start, the boot and the PID namespace, so that a reused number is
+not taken for the same process.
 
 A hook is started by the host, mostly through `sh -c`. The host is the nearest process above that is not such a shell.
 `HOLDFAST_GUARD_HOST_PID` names another one, for hosts that start their hooks by something that ends before them.
@@ -62,11 +63,19 @@ def _in_proc(pid: int) -> Process | None:
 
 
 def _boot() -> str:
+    """Return the boot and the PID namespace in which process numbers mean something."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as opened:
-            return opened.read().strip()
+            return f"{opened.read().strip()}.{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return ""
+
+
+def is_judged_here(mark: str) -> bool:
+    """Tell whether this process can know if the marked process lives: not if it is of another PID namespace or boot."""
+    boot_id, _, namespace = mark.rpartition(":")[2].partition(".")
+    here_id, _, here_namespace = (_boot() if _HAS_PROC else "").partition(".")
+    return boot_id != here_id or namespace == here_namespace
 
 
 def _by_ps(pid: int) -> Process | None:

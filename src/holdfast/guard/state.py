@@ -5,7 +5,8 @@ owners/SESSION/AGENT/   one owner: an agent, or a subagent of it (`main` is the 
     lock                locked by whoever changes something here, for a moment
     session             the Holdfast session: its id, its secret, where the server is, the host's process
     keeper              locked by the keeper for as long as it lives: so a dead one is known at once, however it died
-    asked               jobs that a person was asked about and has not yet been seen to agree to
+    asked               jobs that a person was asked about: for which call and which lease
+    agreed              leases of jobs to which a person agreed
 hosts/                  host processes, and the MCP processes and agents below them: see `link`
 rules/                  rule files that were parsed
 log                     what passed although the server was away, and what keepers saw; at most two files of 256 KiB
@@ -71,7 +72,8 @@ def plain_id(text: str) -> str:
 class Session:
     """The Holdfast session of an owner, as its file says."""
 
-    __slots__ = ("ca_file", "from_config", "from_url", "host", "id", "owner", "secret", "ttl_seconds", "urls")
+    __slots__ = ("ca_file", "from_config", "from_url", "host", "id", "is_proven", "owner", "secret", "ttl_seconds",
+                 "urls")  # fmt: skip
 
     def __init__(self, fields: Mapping[str, object]) -> None:
         """Take the fields of the file. Raises `KeyError`, `TypeError` or `ValueError` for others."""
@@ -82,6 +84,8 @@ class Session:
         self.ttl_seconds = float(str(fields["ttl_seconds"]))
         self.host = str(fields["host"])
         """The mark of the host's process: see `processes`."""
+        self.is_proven = fields["is_proven"] is True
+        """Whether the kernel showed that process among the ancestors of the one that wrote this."""
 
     def fields(self) -> dict[str, object]:
         """Return what the file says."""
@@ -134,10 +138,10 @@ def make_private(folder: str) -> None:
 
 def remove_folder(folder: str) -> None:
     """Remove an owner's folder; whoever calls has its lock."""
-    names = ["session", "asked", "keeper"]
+    names = ["session", "asked", "agreed", "keeper"]
     with suppress(OSError):
         # Whoever was killed while it wrote left a file that never got its name.
-        names += [name for name in os.listdir(folder) if name.startswith((".session.", ".asked."))]
+        names += [name for name in os.listdir(folder) if name.startswith((".session.", ".asked.", ".agreed."))]
     for name in [*names, "lock"]:
         with suppress(OSError):
             os.unlink(f"{folder}/{name}")
@@ -208,13 +212,17 @@ def keeper_lives(folder: str) -> bool:
         os.close(descriptor)
 
 
-def read_asked(folder: str) -> dict[str, str]:
-    """Return the jobs that a person was asked about, each with the call that it was asked for."""
+def read_map(file: str) -> dict[str, list[str]]:
+    """Return a file of an owner that maps jobs to texts; empty if it cannot be used."""
     try:
-        found = json.loads(read_ours(folder + "/asked", FILE_BYTES_MAX))
+        found = json.loads(read_ours(file, FILE_BYTES_MAX))
     except (OSError, ValueError, NotOursError, RecursionError):
         return {}
-    return {str(job): str(call) for job, call in found.items()} if isinstance(found, dict) else {}
+    return (
+        {str(job): [str(text) for text in texts] for job, texts in found.items() if isinstance(texts, list)}
+        if (isinstance(found, dict))
+        else {}
+    )
 
 
 def owner_folders(base: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from holdfast import AsyncHoldfast, JobClaim, SessionInfo
+from holdfast import AsyncClaim, AsyncHoldfast, JobClaim, SessionInfo
 from holdfast.client.coroutines.session import AsyncSession
 from holdfast.client.flows import claiming, sessions
 from holdfast.client.values.options import Wanted
@@ -43,5 +43,10 @@ def detach(session: AsyncSession) -> None:
     session._term.end()  # noqa: SLF001 - one of ours
     session._kept.stop()  # noqa: SLF001 - the same
     for claim in tuple(session._members):  # noqa: SLF001 - the same
-        claim._term.end()  # noqa: SLF001 - the same
-        claim._stop()  # noqa: SLF001 - the same
+        detach_claim(claim)
+
+
+def detach_claim(claim: AsyncClaim) -> None:
+    """Stop keeping a claim without releasing it."""
+    claim._term.end()  # noqa: SLF001 - one of ours
+    claim._stop()  # noqa: SLF001 - the same

@@ -37,9 +37,9 @@ class HostLink:
             self.warning = _HIDDEN
 
     @property
-    def has_calls(self) -> bool:
-        """Whether a hook has seen a call that no process has served."""
-        return bool(self._mark) and link.has_calls(self._base, self._mark)
+    def sees_calls(self) -> bool:
+        """Whether hooks see the calls that this process receives."""
+        return bool(self._mark) and link.sees_calls(self._base, self._mark)
 
     def caller(self, tool: str, arguments: Mapping[str, Any]) -> Owner | None:
         """Return the subagent that makes a call; None for the main agent. Raises `RefusedError`."""
@@ -49,6 +49,13 @@ class HostLink:
             raise RefusedError(
                 "two of your agents made this call at the same moment, and their calls cannot be told apart: nothing"
                 " was done. Call again, one after the other."
+            ) from None
+        except link.UnseenCallError:
+            if tool in link.READING:
+                return None
+            raise RefusedError(
+                "no hook has seen this call, so it is not known which of your agents makes it: nothing was done. Call"
+                " again. If that does not help, `holdfast guard status` says whether the host skips the hooks."
             ) from None
         except StateError as error:
             raise RefusedError(f"it cannot be found out which of your agents makes this call: {error}") from None
@@ -61,15 +68,21 @@ class HostLink:
         """Return the session that the guard keeps for an agent, the main one unless its folder is given."""
         folder = folder or (link.main_folder(self._base, self._mark) if self._mark else "")
         found = state.read_session(folder) if folder else None
-        return found if found is not None and found.host == self._mark and found.urls == self._urls else None
+        if found is None or not found.is_proven:
+            return None
+        return found if (found.host, found.urls) == (self._mark, self._urls) else None
 
     def is_kept_by_others(self, session_id: str) -> bool:
-        """Tell whether the guard's keeper, or another MCP process of this host, keeps a session alive."""
+        """Tell whether an agent under the guard, or another MCP process of this host, needs a session."""
         for folder in state.owner_folders(self._base):
             found = state.read_session(folder)
-            if found is not None and found.id == session_id and found.host and state.keeper_lives(folder):
+            if found is not None and found.id == session_id and processes.lives(found.host):
                 return True
         return self._registration is not None and self._registration.others(session_id)
+
+    def is_of_another_host(self, session_id: str) -> bool:
+        """Tell whether an agent of another live host process has a session."""
+        return link.is_of_another_host(self._base, session_id, self._mark)
 
     def publish(self, session_id: str, secret: str, owner: str, ttl_seconds: float) -> None:
         """Show the guard which session this process uses; it is no error if that is not possible."""
@@ -87,6 +100,7 @@ class HostLink:
                 "from_config": from_config,
                 "ttl_seconds": ttl_seconds,
                 "host": self._mark,
+                "is_proven": True,
             }
         )
         self._write(session)
@@ -108,9 +122,12 @@ class HostLink:
             self._registration.close()
 
 
-def open_link(owner: str | None, environment: Mapping[str, str], url: str | None) -> HostLink | None:
-    """Return the link to the guard; None if there can be none, for instance without a home folder."""
+def open_link(owner: str | None, environment: Mapping[str, str], url: str | None) -> tuple[HostLink | None, str | None]:
+    """Return the link to the guard, if there can be one, and a warning for the agent."""
     try:
-        return HostLink(owner, environment, url)
-    except (StateError, BadServerError, OSError):
-        return None
+        found = HostLink(owner, environment, url)
+    except BadServerError:
+        return None, None  # Each call of a tool meets the same, and reports it.
+    except (StateError, OSError) as error:
+        return None, f"these tools are not linked with the guard, and count as another owner in its checks: {error}"
+    return found, found.warning

@@ -32,7 +32,7 @@ from holdfast import AsyncClaim, AsyncSession, Deadlock, JobDone, JobHeld, Lease
 from holdfast.client.values.options import OnWait
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.mcp import results, tools
-from holdfast.mcp.agent import AgentClient, detach
+from holdfast.mcp.agent import AgentClient, detach, detach_claim
 from holdfast.mcp.beside import Beside
 from holdfast.mcp.memory import TOLD_MAX, BadMemoryError, Left, Memory
 from holdfast.mcp.results import RefusedError, Result
@@ -106,8 +106,8 @@ class Keeper:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to keep and nothing to report."""
-        return self._session is None and not self._lost and not self._lines.places()
+        """Whether there is nothing to keep."""
+        return self._session is None and not self._lines.places()
 
     async def _follow_guard(self) -> None:
         """Share the session that the guard keeps for this agent, if there is one, and what is claimed in it."""
@@ -126,8 +126,9 @@ class Keeper:
             await self._leave_own_session()
         if self._session is None:
             await self._join(shared)
-        self._is_joined = self._session is not None
         if self._session is not None:
+            self._is_joined = True
+            self._save()
             await self._adopt_claims(self._session)
 
     async def _join(self, shared: Session) -> None:
@@ -149,6 +150,7 @@ class Keeper:
     def _part(self, session: AsyncSession) -> None:
         """Stop sharing the guard's session: it ended, or a second host session makes callers indistinguishable."""
         self._lose_claims("released", "these tools no longer share the guard's session")
+        self._lines.leave()
         detach(session)
         self._end_of_session()
 
@@ -206,7 +208,7 @@ class Keeper:
 
     async def _take_over(self, left: Left) -> None:
         """Take over what lives of what was left. If the server goes away in the middle, the next call goes on here."""
-        if left.session is not None:
+        if left.session is not None and not (self._host and self._host.is_of_another_host(left.session)):
             try:
                 await self._resume(left.session)
             except Refused as error:
@@ -279,7 +281,7 @@ class Keeper:
         news, self._news = self._news, {}
         granted = [job for job in self._lines.granted() if job in self._claims]
         if granted:
-            news["granted"] = granted
+            news["granted"] = sorted({*news.get("granted", []), *granted})
         if self._lost:
             news["lost"], self._lost = self._lost, []
             self._save()
@@ -366,7 +368,13 @@ class Keeper:
         return await self._in_session(ask)
 
     def _give_up(self, job: str, why: str = "your turn came, and you did not come back") -> None:
-        """Let others have a job of which the model does not know that it has it."""
+        """Let others have a job of which the model does not know that it has it.
+
+        In a session that the guard keeps it stays the agent's: a hook may have let it work on the job already.
+        """
+        if self._is_joined and job in self._claims:
+            self._news["granted"] = sorted({*self._news.get("granted", []), job})
+            return
         claim = self._claims.pop(job, None)
         if claim is not None:
             self._put_down(job, LeaseLost("", reason="released", why=why))
@@ -440,7 +448,11 @@ class Keeper:
             if error.code not in {"session_expired", "not_found"}:
                 raise
             self._forget(session)
-            claim = await ask(await self._opened())
+            session = await self._opened()
+            claim = await ask(session)
+        if self._session is not session:
+            detach_claim(claim)
+            raise RefusedError(f"your session changed while {claim.job_id} was claimed: call again")
         self._claims[claim.job_id] = claim
         self._save()
         return claim
@@ -449,7 +461,10 @@ class Keeper:
         """Return our session; open one if there is none."""
         async with self._opening:
             if self._session is None and self._folder:
-                raise RefusedError("the guard has no session for this subagent, so nothing was done: call again")
+                raise RefusedError(
+                    "the guard has no session for this subagent at the server of these tools, so nothing was done: call"
+                    " again, and see that hooks and tools have the same HOLDFAST_URL"
+                )
             if self._session is None:
                 self._session = await self._client.session(
                     self._owner, ttl=self._ttl, metadata={"opened_by": "holdfast mcp"}, on_lost=self._on_session_lost
@@ -490,6 +505,8 @@ class Keeper:
         if self._session is not session:
             return
         claims = self._lose_claims("session_ended")
+        if self._is_joined:
+            self._lines.leave()  # The guard released everything; a wait would claim for an agent that has moved on.
         self._end_of_session()
         if claims:
             self._tell()

@@ -45,7 +45,7 @@ def run(
         except BadMemoryError as error:
             warning = f"a restart resumes nothing: {error}"
     name = owner or owners.owner_of(stdio)
-    host = open_link(owner, environment, url)
-    warning = warning or (host.warning if host is not None else None)
+    host, unlinked = open_link(owner, environment, url)
+    warning = warning or unlinked
     asyncio.run(stdio.serve(client, name, memory, ttl=ttl, warning=warning, host=host))
     return 0

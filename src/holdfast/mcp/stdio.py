@@ -43,6 +43,8 @@ JOBS = "holdfast://my-jobs"
 """The resource that changes when a job is lost: a host that subscribes to it hears of that at once."""
 LINE_BYTES_MAX = 4_194_304
 READ_BYTES = 65_536
+SUBAGENTS_MAX = 50
+"""From this number on, keepers of subagents that hold nothing are dropped."""
 END_SECONDS = 10.0
 OUTPUT_SECONDS = 3.0
 """How long the last answers may take to be read when the input has ended."""
@@ -87,11 +89,12 @@ class Callers:
         """Return the keeper of the agent that makes a call. Raises `RefusedError`."""
         if self._host is None or tool not in TOOLS:
             return self.main
-        # A call that no hook has seen begins at once, so that a cancellation that follows it finds it under way.
-        owner = await asyncio.to_thread(self._host.caller, tool, arguments) if self._host.has_calls else None
+        # Without hooks a call begins at once, so that a cancellation that follows finds it under way.
+        owner = await asyncio.to_thread(self._host.caller, tool, arguments) if self._host.sees_calls else None
         if owner is None:
             return self.main
-        self._subagents = {folder: each for folder, each in self._subagents.items() if not each.is_idle}
+        if len(self._subagents) >= SUBAGENTS_MAX:
+            self._subagents = {folder: each for folder, each in self._subagents.items() if not each.is_idle}
         if owner.folder not in self._subagents:
             self._subagents[owner.folder] = self._make(owner)
         return self._subagents[owner.folder]
