@@ -31,7 +31,7 @@ EXAMPLE_STAMPS := $(patsubst %,.venv-examples/%/stamp,$(filter-out plain,$(EXAMP
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run cluster demo test pythons coverage examples prove through prove-release check format browser pictures recording bench bench-check install install-run wheel lock clean
+.PHONY: help run cluster demo test pythons coverage examples hosts prove through prove-release check format browser pictures recording bench bench-check install install-run wheel lock clean
 
 help: ## Print this list
 	@echo 'Usage: make TARGET [ARGS="…"]'
@@ -74,6 +74,10 @@ examples: .venv/dev.stamp $(EXAMPLE_STAMPS) ## Run the examples of frameworks an
 	    echo "--- $$name"; kind=$$(basename $$(dirname examples/*/$$name)); \
 	    .venv/bin/python -m examples.$$kind.story $$name || failed="$$failed $$name"; \
 	done; test -z "$$failed" || { echo "These failed:$$failed" >&2; exit 1; }
+
+# It downloads about 1.5 GB, so no other target runs it.
+hosts: .venv/dev.stamp ## Run real agent hosts with a scripted model; installs them into .hosts (ARGS="-k codex")
+	@exec env WORKERS="$(WORKERS)" .venv/bin/python -m tests.hosts $(ARGS)
 
 prove: .venv/dev.stamp ## Run every test with larger counts, as for every change; takes under an hour
 	@env HOLDFAST_PROOF=ci $(PYTEST) -n "$(WORKERS)" --dist worksteal -o faulthandler_timeout=3600 $(ARGS)
@@ -145,7 +149,7 @@ endef
 export BUILD_BOTH
 
 clean: ## Remove all that make and the tools made, except the data
-	rm -rf .venv .venv-lock .venv-examples .pythons .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .venv-lock .venv-examples .hosts .pythons .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 """Claim and release as a Python user meets them: each way in turns, in one run, with all servers up.
 
 The result of a comparison is the median of the turns' ratios, since noise meets both of a turn. Beside them: what
-`rlock` adds to the start of Python.
+`rlock` and a hook of the guard add to the start of Python.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -47,8 +49,10 @@ def measure(work: Work) -> Row:
                 if turn and seen:  # The first one warms.
                     rows[each.key]["turns"].append(seen)
             say(f"clients: turn {turn} of {TURNS}")
-        starts = _starts(servers[Holdfast.key].port, min(STARTS, work.options.pairs))
-    return {"pairs": work.options.pairs, "rows": list(rows.values()), "starts": starts}
+        count = min(STARTS, work.options.pairs)
+        starts = _starts(servers[Holdfast.key].port, count)
+        hooks = hook_calls(servers[Holdfast.key].port, count, work.folder / "hooks")
+    return {"pairs": work.options.pairs, "rows": list(rows.values()), "starts": starts, "hooks": hooks}
 
 
 def _start_servers(work: Work, stack: ExitStack) -> dict[str, Server]:
@@ -124,3 +128,52 @@ def _start(command: list[str], environment: dict[str, str]) -> float:
     began = time.perf_counter()
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     return (time.perf_counter() - began) * 1_000
+
+
+def hook_calls(port: int, count: int, folder: Path) -> Row:
+    """Measure the CPU time of a guard hook, and of Python with nothing to do, in turns.
+
+    One hook call is for a file that no rule names, the other for a file whose job the agent already has.
+    """
+    repository = folder / "repository"
+    repository.mkdir(parents=True)
+    (repository / "holdfast-guard.toml").write_text('[[rule]]\npaths = "src/**"\njob = "bench:src"\n')
+    holdfast_program = str(Path(sys.executable).with_name("holdfast"))
+    hook = [holdfast_program, "guard", "hook", "--host", "claude"]
+    environment = {
+        "HOME": str(folder), "PATH": os.environ.get("PATH", ""), "HOLDFAST_URL": f"http://127.0.0.1:{port}",
+        "HOLDFAST_TOKEN": TOKEN, "HOLDFAST_GUARD_HOST_PID": str(os.getpid()),
+    }  # fmt: skip
+    calls = {
+        "python": ([sys.executable, "-c", "pass"], b""),
+        "no_rule": (hook, _edit_of(repository / "README.md")),
+        "held": (hook, _edit_of(repository / "src/a.py")),
+    }
+    seen: dict[str, list[float]] = {name: [] for name in calls}
+    try:
+        for turn in range(count + 1):
+            for name, (command, data) in calls.items():
+                spent = _cpu_ms(command, data, environment)
+                if turn:  # The first one claims the job and starts the keeper.
+                    seen[name].append(spent)
+    finally:
+        release = [holdfast_program, "guard", "release", "--all"]
+        subprocess.run(release, env=environment, check=False, stdout=subprocess.DEVNULL)
+    found = {f"{name}_cpu_ms": median(values) for name, values in seen.items()}
+    for name in ("no_rule", "held"):
+        found[f"{name}_ratio"] = found[f"{name}_cpu_ms"] / found["python_cpu_ms"]
+        say(f"a guard hook ({name}) uses {found[f'{name}_ratio']:.2f} x the CPU time of `python -c pass`")
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def _edit_of(file: Path) -> bytes:
+    fields = {"hook_event_name": "PreToolUse", "session_id": "bench", "cwd": str(file.parent), "tool_name": "Edit",
+              "tool_input": {"file_path": str(file)}}  # fmt: skip
+    return json.dumps(fields).encode()
+
+
+def _cpu_ms(command: list[str], data: bytes, environment: dict[str, str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, input=data, env=environment, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1_000

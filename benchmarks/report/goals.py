@@ -19,7 +19,7 @@ CALLS_RATIO = 2.0
 STEADY_RATE, STEADY_P99 = 0.9, 2.0
 ABOVE_SYNC_MS = 0.22
 CLIENT_OVER_BARE, CLIENT_OF_REDIS = 1.15, 0.6
-CLIENT_OVER_AIOHTTP, RLOCK_OVER_PYTHON = 1.3, 2.5
+CLIENT_OVER_AIOHTTP, RLOCK_OVER_PYTHON, HOOK_OVER_PYTHON = 1.3, 2.5, 3.0
 RESTART_SECONDS, GROWTH = 5.0, 1.1
 WAKE_MS, WAITER_BYTES, LEASE_BYTES = 20, 40_000, 1_500
 FAILOVER_SECONDS = {"kill": 3.0, "stop": 3.0, "term": 0.7, "cut from the store": 4.0, "store restart": 3.0}
@@ -127,6 +127,11 @@ def _rlock(data: dict[str, Row]) -> tuple[str, bool]:
     return f"{found:.2f} ×", found <= RLOCK_OVER_PYTHON
 
 
+def _hook(data: dict[str, Row]) -> tuple[str, bool]:
+    found = max(data["clients"]["hooks"][name] for name in ("no_rule_ratio", "held_ratio"))
+    return f"{found:.2f} ×", found <= HOOK_OVER_PYTHON
+
+
 def _restart(data: dict[str, Row]) -> tuple[str, bool]:
     seconds = max(data["million"][how]["answer_seconds"] for how in ("killed", "stopped"))
     return f"{seconds:.2f} s with {data['million']['leases']:,}", seconds <= RESTART_SECONDS
@@ -214,6 +219,7 @@ _GOALS: dict[str, Callable[[dict[str, Row]], tuple[str, bool]]] = {
     "`Holdfast` at least 0.6 × the pairs of redis-py's `Lock`": _of_redis,
     "`AsyncHoldfast` in at most 1.3 × the time of aiohttp": _client("async", "aiohttp", CLIENT_OVER_AIOHTTP),
     "`rlock` in at most 2.5 × the time of `python -c pass`": _rlock,
+    "a guard hook in at most 3 × the CPU time of `python -c pass`": _hook,
     "restart to the first answer in at most 5 s": _restart,
     "acquire at most 1.1 × its processor time at 1,000 leases": _growth,
     "the next in line woken within 20 ms of a release (p99)": _wake,

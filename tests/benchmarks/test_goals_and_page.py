@@ -99,6 +99,13 @@ def test_steady_load_is_judged_beside_its_bursts() -> None:
     assert (good[stall], bad[stall]) == (True, False)
 
 
+def test_guard_hook_is_judged_by_its_slower_case() -> None:
+    """Both calls of the hook must stay below the limit."""
+    promise = "a guard hook in at most 3 × the CPU time of `python -c pass`"
+    hooks = [{"no_rule_ratio": 2.3, "held_ratio": held} for held in (2.4, 3.1)]
+    assert [verdicts(document("clients", {"hooks": each}))[promise] for each in hooks] == [True, False]
+
+
 def failover(p99_seconds: float, wrong: int = 0) -> dict[str, Any]:
     row = {"fault": "kill", "rounds": 60, "p50_seconds": 2.3, "p99_seconds": p99_seconds, "max_seconds": 2.9}
     return document("failover", {"rows": [{**row, "gaps": [2.3], "answers": 9, "wrong": wrong, "sample": ""}]})

@@ -50,7 +50,7 @@ def session_of(folder: Path, host: str = "") -> tuple[Owner, Session]:
     """An owner with a session, as a hook writes it."""
     owner = Owner(str(folder), "claude", "s")
     fields = dict.fromkeys(("id", "secret", "owner", "urls", "ca_file", "from_url", "from_config"), "x")
-    session = Session({**fields, "urls": "http://127.0.0.1:9", "ttl_seconds": 60, "host": host})
+    session = Session({**fields, "urls": "http://127.0.0.1:9", "ttl_seconds": 60, "host": host, "is_proven": True})
     state.make_folder(str(folder), owner.folder)
     state.write_private(owner.folder + "/session", session.fields())
     return owner, session

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
-from tests.guard.agents import Answer, Host, World
+from tests.guard.agents import Answer, World
 from tests.support import callers, proof
 from tests.support.api import Api
 from tests.support.checks import at_once, wait_until
@@ -61,25 +59,4 @@ def test_ends_and_beginnings_side_by_side(world: World, api: Api) -> None:
     assert ana.edit("src/auth/a").passed
     end()
     assert api.status("area:auth").json()["status"] == "free"
-    wait_until(lambda: not world.keepers())
-
-
-@pytest.fixture
-def pair(world: World) -> tuple[Host, Host]:
-    """Two hosts."""
-    return world.host(), world.host()
-
-
-def test_a_host_that_goes_on_in_another_process_keeps_its_jobs(pair: tuple[Host, Host], world: World, api: Api) -> None:
-    """A session that is resumed by a new process of the host goes on with its jobs, and ends with that process."""
-    old, new = pair
-    new.session = old.session
-    assert old.edit("src/auth/a").passed
-    token = api.status("area:auth").json()["fencing_token"]
-    assert new.edit("src/auth/a").passed
-    old.kill()
-    assert new.edit("src/auth/a").passed
-    assert api.status("area:auth").json()["fencing_token"] == token
-    new.kill()
-    wait_until(lambda: api.status("area:auth").json()["status"] == "free")
     wait_until(lambda: not world.keepers())

@@ -70,6 +70,8 @@ COUNTS = {
     "interrupts: real ones": Counts(60, 1_500, 10_000),
     # Two agents under the guard, each with a host of its own.
     "guard: times that two agents edit at once": Counts(10, 100, 1_000),
+    # Two real agent hosts; only in `make hosts`.
+    "hosts: rounds of two agents in two hosts": Counts(3, 30, 300),
     # Several nodes: the model of the seat, which needs nothing.
     "model: thousand states of each large world": Counts(15, 1_000, 4_000),
     # Several nodes on a real PostgreSQL.
