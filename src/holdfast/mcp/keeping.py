@@ -127,8 +127,9 @@ class Keeper:
         if self._session is None:
             await self._join(shared)
         if self._session is not None:
-            self._is_joined = True
-            self._save()
+            if not self._is_joined:
+                self._is_joined = True
+                self._save()
             await self._adopt_claims(self._session)
 
     async def _join(self, shared: Session) -> None:
@@ -238,7 +239,8 @@ class Keeper:
                 claim = await session.claim(
                     each.job_id, ttl=self._ttl, owner=self._owner, resume=True, on_lost=self._on_claim_lost
                 )
-                if claim.reacquired:
+                # In a shared session a hook may have let the agent work under this claim by now.
+                if claim.reacquired or self._is_joined:
                     self._claims[each.job_id] = claim
                 else:
                     await claim.release(outcome="failed")  # Ours had ended since the list, and this is another one.
