@@ -65,11 +65,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli/stores/store.py": {"client", PUBLIC, "engine", "journal", *LEAVES},
     "cli/stores/move.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
     "mcp": {"client", "guard", PUBLIC, *LEAVES},
-    "testing": {"engine", "journal", "core", *LEAVES},
     # What a user's tests get: the public client, and the server only as a command. None needs the extra `server`.
-    "testing/__init__.py": set(),
-    "testing/guard.py": set(),
-    "testing/server_process.py": {PUBLIC, *LEAVES},
+    "testing": {PUBLIC, *LEAVES},
     "testing/pytest_plugin.py": {PUBLIC},
     "__init__": {"client", "fencing", *LEAVES},
     "__main__": {"cli"},
@@ -82,7 +79,6 @@ EXTRA: dict[str, str] = {
     "engine": "server",
     "server": "server",
     "server/logs/traces.py": "otel",
-    "testing": "server",
     "testing/pytest_plugin.py": "pytest",
     "cli/operators/serve.py": "server",
     "cli/operators/doctor.py": "server",
@@ -109,14 +105,7 @@ MAY_READ_THE_CLOCK = {
     "guard/clock.py",
     "supervision/guardian.py",
 }
-# _contract_*.py: checks that draw from a seed, so that they draw the same each time.
-MAY_READ_CHANCE = {
-    "engine/ids.py",
-    "client/chance.py",
-    "testing/_contract_tools.py",
-    "testing/_contract_writing.py",
-    "testing/_contract_looking.py",
-}
+MAY_READ_CHANCE = {"engine/ids.py", "client/chance.py"}
 
 # What commands know of the client beside its public names: times.py its wall clock, so that one object reads the clock;
 # probe.py five things by which the doctor looks at an answer as it came, and a backup is read piece by piece, for which
@@ -389,7 +378,7 @@ def repr_of_an_error(path: str, text: str) -> list[str]:
     return [
         f"{path}:{line}: {found[0]}; say what went wrong in words"
         for line, content in enumerate(text.splitlines(), start=1)
-        if (found := REPR_OF_AN_ERROR.search(content)) and not path.startswith("testing/")
+        if (found := REPR_OF_AN_ERROR.search(content))
     ]
 
 
@@ -621,7 +610,7 @@ def test_functions_stay_short() -> None:
 
 
 def test_errors_are_said_in_words() -> None:
-    """No text shows an error as Python would write it down. What `testing` says is for programmers."""
+    """No text shows an error as Python would write it down."""
     assert whole_tree(repr_of_an_error) == []
 
     assert repr_of_an_error("x.py", 'print(f"cannot be read: {error!r}")')

@@ -30,8 +30,8 @@ from holdfast.core.evolve import evolve
 from holdfast.core.fits import event_fits
 from holdfast.core.state import State
 from holdfast.core.values import Lease, Limits, Moment, Ticket, holder_of_ticket
-from holdfast.testing.scenarios import durable
 from tests.core.archived import Archived
+from tests.scenarios.play import durable
 
 WALL_MS = 7_000_000
 ABSENT_MS = 60_000

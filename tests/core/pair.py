@@ -30,10 +30,10 @@ from holdfast.core.fits import event_fits
 from holdfast.core.state import State
 from holdfast.core.values import TOKEN_MAX, EndedLease, LastEnd, Lease, Limits, Moment
 from holdfast.journal.codec import decode_batch, encode_batch
-from holdfast.testing.scenarios import durable, fingerprint
 from tests.core.archived import Archived
 from tests.core.crowd import check_lines
 from tests.core.naive import Naive
+from tests.scenarios.play import durable, fingerprint
 from tests.support.asking import altered
 
 WALL_MS = 5_000_000

@@ -26,10 +26,10 @@ from holdfast.core.commands import (
 from holdfast.core.events import Event, GrantedMany
 from holdfast.core.state import State
 from holdfast.core.values import Lease, Limits, Ticket
-from holdfast.testing.scenarios import durable, replay
 from tests.core.crowd import Crowd, check_lines, release_all
 from tests.core.naive_line import Place
 from tests.core.pair import Pair
+from tests.scenarios.play import durable, replay
 from tests.support import proof
 from tests.support.asking import acquire, altered, asked_by, claim_all, claim_any
 

@@ -17,8 +17,8 @@ from holdfast.core.evolve import evolve
 from holdfast.core.ordered import OrderedNames
 from holdfast.core.state import State
 from holdfast.core.values import TOKEN_MAX, Limits, Moment
-from holdfast.testing.scenarios import durable
 from tests.core.pair import SMALL
+from tests.scenarios.play import durable
 from tests.support.asking import acquire, altered
 
 

@@ -19,9 +19,9 @@ from holdfast.core.commands import (
     Revoke,
     Transfer,
 )
-from holdfast.testing.scenarios import durable, replay
 from tests.core.naive import Claim
 from tests.core.pair import SMALL, Pair
+from tests.scenarios.play import durable, replay
 from tests.support import proof
 from tests.support.asking import acquire, altered, claim_all, claim_any
 

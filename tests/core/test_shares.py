@@ -16,7 +16,7 @@ from holdfast.core.evolve import evolve
 from holdfast.core.shares import Shares, givers, weight_of_remembered
 from holdfast.core.state import State
 from holdfast.core.values import EndedLease, LastEnd, Limits, Moment, Slot, SpentKey, Terms, Ticket
-from holdfast.testing.scenarios import durable
+from tests.scenarios.play import durable
 from tests.support.asking import acquire, altered, claim_all
 
 Account = tuple[str, str | None]

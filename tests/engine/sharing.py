@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.journal.base import Peer, Recovered
-from holdfast.journal.sharedmemory import SharedMemoryJournal, SharedShelf
+from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

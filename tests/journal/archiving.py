@@ -11,7 +11,7 @@ from zlib import crc32
 from holdfast.core.events import Record
 from holdfast.journal.base import HEAD, Changes, Journal
 from holdfast.journal.codec import encode_batch
-from holdfast.testing._contract_tools import Tables
+from tests.contract.tools import Tables
 from tests.journal.records import WALL_MS
 
 EVERY = 7

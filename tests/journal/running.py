@@ -9,7 +9,7 @@ import apsw
 from holdfast.journal.archive.archivist import Local
 from holdfast.journal.base import Journal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.testing._contract_tools import Tables, tables_of
+from tests.contract.tools import Tables, tables_of
 
 
 def run(scene: Callable[[SqliteJournal], object], directory: Path, **options: object) -> None:

@@ -15,11 +15,11 @@ from holdfast.journal.postgres.addresses import addresses
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.knowledge import Knowledge
 from holdfast.journal.postgres.schema import Fresh
-from holdfast.journal.sharedmemory import SharedMemoryJournal, SharedShelf
-from holdfast.testing import contract
+from tests.contract import suite as contract
 from tests.nodes.proxy import Fate, TcpProxy, pass_all
 from tests.support import postgres
 from tests.support.checks import wait_until
+from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 
 FATES = {"before": Fate.BEFORE, "after": Fate.AFTER, "late": Fate.LATE}
 KEY = b"k" * 32

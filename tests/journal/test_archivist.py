@@ -30,7 +30,7 @@ from holdfast.journal.base import (
     Recovered,
 )
 from holdfast.journal.sqlite import FILE, SqliteJournal
-from holdfast.testing._contract_tools import pages, tables_of
+from tests.contract.tools import pages, tables_of
 from tests.journal.archiving import archive, changes, head_at, rows_at, tables_at, upto_of
 from tests.journal.records import WALL_MS, grants
 from tests.journal.running import found_in, nothing, run, takes_claims

@@ -22,7 +22,7 @@ from holdfast.journal.base import HistoryQuery, JournalDamagedError
 from holdfast.journal.codec import FORMAT, count_records, decode_batch, encode_batch, seal, unseal
 from holdfast.journal.inspect import as_json, dump, inspect
 from holdfast.journal.sqlite import FILE, SqliteJournal
-from holdfast.testing.contract import sample_events
+from tests.contract.suite import sample_events
 from tests.journal.golden.make import COMPACTED, GOLDEN, SNAPSHOT_UPTO, sample_records
 from tests.support import proof
 

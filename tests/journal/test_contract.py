@@ -1,4 +1,4 @@
-"""One promise, one suite: every journal of ours passes what `holdfast.testing.contract` checks."""
+"""One promise, one suite: every journal of ours passes what `tests.contract.suite` checks."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.memory import MemoryJournal, MemoryWhole, Shelf
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.testing.contract import CHECKS, BrokenPromiseError, Check, Place, check_journal, run_check
+from tests.contract.suite import CHECKS, BrokenPromiseError, Check, JournalPlace, check_journal, run_check
 from tests.journal.records import grants
 
 BACKENDS = ["memory", "sqlite", "sqlite and a child"]
@@ -51,7 +51,7 @@ asyncio.run(hold())
 """
 
 
-def a_place(backend: str, directory: Path) -> Place:
+def a_place(backend: str, directory: Path) -> JournalPlace:
     if backend == "memory":
         return partial(MemoryJournal, shelf=Shelf())
     if backend == "sqlite":

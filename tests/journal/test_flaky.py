@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.journal.base import Journal, JournalUnavailableError, Keeping, OutcomeUnknownError
 from holdfast.journal.memory import MemoryJournal, Shelf
-from holdfast.testing.contract import check_journal
-from holdfast.testing.journals import FlakyJournal
+from tests.contract.suite import check_journal
 from tests.journal.records import grants
+from tests.support.flaky_journal import FlakyJournal
 
 
 def around(shelf: Shelf, *, keeping: Keeping) -> Journal:

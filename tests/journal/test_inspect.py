@@ -22,7 +22,7 @@ from holdfast.journal.base import Changes, JournalDamagedError, JournalError, Jo
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.inspect import as_json, dump, inspect
 from holdfast.journal.sqlite import FILE, SCHEMA, SqliteJournal
-from holdfast.testing.contract import sample_events
+from tests.contract.suite import sample_events
 from tests.journal.kept.reading import KEPT
 from tests.journal.records import WALL_MS, grants
 

@@ -21,7 +21,7 @@ from holdfast.journal.base import JournalError, JournalUnavailableError, Outcome
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal.store import UNSYNCED
 from holdfast.journal.tail import batches
-from holdfast.testing._contract_tools import tables_of
+from tests.contract.tools import tables_of
 from tests.journal.archiving import archive, tables_at, upto_of
 from tests.journal.ondisk import OnDisk
 from tests.journal.powervfs import CHECKPOINT_PAGES, Disk

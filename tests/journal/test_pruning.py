@@ -20,7 +20,7 @@ from holdfast.journal.codec import decode_batch
 from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal.store import Store
-from holdfast.testing._contract_tools import grant
+from tests.contract.tools import grant
 from tests.journal.records import WALL_MS, grants
 
 NAMES = 3_000

@@ -10,8 +10,7 @@ from holdfast.core.events import Record
 from holdfast.journal.base import Changes, JournalUnavailableError, Keeping, OutcomeUnknownError, Recovered
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.memory import MemoryJournal, Shelf
-from holdfast.journal.sharedmemory import SharedMemoryJournal
-from holdfast.testing.contract import (
+from tests.contract.suite import (
     CHECKS,
     SHARED_CHECKS,
     BrokenPromiseError,
@@ -23,6 +22,7 @@ from holdfast.testing.contract import (
     run_shared_check,
 )
 from tests.journal.sharing import InMemory
+from tests.support.shared_journal import SharedMemoryJournal
 
 LATE_SECONDS = 0.02
 

@@ -16,7 +16,7 @@ from holdfast.journal.base import Keeping
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.testing._contract_tools import WALL_MS, grant, sample_events
+from tests.contract.tools import WALL_MS, grant, sample_events
 from tests.engine.driving import acquire, events, run, serving
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from holdfast.journal import skimming
 from holdfast.journal.base import JournalDamagedError, JournalTooNewError
 from holdfast.journal.codec import encode_batch, record_in, seal
 from holdfast.journal.skimming import Latest, follow, last_by_in
-from holdfast.testing._contract_tools import grant, sample_events
+from tests.contract.tools import grant, sample_events
 
 RECORDS = [Record(seq, seq, 1_000 + seq, event) for seq, event in enumerate(sample_events(), 1)]
 

@@ -26,7 +26,6 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_secret
 from holdfast.journal.base import Peer, Seat
-from holdfast.journal.sharedmemory import SharedMemoryJournal, SharedShelf
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
@@ -46,6 +45,7 @@ from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
 from tests.nodes.proxy import TcpProxy
 from tests.support.http import Answer, parse_answers
+from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 
 SECONDS_MAX = 20.0
 TOKENS = "ana:ana-has-this-token:read+claim+admin,ben:ben-has-this-token:read+claim"

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.journal.base import Peer, Recovered, Seat
-from holdfast.journal.sharedmemory import SharedMemoryJournal, SharedShelf
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes.node import Node
 from holdfast.server.nodes.node_life import Life
 from holdfast.server.nodes.tenure import Tenures
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
+from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,11 +11,11 @@ import pytest
 
 from holdfast.core.events import Record
 from holdfast.engine import silence
-from holdfast.journal.sharedmemory import SharedMemoryJournal
 from holdfast.server.nodes import pending
 from holdfast.server.nodes.link.frames import Ping
 from tests.nodes.linked import Caller, OneNode, run, two_nodes, until
 from tests.support.checks import refused
+from tests.support.shared_journal import SharedMemoryJournal
 
 LOOK_SECONDS = 0.02
 CLAIM = {"ttl_seconds": 60}

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from holdfast.journal.base import JournalUnavailableError, Peer, Seat
-from holdfast.journal.sharedmemory import SharedMemoryJournal, SharedShelf
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes import pending
 from holdfast.server.nodes.node_life import Life
@@ -24,6 +23,7 @@ from holdfast.server.starting.listening import listen
 from holdfast.settings import Settings
 from tests.nodes.linked import ANA, Caller, until
 from tests.support.http import Answer
+from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 
 TOKENS = f"ana:{ANA}:read+claim+admin"
 

@@ -23,8 +23,8 @@ from holdfast.server.api import Api
 from holdfast.server.doors.request import request_from
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.scenarios import durable, replay
 from tests.engine.driving import picture, run, turns
+from tests.scenarios.play import durable, replay
 from tests.support import callers
 from tests.support.api import Api as Calls
 from tests.support.checks import moment

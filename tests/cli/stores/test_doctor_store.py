@@ -15,8 +15,8 @@ from holdfast.engine.stores import Facts, Place
 from holdfast.journal.base import Peer, Seat
 from holdfast.journal.postgres.demands import Marks, Server
 from holdfast.journal.postgres.operating import Replica
-from holdfast.testing._contract_tools import archived, grant
 from tests.cli.stores.conftest import Ask, Leader, leading
+from tests.contract.tools import archived, grant
 from tests.support import postgres
 
 PLACE = Place("postgresql://db/x", "holdfast")

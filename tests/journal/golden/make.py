@@ -17,7 +17,7 @@ from holdfast.core.events import Record
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.inspect import as_json
 from holdfast.journal.sqlite import FILE, SqliteJournal
-from holdfast.testing.contract import WALL_MS, sample_events
+from tests.contract.suite import WALL_MS, sample_events
 
 GOLDEN = Path(__file__).parent
 COMPACTED = range(1, 7)

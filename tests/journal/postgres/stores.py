@@ -11,7 +11,7 @@ import asyncpg
 
 from holdfast.journal.base import Keeping
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.testing._contract_tools import Tables, held_pages, pages, read
+from tests.contract.tools import Tables, held_pages, pages, read
 from tests.nodes.journals import connected, journal_at
 from tests.support.checks import wait_until
 from tests.support.postgres import new_schema, shared_url

@@ -19,7 +19,7 @@ from holdfast.journal.base import (
     JournalUnavailableError,
 )
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.testing._contract_tools import (
+from tests.contract.tools import (
     WALL_MS,
     Tables,
     archived,

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.journal.base import HeldQuery, HistoryQuery, Keeping
 from holdfast.journal.tail import batches
-from holdfast.testing._contract_tools import archived, followed, grant, held_pages, newest_first, pages
+from tests.contract.tools import archived, followed, grant, held_pages, newest_first, pages
 from tests.journal.postgres.stores import Place, play, until
 from tests.nodes.journals import connected
 

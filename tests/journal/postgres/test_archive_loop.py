@@ -12,7 +12,7 @@ import pytest
 from holdfast.core.events import Ended, Record
 from holdfast.journal.base import Changes, HeldQuery, HistoryQuery
 from holdfast.journal.postgres.archive_pieces import PIECE_BYTES, PIECE_ROWS, values_in_pieces
-from holdfast.testing._contract_tools import WALL_MS, grant
+from tests.contract.tools import WALL_MS, grant
 from tests.journal.postgres.stores import Place, play
 
 STALL_SECONDS_MAX = 0.08

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.journal.base import JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.postgres import archive
-from holdfast.testing._contract_tools import archived, grant, marked, read
+from tests.contract.tools import archived, grant, marked, read
 from tests.journal.postgres.stores import Place, all_of, play
 from tests.nodes.journals import address_of, connected, through
 from tests.nodes.proxy import TcpProxy, at_random, pass_all

@@ -20,7 +20,7 @@ from holdfast.core.events import (
 )
 from holdfast.journal.base import Journal, Keeping
 from holdfast.journal.memory import MemoryJournal
-from holdfast.testing._contract_tools import WALL_MS, archived, followed, grant, held_pages, pages
+from tests.contract.tools import WALL_MS, archived, followed, grant, held_pages, pages
 from tests.journal.postgres.stores import Place, play
 from tests.support import proof
 

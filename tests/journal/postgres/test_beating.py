@@ -10,7 +10,7 @@ import pytest
 from holdfast.journal.base import DeposedError
 from holdfast.journal.postgres import journal as postgres_journal
 from holdfast.journal.postgres.archive_reading import Ask
-from holdfast.testing._contract_tools import archived, grant
+from tests.contract.tools import archived, grant
 from tests.journal.postgres.stores import Place, play, until
 from tests.journal.records import grants
 from tests.journal.sharing import InPostgres, in_postgres

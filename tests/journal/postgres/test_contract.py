@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.testing.contract import CHECKS, SHARED_CHECKS, Check, SharedCheck, run_check, run_shared_check
+from tests.contract.suite import CHECKS, SHARED_CHECKS, Check, SharedCheck, run_check, run_shared_check
 from tests.journal.sharing import in_postgres
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record
 from holdfast.journal.base import HEAD, Changes, JournalLockedError, JournalUnavailableError, Keeping
-from holdfast.testing._contract_tools import (
+from tests.contract.tools import (
     WALL_MS,
     archived,
     check_in,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from random import Random
 
-    from holdfast.testing._contract_tools import Check, JournalPlace, Rows, Tables
+    from tests.contract.tools import Check, JournalPlace, Rows, Tables
 
 TABLES = ("slots", "memos", "tickets")
 

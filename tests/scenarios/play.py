@@ -67,9 +67,9 @@ from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment, Terms
 from holdfast.core.views import why
 from holdfast.journal.codec import decode_batch, encode_batch
-from holdfast.testing import _words
-from holdfast.testing._script import Step, read_lines, read_step
-from holdfast.testing._words import WALL_MS, read_labels, read_ms, read_options
+from tests.scenarios import words
+from tests.scenarios.script import Step, read_lines, read_step
+from tests.scenarios.words import WALL_MS, read_labels, read_ms, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -188,10 +188,10 @@ class _Player:
                 return self._ask(self._token(what, name, tuple(more)))
             case "show", (name,):
                 self._settle()
-                return _words.shown(self.state, name, self.now_ms)
+                return words.shown(self.state, name, self.now_ms)
             case "why", (name,):
                 self._settle()
-                return _words.chain(why(self.state, name))
+                return words.chain(why(self.state, name))
             case "advance", (by,):
                 self.now_ms += read_ms(by)
                 return "; ".join(self._settle()) or "nothing"
@@ -223,7 +223,7 @@ class _Player:
         said: list[str] = []
         while (due := settle(self.state, self.now, self.limits)) is not None:
             self._record(due.event)
-            happened = _words.event(due.event)
+            happened = words.event(due.event)
             said += [*([happened] if happened else []), *self._hear(due.notices)]
         overdue = [ticket_id for ticket_id, until_ms in self.waits.items() if until_ms <= self.now_ms]
         return said + [f"{ticket_id}: {self._send_away(ticket_id)}" for ticket_id in overdue]
@@ -231,7 +231,7 @@ class _Player:
     def _hear(self, notices: Iterable[Notice]) -> list[str]:
         """Write what those in line hear; who is not there hears nothing."""
         there = [notice for notice in notices if self.waits.pop(notice[0], None) is not None]
-        return [f"{ticket_id}: {_words.answer(answer)}" for ticket_id, answer in there]
+        return [f"{ticket_id}: {words.answer(answer)}" for ticket_id, answer in there]
 
     def _ask(self, command: Command) -> str:
         self._settle()
@@ -252,7 +252,7 @@ class _Player:
             self._record(due.event)
             said += self._hear(due.notices)
         if place is None:
-            return "; ".join([_words.answer(decision.answer), *said])
+            return "; ".join([words.answer(decision.answer), *said])
         own = next((each for each in said if each.startswith(f"{place}: ") and place not in self.waits), None)
         if own is not None:
             said.remove(own)
@@ -263,7 +263,7 @@ class _Player:
         return "; ".join([waiting, *said])
 
     def _waiting(self, ticket_id: str) -> str:
-        return _words.answer(Waiting(ticket_id, self.state.position_of(ticket_id)))
+        return words.answer(Waiting(ticket_id, self.state.position_of(ticket_id)))
 
     def _send_away(self, ticket_id: str) -> str:
         waiting = self._waiting(ticket_id)
@@ -390,7 +390,7 @@ class _Player:
         principal = told.get("principal", "main")
         if what == "show":
             self._settle()
-            return _words.shown_session(self.state, session_id)
+            return words.shown_session(self.state, session_id)
         if what == "keep":
             return self._ask(KeepSession(principal=principal, session_id=session_id))
         if what == "renew":

@@ -84,7 +84,7 @@ def check_in(checks: list[Check]) -> Callable[[Run], Run]:
 
 def drawing(seed: int) -> Random:
     """Return where a check draws from: the same each time."""
-    return Random(seed)  # noqa: S311 - Draws of a check, and no secrets.
+    return Random(seed)
 
 
 def expect(actual: object, expected: object, what: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.events import Ended, Record, SessionEnded, TokenEnded, is_history
 from holdfast.journal.base import HistoryQuery, Keeping
-from holdfast.testing._contract_tools import (
+from tests.contract.tools import (
     WALL_MS,
     archived,
     check_in,
@@ -25,7 +25,7 @@ from holdfast.testing._contract_tools import (
 
 if TYPE_CHECKING:
     from holdfast.core.events import Event
-    from holdfast.testing._contract_tools import Check, JournalPlace
+    from tests.contract.tools import Check, JournalPlace
 
 DAY_MS = 86_400_000
 

@@ -23,7 +23,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.values import Lease
 from holdfast.journal.base import Held, HeldQuery, Keeping, Values
-from holdfast.testing._contract_tools import (
+from tests.contract.tools import (
     WALL_MS,
     archived,
     check_in,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.journal.base import Journal, Whole
-    from holdfast.testing._contract_tools import Check, JournalPlace, Tables
+    from tests.contract.tools import Check, JournalPlace, Tables
 
 CHECKS: list[Check] = []
 _check = check_in(CHECKS)

@@ -26,7 +26,7 @@ from holdfast.journal.base import (
     Seat,
     SharedJournal,
 )
-from holdfast.testing._contract_tools import (
+from tests.contract.tools import (
     BrokenPromiseError,
     archived,
     expect,

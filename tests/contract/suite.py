@@ -1,13 +1,8 @@
-"""What every journal promises, as checks that anyone can run on theirs. Needs no test framework.
+"""The contract of every journal, as checks.
 
-A check gets a *place*: a function that gives another journal on the same records each time it is called, as another
-process would have one. So a journal of yours is checked by
-
-    check_journal(lambda: partial(MyJournal, new_empty_directory()))
-
-where `MyJournal(directory, keeping=…)` makes a journal. With pytest, let each of `CHECKS` be a case of its own.
-
-A journal that several nodes share keeps those promises and some more: `SHARED_CHECKS`, on a `SharedPlace`.
+A check gets a *place*: a function that returns another journal on the same records each time it is called, as another
+process would open one. `CHECKS` are for every journal; a journal that several nodes share also passes `SHARED_CHECKS`,
+on a `SharedPlace`.
 """
 
 from __future__ import annotations
@@ -15,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast.testing import _contract_history, _contract_looking, _contract_writing
-from holdfast.testing._contract_shared import SHARED_CHECKS, Fate, SharedCheck, SharedPlace
-from holdfast.testing._contract_tools import (
+from tests.contract import history, reading, writing
+from tests.contract.shared import SHARED_CHECKS, Fate, SharedCheck, SharedPlace
+from tests.contract.tools import (
     WALL_MS,
     BrokenPromiseError,
     Check,
@@ -34,7 +29,6 @@ __all__ = [
     "Check",
     "Fate",
     "JournalPlace",
-    "Place",
     "SHARED_CHECKS",
     "SharedCheck",
     "SharedPlace",
@@ -46,10 +40,8 @@ __all__ = [
     "sample_events",
 ]
 
-CHECKS: list[Check] = [*_contract_writing.CHECKS, *_contract_history.CHECKS, *_contract_looking.CHECKS]
+CHECKS: list[Check] = [*writing.CHECKS, *history.CHECKS, *reading.CHECKS]
 """All of them, in the order they are best read."""
-Place = JournalPlace
-"""Its name in 0.1.0."""
 
 
 def check_journal(make: Callable[[], JournalPlace]) -> list[str]:
