@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.harmless import in_json, plain
-from holdfast.server.logs.lines import HumanLines
+from holdfast.server.observability.logs import TextFormatter
 from tests.cli.asides import Aside, clean_environment
 from tests.cli.conftest import Run
 from tests.support import callers
@@ -153,7 +153,7 @@ def test_logs_for_people() -> None:
         raise ValueError(EVIL)
     except ValueError:
         record = logging.LogRecord("holdfast", logging.ERROR, "", 0, "about %s", (EVIL,), sys.exc_info())
-    handler = HumanLines()
+    handler = TextFormatter()
     shown = handler.format(record)
     assert shown.isascii() and shown.replace("\n", "").isprintable()
     assert "ValueError" in shown.splitlines()[-1]

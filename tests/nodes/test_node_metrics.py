@@ -12,7 +12,7 @@ from holdfast.server.metrics.meter import Meter
 from holdfast.server.metrics.sources import Place
 from tests.nodes.linked import ANA, OneNode, nodes, run, two_nodes, until
 from tests.nodes.test_node_serving import Serving, cluster
-from tests.server.metrics.reading import samples_in, value
+from tests.server.observability.reading import samples_in, value
 
 KNOWN_HERE = "monitor:monitor-has-this-token:read,claimer:claimer-has-this-token:claim"
 

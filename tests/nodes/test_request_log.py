@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.logs.observed import Observing
-from holdfast.server.logs.requests import RequestLog
+from holdfast.server.observability.request_log import Observing, RequestLog
 from tests.nodes.linked import OneNode, lose, run, two_nodes, until
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.server.access.refusallog import LINES_MAX, LINES_PER_SOURCE_MAX, WINDOW_MS, RefusalLog
 from holdfast.server.doors.request import request_from
-from holdfast.server.logs.setup import configure
+from holdfast.server.observability.logs import configure
 from holdfast.wire.problems import Problem
 from tests.support import callers
 from tests.support.api import Api

@@ -23,9 +23,9 @@ from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
 from holdfast.server.doors.lanes import front_of
-from holdfast.server.logs.observed import Observing
-from holdfast.server.logs.setup import configure, last_words, lines_left_out
 from holdfast.server.mounts import Mounting
+from holdfast.server.observability.logs import configure, dropped_lines, flush
+from holdfast.server.observability.request_log import Observing
 from holdfast.server.operations.routes import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.server.starting.building import engine_for, static_tokens
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from holdfast.engine.build import Peer
     from holdfast.engine.engine import Engine
-    from holdfast.server.logs.events import EventLog
     from holdfast.server.mounts import Mount
+    from holdfast.server.observability.event_log import EventLog
     from holdfast.settings import Settings
 
 GREETING_SECONDS = 0.2
@@ -75,12 +75,12 @@ def serve(
     except StartError as error:
         return _complain(str(error), error.code)
     finally:
-        last_words()
+        flush()
 
 
 def _complain(text: str, code: int) -> int:
     """Say on standard error why it ends, after all that was logged; unless nobody takes anything there."""
-    if last_words():
+    if flush():
         print(f"holdfast: {text}", file=sys.stderr)
     return code
 
@@ -104,7 +104,7 @@ async def _serve(settings: Settings, file: Path | None, mounts: Mapping[str, Mou
         if settings.fast_lane:
             lanes = server.open_lanes(front, engine.clock, api.proxies, observe=observing.front)
             api.meter.sources.connections = lambda: len(lanes.connections)
-        api.meter.sources.lines_left_out = lines_left_out
+        api.meter.sources.lines_left_out = dropped_lines
         url = url_of(listener, tls)
         token_path = await first_token(api, url, settings)
         warn_of_hidden(api)
@@ -168,7 +168,7 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
 
 def _greet_node(me: Peer, settings: Settings, url: str, file: Path | None) -> None:
     """Say where things are, after what was logged before. Who leads is not known yet: the log tells."""
-    last_words(GREETING_SECONDS)
+    flush(GREETING_SECONDS)
     print(f"Holdfast {__version__} is listening on {url}")
     if file is not None:
         print(f"Settings are from {file}")
@@ -180,7 +180,7 @@ def _greet_node(me: Peer, settings: Settings, url: str, file: Path | None) -> No
 
 def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> None:
     """Say where things are, after what was logged before, and a line that works when pasted."""
-    last_words(GREETING_SECONDS)
+    flush(GREETING_SECONDS)
     print(f"Holdfast {__version__} is listening on {url}")
     if file is not None:
         print(f"Settings are from {file}")

@@ -18,7 +18,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from holdfast.server.access.wrongtokens import place_of
-from holdfast.server.logs.lines import shown_path
+from holdfast.server.observability.logs import shown_path
 
 if TYPE_CHECKING:
     from holdfast.server.access.proxies import Address

@@ -11,7 +11,7 @@ from holdfast.server.access.auth import Auth
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
-from holdfast.server.logs.events import EventLog
+from holdfast.server.observability.event_log import EventLog
 from holdfast.server.operations.routes import Routes
 
 if TYPE_CHECKING:

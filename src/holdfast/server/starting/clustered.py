@@ -27,7 +27,6 @@ from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.doors.lanes import front_of
-from holdfast.server.logs.setup import lines_left_out
 from holdfast.server.metrics.answering import FollowersMetrics
 from holdfast.server.metrics.meter import Meter
 from holdfast.server.metrics.sources import Place
@@ -42,6 +41,7 @@ from holdfast.server.nodes.node_health import FollowersHealth
 from holdfast.server.nodes.node_life import Life
 from holdfast.server.nodes.tenure import Tenures
 from holdfast.server.nodes.watcher import JITTER_MS
+from holdfast.server.observability.logs import dropped_lines
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.server.starting.building import archiving_of, keeping_of, limits_of
 from holdfast.server.starting.exits import EX_USAGE, StartError
@@ -161,7 +161,7 @@ class Clustered:
         sources = self._meter.sources
         sources.stand(self._place)
         sources.connections = lambda: len(self._lanes.connections)
-        sources.lines_left_out = lines_left_out
+        sources.lines_left_out = dropped_lines
 
     def _take(self, lanes: Lanes) -> asyncio.BaseProtocol:
         return Doorkeeper(lanes, self._links)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.extras import how_to_install
-from holdfast.server.logs.events import EventLog
-from holdfast.server.logs.observed import Observing
-from holdfast.server.logs.requests import RequestLog
+from holdfast.server.observability.event_log import EventLog
+from holdfast.server.observability.request_log import Observing, RequestLog
 from holdfast.server.starting.exits import EX_USAGE, StartError
 
 if TYPE_CHECKING:
     from holdfast.engine.clock import Clock
     from holdfast.engine.engine import Engine
     from holdfast.server.access.proxies import Proxies
-    from holdfast.server.logs.observed import Observer
+    from holdfast.server.observability.request_log import Observer
     from holdfast.settings import Settings
 
 EXTRA = "otel"
@@ -37,7 +36,7 @@ def event_log_of(settings: Settings, engine: Engine) -> EventLog | None:
 
 def _traces(node: str) -> Observer:
     try:
-        from holdfast.server.logs.traces import Traces  # noqa: PLC0415 - Its extra may be missing.
+        from holdfast.server.observability.traces import Traces  # noqa: PLC0415 - Its extra may be missing.
     except ModuleNotFoundError as error:
         text = f"traces need a part of Holdfast that is not installed ({error.name}): {how_to_install(EXTRA)}"
         raise StartError(text, EX_USAGE) from error

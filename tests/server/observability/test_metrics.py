@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.metrics.table import ENDS, REASONS, ROWS
-from tests.server.metrics.reading import Samples, samples_in, value
+from tests.server.observability.reading import Samples, samples_in, value
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import refused, unique, wait_until

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from holdfast.server.doors.request import Request
-    from holdfast.server.logs.observed import Ended
+    from holdfast.server.observability.request_log import Ended
 
 LAST_SPANS_SECONDS = 2.0
 """How long the end of the process waits for whoever takes spans."""

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.core.events import Ended, Record, Renewed, SessionEnded
 from holdfast.engine.feed import Feed
-from holdfast.server.logs import events
-from holdfast.server.logs.events import LINES_PER_TURN, EventLog
+from holdfast.server.observability import event_log as events
+from holdfast.server.observability.event_log import LINES_PER_TURN, EventLog
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import wait_until
@@ -117,4 +117,4 @@ def test_what_finds_no_room_is_counted_and_told(
     with caplog.at_level(logging.INFO, "holdfast.events"):
         asyncio.run(run())
     assert len(caplog.messages) == 11
-    assert caplog.messages[-1] == "15 grants and ends have no line here: there were too many at once"
+    assert caplog.messages[-1] == "event log overflow: dropped 15 lines"

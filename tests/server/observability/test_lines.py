@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from holdfast.server.logs.lines import (
+from holdfast.server.observability.logs import (
     EXCEPTION_CHARS_MAX,
     MESSAGE_CHARS_MAX,
     PATH_CHARS_MAX,
-    HumanLines,
-    JsonLines,
+    JsonFormatter,
+    TextFormatter,
     shown_path,
 )
 
@@ -29,7 +29,7 @@ def _record(message: str, *args: object, fields: dict[str, object] | None = None
 
 def test_fields_stand_beside_the_message() -> None:
     """A JSON line has time, level, logger and message, and the record's own fields as they are."""
-    line = json.loads(JsonLines().format(_record("refused %d", 403, fields={"status": 403, "client": None})))
+    line = json.loads(JsonFormatter().format(_record("refused %d", 403, fields={"status": 403, "client": None})))
     assert line.pop("time").endswith("+00:00")
     assert line == {
         "level": "warning",
@@ -42,7 +42,7 @@ def test_fields_stand_beside_the_message() -> None:
 
 def test_people_get_the_message() -> None:
     """A line for people is time, level and message: the message alone says what happened."""
-    line = HumanLines().format(_record("refused %d", 403, fields={"status": 403}))
+    line = TextFormatter().format(_record("refused %d", 403, fields={"status": 403}))
     assert line.split(maxsplit=1)[1] == "warning  refused 403"
 
 
@@ -56,11 +56,11 @@ def test_secrets_of_ours_are_cut_out_of_every_line(kind: str) -> None:
             "x", logging.ERROR, "", 0, "about %s and Bearer %s", (kind, "a" * 20), sys.exc_info()
         )
     record.fields = {"path": f"/locks/{kind}/acquire"}
-    for formatter in (JsonLines(), HumanLines()):
+    for formatter in (JsonFormatter(), TextFormatter()):
         line = formatter.format(record)
         assert kind[8:] not in line and "a" * 20 not in line
         assert "hold" in line and "..." in line
-    assert json.loads(JsonLines().format(record))["path"].endswith("_.../acquire")
+    assert json.loads(JsonFormatter().format(record))["path"].endswith("_.../acquire")
 
 
 def test_lines_are_not_too_long() -> None:
@@ -69,7 +69,7 @@ def test_lines_are_not_too_long() -> None:
         raise ValueError("y" * 100_000 + " the end")
     except ValueError:
         record = logging.LogRecord("x", logging.ERROR, "", 0, "z" * 100_000, (), sys.exc_info())
-    line = json.loads(JsonLines().format(record))
+    line = json.loads(JsonFormatter().format(record))
     assert len(line["message"]) == MESSAGE_CHARS_MAX + 3
     assert len(line["exception"]) == EXCEPTION_CHARS_MAX and line["exception"].endswith(" the end")
 

@@ -15,7 +15,7 @@ from holdfast.server.metrics.sources import Place
 from holdfast.server.metrics.table import ROWS
 from holdfast.settings import Settings
 from tests.engine.driving import acquire, run, serving
-from tests.server.metrics.reading import samples_in, value
+from tests.server.observability.reading import samples_in, value
 
 if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock

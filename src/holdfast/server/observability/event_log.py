@@ -1,13 +1,13 @@
-"""The log of events: one line for each grant and each end of a lease, once it is durable.
+"""The event log: one line for each grant and each end of a lease, once it is durable.
 
     granted 'deploy' to 'agent-3', fencing token 12
     expired 'deploy' of 'agent-3', fencing token 12
 
-A line has the name, the owner, the access token's name, the fencing token, and the number of the record, by which
-`/events` and the history know it. Never a lease id, metadata, a note, labels or a reason: secrets may live there.
+A line has the name, the owner, the access token's name, the fencing token and the record's sequence number, which
+`/events` and the history use too. It never has a lease id, metadata, a note, labels or a reason: those may be secret.
 
-One record may end ten thousand leases. So records stand in a bounded queue, and `LINES_PER_TURN` lines are written
-between two looks at the sockets. Records for which there is no room are counted, and that is said.
+One record may end ten thousand leases. Records therefore wait in a bounded queue, and each iteration of the event loop
+logs at most `LINES_PER_TURN` lines. Lines that find no room are dropped and counted, and a warning reports the count.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 
 LINES_PER_TURN = 100
 LINES_MAX = 100_000
-"""How many may wait to be written."""
-_TOLD = frozenset({Granted, GrantedMany, Transferred, Ended, SessionEnded, TokenEnded})
+"""How many lines may wait to be logged."""
+_LOGGED = frozenset({Granted, GrantedMany, Transferred, Ended, SessionEnded, TokenEnded})
 
 log = logging.getLogger("holdfast.events")
 
 
 class EventLog:
-    """Writes the lines of one engine."""
+    """Logs the records of one engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._feed = engine.feed
         self._loop = asyncio.get_running_loop()
         self._lines: Iterator[None] = iter(())
         self._records: deque[Record] = deque()
-        self._waiting = self._left_out = 0
+        self._waiting = self._dropped = 0
         self._is_due = False
         self._feed.attach(self)
 
     def note(self, records: Iterable[Record]) -> None:
-        """Take what became durable."""
+        """Queue durable records."""
         for record in records:
-            if type(record.event) not in _TOLD:
+            if type(record.event) not in _LOGGED:
                 continue
             count = _count_of(record.event)
             if self._waiting + count > LINES_MAX:
-                self._left_out += count
+                self._dropped += count
             elif count:
                 self._waiting += count
                 self._records.append(record)
@@ -62,11 +62,11 @@ class EventLog:
             self._loop.call_soon(self._work)
 
     def end(self) -> None:
-        """Write what is left: there will be no more."""
+        """Log what is left, and detach from the engine."""
         self._feed.detach(self)
         while self._waiting:
             self._write(self._waiting)
-        self._tell_left_out()
+        self._report_dropped()
 
     def _work(self) -> None:
         self._is_due = False
@@ -75,7 +75,7 @@ class EventLog:
             self._is_due = True
             self._loop.call_soon(self._work)
         else:
-            self._tell_left_out()
+            self._report_dropped()
 
     def _write(self, lines_max: int) -> None:
         for _ in range(min(lines_max, self._waiting)):
@@ -83,34 +83,34 @@ class EventLog:
                 self._lines = _written(self._records.popleft())
             self._waiting -= 1
 
-    def _tell_left_out(self) -> None:
-        if self._left_out:
-            log.warning("%d grants and ends have no line here: there were too many at once", self._left_out)
-            self._left_out = 0
+    def _report_dropped(self) -> None:
+        if self._dropped:
+            log.warning("event log overflow: dropped %d lines", self._dropped)
+            self._dropped = 0
 
 
 def _count_of(event: Event) -> int:
-    """Return how many lines an event has."""
+    """Return the number of lines of an event."""
     return 1 if isinstance(event, Transferred) else len(grants_of(event)) + len(ends_of(event))
 
 
 def _written(record: Record) -> Iterator[None]:
-    """Write the lines of a record, one for each step."""
+    """Log one line of a record per step."""
     for name, told in concerned(record.event):
         match told:
             case Granted(lease=lease):
-                _say(record, "granted", name, lease.owner, lease.principal, lease.token)
+                _log(record, "granted", name, lease.owner, lease.principal, lease.token)
             case Transferred(lease=lease):
-                _say(record, "transferred", name, lease.owner, lease.principal, lease.token)
+                _log(record, "transferred", name, lease.owner, lease.principal, lease.token)
             case Ended():
                 how = "done" if told.done is not None else told.how
-                _say(record, how, name, told.owner, told.principal, told.token)
+                _log(record, how, name, told.owner, told.principal, told.token)
             case _:
                 continue
         yield
 
 
-def _say(  # noqa: PLR0917 - a line has these parts
+def _log(  # noqa: PLR0917 - the parts of a line
     record: Record, event: str, name: str, owner: str | None, principal: str | None, token: int
 ) -> None:
     fields = {

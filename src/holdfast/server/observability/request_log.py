@@ -1,14 +1,20 @@
-"""Requests as an observer sees them: when one comes, and how it is answered. The log of requests and traces are such.
+"""Observers of requests, and the request log, which is one of them; traces are another.
 
-They stand around whoever answers (`Front`), so every request is seen once, at the node and the door where it came in:
-what is refused before it is read, streams, and what a node passes on. If nobody observes, nothing of this is there.
+Observers wrap the application (`Front`), so each request is observed once, on the node and the connection where it came
+in: also requests refused before they are read, streams, and requests that a node forwards. A stream ends when its
+response ends. A client that disconnects before its response is observed too. Without observers nothing is wrapped.
 
-A stream is over when it ends. A client that leaves before its answer is seen too.
+The request log has one line per request, when it is answered:
+
+    GET /locks/deploy 200 3 ms req_5f…
+
+It never contains the query, headers or body, where secrets may be. The route tells what was asked without the name.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -17,12 +23,15 @@ import msgspec
 
 from holdfast.server.doors.asgi import request_of
 from holdfast.server.doors.exchange import REQUEST
+from holdfast.server.observability.logs import shown_path
 from holdfast.server.operations.finding import Finder
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.engine.clock import Clock
+    from holdfast.server.access.proxies import Proxies
     from holdfast.server.doors.exchange import Application, Receive, Scope, Send
     from holdfast.server.doors.lanes import Answers, AnswersInPieces, Front
     from holdfast.server.doors.request import Request
@@ -31,6 +40,9 @@ if TYPE_CHECKING:
 Ended: TypeAlias = Callable[[int | None, str | None], None]
 """Is told how a request ended: its status, or None if the client left before; and the principal, if it is known."""
 _START = "http.response.start"
+_METHOD_CHARS_MAX = 16
+
+log = logging.getLogger("holdfast.requests")
 
 
 class Observer(Protocol):
@@ -41,6 +53,37 @@ class Observer(Protocol):
 
     def close(self) -> None:
         """Know that there are no more."""
+
+
+class RequestLog:
+    """Logs one line per request."""
+
+    def __init__(self, clock: Clock, proxies: Proxies) -> None:
+        self._read_ms = clock.monotonic_ms
+        self._proxies = proxies
+
+    def begin(self, request: Request, route: str) -> Ended:
+        return partial(self._end, request, route, self._read_ms())
+
+    def close(self) -> None:
+        """Do nothing: every line is queued already."""
+
+    def _end(self, request: Request, route: str, began_ms: int, status: int | None, principal: str | None) -> None:
+        method = request.method[:_METHOD_CHARS_MAX].decode("latin-1")
+        path, took_ms = shown_path(request.path), self._read_ms() - began_ms
+        fields = {
+            "method": method,
+            "path": path,
+            "route": route or None,
+            "status": status,
+            "ms": took_ms,
+            "request_id": request.request_id,
+            "principal": principal,
+            "client": str(self._proxies.client_of(request) or "") or None,
+        }
+        said = "the client left" if status is None else status
+        text = "%s %s %s %d ms %s"
+        log.info(text, method, path, said, took_ms, request.request_id, extra={"fields": fields})
 
 
 class _Observed:

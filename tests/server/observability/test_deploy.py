@@ -22,7 +22,7 @@ from holdfast.server.metrics.table import ROWS, Row, look_at
 from holdfast.server.metrics.text import bound_text
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
-from tests.server.metrics.promql import spoken_of
+from tests.server.observability.promql import spoken_of
 from tests.support import callers
 from tests.support.fronts import make_certificate
 from tests.support.server import serving
