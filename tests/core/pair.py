@@ -154,7 +154,6 @@ class Pair:
                 case SessionEnded():
                     ends.append((f"session-{event.how}", event.session_id, *(ended.name for ended in event.leases)))
                 case Forgotten():
-                    assert not event.names, "only older versions forget names by their age alone"
                     self.naive.forget(event.remembered)
                 case SharesForgotten():
                     self.naive.forget_shares(event.remembered, event.names)

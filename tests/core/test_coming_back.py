@@ -48,16 +48,3 @@ def test_another_order_writes_nothing_and_another_key_writes_no_names() -> None:
         assert ask(state, want(order, key=f"k{order}")) == []
     place = state.tickets["t0"]
     assert (place.names, place.leases) == (NAMES, joined.ticket.leases)
-
-
-def test_old_records_replay_as_they_did() -> None:
-    """A place that was taken over with a whole `Joined`, in another order, is what that record says."""
-    state = State()
-    ask(state, acquire(name=NAMES[0], lease_id="held", principal="p", owner="ana", ttl_ms=60_000))
-    (joined,) = ask(state, want(0, key="k0"))
-    assert isinstance(joined, Joined)
-    known = joined.ticket
-    other = type(known)("t0", NAMES[::-1], known.lease_ids[::-1], want(1, key="k1").terms, joined_wall_ms=1_000)
-    evolve(state, Record(state.seq + 1, 1_000, 1_000, Joined(other, is_remembered=True)))
-    assert state.tickets["t0"] == other
-    assert state.memos["p", "k0"].kind == "left" and state.memos["p", "k1"].made == known.lease_ids[-1]

@@ -173,14 +173,6 @@ def test_what_is_overdue_goes_in_slices() -> None:
     assert slices == [[Forgotten(2_000)], [Forgotten(2_000)], [Forgotten(1_000)], []]
 
 
-def test_old_names_count_for_whoever_released_them() -> None:
-    """A name that an older version left counts for whoever released it; one that ran out, for nobody."""
-    state = State()
-    state.slots.put("a", Slot(None, 0, LastEnd("released", 1, None, None, 0, 0, "ana")))
-    state.slots.put("b", Slot(None, 0, LastEnd("expired", 2, None, None, 0, 0)))
-    assert kept(State.thaw(state.freeze()).index.free) == {("ana", None): ["a"], ("", None): ["b"]}
-
-
 def test_memory_is_bounded_in_bytes() -> None:
     """Keys with long texts of four bytes a character stay within the limits in bytes, as Python counts them (C5)."""
     limits = Limits(retry_bytes_max=4 * 2**20, ended_bytes_max=4 * 2**20)

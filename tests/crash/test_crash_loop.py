@@ -37,10 +37,8 @@ RANDOM, ARCHIVIST = "random", "archivist"
 LOAD_SECONDS = {RANDOM: (0.02, 0.35), ARCHIVIST: (0.5, 1.5)}
 FAILPOINT_SECONDS_MAX = 60
 SETTINGS: dict[str, object] = {"snapshot_records": 150, "disk_reserve_mib": 1}
-NOT_PASSED = frozenset({"takeover_mid", "takeover_before_switch"}) | {
-    name for name in failpoints.NAMES if name.startswith("move_")
-}
-"""Failpoints of a start on a directory of an earlier release: `journal/test_kept.py` has those. And those of a move."""
+NOT_PASSED = {name for name in failpoints.NAMES if name.startswith("move_")}
+"""Failpoints of a move: `cli/stores/test_move.py` has those."""
 FAILPOINTS = sorted(failpoints.NAMES - NOT_PASSED)
 OF_ARCHIVIST = frozenset(name for name in FAILPOINTS if name.startswith("archive_"))
 """Where the archivist dies, each time that there is another one, and the server lives on."""

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.kept.reading import KEPT
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.archivist import archived_by_now
@@ -131,15 +130,11 @@ def test_older_journal_beside_a_newer_archive_stops_the_start(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_empty", [False, True], ids=["gone", "empty"])
-@pytest.mark.parametrize("kept", sorted(KEPT.glob("*/stopped/data")), ids=lambda path: path.parent.parent.name)
-def test_key_of_an_earlier_release_knows_better(kept: Path, is_empty: bool, tmp_path: Path) -> None:
-    """I2: a key without a mark, as earlier releases left it, is enough to know that there was a journal."""
-    data = Path(shutil.copytree(kept, tmp_path / "data"))
-    data.chmod(0o700)
-    for file in data.iterdir():
-        # As the release had them: whoever keeps a project keeps no modes.
-        file.chmod(0o600)
-    (data / MARK).unlink(missing_ok=True)
+def test_key_without_a_mark_knows_better(is_empty: bool, tmp_path: Path) -> None:
+    """I2: a key without a mark is enough to know that there was a journal."""
+    data = tmp_path / "data"
+    claimed(data, "a")
+    (data / MARK).unlink()
     (data / JOURNAL).unlink()
     if is_empty:
         (data / JOURNAL).touch(0o600)

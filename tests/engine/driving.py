@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.engine.clock import Clock
     from holdfast.engine.watchdog import Watchdog
-    from holdfast.journal.base import Changes, Journal
+    from holdfast.journal.base import Changes, Journal, Values
 
 T = TypeVar("T")
 
@@ -266,9 +266,9 @@ class SlicedJournal(MemoryJournal):
         self.given.append(pieces)
 
 
-def picture(state: State) -> list[bytes]:
+def picture(state: State) -> list[Values]:
     """Return the durable state bit for bit."""
-    return list(snapshot.encode(state.freeze()))
+    return list(snapshot.values(state.freeze()))
 
 
 async def history(journal: MemoryJournal) -> list[Event]:

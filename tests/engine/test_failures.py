@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Record
     from holdfast.core.state import State
-    from holdfast.journal.base import Recovered
+    from holdfast.journal.base import Recovered, Values
     from holdfast.testing.clock import ManualClock
 
 REFUSED = JournalUnavailableError("append: no")
@@ -585,7 +585,7 @@ def test_a_failure_while_it_archives_loses_nothing() -> None:
     run(test)
 
 
-def _durable(state: State) -> list[bytes]:
+def _durable(state: State) -> list[Values]:
     """Return all parts but the first, which counts the starts of engines."""
     return picture(state)[1:]
 

@@ -1,7 +1,12 @@
 """Records for the tests of journals: small, all different, and told apart by their number."""
 
+import struct
+import zlib
+
 from holdfast.core.events import Ended, Granted, Record, Renewed
 from holdfast.core.values import Lease
+from holdfast.journal.codec import FORMAT
+from tests.contract.tools import sample_events
 
 WALL_MS = 1_700_000_000_000
 
@@ -34,3 +39,13 @@ def grant(seq: int, *, size: int = 0, names: int = 50) -> Record:
 def grants(first: int, last: int, *, size: int = 0) -> list[Record]:
     """Records of these numbers, both included."""
     return [grant(seq, size=size) for seq in range(first, last + 1)]
+
+
+def sample_records() -> list[Record]:
+    """One record of every kind, at least."""
+    return [Record(seq, seq * 10, WALL_MS + seq, event) for seq, event in enumerate(sample_events(), 1)]
+
+
+def framed(body: bytes, version: int = FORMAT) -> bytes:
+    """Put a sound frame around any bytes, as a journal has it around a record."""
+    return struct.pack("<BII", version, len(body), zlib.crc32(body, version)) + body

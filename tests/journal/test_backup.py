@@ -11,32 +11,33 @@ from holdfast.journal.backup import (
     KEY,
     KEY_BYTES,
     MAGIC,
-    PART,
     RECORDS,
+    ROWS,
     TAIL,
     About,
     BackupReader,
     BackupWriter,
     _framed,
     frames,
+    values_in,
 )
-from holdfast.journal.base import JournalDamagedError, JournalTooNewError
+from holdfast.journal.base import JournalDamagedError, JournalTooNewError, Values
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.server.access import secrets
-from tests.journal.golden.make import sample_records
-from tests.journal.kept.reading import KEPT
-from tests.journal.records import grants
+from tests.journal.records import grants, sample_records
 
 ABOUT = About(version="1.2.3", seq=21, wall_ms=1_750_000_000_000)
 TAIL_RECORDS = grants(22, 25)
-BODIES = [b"k" * 32, encode_batch(TAIL_RECORDS), b"a part", b"another part", encode_batch(sample_records())]
+KEY_OF_OURS = b"k" * 32
+SOME = Values("slots", [(b"job", b"value"), (b"another", b"")])
+OTHERS = Values("memos", [(b"\x92\xa1a\xa1b", b"\xff")])
 
 
 def written(about: About = ABOUT) -> bytes:
     writer = BackupWriter()
-    key, tail, *parts, records = BODIES
-    pieces = [writer.begin(about, key), writer.tail(tail, 3), *map(writer.part, parts)]
-    pieces.append(writer.records(records, len(sample_records())))
+    pieces = [writer.begin(about, KEY_OF_OURS), writer.tail(encode_batch(TAIL_RECORDS), 3)]
+    pieces += [writer.rows(SOME), writer.rows(OTHERS)]
+    pieces.append(writer.records(encode_batch(sample_records()), len(sample_records())))
     writer.last_token = 7
     return b"".join([*pieces, writer.end()])
 
@@ -48,24 +49,15 @@ def test_backup_is_read_as_it_was_written() -> None:
         reader = BackupReader("it")
         got = [frame for place in range(0, len(data), size) for frame in reader.feed(data[place : place + size])]
         reader.close()
-        assert [kind for kind, _ in got] == [HEAD, KEY, TAIL, PART, PART, RECORDS, b"E"]
-        assert [body for _, body in got[1:-1]] == BODIES
+        assert [kind for kind, _ in got] == [HEAD, KEY, TAIL, ROWS, ROWS, RECORDS, b"E"]
+        assert got[1][1] == KEY_OF_OURS
+        assert [values_in(body) for kind, body in got if kind == ROWS] == [SOME, OTHERS]
         assert reader.about == ABOUT
         assert reader.totals is not None
         assert (reader.totals.parts, reader.totals.records) == (2, 3 + len(sample_records()))
-        assert reader.last_token == 7
+        assert reader.totals.last_token == 7
         assert list(decode_batch(got[2][1])) == TAIL_RECORDS
         assert list(decode_batch(got[5][1])) == sample_records()
-
-
-def test_backup_of_format_1_is_read() -> None:
-    """One that an earlier release made has no tail, and says its last token at its beginning."""
-    reader = BackupReader("it")
-    kinds = {kind for kind, _ in reader.feed((KEPT / "backups" / "format-1.backup").read_bytes())}
-    reader.close()
-    assert kinds == {HEAD, KEY, PART, RECORDS, b"E"}
-    assert reader.about is not None and reader.about.format == 1 < FORMAT
-    assert reader.last_token == reader.about.last_token > 2**32
 
 
 def test_backup_that_broke_off_is_not_whole() -> None:
@@ -90,8 +82,8 @@ def test_frames_are_neither_left_out_nor_put_behind() -> None:
     """A frame that is missing, or anything behind the end, is found: each frame is whole by itself, the file is not."""
     data = written()
     writer = BackupWriter()
-    writer.begin(ABOUT, BODIES[0])
-    part = writer.part(BODIES[2])
+    writer.begin(ABOUT, KEY_OF_OURS)
+    part = writer.rows(SOME)
     assert data.count(part) == 1
     for wrong in (data.replace(part, b""), data.replace(part, part + part), data + b"\n", data + data):
         with pytest.raises(JournalDamagedError, match="is not a whole backup"):
@@ -103,7 +95,7 @@ def test_backup_without_its_key_is_not_whole(keys: list[bytes]) -> None:
     """What no server could start on is refused, though every checksum is right: nothing is restored from it."""
     writer = BackupWriter()
     head = MAGIC + _framed(HEAD, msgspec.json.encode(ABOUT))
-    data = writer._said(head + b"".join(_framed(KEY, key) for key in keys)) + writer.part(b"a part") + writer.end()
+    data = writer._said(head + b"".join(_framed(KEY, key) for key in keys)) + writer.rows(SOME) + writer.end()
     with pytest.raises(JournalDamagedError, match=r"is not a whole backup: it has .* key"):
         list(frames([data], "it"))
     assert KEY_BYTES == secrets.KEY_BYTES

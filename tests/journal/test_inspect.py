@@ -23,7 +23,6 @@ from holdfast.journal.codec import encode_batch
 from holdfast.journal.inspect import as_json, dump, inspect
 from holdfast.journal.sqlite import FILE, SCHEMA, SqliteJournal
 from tests.contract.suite import sample_events
-from tests.journal.kept.reading import KEPT
 from tests.journal.records import WALL_MS, grants
 
 
@@ -299,16 +298,3 @@ def test_archivist_that_still_writes_is_waited_for(data: Path, monkeypatch: pyte
 
         monkeypatch.setattr("holdfast.journal.glasses.time.sleep", let_go)
         assert inspect(data).problems == ()
-
-
-def test_directory_of_before_is_looked_at(tmp_path: Path) -> None:
-    """One that has no archive yet, of a release before, is sound: the next start takes it over. A look does not."""
-    for kept in sorted(KEPT.glob("*/*/data")):
-        copy = Path(shutil.copytree(kept, tmp_path / f"{kept.parent.parent.name}-{kept.parent.name}"))
-        for file in copy.iterdir():
-            file.chmod(0o600)
-        before = bytes_of(copy)
-        found = inspect(copy)
-        assert found.problems == () and found.schema < SCHEMA, kept
-        assert found.records == len(list(dump(copy))) > 0
-        assert bytes_of(copy) == before

@@ -18,7 +18,6 @@ from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.base import JournalError, JournalLostError
 from holdfast.journal.inspect import inspect
 from holdfast.journal.sqlite import FILE, SqliteJournal
-from tests.journal.kept.reading import KEPT
 from tests.journal.records import WALL_MS, grants
 from tests.journal.running import found_in, nothing, run
 
@@ -160,18 +159,6 @@ def test_another_journal_is_refused(data: Path, tmp_path: Path) -> None:
     (data / mark.FILE).unlink()
     run(nothing, data)
     assert left_in(data)["identity"] == 78
-
-
-def test_directory_without_a_mark_gets_one(tmp_path: Path) -> None:
-    """The directory of a release that knew of no mark is opened as before, and has a mark and a number from then on."""
-    data = Path(shutil.copytree(KEPT / "0.1.0" / "stopped" / "data", tmp_path / "data"))
-    data.chmod(0o700)
-    assert not (data / mark.FILE).exists()
-    run(nothing, data, witnesses=("authority.key",), identity=5)
-    first = left_in(data)
-    assert first["identity"] == 5
-    run(nothing, data, witnesses=("authority.key",), identity=6)
-    assert left_in(data) == {**first, "epoch": first["epoch"] + 1}, "the number is the journal's, once it has one"
 
 
 def test_mark_is_left_at_start_snapshot_and_stop(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 from holdfast.core.events import Event, Record, Renewed, ends_of, grants_of, is_history
 from holdfast.journal import skimming
 from holdfast.journal.base import JournalDamagedError, JournalTooNewError
-from holdfast.journal.codec import encode_batch, record_in, seal
+from holdfast.journal.codec import encode_batch, record_in
 from holdfast.journal.skimming import Latest, follow, last_by_in
 from tests.contract.tools import grant, sample_events
+from tests.journal.records import framed
 
 RECORDS = [Record(seq, seq, 1_000 + seq, event) for seq, event in enumerate(sample_events(), 1)]
 
@@ -75,7 +76,7 @@ def test_what_cannot_be_read_is_refused() -> None:
     data[-1] ^= 1
     with pytest.raises(JournalDamagedError):
         asyncio.run(follow(bytes(data), 1, {}))
-    unknown = seal(b"\x94\x01\x01\x01\x92\xa7unknown\x01")
+    unknown = framed(b"\x94\x01\x01\x01\x92\xa7unknown\x01")
     for look in (follow(unknown, 1, {}), last_by_in(unknown, 1)):
         with pytest.raises(JournalTooNewError):
             asyncio.run(look)

@@ -121,7 +121,7 @@ def event(happened: Event) -> str | None:
         case SessionEnded(session_id=session_id, how=how, leases=leases):
             return " ".join([f"session-{how} {session_id}", *(ended.name for ended in leases)])
         case Forgotten():
-            return words("forgotten", {"remembered": happened.remembered, "names": happened.names})
+            return words("forgotten", {"remembered": happened.remembered})
         case SharesForgotten():
             parts: Fields = {"remembered": _accounts(happened.remembered), "names": _accounts(happened.names)}
             return words("forgotten", parts)

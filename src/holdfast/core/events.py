@@ -1,7 +1,7 @@
 """What was decided: the records of the journal. Past participles; each holds the decision, never the question.
 
 A field may be added at the end with a default; none is ever removed, moved or given another meaning. So a newer
-version replays an older journal unchanged, and `tests/journal` keeps a journal of every format to prove it.
+version replays an older journal unchanged; `tests/journal/kept` has a journal of every release to prove it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ class GrantedMany(msgspec.Struct, frozen=True, array_like=True, tag="granted_man
 
     grants: tuple[Granted, ...]
     ticket_id: str | None = None
-    key_knows_all: bool = False
-    """Its key remembers the id of each lease (`Memo.lease_ids`); in records of 0.1.0 only that of the first."""
 
 
 class Transferred(msgspec.Struct, frozen=True, array_like=True, tag="transferred", gc=False):
@@ -61,17 +59,15 @@ class Reopened(msgspec.Struct, frozen=True, array_like=True, tag="reopened", gc=
 
 
 class Joined(msgspec.Struct, frozen=True, array_like=True, tag="joined", gc=False):
-    """Somebody stands in line. In older records also: another request of the same holder has the place now."""
+    """A claim waits in the queue of its names."""
 
     ticket: Ticket
-    is_remembered: bool = False
-    """Whether the key of the request that had the place before is remembered (C5)."""
 
 
 class TakenOver(msgspec.Struct, frozen=True, array_like=True, tag="taken_over", gc=False):
     """Another request of the same holder has the place now, with its own terms. The names stay as they are (W3).
 
-    Older records say it with a whole `Joined`. A place may have a thousand names, and anybody may come back often.
+    It is not another `Joined`: a place may have a thousand names, and anybody may come back often.
     """
 
     ticket_id: str
@@ -93,7 +89,7 @@ class Left(msgspec.Struct, frozen=True, array_like=True, tag="left", gc=False):
     is_remembered: bool = False
     """Whether its key is remembered like that of a lease that ended (C5)."""
     principal: str | None = None
-    """Whose place it was: the history is counted against whoever left it. None in records of before."""
+    """Whose place it was: the history is counted against whoever left it."""
 
 
 class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed", gc=False):
@@ -136,7 +132,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False)
     """Those in line whom finished work answers, in this very record (L5)."""
     labels: Labels | None = None
     principal: str | None = None
-    """Whose lease it was: what is remembered of it is counted against that one. None in records up to format 2."""
+    """Whose lease it was: what is remembered of it is counted against that one."""
     whose: str | None = None
     """What `LastEnd` keeps of a lease that named no owner."""
 
@@ -187,10 +183,7 @@ class TokenCreated(msgspec.Struct, frozen=True, array_like=True, tag="token_crea
 
 
 class TokenRevoked(msgspec.Struct, frozen=True, array_like=True, tag="token_revoked", gc=False):
-    """A bearer token was shut out, and nothing of its principal ended: it has a token of the settings too.
-
-    0.2 and before wrote it for every revocation.
-    """
+    """A bearer token was shut out, and nothing of its principal ended: it has a token of the settings too."""
 
     name: str
     by: str
@@ -223,10 +216,9 @@ class TokensUsed(msgspec.Struct, frozen=True, array_like=True, tag="tokens_used"
 
 
 class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten", gc=False):
-    """The oldest so many of what is only remembered were dropped: of the retry memory, and of the free names."""
+    """The oldest so many entries of the retry memory were dropped."""
 
-    remembered: int = 0
-    names: int = 0
+    remembered: int
 
 
 class SharesForgotten(msgspec.Struct, frozen=True, array_like=True, tag="shares_forgotten", gc=False):

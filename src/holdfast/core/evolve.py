@@ -63,7 +63,7 @@ def _granted_many(state: State, event: GrantedMany, record: Record) -> None:
         _granted(state, grant, record)
     first = event.grants[0]
     if first.lease.key is not None:
-        lease_ids = tuple(grant.lease.lease_id for grant in event.grants) if event.key_knows_all else ()
+        lease_ids = tuple(grant.lease.lease_id for grant in event.grants)
         memo = Memo("acquire", first.lease.lease_id, first.fingerprint, len(event.grants), lease_ids)
         state.memos.put((first.lease.principal, first.lease.key), memo)
     if event.ticket_id is not None:
@@ -102,27 +102,12 @@ def _change_holder(state: State, name: str, before: Lease, lease: Lease) -> None
         state.presence.lose_interest(holder_of_lease(lease), name)
 
 
-def _joined(state: State, event: Joined, record: Record) -> None:
-    """Let a ticket stand in line, or let another request of its holder have the place it has, as in older records."""
+def _joined(state: State, event: Joined, _record: Record) -> None:
+    """Add a ticket to the queue of its names."""
     ticket = event.ticket
-    known = state.tickets.get(ticket.ticket_id)
-    if known is not None:
-        _take_over(state, known, ticket, record, is_remembered=event.is_remembered)
-        return
     state.tickets.put(ticket.ticket_id, ticket)
     state.index.add_ticket(ticket)
     state.presence.absent_since[ticket.ticket_id] = state.now_ms
-    _lead_to_place(state, ticket)
-
-
-def _take_over(state: State, known: Ticket, ticket: Ticket, record: Record, *, is_remembered: bool = True) -> None:
-    """Let another request of its holder have a place. The key before it is remembered (C5)."""
-    state.tickets.put(ticket.ticket_id, ticket)
-    if known.terms.key is not None:
-        # A key leads to a lease only if its own request is the one that has the place: one lease, one claimer (C3).
-        state.memos.pop((known.terms.principal, known.terms.key), None)
-        if is_remembered:
-            _spend_place(state, known, record)
     _lead_to_place(state, ticket)
 
 
@@ -135,8 +120,15 @@ def _lead_to_place(state: State, ticket: Ticket) -> None:
 
 
 def _taken_over(state: State, event: TakenOver, record: Record) -> None:
+    """Let another request of its holder have a place. The key before it is remembered (C5)."""
     known = state.tickets[event.ticket_id]
-    _take_over(state, known, replace(known, terms=event.terms), record)
+    ticket = replace(known, terms=event.terms)
+    state.tickets.put(ticket.ticket_id, ticket)
+    if known.terms.key is not None:
+        # A key leads to a lease only if its own request is the one that has the place: one lease, one claimer (C3).
+        state.memos.pop((known.terms.principal, known.terms.key), None)
+        _spend_place(state, known, record)
+    _lead_to_place(state, ticket)
 
 
 def _left(state: State, event: Left, record: Record) -> None:
@@ -222,7 +214,7 @@ def _ended(state: State, event: Ended, record: Record) -> None:
     # Records up to format 2 do not say whose it was: what is kept of them stays as it was.
     says_whose = event.principal is not None
     session = lease.session if lease.bound and says_whose else None
-    free = Slot(None, event.closed_until_ms, end, attempts, event.done, 0, event.principal, session)
+    free = Slot(None, event.closed_until_ms, end, attempts, event.done, event.principal, session)
     state.slots.put(event.name, free)
     state.index.add_free(event.name, free)
     if event.done is not None:
@@ -338,12 +330,6 @@ def _token_ended(state: State, event: TokenEnded, record: Record) -> None:
         _session_ended(state, each, record)
     for place in event.left:
         _left(state, place, record)
-    if event.keeps_sessions:
-        for session_id in state.index.sessions_by_principal.get(event.name, ()):
-            session = state.sessions[session_id]
-            if not session.salt:
-                # The secret of an old session does not depend on the token: with a salt it does (S5).
-                state.sessions.put(session_id, replace(session, salt=str(record.seq)))
     if event.successor is not None:
         _let_in(state, event.successor)
     if event.key is not None:

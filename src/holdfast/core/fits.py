@@ -41,8 +41,7 @@ def event_fits(state: State, event: Event) -> bool:
             rising = all(one < other for one, other in pairwise(tokens))
             return free and rising and (event.ticket_id is None or event.ticket_id in state.tickets)
         case Joined():
-            known = state.tickets.get(event.ticket.ticket_id)
-            return known is None or known.leases == event.ticket.leases
+            return event.ticket.ticket_id not in state.tickets
         case Transferred():
             old = state.lease_of(event.name)
             return old is not None and old.lease_id == event.old_lease_id and event.lease.token > state.last_token

@@ -183,7 +183,7 @@ def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
     if len(grants) == 1:
         event = Granted(grants[0].name, grants[0].lease, ticket.terms.fingerprint, ticket.ticket_id)
     else:
-        event = GrantedMany(grants, ticket.ticket_id, key_knows_all=True)
+        event = GrantedMany(grants, ticket.ticket_id)
     return Due(event, ((ticket.ticket_id, answer),))
 
 

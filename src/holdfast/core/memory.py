@@ -14,8 +14,6 @@ from holdfast.core.events import DoneFaded, Forgotten, SharesForgotten
 from holdfast.core.values import EndedLease, EndedSession, SpentKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from holdfast.core.state import State
     from holdfast.core.values import Memo, Remembered, Slot
 
@@ -55,27 +53,13 @@ def forget_by(state: State, event: Forgotten | SharesForgotten | DoneFaded) -> N
     """Let go what a record says is not remembered any more."""
     match event:
         case Forgotten():
-            _eldest_forgotten(state, event)
+            for place in list(islice(state.remembered, event.remembered)):
+                _forget(state, place)
         case SharesForgotten():
             _shares_forgotten(state, event)
         case DoneFaded():
             for name in event.names:
                 fade(state, name)
-
-
-def _eldest_forgotten(state: State, event: Forgotten) -> None:
-    for place in list(islice(state.remembered, event.remembered)):
-        _forget(state, place)
-    if event.names:
-        # Only older versions wrote this; the walk over all names is theirs.
-        for name in list(islice(_forgettable(state), event.names)):
-            state.index.drop_free(name, state.slots.pop(name))
-
-
-def _forgettable(state: State) -> Iterator[str]:
-    for name, slot in state.slots.items():
-        if slot.lease is None and may_go(state, name, slot, state.now_ms):
-            yield name
 
 
 def _shares_forgotten(state: State, event: SharesForgotten) -> None:

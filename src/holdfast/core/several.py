@@ -136,7 +136,7 @@ def _obstacle(
 def _grant_all(state: State, ticket: Ticket, now: Moment) -> Decision:
     grants, claims = line.grant_each(state, ticket, now)
     given_up = line.no_more_need(state, ticket) if ticket.names[0] in state.index.lines else ()
-    event = grants[0] if len(grants) == 1 else GrantedMany(grants, key_knows_all=True)
+    event = grants[0] if len(grants) == 1 else GrantedMany(grants)
     return Decision((*given_up, event), AcquiredMany(claims))
 
 

@@ -230,11 +230,8 @@ def weight_of_remembered(place: str, thing: Remembered) -> int:
 
 
 def account_of_name(slot: Slot) -> tuple[str, str | None]:
-    """Return who left a name. Records of format 2 do not say it: then it is whoever released it, or nobody."""
-    if slot.left_by is not None:
-        return slot.left_by, slot.left_in
-    end = slot.last_end
-    return (end.by, None) if end is not None and end.how == "released" and end.by is not None else ("", None)
+    """Return who left a name."""
+    return slot.left_by or "", slot.left_in
 
 
 def account_of_remembered(thing: Remembered) -> tuple[str, str | None]:

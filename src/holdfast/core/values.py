@@ -106,7 +106,7 @@ class LastEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reason: str | None = None
     delay_ms: int = 0
     whose: str | None = None
-    """The principal of a lease that named no owner, so that people are shown somebody. None up to format 3."""
+    """The principal of a lease that named no owner, so that people are shown somebody."""
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -155,8 +155,6 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempts: int = 0
     """Claims since the job last ended well (C7)."""
     done: Done | None = None
-    unused: int = 0
-    """Once `alarm_ms`. A place in a row is never used for something else, so this stays and is always 0."""
     left_by: str | None = None
     """The principal that a name which nobody holds is counted against, and its session if the lease was bound to it."""
     left_in: str | None = None
@@ -174,7 +172,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True, gc=False):
     opened_wall_ms: int
     key: str | None = None
     salt: str = ""
-    """Makes its secret another than that of any other time (S5). Empty in sessions of 0.2 and before."""
+    """Makes its secret another than that of any other time (S5)."""
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False):
@@ -271,7 +269,7 @@ class AccessToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     made_wall_ms: int
     made_by: str
     salt: str = ""
-    """What a token made with an idempotency key is derived from, beside the key. Empty without one, and in old ones."""
+    """What a token made with an idempotency key is derived from, beside the key. Empty without one."""
 
 
 def holder_of_lease(lease: Lease) -> Holder:

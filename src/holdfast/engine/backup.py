@@ -45,7 +45,7 @@ async def backup(engine: Engine, key: bytes, version: str, writer: BackupWriter)
                 yield piece
                 await asyncio.sleep(0)
         async for values in whole.values():
-            for piece in making.part(values):
+            for piece in making.rows(values):
                 yield piece
                 await asyncio.sleep(0)
         async for records in whole.history():
@@ -67,7 +67,7 @@ def backup_of_directory(
         for records in whole.tail():
             yield from making.tail(records)
         for values in whole.values():
-            yield from making.part(values)
+            yield from making.rows(values)
         for records in whole.history():
             yield from making.history(records)
     yield from making.end()
@@ -79,7 +79,7 @@ class _Making:
     def __init__(self, writer: BackupWriter) -> None:
         self._writer = writer
         self._gathered: list[bytes] = []
-        self._size_bytes = self._history = self._parts = 0
+        self._size_bytes = self._history = 0
         self._framed: Callable[[bytes, int], bytes] = writer.tail
 
     def tail(self, records: Iterable[Record]) -> Iterator[bytes]:
@@ -88,36 +88,31 @@ class _Making:
             self._writer.last_token = max(self._writer.last_token, _last_token_of(record.event))
             yield from self._add(record)
 
-    def part(self, values: Values) -> Iterator[bytes]:
+    def rows(self, values: Values) -> Iterator[bytes]:
         """Take rows of the archived state."""
         yield from self._rest()
         if values.table == HEAD:
             head = snapshot.head_of(values)
             self._writer.last_token = max(self._writer.last_token, head.last_token)
         for rows in _slices(values.rows):
-            self._parts += 1
-            yield self._writer.part(snapshot.part_of(Values(values.table, rows)))
+            yield self._writer.rows(Values(values.table, rows))
 
     def history(self, records: Iterable[Record]) -> Iterator[bytes]:
         """Take archived records."""
-        yield from self._end_of_parts()
+        yield from self._end_of_rows()
         for record in records:
             yield from self._add(record)
 
     def end(self) -> Iterator[bytes]:
         """Let that be all."""
-        yield from self._end_of_parts()
+        yield from self._end_of_rows()
         yield from self._rest()
         yield self._writer.end()
 
-    def _end_of_parts(self) -> Iterator[bytes]:
-        """Count the parts, once; nothing at all is archived before the first time, and then there are none."""
-        if self._framed == self._writer.records:
-            return
-        yield from self._rest()
-        self._framed = self._writer.records
-        if self._parts:
-            yield self._writer.part(snapshot.end_of(self._parts))
+    def _end_of_rows(self) -> Iterator[bytes]:
+        if self._framed != self._writer.records:
+            yield from self._rest()
+            self._framed = self._writer.records
 
     def _add(self, record: Record) -> Iterator[bytes]:
         self._gathered.append(encode_batch((record,)))

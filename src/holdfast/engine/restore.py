@@ -34,9 +34,9 @@ from holdfast.engine.jump import jump_since
 from holdfast.engine.recovery import replay
 from holdfast.journal import mark
 from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.backup import ANOTHER, KEY, PART, RECORDS, TAIL, About, BackupReader, Totals, frames
-from holdfast.journal.base import JournalDamagedError, JournalError, JournalTooNewError
-from holdfast.journal.codec import decode_batch, values_of_parts
+from holdfast.journal.backup import ANOTHER, KEY, RECORDS, ROWS, TAIL, About, BackupReader, Totals, frames, values_in
+from holdfast.journal.base import JournalDamagedError, JournalError, JournalTooNewError, Values
+from holdfast.journal.codec import decode_batch
 from holdfast.journal.inspect import inspect
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from holdfast.privatefiles import check_folder, make_folder, replace, sync_folder
@@ -96,31 +96,31 @@ def look_into(file: Path) -> Contents:
     """
     reader = BackupReader(str(file))
     key = b""
-    parts: list[bytes] = []
+    values: list[Values] = []
     records = 0
     for chunk in _chunks(file):
         for kind, body in reader.feed(chunk):
             if kind == KEY:
                 key = body
-            elif kind == PART:
-                parts.append(body)
+            elif kind == ROWS:
+                values.append(values_in(body))
             elif kind in {TAIL, RECORDS}:
                 records += sum(is_history(each.event) for each in decode_batch(body))
     reader.close()
     about, totals = reader.about, reader.totals
     if about is None or totals is None or records != totals.records:
         raise JournalDamagedError(f"{file} is not a whole backup: it has {records} records", ANOTHER)
-    frozen = _state_of(file, parts)
+    frozen = _state_of(file, values)
     if frozen.head.seq != about.seq:
         problem = f"{file} is not a whole backup: it ends with record {frozen.head.seq}, and not with {about.seq}"
         raise JournalDamagedError(problem, ANOTHER)
     return Contents(about=about, totals=totals, key=key, frozen=frozen)
 
 
-def _state_of(file: Path, parts: list[bytes]) -> Frozen:
+def _state_of(file: Path, values: list[Values]) -> Frozen:
     """Return the archived state with the records since replayed on top."""
     try:
-        state = snapshot.load(values_of_parts(parts))
+        state = snapshot.load(values)
         replay(state, (each for records in _records(file, TAIL) for each in records))
     except JournalTooNewError:
         raise

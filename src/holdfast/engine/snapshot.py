@@ -1,10 +1,7 @@
-"""The state as rows of bytes and back: for the archive, for backups, and for what older versions wrote.
+"""The state as rows of bytes and back: for the archive and for backups.
 
 A row is a key and a value: the key as UTF-8, or as MessagePack if it is a pair; the value as MessagePack. The rows are
 bit for bit the same for the same state (I15): tables keep their order, indexes are left out.
-
-Older versions, and backups, have the rows in parts (`holdfast.journal.codec`). The last part counts the others, so
-that a picture with a hole in it is never taken for a whole one.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ import msgspec
 from holdfast.core.state import TABLES, Frozen, Head, State
 from holdfast.core.values import AccessToken, Memo, Remembered, Session, Slot
 from holdfast.journal.base import HEAD, RESTORE, Changes, JournalDamagedError, Values
-from holdfast.journal.codec import PAIRS, TicketRow, end_of, part_of, ticket_of, ticket_row, values_of_parts
+from holdfast.journal.codec import PAIRS, TicketRow, ticket_of, ticket_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -25,20 +22,6 @@ if TYPE_CHECKING:
     from holdfast.core.kept import Notes
     from holdfast.core.state import Taken
     from holdfast.core.values import Ticket
-
-__all__ = [
-    "all_steps",
-    "changes",
-    "decode",
-    "encode",
-    "end_of",
-    "head_bytes",
-    "head_of",
-    "load",
-    "loading",
-    "part_of",
-    "values",
-]
 
 T = TypeVar("T")
 
@@ -184,23 +167,3 @@ def _read(archived: Iterable[Values]) -> Iterator[tuple[str, dict[Any, Any]]]:
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
             problem = f"a value of the table {each.table!r} in the archived state cannot be read: {error}"
             raise JournalDamagedError(problem, RESTORE) from error
-
-
-# Parts, as older versions and backups have them.
-
-
-def encode(frozen: Frozen) -> Iterator[bytes]:
-    """Yield a whole picture part by part."""
-    count = 0
-    for each in values(frozen):
-        yield part_of(each)
-        count += 1
-    yield end_of(count)
-
-
-def decode(parts: Iterable[bytes]) -> Frozen:
-    """Put the picture together again; no parts make an empty one."""
-    tables: dict[str, dict[Any, Any]] = {table: {} for table in (HEAD, *TABLES)}
-    for table, rows in _read(values_of_parts(parts)):
-        tables[table].update(rows)
-    return Frozen(head=tables.pop(HEAD).get(HEAD, Head()), **tables)

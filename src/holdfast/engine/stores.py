@@ -40,7 +40,6 @@ __all__ = [
     "new_authority",
     "restored",
     "roster",
-    "upgrade",
 ]
 
 ROUND_TRIPS = 20
@@ -129,14 +128,6 @@ def init(place: Place) -> tuple[str, bool]:
     fresh = Fresh(new_authority(), new_secret(KEY_BYTES), SystemClock().wall_ms())
     found = _ask(place, lambda store: store.init(fresh, place.secret))
     return (fresh.authority, True) if found is None else (found.authority, False)
-
-
-def upgrade(place: Place) -> tuple[int, int]:
-    """Bring the tables of a store to what this version needs; return their version before and now.
-
-    Raises `JournalError`.
-    """
-    return _ask(place, lambda store: store.upgrade())
 
 
 def restored(place: Place) -> int:

@@ -4,12 +4,11 @@
     frame H   what this is: who made it, when, as of which record
     frame K   the authority's key
     frame T   records that were not archived yet, in order, some in each frame
-    frame S   a part of the archived state, one after another
+    frame S   rows of one table of the archived state: the table's name, keys and values
     frame R   archived records with history value, oldest first, some in each frame
     frame E   the end: how much there was, and a SHA-256 over every byte before this frame
 
-The state as of that record is S with T replayed on top; all that is known of the past is R, then T. In format 1 there
-is no T: the server wrote the state as of that record into S, and every record with history value into R.
+The state as of that record is S with T replayed on top; all that is known of the past is R, then T.
 
 A frame is its kind, the length of its body, a checksum over both, and the body. What has no frame E at its very end is
 not whole: a copy that broke off, a disk that was full, a connection that was cut. Nothing is ever restored from that.
@@ -27,23 +26,24 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.journal.base import JournalDamagedError, JournalTooNewError
+from holdfast.journal.base import JournalDamagedError, JournalTooNewError, Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MAGIC = b"holdfast backup\n"
-FORMAT = 2
+FORMAT = 1
 """Of the file; every format up to it is read. What is in it has the formats of the journal."""
 ANOTHER = "Take another backup"
 BODY_BYTES_MAX = 1024 * 1024 * 1024
 KEY_BYTES = 32
 """How long the authority's key is. With another a server does not start."""
 
-HEAD, KEY, TAIL, PART, RECORDS, END = b"H", b"K", b"T", b"S", b"R", b"E"
-KINDS = frozenset({HEAD, KEY, TAIL, PART, RECORDS, END})
+HEAD, KEY, TAIL, ROWS, RECORDS, END = b"H", b"K", b"T", b"S", b"R", b"E"
+KINDS = frozenset({HEAD, KEY, TAIL, ROWS, RECORDS, END})
 
 _FRAME = struct.Struct("<cQI")
+_rows_of = msgspec.msgpack.Decoder(tuple[str, list[tuple[bytes, bytes]]]).decode
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +56,6 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """The last record that it has."""
     wall_ms: int
     """When it was made."""
-    last_token: int = 0
-    """The last fencing token that was given out by then, in format 1. From format 2 on the end says it."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,12 +67,12 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     """Of all that comes before the end."""
     sha256: str
-    last_token: int = 0
-    """The last fencing token that was given out by then; 0 in format 1."""
+    last_token: int
+    """The last fencing token that was given out by then."""
 
 
 class BackupWriter:
-    """Makes the bytes of a backup, in their order: `begin`, `tail`…, `part`…, `records`…, `end`."""
+    """Makes the bytes of a backup, in their order: `begin`, `tail`…, `rows`…, `records`…, `end`."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
@@ -91,10 +89,10 @@ class BackupWriter:
         self._records += history
         return self._said(_framed(TAIL, batch))
 
-    def part(self, part: bytes) -> bytes:
-        """Return a part of the archived state."""
+    def rows(self, values: Values) -> bytes:
+        """Return some rows of the archived state."""
         self._parts += 1
-        return self._said(_framed(PART, part))
+        return self._said(_framed(ROWS, msgspec.msgpack.encode((values.table, values.rows))))
 
     def records(self, batch: bytes, count: int) -> bytes:
         """Return some archived records of the history, as the codec wrote them."""
@@ -141,12 +139,6 @@ class BackupReader:
         self.totals: Totals | None = None
         """What the end says. It is there once everything was read, and checked."""
 
-    @property
-    def last_token(self) -> int:
-        """The last fencing token that was given out by then: as the end says it, or in format 1 the beginning."""
-        said = (self.about, self.totals)
-        return max((each.last_token for each in said if each is not None), default=0)
-
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Take the next bytes, and yield the kind and the body of each frame that is complete. Raises for damage."""
         self._pending += data
@@ -175,7 +167,7 @@ class BackupReader:
             return None
         kind, length, checksum = _FRAME.unpack_from(self._pending)
         if kind not in KINDS or length > BODY_BYTES_MAX:
-            raise self._broken("a frame begins with what is none")
+            raise self._broken("expected the header of a frame")
         size_bytes = _FRAME.size + length
         if len(self._pending) < size_bytes:
             return None
@@ -188,7 +180,7 @@ class BackupReader:
             self._begin(body)
         elif kind == KEY:
             self._look_at_key(body)
-        self._parts += kind == PART
+        self._parts += kind == ROWS
         self._taken(size_bytes)
         return kind, body
 
@@ -223,6 +215,14 @@ class BackupReader:
 
     def _broken(self, text: str) -> JournalDamagedError:
         return JournalDamagedError(f"{self._where} is not a whole backup: {text}", ANOTHER)
+
+
+def values_in(body: bytes) -> Values:
+    """Read the rows in a frame `S`. Raises `JournalDamagedError`."""
+    try:
+        return Values(*_rows_of(body))
+    except msgspec.MsgspecError as error:
+        raise JournalDamagedError(f"rows of the state cannot be read: {error}", ANOTHER) from error
 
 
 def frames(chunks: Iterable[bytes], where: str) -> Iterator[tuple[bytes, bytes]]:

@@ -1,4 +1,4 @@
-"""How records and snapshots are written: a version, a length and a checksum around MessagePack, per record.
+"""How records are written: a version, a length and a checksum around MessagePack, per record.
 
 A batch is its frames one after another. Anything that does not check out raises `JournalDamagedError`: a wrong byte
 must never become a wrong state. Names stand in the bytes as plain UTF-8, so that a search for one can skip what cannot
@@ -20,23 +20,19 @@ import msgspec
 
 from holdfast.core.events import Event, Joined, Record, is_history
 from holdfast.core.values import Labels, Terms, Ticket
-from holdfast.journal.base import RESTORE, JournalDamagedError, JournalTooNewError, Values
+from holdfast.journal.base import JournalDamagedError, JournalTooNewError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
-FORMAT = 4
+FORMAT = 1
 """What is written. Every format up to it is read, and a newer one is refused with what to do.
 
-1: release 0.1. 2: leases, tickets and their ends may have labels, which 0.1 would pass over and then lose; the checksum
-covers the number of the format too. 3: a revoked token ends its sessions, and what is forgotten is counted by whose it
-was, which are records that older versions cannot read. 4: a restore from a backup is a record, and so is what rests on
-time alone, and that another request has a place in the line.
+A format gets a new number when older versions must not read its records: they would pass over what they do not know.
 """
 PAIRS = frozenset({"memos"})
 """The tables of the state whose keys are pairs of texts, written as MessagePack. All others are texts, in UTF-8."""
-END = "end"
 USE_THE_NEWER = "If a newer version of Holdfast wrote it, start that one; else restore the directory from a backup"
 
 
@@ -65,7 +61,6 @@ class JoinedRow(msgspec.Struct, frozen=True, array_like=True, tag="joined", gc=F
     """The event `Joined` on the disk."""
 
     ticket: TicketRow
-    is_remembered: bool = False
 
 
 def ticket_row(ticket: Ticket) -> TicketRow:
@@ -88,7 +83,7 @@ def ticket_of(row: TicketRow) -> Ticket:
 
 def event_row(event: Event) -> msgspec.Struct:
     """Return an event as it is written: itself, but for one that holds a ticket."""
-    return JoinedRow(ticket_row(event.ticket), event.is_remembered) if isinstance(event, Joined) else event
+    return JoinedRow(ticket_row(event.ticket)) if isinstance(event, Joined) else event
 
 
 _Stored = functools.reduce(operator.or_, (JoinedRow if each is Joined else each for each in get_args(Event)))
@@ -155,7 +150,7 @@ def _row_of(body: bytes) -> _RecordRow:
 def _record_from(row: _RecordRow) -> Record:
     event: Any = row.event
     if isinstance(event, JoinedRow):
-        event = Joined(ticket_of(event.ticket), event.is_remembered)
+        event = Joined(ticket_of(event.ticket))
     return Record(row.seq, row.at_ms, row.wall_ms, event)
 
 
@@ -171,63 +166,6 @@ def frame_sizes(data: bytes) -> Iterator[int]:
 def count_records(data: bytes) -> int:
     """Check every frame of a batch, and count them: a tenth of the cost of reading the records."""
     return sum(1 for _ in bodies_in(data))
-
-
-def seal(body: bytes) -> bytes:
-    """Put one frame around a part of a snapshot."""
-    return _pack(FORMAT, len(body), crc32(body, FORMAT)) + body
-
-
-def unseal(data: bytes) -> bytes:
-    """Take the frame off again."""
-    bodies = list(bodies_in(data))
-    if len(bodies) != 1:
-        raise JournalDamagedError(f"a part of a snapshot has {len(bodies)} frames instead of one")
-    return bodies[0]
-
-
-# Parts of the state: rows of one table, as older versions wrote them into snapshots, and as backups have them.
-
-
-class _Part(msgspec.Struct, frozen=True, array_like=True):
-    table: str
-    rows: list[tuple[msgspec.Raw, msgspec.Raw]]
-
-
-_part_of = msgspec.msgpack.Decoder(_Part).decode
-_text_of = msgspec.msgpack.Decoder(str).decode
-_count_of = msgspec.msgpack.Decoder(int).decode
-
-
-def part_of(values: Values) -> bytes:
-    """Write rows as a part. The values stand in it as they are."""
-    is_pair = values.table in PAIRS
-    rows = [(msgspec.Raw(key if is_pair else _encode(key.decode())), msgspec.Raw(value)) for key, value in values.rows]
-    return _encode(_Part(values.table, rows))
-
-
-def end_of(count: int) -> bytes:
-    """Write the last part: it counts the others."""
-    return _encode(_Part(END, [(msgspec.Raw(_encode("parts")), msgspec.Raw(_encode(count)))]))
-
-
-def values_of_parts(parts: Iterable[bytes]) -> Iterator[Values]:
-    """Read the rows of all parts. Raises for one that cannot be read, and if they are not whole; none at all are."""
-    count = wanted = 0
-    for number, data in enumerate(parts):
-        count = number + 1
-        try:
-            part = _part_of(data)
-            if part.table == END:
-                wanted = _count_of(part.rows[0][1]) + 1
-                continue
-            is_pair = part.table in PAIRS
-            rows = [(bytes(key) if is_pair else _text_of(key).encode(), bytes(value)) for key, value in part.rows]
-        except (msgspec.MsgspecError, UnicodeDecodeError, IndexError) as error:
-            raise JournalDamagedError(f"part {number} of the snapshot cannot be read: {error}") from error
-        yield Values(part.table, rows)
-    if count != wanted:
-        raise JournalDamagedError(f"the snapshot has {count} parts and should have {wanted}", RESTORE)
 
 
 def bodies_in(data: bytes) -> Iterator[bytes]:
@@ -247,6 +185,6 @@ def bodies_in(data: bytes) -> Iterator[bytes]:
             raise JournalDamagedError(f"a frame has format {version}; this version reads formats 1 to {FORMAT}")
         place = start + length
         body = data[start:place]
-        if len(body) != length or crc32(body, 0 if version == 1 else version) != checksum:
+        if len(body) != length or crc32(body, version) != checksum:
             raise JournalDamagedError(f"a record's checksum does not match at byte {start} of {len(data)}")
         yield body

@@ -37,8 +37,6 @@ NAMES = frozenset(
         "move_before_mark",
         "move_before_commit",
         "move_after_commit",
-        "takeover_mid",
-        "takeover_before_switch",
     }
 )
 

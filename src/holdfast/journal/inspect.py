@@ -1,7 +1,6 @@
 """A look at a data directory while no server has it open. Nothing is changed: not a byte, not a file, not the seat.
 
-Both files are read, the journal and the archive: whether each is sound, and whether the two belong together. A
-directory of a release that had one file for everything is looked at too: the next start takes it over.
+Both files are read, the journal and the archive: whether each is sound, and whether the two belong together.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from holdfast.journal import mark
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK, look_at
 from holdfast.journal.archive.reader import Reader
-from holdfast.journal.archive.takeover import Old
 from holdfast.journal.base import RESTORE, JournalDamagedError, JournalError
 from holdfast.journal.codec import decode_batch, event_row
 from holdfast.journal.glasses import Glasses
@@ -29,7 +27,6 @@ from holdfast.journal.tail.opening import (
     NEWER_VERSION,
     OWN_DIRECTORY,
     SCHEMA,
-    SCHEMAS,
     check_archive,
     last_seq_of,
     lost_archive,
@@ -146,14 +143,9 @@ class Files:
         self._opened: Reader | None = None
 
     @property
-    def is_old(self) -> bool:
-        """Whether it is of a release that had one file for everything."""
-        return self.journal.meta("schema") < SCHEMA
-
-    @property
     def archive(self) -> Reader | None:
         """The archive, opened at the first time; None if the journal does not count on one: before its first start."""
-        if self.is_old or not self.journal.meta("epoch"):
+        if not self.journal.meta("epoch"):
             return None
         path = self.path.with_name(ARCHIVE)
         if not path.exists():
@@ -165,14 +157,12 @@ class Files:
     @property
     def upto(self) -> int:
         """Up to which number the records are archived."""
-        if self.is_old:
-            return self.journal.meta("upto")
         return 0 if self.archive is None else self.archive.position().upto
 
     @property
     def last_seq(self) -> int:
         """The number of the last record."""
-        return max(self.journal.meta("upto"), last_seq_of(self.journal))
+        return last_seq_of(self.journal)
 
     def check(self) -> None:
         """Raise unless the two files belong together, in the words in which a start is refused."""
@@ -186,14 +176,10 @@ class Files:
 
     def values(self) -> Iterator[Values]:
         """Yield the archived state."""
-        if self.is_old:
-            return Old(self.journal).values()
         return iter(()) if self.archive is None else self.archive.values()
 
     def history(self) -> Iterator[Sequence[Record]]:
         """Yield the archived records with history value, oldest first."""
-        if self.is_old:
-            return ([record for record, _ in some] for some in Old(self.journal).history())
         return iter(()) if self.archive is None else self.archive.records()
 
 
@@ -244,17 +230,14 @@ class _Look:
     def _contents(self, found: Inspection) -> Inspection:
         schema, epoch = (self._store.meta(key) for key in ("schema", "epoch"))
         found = msgspec.structs.replace(found, schema=schema, epoch=epoch)
-        if schema not in SCHEMAS:
+        if schema != SCHEMA:
             self._problem(f"the journal has schema {schema}; this version knows {SCHEMA}", (NEWER_VERSION,))
             return found
         with self._noting():
             mark.check(self._files.path, mark_of(self._store, self._files.last_seq), self._witnesses)
             self._files.check()
         with self._noting():
-            if self._files.is_old:
-                self._archived_by_a_release_before()
-            else:
-                self._archived()
+            self._archived()
         upto = self._tail()
         return msgspec.structs.replace(
             found,
@@ -276,16 +259,6 @@ class _Look:
         with self._noting():
             held = held_in(archive.values())
         Check(archive.store, self._problem, self._saw).everything(held)
-
-    def _archived_by_a_release_before(self) -> None:
-        """Look at what the next start makes an archive of."""
-        with self._noting():
-            for _ in self._files.values():
-                pass
-        with self._noting():
-            for records in self._files.history():
-                for record in records:
-                    self._saw(record)
 
     def _tail(self) -> int:
         """Look at the tail, and return after which number it begins."""

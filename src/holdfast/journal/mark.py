@@ -5,8 +5,8 @@ from 1 on, given a second time, and nobody told. So a small file beside it says 
 come. It is written after the journal is durable, and never before: at every start, after every snapshot, at the end.
 So it may lag behind and is never ahead, whenever the process ends.
 
-Other files can be witnesses too: those that are made only after a journal. Directories of releases without a mark have
-those, and get their mark at the next start. To remove the mark says: this journal is to count from now on.
+Other files can be witnesses too: those that are made only after a journal. To remove the mark says: this journal is to
+count from now on.
 
 **A directory that was moved** into a store that nodes share has a file that says where to. No server starts on it: two
 would give out the same fencing tokens. The file is there before the store counts, and says so; moving it again finds
@@ -47,7 +47,7 @@ class Mark(msgspec.Struct, frozen=True):
     """Which journal, and how far it has come."""
 
     identity: int
-    """A number of its own; 0 for one that has none: of an earlier release."""
+    """A number of its own; 0 for one that has none."""
     epoch: int
     last_seq: int
 

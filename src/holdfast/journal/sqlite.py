@@ -52,7 +52,6 @@ from holdfast.journal.tail.opening import (
     NEWER_VERSION,
     OWN_DIRECTORY,
     SCHEMA,
-    SCHEMAS,
     SQLITE_MIN,
     Found,
     Opening,
@@ -81,7 +80,6 @@ __all__ = [
     "NEWER_VERSION",
     "OWN_DIRECTORY",
     "SCHEMA",
-    "SCHEMAS",
     "SqliteJournal",
     "check_files",
     "mark_of",
@@ -230,8 +228,7 @@ class SqliteJournal:
         store = self._seated("fill")
         if self._last or not isinstance(self._archivist, Local):
             raise JournalUnavailableError(f"fill: {self._path} is not empty, or another process writes its archive")
-        counted = ([(record, None) for record in records] for records in history)
-        self._archivist.fill(upto, values, counted)
+        self._archivist.fill(upto, values, history)
         store.commit("fill", lambda: store.do("write_meta", [("epoch", epoch), ("archived", upto)]))
         self._tail.upto = self._last = upto
         self._epoch = epoch
@@ -361,7 +358,6 @@ class SqliteJournal:
             raise JournalError(f"SQLite {apsw.sqlite_lib_version()} can damage a WAL: install apsw 3.51.3 or later")
         opening = Opening(
             self._directory,
-            keeping=self._keeping,
             synchronous=self._synchronous,
             checkpoint_pages=self._checkpoint_pages,
             identity=self._identity,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SQL = load("sqlite.sql")
 UNSYNCED = "unsynced"
 """A file that is there after a sync failed, until what was written then has been written again."""
-SLOW = frozenset({"check_meta", "check_batch", "check_parts", "check_integrity"})
+SLOW = frozenset({"check_meta", "check_batch", "check_integrity"})
 """Statements that look at every page of a table: a sound disk may take long for them too."""
 CHUNK_BYTES = 64 * 1024
 """SQLite's own file layer writes less than 128 KiB at once, and takes more for a full disk."""

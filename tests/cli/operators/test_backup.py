@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from holdfast.core.events import is_history
-from holdfast.journal.backup import HEAD, KEY, PART, RECORDS, TAIL, About, BackupWriter, frames
+from holdfast.journal.backup import HEAD, KEY, RECORDS, ROWS, TAIL, About, BackupWriter, frames, values_in
 from holdfast.journal.codec import decode_batch
 from tests.support import callers
 from tests.support.api import Api
@@ -201,8 +201,8 @@ def test_backup_of_a_mad_clock_is_restored(server: ServerProcess, holdfast: Run,
         elif kind == KEY:
             assert about is not None
             pieces.append(writer.begin(about, body))
-        elif kind == PART:
-            pieces.append(writer.part(body))
+        elif kind == ROWS:
+            pieces.append(writer.rows(values_in(body)))
         elif kind == TAIL:
             pieces.append(writer.tail(body, sum(is_history(each.event) for each in decode_batch(body))))
         elif kind == RECORDS:

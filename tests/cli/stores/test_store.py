@@ -38,25 +38,18 @@ def test_a_node_leads_in_a_store_that_was_made(ask: Ask, schema: str) -> None:
     assert told["nodes"][0]["url"] == "http://node1:7420"
 
 
-def test_tables_of_this_version_need_no_upgrade(ask: Ask) -> None:
-    """`store upgrade` says that there is nothing to do."""
-    ask("store", "init")
-    assert json.loads(ask("store", "upgrade", "--json").stdout) == {"status": "current", "before": 1, "now": 1}
-
-
 def test_tables_of_another_version_are_refused(ask: Ask, schema: str) -> None:
     """Tables that this version does not know are left alone, and it is said what to do (N-36)."""
     ask("store", "init")
     postgres.shared().sql(f"UPDATE {schema}.authority SET schema_version = 2")
-    done = ask("store", "upgrade")
+    done = ask("store", "restored", "--yes")
     assert done.returncode == 1 and "has tables of version 2" in done.stderr and "Start that version" in done.stderr
 
 
 def test_a_store_that_is_not_there_is_said(ask: Ask) -> None:
     """Nothing is made by a look: who asks for a store that is not there is told how to make it."""
-    for command in (["store", "upgrade"], ["store", "restored", "--yes"]):
-        done = ask(*command)
-        assert done.returncode == 1 and "holdfast store init" in done.stderr, done.stderr
+    done = ask("store", "restored", "--yes")
+    assert done.returncode == 1 and "holdfast store init" in done.stderr, done.stderr
     done = ask("nodes", "--store", postgres.shared_url())
     assert done.returncode == 69 and "has no authority" in done.stderr
 

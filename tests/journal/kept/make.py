@@ -1,18 +1,19 @@
-"""Makes the data directories of one release, to be opened by every later one.
+"""Makes the data directory and the backup of one release, to be opened by every later one.
 
     python -m tests.journal.kept.make
 
 Run it in the tree of the release itself, when its version is set and before it is tagged, and commit what it wrote. It
-makes a folder with the number of the version, and refuses if there is one: what a release wrote is never made again.
-Between two releases it is run before the format of records changes; the folder then has the number of the format too.
+makes a folder with the number of the version, and refuses if a release has made it: what a release wrote is never made
+again. In a development version it replaces the folder of that version, until the release is made.
 
-    kept/0.1.0/stopped/    a server that stopped: every kind of record, before a snapshot, after it, and as history
-    kept/0.1.0/killed/     a server that was killed: its last records stand in the WAL alone
-        data/              the data directory itself
+    kept/VERSION/
+        data/              a data directory whose server was killed: its last records are in the WAL alone
+        backup             a backup of it
         expected.json      the durable state as that release read it, and how it answered some requests
         history.jsonl      every record that is kept, as that release shows it
 
-`scene` has what is asked of the server. The server runs on a clock that moves whenever the scene waits.
+`scene` has the requests, which write every kind of record: before a snapshot, after it, and as history. The server runs
+on a clock that moves whenever the scene waits.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ from holdfast.core.values import Limits
 from holdfast.engine.backup import BackupWriter, backup_of_directory
 from holdfast.engine.engine import Engine
 from holdfast.engine.restore import look_into, restore, start_after
-from holdfast.journal.codec import FORMAT
 from holdfast.journal.inspect import dump
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.server.access.auth import Auth, StaticTokens
@@ -44,16 +44,13 @@ from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import run
-from tests.journal.kept.reading import KEPT, durable_state, snapshot_in
-from tests.journal.kept.scene import OPERATOR, Plain, World, comparable, everything, question, questions
+from tests.journal.kept.reading import KEPT, state_in
+from tests.journal.kept.scene import OPERATOR, Plain, World, comparable, everything, questions
 
 TOKENS = f"operator:{OPERATOR}:read+claim+admin"
-"""The one token that stands in no journal: a server on a kept directory must be started with it."""
+"""The one token that is in no journal: a server on a kept directory must be started with it."""
 LIMITS = Limits(retry_memory_ms=30_000, retry_keys_max=26, ended_names_max=9)
 """Small, so that records tell of what was forgotten."""
-
-
-# Running a server of this release.
 
 
 @asynccontextmanager
@@ -73,17 +70,13 @@ async def _serving(directory: Path, clock: ManualClock, limits: Limits = LIMITS)
 
 
 async def _tick(api: Api) -> None:
-    """Let the server do what it does now and then."""
     while True:
         await asyncio.sleep(1)
         api.tick()
 
 
-# Making the directories.
-
-
-def _stopped(directory: Path) -> list[dict[str, Plain]]:
-    """Make a directory whose server stopped. It was restored from a backup once, in between."""
+def _make_data(directory: Path) -> list[dict[str, Plain]]:
+    """Make a directory that was restored from a backup once and whose server was then killed: return the questions."""
 
     async def first(clock: ManualClock) -> dict[str, Plain]:
         async with _serving(lost, clock) as (world, engine):
@@ -92,82 +85,65 @@ def _stopped(directory: Path) -> list[dict[str, Plain]]:
         return left
 
     async def second(clock: ManualClock) -> dict[str, Plain]:
-        async with _serving(directory, clock) as (world, _):
+        async with _serving(alive, clock) as (world, _):
             return await everything(world, "after")
 
+    async def third(clock: ManualClock) -> None:
+        async with _serving(alive, clock) as (world, _):
+            await world.acquire("last", token=OPERATOR, owner="ana", ttl_seconds=86_400)
+            # Its files are taken while it runs, as a kill leaves them.
+            shutil.copytree(alive, directory, ignore=shutil.ignore_patterns("*.lock", "*-shm"))
+
     with tempfile.TemporaryDirectory() as folder:
-        lost, file = Path(folder) / "data", Path(folder) / "backup"
+        lost, alive, file = (Path(folder) / name for name in ("lost", "alive", "backup"))
         before = run(first)
-        restored(lost, file, directory)
-    after = run(second)
+        wall_ms = _back_up(lost, file)
+        contents = look_into(file)
+        start = start_after(contents, wall_ms + 1_000)
+        how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": wall_ms + 1_000, "version": __version__}
+        restore(file, contents, start, alive, tell=lambda _told: None, **how)
+        after = run(second)
+        run(third)
     old = [each for each in questions("before", before) if each["what"] != "a closed name is still closed"]
     return [*questions("after", after), *old]
 
 
-def restored(lost: Path, file: Path, directory: Path) -> None:
-    """Make a backup of a directory, and another directory of it, a second later."""
+def _back_up(directory: Path, file: Path) -> int:
+    """Write a backup of a directory; return when it was made."""
     wall_ms = ManualClock().wall_ms()
-    pieces = backup_of_directory(lost, (lost / KEY_FILE).read_bytes(), __version__, wall_ms, BackupWriter())
+    pieces = backup_of_directory(directory, (directory / KEY_FILE).read_bytes(), __version__, wall_ms, BackupWriter())
     file.write_bytes(b"".join(pieces))
-    contents = look_into(file)
-    start = start_after(contents, wall_ms + 1_000)
-    how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": wall_ms + 1_000, "version": __version__}
-    restore(file, contents, start, directory, tell=lambda _told: None, **how)
+    return wall_ms
 
 
-def _killed(directory: Path) -> list[dict[str, Plain]]:
-    """Make a directory whose server was killed: its files are taken while it runs."""
+def _answer(directory: Path, asked: list[dict[str, Plain]]) -> None:
+    """Let a server of this release on a directory answer each question."""
 
-    async def scene(clock: ManualClock) -> list[dict[str, Plain]]:
-        with tempfile.TemporaryDirectory() as folder:
-            alive = Path(folder) / "data"
-            async with _serving(alive, clock) as (world, engine):
-                worker = (await world.told("POST", "/tokens", {"name": "worker"}))["token"]
-                await engine.archive()
-            async with _serving(alive, clock) as (world, engine):
-                await world.acquire("held", token=worker, key="held", owner="ana", ttl_seconds=86_400, metadata="m")
-                shutil.copytree(alive, directory)
-        body = {"owner": "ana", "ttl_seconds": 86_400, "metadata": "m"}
-        return [
-            question("who holds it", "GET", "/locks/held", None, worker),
-            question("a claim is asked again with its key", "POST", "/locks/held/acquire", body, worker, "held"),
-        ]
-
-    return run(scene)
-
-
-def _read(directory: Path, asked: list[dict[str, Plain]]) -> dict[str, Plain]:
-    """Return what this release itself reads in a directory; each question gets the answer that it gives."""
-
-    async def scene(clock: ManualClock) -> dict[str, Plain]:
-        async with _serving(directory, clock, Limits()) as (world, engine):
-            state = durable_state(engine.state)
+    async def scene(clock: ManualClock) -> None:
+        async with _serving(directory, clock, Limits()) as (world, _):
             for each in asked:
                 status, answer = await world.ask(
                     each["method"], each["path"], each["body"], token=each["token"], key=each["key"]
                 )
                 each["answer"] = [status, comparable(each, answer)]
-            return state
 
-    return run(scene)
+    run(scene)
 
 
 def make(folder: Path) -> None:
-    """Make both directories in a folder, and what is expected of them."""
-    for name, maker in (("stopped", _stopped), ("killed", _killed)):
-        data = folder / name / "data"
-        data.parent.mkdir(parents=True)
-        asked = maker(data)
-        records = list(dump(data))
-        with tempfile.TemporaryDirectory() as copies:
-            copy = shutil.copytree(data, Path(copies) / "data")
-            state = _read(copy, asked)
-            copy = shutil.copytree(data, Path(copies) / "again")
-            shown = asyncio.run(snapshot_in(copy))
-        expected = {"tokens": TOKENS, "snapshot": shown, "state": state, "questions": asked}
-        (data.parent / "expected.json").write_text(_by_rows(expected), "utf-8")
-        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        (data.parent / "history.jsonl").write_text(lines, "utf-8")
+    """Make the directory and the backup in a folder, and what is expected of them."""
+    folder.mkdir(parents=True)
+    data = folder / "data"
+    asked = _make_data(data)
+    _back_up(data, folder / "backup")
+    records = list(dump(data))
+    with tempfile.TemporaryDirectory() as copies:
+        state = asyncio.run(state_in(Path(shutil.copytree(data, Path(copies) / "data"))))
+        _answer(Path(shutil.copytree(data, Path(copies) / "again")), asked)
+    expected = {"version": __version__, "tokens": TOKENS, "state": state, "questions": asked}
+    (folder / "expected.json").write_text(_by_rows(expected), "utf-8")
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    (folder / "history.jsonl").write_text(lines, "utf-8")
 
 
 def _by_rows(expected: dict[str, Plain]) -> str:
@@ -176,18 +152,18 @@ def _by_rows(expected: dict[str, Plain]) -> str:
     def rows(items: list[Plain]) -> str:
         return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in items) + "\n]"
 
-    def tables(named: dict[str, Plain]) -> str:
-        return "{\n" + ",\n".join(f"{json.dumps(name)}: {rows(items)}" for name, items in named.items()) + "\n}"
-
-    parts = {"tokens": json.dumps(expected["tokens"]), "questions": rows(expected["questions"])}
-    parts |= {name: tables(expected[name]) for name in ("snapshot", "state")}
+    tables = ",\n".join(f"{json.dumps(name)}: {rows(items)}" for name, items in expected["state"].items())
+    parts = {name: json.dumps(expected[name]) for name in ("version", "tokens")}
+    parts |= {"questions": rows(expected["questions"]), "state": "{\n" + tables + "\n}"}
     return "{\n" + ",\n".join(f"{json.dumps(name)}: {text}" for name, text in parts.items()) + "\n}\n"
 
 
 def main() -> None:
-    folder = KEPT / (f"{__version__}-format-{FORMAT}" if "dev" in __version__ else __version__)
+    folder = KEPT / __version__
     if folder.exists():
-        sys.exit(f"{folder} is there already: what a release wrote is never made again")
+        if "dev" not in __version__:
+            sys.exit(f"{folder} is there already: what a release wrote is never made again")
+        shutil.rmtree(folder)
     make(folder)
     print(f"made {folder}: commit it")
 

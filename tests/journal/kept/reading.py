@@ -8,34 +8,32 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast import __version__
-from holdfast.core.state import State
-from holdfast.core.values import Limits
+from holdfast.core.state import Frozen
 from holdfast.engine import snapshot
-from holdfast.engine.engine import Engine
+from holdfast.engine.recovery import replay
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.testing.clock import ManualClock
-from tests.engine.driving import run
 from tests.journal.kept.scene import Plain
 
 KEPT = Path(__file__).parent
 
 
-def durable_state(state: State) -> dict[str, Plain]:
-    """Return the durable state as a snapshot would write it: rows of plain arrays, by table."""
-    tables: dict[str, Plain] = {}
-    for part in snapshot.encode(state.freeze()):
-        kind, rows = msgspec.msgpack.decode(part)
-        tables.setdefault(kind, []).extend(rows)
-    del tables["end"]
-    return tables
+def rows_of(frozen: Frozen) -> dict[str, list[Plain]]:
+    """Return the durable state as rows of plain values, by table."""
+    tables: dict[str, list[Plain]] = {}
+    for values in snapshot.values(frozen):
+        rows = [[key.decode("utf-8", "replace"), msgspec.msgpack.decode(value)] for key, value in values.rows]
+        tables.setdefault(values.table, []).extend(rows)
+    return json.loads(json.dumps(tables))  # type: ignore[no-any-return] # what JSON makes of it
 
 
-async def snapshot_in(directory: Path) -> dict[str, Plain]:
-    """Return the durable state as it was archived in a directory, before any record is replayed."""
+async def state_in(directory: Path) -> dict[str, list[Plain]]:
+    """Return the durable state of a directory: what is archived, with the records since replayed on top."""
     journal = SqliteJournal(directory, ballast_bytes=0)
     try:
-        return durable_state(snapshot.load((await journal.open()).values))
+        recovered = await journal.open()
+        state = snapshot.load(recovered.values)
+        replay(state, recovered.records)
+        return rows_of(state.freeze())
     finally:
         await journal.close()
 
@@ -52,7 +50,7 @@ def history_of(kept: Path) -> list[dict[str, Plain]]:
 
 
 def differences(old: Plain, new: Plain, where: str) -> Iterator[str]:
-    """Yield where the new differs from the old. What is new may only stand behind or beside it, and say nothing."""
+    """Yield where the new differs from the old. A field that was added since may say nothing."""
     match old, new:
         case dict(), dict():
             for name in old:
@@ -70,17 +68,3 @@ def differences(old: Plain, new: Plain, where: str) -> Iterator[str]:
         case _:
             if type(old) is not type(new) or old != new:
                 yield f"{where} is {new!r} and was {old!r}"
-
-
-def replayed(directory: Path) -> Plain:
-    """Return the durable state after a start on the directory."""
-
-    async def scene(clock: ManualClock) -> dict[str, Plain]:
-        journal = SqliteJournal(directory, ballast_bytes=0)
-        engine = Engine(journal, Limits(), clock=clock, version=__version__)
-        await engine.start()
-        state = durable_state(engine.state)
-        await engine.stop()
-        return state
-
-    return json.loads(json.dumps(run(scene)))

@@ -135,7 +135,7 @@ def _tell(reader: BackupReader, file: Path, *, json: bool) -> None:
                 "size_bytes": reader.size_bytes,
                 "records": totals.records,
                 "seq": about.seq,
-                "fencing_token": reader.last_token,
+                "fencing_token": totals.last_token,
                 "made_at": made_at,
                 "version": about.version,
             }

@@ -1,4 +1,4 @@
-"""`holdfast store`: make a store that nodes share, bring it up to date, say that it was restored from a backup."""
+"""`holdfast store`: make a store that nodes share, or say that it was restored from a backup."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STORE = click.option(
 )
 
 
-@click.group(cls=InOrder, short_help="Make, upgrade or mend a store that nodes share.", epilog=EXAMPLES)
+@click.group(cls=InOrder, short_help="Make or mend a store that nodes share.", epilog=EXAMPLES)
 def store() -> None:
-    """Make a store that nodes share, bring it up to date, or say that it was restored from a backup.
+    """Make a store that nodes share, or say that it was restored from a backup.
 
     A password goes into the file of PGPASSFILE (~/.pgpass) or into PGPASSWORD, never on a command line.
     """
@@ -53,31 +53,6 @@ def init(*, store: str | None, json: bool) -> int:
         output.hint(output.plain(f"Now start the nodes: holdfast serve --store '{place.shown}'"))
     else:
         output.say(output.plain(f"{place.shown} has an authority already: {authority}; nothing was changed"))
-    return output.OK
-
-
-@store.command(short_help="Bring the tables up to date.")
-@STORE
-@as_json
-def upgrade(*, store: str | None, json: bool) -> int:
-    """Bring the tables to what this version needs.
-
-    A node says so if that is necessary. It locks the tables for a moment; answers wait meanwhile.
-    """
-    from holdfast.engine import stores
-    from holdfast.journal.base import JournalError
-
-    place = stores.named(store, os.environ)
-    try:
-        before, now = stores.upgrade(place)
-    except JournalError as error:
-        return failed(error)
-    if json:
-        output.say_json({"status": "upgraded" if now > before else "current", "before": before, "now": now})
-    elif now > before:
-        output.say(output.plain(f"{place.shown}: the tables are of version {now} now; they were of version {before}"))
-    else:
-        output.say(output.plain(f"{place.shown}: the tables are of version {now}, which this version needs"))
     return output.OK
 
 

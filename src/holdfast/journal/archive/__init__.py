@@ -15,5 +15,5 @@ the step is durable. So the writer can be a process of its own, and be killed at
 What is in which module: `file` opens the file and says what its parts are; `values` has the state, `entries` the
 history and the names, `shares` whose it is, `pruning` what of it goes; `writer` makes steps of them, `reader` reads
 what they wrote. `archivist` is the server's side of a step, `child` the other process, `messages` what they say to each
-other. `takeover` makes an archive of a journal that had everything in one file.
+other.
 """

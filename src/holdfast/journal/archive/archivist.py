@@ -193,7 +193,7 @@ class Local:
             raise
         self.position = self.writer.position
 
-    def fill(self, upto: int, values: Iterable[Values], history: Iterable[Iterable[tuple[Record, str | None]]]) -> None:
+    def fill(self, upto: int, values: Iterable[Values], history: Iterable[Iterable[Record]]) -> None:
         """Fill an archive that is empty. Raises `JournalError`."""
         try:
             self.writer.fill(upto, upto, values, history)

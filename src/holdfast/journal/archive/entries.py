@@ -73,14 +73,14 @@ class Entries:
         for frame, record in history_in(body):
             self.keep(record, frame)
 
-    def keep(self, record: Record, body: bytes, who: str | None = None) -> None:
-        """Enter a record. `who` is whom it is counted against, if not the one that it names."""
+    def keep(self, record: Record, body: bytes) -> None:
+        """Enter a record."""
         seq, event = record.seq, record.event
         names = names_of(event)
         size_bytes = len(body)
         for name in names:
             size_bytes += len(name.encode())
-        number = self._shares.add(principal_of(event) if who is None else who, size_bytes)
+        number = self._shares.add(principal_of(event), size_bytes)
         self._history.append((seq, record.wall_ms, number, body))
         self._bytes += size_bytes
         stretch = stretch_of(seq)

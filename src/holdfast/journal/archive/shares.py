@@ -4,7 +4,6 @@ History is counted against the principal that left it, in records and in bytes. 
 whoever has left the most go first. So one who floods the history pushes out their own, and nobody else's.
 
 Each row of the history says whose it is. The sums are changed in memory during a step, and written once at its end.
-Rows of a release that did not count are entered under no name.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Writes the archive: a step at a time, or all of it at once from what a backup or a journal of before has.
+"""Writes the archive: a step at a time, or all of it at once from a backup.
 
     begin ──► enter the batches since the last step ──► change what changed ──► commit: prune, write, sync
 
-It is plain and synchronous, and knows nothing of processes: the child runs it, and so do a restore, the take-over of an
-older journal, and tests on file systems of their own. Whatever fails, the transaction is rolled back: all is as before.
+It is plain and synchronous, and knows nothing of processes: the child runs it, and so do a restore and tests on file
+systems of their own. Whatever fails, the transaction is rolled back: all is as before.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ class Writer:
         upto: int,
         pruned: int,
         values: Iterable[Values],
-        history: Iterable[Iterable[tuple[Record, str | None]]],
+        history: Iterable[Iterable[Record]],
     ) -> None:
-        """Fill an archive that is empty. Records are given with whom they count against, if not with whom they name.
+        """Fill an archive that is empty.
 
         It is written in several transactions. Until the last one it reaches up to record 0, and stands for nothing.
         """
@@ -124,10 +124,9 @@ class Writer:
         count = 0
         for records in history:
             with self._store.changing(_STEP):
-                for record, who in records:
-                    self._entries.keep(record, encode_batch([record]), who)
+                for record in records:
+                    self._entries.keep(record, encode_batch([record]))
                     count += 1
-                failpoint("takeover_mid")
             if count >= FILL_RECORDS:
                 self._pause()
                 count = 0

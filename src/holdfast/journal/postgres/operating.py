@@ -192,14 +192,6 @@ class Operating:
         made = tables.seat_of(await self._seat())
         return None if made.authority == fresh.authority else made
 
-    async def upgrade(self) -> tuple[int, int]:
-        """Bring the tables to what this version needs; return their version before and now. Raises `JournalError`.
-
-        There is one version of them so far.
-        """
-        row = await self._seat()
-        return row["schema_version"], tables.SCHEMA_VERSION
-
     async def restored(self, tenure: str, watch_seconds: float) -> int:
         """Let the next tenure begin with `Restored`; return its epoch. Raises `JournalLockedError` while one leads."""
         row = await self._seat()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.journal.base import JournalDamagedError, JournalError, JournalTooNewError, Seat
+from holdfast.journal.base import JournalDamagedError, JournalTooNewError, Seat
 from holdfast.journal.codec import FORMAT
 from holdfast.journal.postgres.driver import RefusedError
 from holdfast.journal.postgres.sealing import seal
@@ -75,14 +75,9 @@ def refuse_unless_readable(where: str, row: Row | None) -> Row:
     if row is None:
         raise JournalDamagedError(f"{where}: there are tables, and no seat or no authority in them")
     version = row["schema_version"]
-    if version > SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise JournalTooNewError(
             f"{where} has tables of version {version}, and this version of Holdfast knows {SCHEMA_VERSION}", UPGRADE
-        )
-    if version < SCHEMA_VERSION:
-        raise JournalError(
-            f"{where} has tables of version {version}, and this version of Holdfast needs {SCHEMA_VERSION}",
-            "Run: holdfast store upgrade",
         )
     if row["made_as"] != row["authority"]:
         raise JournalDamagedError(f"{where}: the seat is of another authority than the key")

@@ -3,7 +3,6 @@
     lock journal.sqlite3   another server has it: refused
     lock archive.lock      the child of a server that was killed still writes: its end is waited for
     look                   every byte that will be replayed, and that the archive is the one that the journal counts on
-    take over              a journal of before, if it is one
     begin a tenure         count the start; from now on the journal is ours
 
 The archive is never ahead of the journal, and never behind what the journal has dropped: `archived` says how far that
@@ -21,7 +20,6 @@ import apsw
 
 from holdfast.journal import mark
 from holdfast.journal.archive import file as archive_file
-from holdfast.journal.archive import takeover
 from holdfast.journal.archive.file import Position
 from holdfast.journal.archive.reader import Reader
 from holdfast.journal.base import (
@@ -43,14 +41,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.journal.archive.archivist import Archivist
-    from holdfast.journal.base import Keeping, Values, Watch
+    from holdfast.journal.base import Values, Watch
     from holdfast.journal.tail.room import Part
 
 FILE = "journal.sqlite3"
 BALLAST = "ballast"
-SCHEMA = 3
-"""3 since the archive is a file of its own; a journal of schema 1 or 2 is taken over when it is opened."""
-SCHEMAS = (*takeover.SCHEMAS, SCHEMA)
+SCHEMA = 1
 APPLICATION_ID = 0x486F6C64
 """`Hold`: marks the file as ours, for us and for whoever asks what kind of file it is."""
 OWN_DIRECTORY = "Give the server its own directory"
@@ -69,7 +65,6 @@ class Opening:
         self,
         directory: Path,
         *,
-        keeping: Keeping,
         synchronous: str,
         checkpoint_pages: int,
         identity: int,
@@ -81,7 +76,6 @@ class Opening:
         self._directory = directory
         self._path = directory / FILE
         self._archive = directory / archive_file.FILE
-        self._keeping = keeping
         self._synchronous = synchronous
         self._checkpoint_pages = checkpoint_pages
         self._witnesses = witnesses
@@ -119,8 +113,6 @@ class Opening:
             if is_new:
                 store.commit("open", lambda: _create(store.db))
             self.identity = store.meta("identity") or self.identity
-            if store.meta("schema") != SCHEMA:
-                self._take_over(store)
             found = self._look(store)
             self._make_sure(store)
             if not store.meta("epoch"):
@@ -138,7 +130,7 @@ class Opening:
             if db.execute("PRAGMA application_id").get != APPLICATION_ID:
                 raise JournalError(f"{self._path} is a database of another program", OWN_DIRECTORY)
             schema = db.execute(SQL["read_meta"], ("schema",)).get
-            if schema not in SCHEMAS:
+            if schema != SCHEMA:
                 raise JournalError(f"{self._path} has schema {schema}; this version knows {SCHEMA}", NEWER_VERSION)
         db.execute("ROLLBACK")
         return is_new
@@ -180,16 +172,6 @@ class Opening:
             archive.close_untouched()
 
     # Changing.
-
-    def _take_over(self, store: Store) -> None:
-        check_sound(store)
-        old = takeover.Old(store)
-        found = look_at_tail(store, Position(self.identity, old.upto, old.pruned), [])
-        mark.check(self._path, mark_of(store, found.last_seq), self._witnesses)
-        self._make_sure(store)
-        archive_file.throw_away(self._archive)
-        archive = self._archivist.open_for_writing(self._archive, self.identity, self._watch)
-        takeover.take_over(old, store, archive, self._keeping, schema=SCHEMA)
 
     def _refuse_lone_archive(self) -> None:
         """Raise if there is an archive that stands for records: the journal that went with it is lost."""

@@ -121,10 +121,8 @@ class AuthorityKey:
         return self._key
 
     def session_secret(self, session: Session, token_digest: str) -> str:
-        """Return the secret that a session has under a token (S5). Sessions of old have no salt, and one secret."""
+        """Return the secret that a session has under a token (S5)."""
         session_id = session.session_id
-        if not session.salt:
-            return _secret(session_id, self.mac("session", session_id))
         own = self.mac("run", f"{session_id} {session.salt} {token_digest}")[:_OWN_BYTES]
         return _secret(session_id, own + self._mark(session_id))
 
@@ -139,13 +137,11 @@ class AuthorityKey:
     def is_ours(self, secret: str, session_id: str) -> bool:
         """Tell whether this was a secret of this session once: nobody else can make such."""
         mark = urlsafe_b64encode(self._mark(session_id)).rstrip(b"=").decode()
-        is_marked = len(secret) == SECRET_CHARS_MAX and same(mark, secret[-len(mark) :])
-        return is_marked or same(_secret(session_id, self.mac("session", session_id)), secret)
+        return len(secret) == SECRET_CHARS_MAX and same(mark, secret[-len(mark) :])
 
     def token_for(self, principal: str, key: str, salt: str) -> str:
-        """Return the token that an idempotency key makes: the same one for a retry. Tokens of old have no salt."""
-        made_of = f"{principal} {key}"
-        return token_from(self.mac("token", made_of) if not salt else self.mac("salted token", f"{salt} {made_of}"))
+        """Return the token that an idempotency key makes: the same one for a retry."""
+        return token_from(self.mac("salted token", f"{salt} {principal} {key}"))
 
     def holder(self, kind: str, who: str) -> str:
         """Return the pseudonym of a holder: a UUID (version 8) that says nothing."""
