@@ -22,7 +22,7 @@ from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.doors.request import request_from
-from holdfast.server.operations.routes import Routes
+from holdfast.server.operations.router import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock

@@ -17,7 +17,7 @@ from holdfast.journal import mark, store
 from holdfast.journal.archive import file as archive
 from holdfast.journal.tail import opening
 from holdfast.server.access import cookies, secrets
-from holdfast.server.handlers import nodes as nodes_handler
+from holdfast.server.handlers import health
 from holdfast.server.nodes import node_life
 from holdfast.server.starting import firsttoken
 from tests.support.pages import PAGES, ROOT, Block, all_blocks
@@ -96,7 +96,7 @@ def test_how_long_a_cookie_lives_is_said_once() -> None:
 
 def test_when_a_node_is_silent_is_said() -> None:
     """The reference says how often nodes tell of themselves, when that is now, when they are silent, and forgotten."""
-    every, now, silent = node_life.REPORT_SECONDS, nodes_command.NOW_MS / 1000, nodes_handler.SILENT_MS / 1000
+    every, now, silent = node_life.REPORT_SECONDS, nodes_command.NOW_MS / 1000, health.SILENT_MS / 1000
     told = flat(REFERENCE / "commands.md")
     assert (
         f"It does that every {every:g} s; less than {now:g} s ago is `now`. One that has not for {silent:g} s is"

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.commands import KeepSession, OpenSession
 from holdfast.core.events import Joined, Left, Record, Renewed, SessionEnded, SessionOpened, TimePassed, TokenEnded
 from holdfast.core.values import Session, Terms, Ticket
-from holdfast.engine.feed import Feed
-from holdfast.engine.touched import TOUCHED_MAX, Touched
+from holdfast.engine.feed import TOUCHED_MAX, Feed, Touched
 from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.client.values.term import safe_ms
 from holdfast.core.answers import Acquired
 from holdfast.core.events import Ended
-from holdfast.engine.budget import BUDGET_MS
+from holdfast.engine.clock import BUDGET_MS
 from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import (
     Asked,
@@ -177,7 +177,7 @@ def test_a_round_of_many_turns_is_told_when_it_is_long(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING, "holdfast.engine"):
         run(test)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("a turn took 51 ms, and 50 is the budget: 51 records (51 Granted); 51 answers")
+    assert line.startswith("slow turn: 51 ms (budget 50 ms), 51 records, 51 answers")
 
 
 def test_a_wait_counts_from_the_turn_in_which_it_was_asked_for() -> None:

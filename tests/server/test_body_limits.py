@@ -16,7 +16,7 @@ from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api as ServerApi
 from holdfast.server.doors.request import request_from
-from holdfast.server.operations.routes import Routes
+from holdfast.server.operations.router import Routes
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.engine.turns import Turns
+from holdfast.engine.clock import Turns
 from holdfast.server.doors.exchange import LARGE_BYTES, Exchange
 from holdfast.server.doors.lanes import InTurn, Lanes
 from holdfast.server.doors.request import request_from

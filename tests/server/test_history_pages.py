@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core.events import Ended, Left, Record
 from holdfast.core.values import Done
 from holdfast.engine.build import HistoryPage, HistoryQuery
-from holdfast.server.handlers.history import shown
+from holdfast.server.handlers.history import history_reply
 from holdfast.server.handlers.paging import PAGE_BYTES
 from holdfast.server.render import encode
 
@@ -32,7 +32,7 @@ def test_a_page_is_bounded_in_bytes_inside_a_record() -> None:
         before_seq = before + 1 if before is not None and offset else before
         query = HistoryQuery(name="job", before_seq=before_seq, limit=1_000)
         found = [record for record in records if before_seq is None or record.seq < before_seq]
-        reply: Any = shown(HistoryPage(found, None), query, offset)
+        reply: Any = history_reply(HistoryPage(found, None), query, offset)
         assert len(encode(reply)) < PAGE_BYTES + 10_000
         told += [(int(seq), owner) for seq, owner in map(_who, reply.history)]
         before, offset = reply.next_before, reply.next_offset or 0
@@ -44,7 +44,7 @@ def test_a_page_is_bounded_in_bytes_inside_a_record() -> None:
 
 def test_a_small_limit_makes_a_small_page() -> None:
     """One record is asked for and 100 of its entries are told, not all 2,001."""
-    reply = shown(HistoryPage([_record(8)], None), HistoryQuery(name="job", limit=1), 0)
+    reply = history_reply(HistoryPage([_record(8)], None), HistoryQuery(name="job", limit=1), 0)
     assert (len(reply.history), reply.next_before, reply.next_offset) == (100, 8, 100)
 
 

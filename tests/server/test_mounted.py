@@ -29,7 +29,7 @@ from holdfast.server.doors.lanes import Front, Lanes, front_of
 from holdfast.server.doors.request import Request
 from holdfast.server.mounts import Ask, Mount, Mounting
 from holdfast.server.operations.call import Reply
-from holdfast.server.operations.routes import Routes
+from holdfast.server.operations.router import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem

@@ -1,34 +1,60 @@
-"""Time. The one place in the program that reads a clock, and the authority time kept from it (T1, T2).
+"""Time: the clocks of the machine, authority time kept from them (T1, T2), and the turns in which commands are decided.
 
-Authority time may run slow and never fast: a turn moves it by what really passed, at most 250 ms. So a
-process that was stopped, a machine that was suspended or a server that was down ends nothing early.
+Only this module reads a clock on the server.
+
+    a round of the event loop
+    ├── turn ──┼── turn ──┼── turn ──┤  the writer takes the batch
+    0          1          2        2.4 ms
+
+**A turn ends with the millisecond in which it began.** A round of the event loop does not bound its age: under load
+uvloop polls the sockets again within one round, and with a thousand busy connections a request can arrive 80 ms after
+the round began. With the time of the round's beginning its lease would end before its client stops trusting it (T1a,
+I4). So every decision first checks whether the turn is over, at the cost of one clock call and a comparison.
+
+Times are whole milliseconds, rounded down. A decision is therefore less than a millisecond older than the truth, which
+the client's margin covers.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from holdfast.core.values import Moment
+from holdfast.engine.measures import Measures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TURN_MS = 1
 TURN_MS_MAX = 250
+"""How far one turn moves authority time at most."""
 TICK_MS = 100
 """How often time moves while anything has a deadline, at least: well under a turn's 250 ms, so that it keeps pace."""
 SILENCE_MS_MAX = 5_000
 """How long authority time may pass without a record: what a crash can give back (T2)."""
+BUDGET_MS = 50
+"""A round that takes longer is logged: no other request is served meanwhile."""
+_BUDGET_SECONDS = (BUDGET_MS - 1) / 1000
+LOG_EVERY_MS = 10_000
+"""Slow rounds come in bursts: at most one line in so long."""
+
+log = logging.getLogger("holdfast.engine")
 
 
 class Clock(Protocol):
-    """What a clock can tell."""
+    """A monotonic clock and a wall clock."""
 
-    def monotonic_seconds(self) -> float:
-        """Return seconds that only rise; they mean nothing outside this process."""
-        ...
+    def monotonic_seconds(self) -> float: ...
 
     def monotonic_ms(self) -> int:
-        """Return the same in whole milliseconds, rounded down."""
+        """Return the monotonic time in whole milliseconds, rounded down."""
         ...
 
     def wall_ms(self) -> int:
-        """Return milliseconds since 1970, for people only: nothing is decided by them but the expiry of tokens."""
+        """Return milliseconds since 1970, for people: only the expiry of access tokens is decided by them."""
         ...
 
 
@@ -36,22 +62,24 @@ class SystemClock:
     """The machine's clocks."""
 
     monotonic_seconds = staticmethod(time.monotonic)
-    """Python's own function, with none of ours around it: each request asks for it several times."""
+    """Python's own function without a wrapper: each request calls it several times."""
 
     def monotonic_ms(self) -> int:
-        """Read the monotonic clock."""
         return time.monotonic_ns() // 1_000_000
 
     def wall_ms(self) -> int:
-        """Read the wall clock."""
         return time.time_ns() // 1_000_000
 
 
 class AuthorityTime:
-    """Authority time: resumes where the journal stopped and moves with the monotonic clock."""
+    """Authority time: resumes where the journal stopped and follows the monotonic clock.
+
+    It may run slow and never fast: a turn moves it by what really passed, at most 250 ms. So nothing ends early because
+    a process was stopped, a machine suspended or a server down.
+    """
 
     def __init__(self, read_ms: int, resumed_ms: int) -> None:
-        """`read_ms` is what the monotonic clock shows now."""
+        """`read_ms` is the monotonic time now."""
         self._last_ms = read_ms
         self.now_ms = resumed_ms
 
@@ -62,3 +90,106 @@ class AuthorityTime:
             self._last_ms = read_ms
             self.now_ms += min(passed_ms, TURN_MS_MAX)
         return self.now_ms
+
+
+class Turns:
+    """The turns of one engine, and the timer that lets time pass without requests."""
+
+    def __init__(self, clock: Clock, tick: Callable[[], None], measures: Measures | None = None) -> None:
+        """`tick` is called when the timer rings. The durations of rounds are noted in `measures`."""
+        self.read_seconds = clock.monotonic_seconds
+        self.now = Moment(0, 0)
+        """The time of the turn, while `read_seconds() < over_seconds`."""
+        self.over_seconds = 0.0
+        """When the turn is over; 0 if none has begun."""
+        self.began_ms = 0
+        """When the last turn began, by the monotonic clock."""
+        self.settling_ms = 0
+        """How long expiry took in all turns together, before anything was decided in them."""
+        self.round_began_ms: int | None = None
+        """When the first turn of the current round began."""
+        self.round_began_seconds = 0.0
+        """The same to the microsecond, for measurements."""
+        self.owing_since_seconds = 0.0
+        """When the first round began whose answers the writer has not taken yet; 0 if there is none."""
+        self.timer: asyncio.TimerHandle | None = None
+        self._clock = clock
+        self._tick = tick
+        self._time = AuthorityTime(clock.monotonic_ms(), 0)
+        self._spread = (measures or Measures()).turns
+        self._logs_from_ms = 0
+        self._unlogged = 0
+
+    @property
+    def now_ms(self) -> int:
+        """Authority time, as of the last turn."""
+        return self._time.now_ms
+
+    def resume(self, now_ms: int) -> None:
+        """Let time go on from where the journal stopped."""
+        self._time = AuthorityTime(self._clock.monotonic_ms(), now_ms)
+
+    def begin(self) -> Moment:
+        """Stamp a turn."""
+        read_ms = self._clock.monotonic_ms()
+        self.began_ms = read_ms
+        # Exact: both are the nearest numbers to what they represent, so neither is on the wrong side of the other.
+        self.over_seconds = (read_ms + TURN_MS) / 1000
+        if self.round_began_ms is None:
+            self.round_began_ms = read_ms
+            self.round_began_seconds = began_seconds = self.read_seconds()
+            self.owing_since_seconds = self.owing_since_seconds or began_seconds
+        self.now = Moment(self._time.advance(read_ms), self._clock.wall_ms())
+        return self.now
+
+    def settled(self) -> None:
+        """Note that everything due in the turn has ended."""
+        self.settling_ms += self._clock.monotonic_ms() - self.began_ms
+
+    def end_round(self, records: int, answers: int) -> None:
+        """End the round and its turn, which produced so many records and answers."""
+        began_ms = self.round_began_ms
+        if began_ms is not None:
+            took_seconds = self.read_seconds() - self.round_began_seconds
+            self._spread.note(took_seconds)
+            if took_seconds > _BUDGET_SECONDS and (now_ms := self._clock.monotonic_ms()) > began_ms + BUDGET_MS:
+                self._log_slow(now_ms, now_ms - began_ms, records, answers)
+        self.over_seconds, self.round_began_ms = 0.0, None
+
+    def _log_slow(self, now_ms: int, took_ms: int, records: int, answers: int) -> None:
+        if now_ms < self._logs_from_ms:
+            self._unlogged += 1
+            return
+        log.warning(
+            "slow turn: %d ms (budget %d ms), %d records, %d answers; %d slow turns not logged before it",
+            took_ms,
+            BUDGET_MS,
+            records,
+            answers,
+            self._unlogged,
+        )
+        self._unlogged, self._logs_from_ms = 0, now_ms + LOG_EVERY_MS
+
+    def take_owing(self) -> float:
+        """Return `owing_since_seconds` and reset it: the writer takes all answers."""
+        since_seconds, self.owing_since_seconds = self.owing_since_seconds, 0.0
+        return since_seconds
+
+    def drop(self) -> None:
+        """End the round and its turn without measuring it."""
+        self.over_seconds, self.round_began_ms, self.owing_since_seconds = 0.0, None, 0.0
+
+    def set_timer(self, alarm_ms: int | None) -> None:
+        """Let the timer ring at a time, or at the next tick if that is sooner."""
+        self.cancel_timer()
+        wait_ms = TICK_MS if alarm_ms is None else min(TICK_MS, max(1, alarm_ms - self._time.now_ms))
+        self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._ring)
+
+    def cancel_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def _ring(self) -> None:
+        self.timer = None
+        self._tick()

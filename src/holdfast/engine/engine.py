@@ -9,7 +9,7 @@ Everything runs on one event loop: commands are decided one after another, and t
     append ──► publish ──► answer  while a slow append is on its way, the next batch gathers
 
 **A turn** begins with the first thing that is asked, and has one time for all that is decided in it. It ends with the
-millisecond in which it began (`turns` says why), and at the latest when the writer takes the batch; if the writer is
+millisecond in which it began (`clock` says why), and at the latest when the writer takes the batch; if the writer is
 busy, with this round of the event loop.
 
 **A batch** is every record since the writer last came by. One batch is one append and one sync: alone, an answer waits
@@ -43,11 +43,10 @@ from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
 from holdfast.engine.archiving import Archiver, Archiving
-from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, Clock
+from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, Clock, Turns
 from holdfast.engine.measures import ENDING, Measures
 from holdfast.engine.recovery import recover
 from holdfast.engine.replies import NotLeader, Unavailable, outcome_or_raise, settle_future
-from holdfast.engine.turns import Turns
 from holdfast.engine.waiters import Waiter
 from holdfast.engine.watchdog import Watchdog
 from holdfast.engine.writer import Writer
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from holdfast.journal.base import HistoryPage, HistoryQuery
 
 LAST_ANSWERS_SECONDS = 3.0
-"""How long the last answers of a store that nodes share are waited for, when the engine is told to stop."""
+"""How long the engine waits at its end for the last answers of a shared store."""
 
 T = TypeVar("T")
 
@@ -80,7 +79,7 @@ class Engine(Writer):
         watchdog: Watchdog | None = None,
         measures: Measures | None = None,
     ) -> None:
-        """Prepare; `start` takes the seat. `measures` outlive it, if they are given."""
+        """Prepare; `start` takes the seat. `measures` outlive the engine, if they are given."""
         measures = measures or Measures()
         turns = Turns(clock, self._tick, measures)
         archiver = Archiver(journal, archiving or Archiving(), clock, self._wake_writer, self._fail)
@@ -90,7 +89,7 @@ class Engine(Writer):
         self._version = version
         self._watchdog = watchdog
         self._may_wait = True
-        """Whether a command may wait in line: not while the server stops."""
+        """Whether a command may wait in the queue: not while the server stops."""
         self.key: bytes | None = None
         """The authority's key, if the journal keeps it."""
 
@@ -108,10 +107,10 @@ class Engine(Writer):
             raise
 
     async def stop(self) -> None:
-        """Answer what was asked, stop the clock, give the seat back. Calling it again is harmless.
+        """Answer what was asked, stop the clock, give the seat back. Idempotent.
 
-        A shared store that is away is not waited for as long as while serving: what is not known in a few seconds is
-        told as that, and the next leader has it or has it not.
+        For an unreachable shared store it waits less than while serving: answers that are unknown after a few seconds
+        are reported as such, and the next leader has the records or does not.
         """
         self.end_waits()
         if self._shared is not None:
@@ -131,7 +130,7 @@ class Engine(Writer):
         await self.journal.close()
 
     def end_waits(self) -> None:
-        """Answer all who wait with their places, and let nobody wait from now on: the server is about to stop (W2)."""
+        """Answer all waiters with their places, and let nobody wait from now on: the server is about to stop (W2)."""
         self._may_wait = False
         if len(self._waiters) and self.turn() is not None:
             self._send_away(self._waiters.take_all(), for_good=True)
@@ -139,10 +138,7 @@ class Engine(Writer):
     # Commands and reads.
 
     def turn(self) -> Moment | None:
-        """Return the time of the turn, after beginning another if its millisecond is over (T1a).
-
-        What is due has ended then. None when nothing can be asked.
-        """
+        """Return the time of the turn, after beginning another if its millisecond is over (T1a). None: not serving."""
         if not self._serving:
             return None
         turns = self.turns
@@ -151,11 +147,10 @@ class Engine(Writer):
 
     @property
     def serves(self) -> bool:
-        """Whether anything can be asked."""
         return self._serving
 
     def why_not_serving(self) -> str:
-        """Say why nothing can be asked. Anybody may hear it: of a shared store it tells no error and no address."""
+        """Explain why nothing can be asked. Anybody may read it: it has no error and no address of a shared store."""
         if self.failed is None and self._silence.is_on:
             return "the store does not answer"
         if self.failed is not None and self._shared is not None:
@@ -163,20 +158,20 @@ class Engine(Writer):
         return self.failed or "the server is stopping or not yet ready"
 
     def turned_away(self) -> Unavailable | NotLeader:
-        """Return what everybody is told while nothing can be asked. On a shared journal another node may answer."""
+        """Return the answer to every request while not serving. With a shared journal another node may answer."""
         why = self.why_not_serving()
         return Unavailable(why) if self._shared is None else NotLeader(why)
 
     @property
     def is_refused(self) -> bool:
-        """Whether a store that nodes share took no record when it was last given one."""
+        """Whether a shared store refused the last records."""
         return self._shared is not None and self._trouble.is_on
 
     def beat(self) -> None:
-        """Ask for nothing, by the one write path: of a shared store it becomes a proof of the seat (N-14).
+        """Ask for nothing, by the one write path: for a shared store it becomes a proof of the seat (N-14).
 
-        While the store refuses records, one is tried, if no deadline does so already: nobody else may ask, and only a
-        record that is taken tells that records are.
+        While the store refuses records, one is tried if no deadline does so anyway, since only an accepted record shows
+        that records are accepted again.
         """
         now = self.turn()
         if now is not None and self.is_refused and not self.state.has_deadlines():
@@ -190,9 +185,9 @@ class Engine(Writer):
     def submit(self, command: Command, reply: Reply) -> Waiter | None:
         """Decide a command now; `reply(outcome, moment)` is called once everything the outcome rests on is durable.
 
-        If the command has to wait in line, the one who waits is returned, so that it can be said to be gone.
-        If the core has a bug in deciding it, that is raised here and `reply` is never called: nothing of the command
-        happened. A bug in what follows from it ends the engine.
+        If the command has to wait in the queue, its waiter is returned, for `step_away`. A bug in deciding is raised
+        here and `reply` is never called: nothing of the command happened. A bug in what follows from it ends the
+        engine.
         """
         if not self._serving:
             self._turn_away(reply)
@@ -233,12 +228,12 @@ class Engine(Writer):
         return waiter
 
     def step_away(self, waiter: Waiter) -> None:
-        """Say that the one who waits is gone: its place keeps its order for a while and blocks nobody (W2)."""
+        """Note that a waiter's client is gone: its place keeps its order for a while and blocks nobody (W2)."""
         if self._waiters.drop(waiter):
             self.state.depart(waiter.ticket_id, self.turns.now_ms)
 
     def read(self, view: Callable[[State, Moment], T], reply: Reply) -> None:
-        """Look at the state now; the answer waits for whatever it may rest on, like every other."""
+        """Read the state now; the answer waits for whatever it may rest on, like every other."""
         now = self.turn()
         if now is None:
             self._turn_away(reply)
@@ -258,7 +253,7 @@ class Engine(Writer):
         return outcome_or_raise(await answered)  # type: ignore[no-any-return]
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        """Return what happened, newest first; all that is decided by now is durable and part of it."""
+        """Return events, newest first; all that is decided by now is durable and part of it."""
         await self.look(lambda _state, _now: None)
         return await self.journal.history(query)
 
@@ -268,9 +263,9 @@ class Engine(Writer):
     # Turns: one time for all that is decided in one.
 
     def _begin_turn(self) -> Moment:
-        """Stamp the turn once and end what fell due, all of it, before anything is decided in it (T1, T3).
+        """Stamp the turn and end everything due before anything is decided in it (T1, T3).
 
-        How much can fall due at once is bounded by the time a turn can move: what has its deadline in the same 250 ms.
+        A turn moves time by at most 250 ms, which bounds how much can be due.
         """
         is_first = self.turns.round_began_ms is None
         now = self.turns.begin()
@@ -291,20 +286,20 @@ class Engine(Writer):
         return now
 
     def _end_round(self) -> None:
-        """What comes next is decided at a later time; time passes by itself from here on if anything waits for it."""
-        self.turns.end_round(self._batch, self._answers)
+        """Let later decisions have a later time, and start the timer if anything waits for time to pass."""
+        self.turns.end_round(len(self._batch), len(self._answers))
         if self.turns.timer is None:
             self._set_timer()
 
     def _settle(self, next_due: Callable[[State, Moment, Limits], Due | None], now: Moment) -> None:
-        """Let all happen that is due, one after another, before anything else is decided (T3, W1)."""
+        """Apply everything that is due, one thing after another, before anything else is decided (T3, W1)."""
         while (due := next_due(self.state, now, self.limits)) is not None:
             self._spans.grant(due.event, self.state, now.wall_ms)
             self._apply(due.event, now)
             self._notify(due.notices)
 
     def _apply(self, event: Event, now: Moment) -> None:
-        """Let an event take effect in memory, and put its record into the batch."""
+        """Apply an event in memory, and put its record into the batch."""
         record = Record(self.state.seq + 1, now.ms, now.wall_ms, event)
         if type(event) in ENDING:
             self._spans.end(event, self.state, now.wall_ms)
@@ -349,7 +344,7 @@ class Engine(Writer):
         self._set_timer()
 
     async def archive(self) -> None:
-        """Let all that is durable be archived, and wait until it is; if that is on its way already, wait for it."""
+        """Archive all that is durable, and wait until it is; if that is under way already, wait for it."""
         if self._serving:
             await self._archiver.archive()
 
@@ -363,7 +358,7 @@ class Engine(Writer):
         self.turns.set_timer(min((alarm for alarm in alarms if alarm is not None), default=None))
 
     def _tick(self) -> None:
-        """Let time pass although nobody asks: end what is due, and keep the time itself now and then (T2)."""
+        """Let time pass without requests: end what is due, and record the time now and then (T2)."""
         now = self.turn()
         if now is None:
             return

@@ -1,18 +1,19 @@
-"""What happened, counted and told to those who listen: only records that are durable, in their order (I16).
+"""The event feed: durable records, published to listeners in their order (I16).
 
-A listener has a bounded backlog. One that does not keep up is dropped and told so; it never slows anybody else.
-Who listens in the name of a token or a session stops when that has ended: the record that ends it says whose it was.
+A listener has a bounded backlog. A slow listener is disconnected and never delays others. A listener that came with a
+token or a session stops when that has ended. A follower hears only the ends of the leases and sessions that it named;
+finding it costs one look-up by id, and only for a record that ends something.
 
-A follower is told of the ends of the leases and sessions that it named, and of nothing else. To find it costs one
-look-up by id, and only for a record that ends something.
-
-Who shows how things are is told which names to look at again (`touched`), renewals too, and nothing of what happened.
+A dashboard needs current state, not events, so `Touched` collects names: each once, however often it changed, renewals
+too. Of a session that was kept only the session is noted, since thousands of leases may be bound to it. Nothing is
+collected while no dashboard is open.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from holdfast.core.events import (
@@ -23,31 +24,119 @@ from holdfast.core.events import (
     Left,
     Renewed,
     SessionEnded,
+    SessionKept,
+    SessionOpened,
     SessionRenewed,
     TokenEnded,
     TokenRevoked,
     Transferred,
     is_history,
+    names_of,
 )
 from holdfast.engine.measures import Tally
-from holdfast.engine.touched import Touched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.core.events import Event, Record
 
+TOUCHED_MAX = 20_000
+"""How many names and sessions are noted. Beyond it none is, and the reader has to read everything again."""
+
+
+class Touched:
+    """The names and sessions that durable records changed since they were last taken."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, bool] = {}
+        """In the order in which they changed first; True if more may have changed than the times of a lease."""
+        self.sessions: dict[str, None] = {}
+        """Sessions that have another deadline, began or ended."""
+        self.is_too_much = False
+        """Whether some were not noted, for lack of room."""
+        self._news = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Wait until something changed."""
+        await self._news.wait()
+
+    def note(self, records: Iterable[Record]) -> None:
+        names = self.names
+        for record in records:
+            event = record.event
+            kind = type(event)
+            if kind is Renewed:
+                self._note_renewal(event)  # type: ignore[arg-type]
+            elif kind is SessionKept:
+                self.sessions[event.session_id] = None  # type: ignore[union-attr]
+            elif kind is SessionRenewed:
+                self.sessions[event.session_id] = None  # type: ignore[union-attr]
+                for each in event.leases:  # type: ignore[union-attr]
+                    self._note_renewal(each)  # type: ignore[arg-type]
+            else:
+                for name in names_of(event):
+                    names[name] = True
+                self._note_sessions(event)
+        if len(names) + len(self.sessions) > TOUCHED_MAX:
+            names.clear()
+            self.sessions.clear()
+            self.is_too_much = True
+        if names or self.sessions or self.is_too_much:
+            self._news.set()
+
+    def _note_sessions(self, event: Event) -> None:
+        match event:
+            case SessionOpened():
+                self.sessions[event.session.session_id] = None
+            case SessionEnded():
+                self.sessions[event.session_id] = None
+            case TokenEnded():
+                self.sessions |= dict.fromkeys(each.session_id for each in event.sessions)
+            case _:
+                pass
+
+    def _note_renewal(self, renewed: Renewed) -> None:
+        if renewed.note is None and renewed.metadata is None:
+            self.names.setdefault(renewed.name, False)
+        else:
+            self.names[renewed.name] = True
+
+    def take(self, names_max: int) -> dict[str, bool]:
+        """Take the names that changed first, at most so many."""
+        if len(self.names) <= names_max:
+            taken, self.names = self.names, {}
+        else:
+            taken = {name: self.names.pop(name) for name in list(islice(self.names, names_max))}
+        self._settle()
+        return taken
+
+    def take_sessions(self) -> dict[str, None]:
+        taken, self.sessions = self.sessions, {}
+        self._settle()
+        return taken
+
+    def take_too_much(self) -> bool:
+        """Return whether some were not noted, and reset it."""
+        was, self.is_too_much = self.is_too_much, False
+        self._settle()
+        return was
+
+    def _settle(self) -> None:
+        if not (self.names or self.sessions or self.is_too_much):
+            self._news.clear()
+
+
 BACKLOG_MAX = 100
 ALL_BACKLOG_MAX = 10_000
-"""For one who listens to everything: what a turn can bring at once must fit."""
+"""For listeners to everything: one turn's records must fit."""
 NAMES_BACKLOG_MAX = 100_000
-"""How many names the records in a backlog may speak of: one record may grant a thousand."""
+"""How many names the records in a backlog may have: one record may grant a thousand."""
 EVERYTHING = ""
-"""Not a name: who listens to it hears every record with history value."""
+"""Not a name: its listeners hear every record with history value."""
 FOLLOWERS_PER_ID_MAX = 8
 """How many may follow one lease at the same time with the same token or secret.
 
-With one more the eldest gives way: its connection may be dead. It is told, so one that lives comes again.
+With one more the oldest gives way, since its connection may be dead. It is notified, so a live one comes again.
 """
 
 _ENDING = frozenset({Ended, Transferred, SessionEnded, TokenEnded})
@@ -61,7 +150,7 @@ Groups: TypeAlias = "dict[str, dict[Listener, None]]"
 
 
 class Listener:
-    """One who listens to one name, or to everything. Ends when closed, when it fell behind, or with its token."""
+    """Listens to one name or to everything. Ends when closed, when it falls behind, or with its token or session."""
 
     def __init__(self, feed: Feed, name: str, whose: tuple[str, ...]) -> None:
         self._feed = feed
@@ -74,12 +163,12 @@ class Listener:
         self._news = asyncio.Event()
         self.is_over = False
         self.fell_behind = False
-        """Whether it is over because it did not keep up: it missed something and must look anew."""
+        """Whether it is over because it did not keep up: it missed records."""
         self.on_over: Callable[[], None] = _nothing
-        """Called when it is over, for one who waits for something else too."""
+        """Called when it is over, for a task that waits for something else too."""
 
     async def next(self) -> tuple[Record, Event] | None:
-        """Return the next happening, or None when it is over."""
+        """Return the next event, or None when it is over."""
         while not self._backlog:
             if self.is_over:
                 return None
@@ -88,7 +177,7 @@ class Listener:
         return self.at_hand()
 
     def at_hand(self) -> tuple[Record, Event] | None:
-        """Return the next happening if it is there already."""
+        """Return the next event if it is there already."""
         if not self._backlog:
             return None
         happening = self._backlog.popleft()
@@ -108,7 +197,6 @@ class Listener:
         self._news.set()
 
     def close(self) -> None:
-        """Stop listening."""
         self._be_over()
         self._feed.forget(self._name, self)
 
@@ -119,7 +207,7 @@ class Listener:
 
 
 class Follower(Listener):
-    """One who is told of the end of each lease and session that it named, once. Ends as a listener does."""
+    """Hears the end of each lease and session that it named, once. Ends as a listener does."""
 
     def __init__(self, feed: Feed, whose: tuple[str, ...], secret_of: str | None) -> None:
         super().__init__(feed, EVERYTHING, whose)
@@ -127,10 +215,9 @@ class Follower(Listener):
         """The session or claim whose secret it came with; None if it came with the token."""
         self._ids: dict[str, None] = {}
         self.gave_way_at: str | None = None
-        """If it is over because too many followed this one: its id."""
+        """The id at which too many followed, if it is over because of that."""
 
     def __len__(self) -> int:
-        """Return how many ends are awaited."""
         return len(self._ids)
 
     def add(self, id_: str) -> None:
@@ -140,7 +227,6 @@ class Follower(Listener):
             self._feed.enter_follower(id_, self)
 
     def drop(self, id_: str) -> None:
-        """Know that this one is not awaited any more: it has ended."""
         self._ids.pop(id_, None)
 
     def give_way(self, id_: str) -> None:
@@ -149,18 +235,17 @@ class Follower(Listener):
         self.close()
 
     def close(self) -> None:
-        """Stop listening."""
         self._be_over()
         ids, self._ids = self._ids, {}
         self._feed.forget_follower(ids, self)
 
 
 def _nothing() -> None:
-    """Do nothing."""
+    pass
 
 
 def _size_of(event: Event) -> int:
-    """Return how many names an event speaks of: what it weighs in a backlog."""
+    """Return how many names an event has: its weight in a backlog."""
     match event:
         case GrantedMany():
             return len(event.grants)
@@ -192,7 +277,7 @@ def _whose(principal: str | None, session: str | None) -> tuple[str, ...]:
 
 
 def _take_out(groups: Groups, key: str, listener: Listener) -> bool:
-    """Take a listener out of a group, and the group away with its last; False if it is not in it."""
+    """Take a listener out of a group, and an empty group away; False if it is not in it."""
     those = groups.get(key, {})
     if listener not in those:
         return False
@@ -203,21 +288,21 @@ def _take_out(groups: Groups, key: str, listener: Listener) -> bool:
 
 
 class Witness(Protocol):
-    """One of our own who is told everything at once, and must be quick: whoever waits for an answer waits for it."""
+    """A part of the server that is called with all records, and must be quick: every answer waits for it."""
 
     def note(self, records: Sequence[Record]) -> None:
-        """Know what became durable."""
+        pass
 
 
 class Feed:
-    """Who listens to what."""
+    """All listeners."""
 
     def __init__(self, tally: Tally | None = None) -> None:
         self._listeners: Groups = {}
         self._followers: dict[str, tuple[Follower, ...]] = {}
-        """By the id of a lease or a session; the eldest first."""
+        """By the id of a lease or a session, oldest first."""
         self._by_whose: Groups = {}
-        """Those of each token and session. Every follower is in here."""
+        """Those of each token and session, all followers among them."""
         self._looks: tuple[Touched, ...] = ()
         self._witnesses: tuple[Witness, ...] = ()
         self.count = 0
@@ -225,15 +310,14 @@ class Feed:
 
     @property
     def names(self) -> int:
-        """How many names somebody listens to."""
+        """How many names have listeners."""
         return len(self._listeners)
 
     def is_listened_to(self, name: str) -> bool:
-        """Tell whether anybody listens to a name."""
         return name in self._listeners
 
     def listen(self, name: str, principal: str | None = None, session: str | None = None) -> Listener:
-        """Listen to a name from now on: until it is closed, or until this token or this session has ended."""
+        """Listen to a name until it is closed, or until this token or this session has ended."""
         listener = Listener(self, name, _whose(principal, session))
         self._listeners.setdefault(name, {})[listener] = None
         for each in listener.whose:
@@ -242,9 +326,9 @@ class Feed:
         return listener
 
     def follow(self, principal: str, session: str | None = None, claim: str | None = None) -> Follower:
-        """Follow what will be added: until it is closed, or until this token or this session has ended.
+        """Follow what will be added, until it is closed, or until this token or this session has ended.
 
-        `session` or `claim` is that whose secret was shown in place of the token, if one was.
+        `session` or `claim` is that whose secret was shown instead of the token.
         """
         follower = Follower(self, _whose(principal, session), session if claim is None else claim)
         for each in follower.whose:
@@ -252,20 +336,19 @@ class Feed:
         return follower
 
     def look(self) -> Touched:
-        """Note from now on which names are touched, until `look_away`."""
+        """Collect the changed names from now on, until `look_away`."""
         touched = Touched()
         self._looks = (*self._looks, touched)
         return touched
 
     def look_away(self, touched: Touched) -> None:
-        """Note it no more; harmless if it is not noted."""
         self._looks = tuple(each for each in self._looks if each is not touched)
 
     def enter_follower(self, id_: str, follower: Follower) -> None:
-        """Enter one who follows a lease or a session.
+        """Enter a follower of a lease or a session.
 
-        It can only take the place of one with the same secret. A command has the secret of its claim, and must not be
-        able to keep the news from who started it with the token.
+        It can only take the place of one with the same secret. A command has the secret of its claim, and must not keep
+        the news from the program that started it with the token.
         """
         alike = [each for each in self._followers.get(id_, ()) if each.secret_of == follower.secret_of]
         if len(alike) >= FOLLOWERS_PER_ID_MAX:
@@ -291,15 +374,14 @@ class Feed:
             self.count -= 1
 
     def attach(self, witness: Witness) -> None:
-        """Tell somebody all records from now on, also after `close`."""
+        """Notify a witness of all records from now on, also after `close`."""
         self._witnesses = (*self._witnesses, witness)
 
     def detach(self, witness: Witness) -> None:
-        """Tell it no more."""
         self._witnesses = tuple(each for each in self._witnesses if each is not witness)
 
     def publish(self, records: Sequence[Record]) -> None:
-        """Count what happened, and tell everybody concerned. While nobody listens, that is all."""
+        """Count records and notify listeners. Without listeners, counting is all."""
         self.tally.count(records)
         for witness in self._witnesses:
             witness.note(records)
@@ -339,7 +421,7 @@ class Feed:
             self._tell(EVERYTHING, record, event)
 
     def _tell_of_end(self, record: Record, event: Event) -> None:
-        """Tell those who follow what this event ended. It is over, so nobody follows it any more."""
+        """Notify the followers of what this event ended."""
         match event:
             case Ended(lease_id=ended) | Transferred(old_lease_id=ended) | SessionEnded(session_id=ended):
                 for follower in self._followers.pop(ended, ()):
@@ -355,7 +437,7 @@ class Feed:
                 pass
 
     def _end_those_of(self, event: Event) -> None:
-        """End those who listen in the name of what this event ended."""
+        """End the listeners whose token or session this event ended."""
         match event:
             case TokenEnded(name=principal) | TokenRevoked(name=principal):
                 # Those of its sessions too: their secrets are dead, even if the sessions live on (S5).

@@ -1,10 +1,7 @@
-"""Chance. The one place in the program that makes what nobody may guess: lease ids, session ids, tokens, keys.
+"""Randomness: ids, tokens, keys. Only this module draws it on the server.
 
-Ids are made a block at a time, because a call of the system and a few steps of Python for each would cost more than all
-that is done with it. `_made` writes a whole block of them digit by digit: the first digit of all, then the second.
-
-    ids drawn:   1f0c…  8a77…  03be…     one row of 32 digits for each
-    written:     made[0::37] = 1 8 0,    made[1::37] = f a 3,    and so on
+Ids are made a block at a time, because a system call and a few steps of Python for each would cost more than the rest
+of their use. `_made` writes a whole block digit by digit: the first digit of all ids, then the second.
 """
 
 from __future__ import annotations
@@ -18,14 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _BLOCK = 256
-"""How many ids are made at a time."""
 _DIGITS = 32
 _UUID = "xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx"
 _REQUEST_ID = f"req_{'x' * _DIGITS}"
 _VARIANT = bytes.maketrans(b"0123456789abcdef", b"89ab" * 4)
-"""What `y` may be in a UUID of version 4."""
+"""`y` in a UUID of version 4."""
 _IDENTITY_BYTES = 7
-"""SQLite's numbers have eight bytes and a sign."""
+"""SQLite's integers have eight bytes and a sign."""
 
 _ids: list[str] = []
 # A forked child draws its own: two processes must never hand out the same ids. An empty list has no more to give.
@@ -33,7 +29,7 @@ os.register_at_fork(after_in_child=_ids.clear)
 
 
 def _made(pattern: str) -> list[str]:
-    """Return a block of ids: `x` stands for any digit, `y` for the variant of a UUID, all else for itself."""
+    """Return a block of ids: `x` is any digit, `y` the variant of a UUID, all else is literal."""
     line = f"{pattern}\n".encode()
     digits, made = hexlify(os.urandom(_BLOCK * _DIGITS // 2)), bytearray(line * _BLOCK)
     places = (place for place, what in enumerate(pattern) if what in "xy")
@@ -58,19 +54,18 @@ new_uuid: Callable[[], str] = chain.from_iterable(_blocks_of_ids()).__next__
 """Return a random UUID (version 4) as text."""
 
 new_request_id: Callable[[], str] = chain.from_iterable(_blocks_of_request_ids()).__next__
-"""Return `req_` and 32 hexadecimal digits. It names a request in logs and replies; nothing is guarded by it."""
+"""Return `req_` and 32 hexadecimal digits, which name a request in logs and replies. It guards nothing."""
 
 
 def new_secret(size: int) -> bytes:
-    """Return bytes that nobody can guess."""
     return os.urandom(size)
 
 
 def new_identity() -> int:
-    """Return the number of a new journal, by which it is told from all others."""
+    """Return the number that identifies a new journal."""
     return 1 + int.from_bytes(new_secret(_IDENTITY_BYTES))
 
 
 def drawn(below: int) -> int:
-    """Return a number from 0 on, below this one: for a wait that should not be the same everywhere."""
+    """Return a random integer from 0 to `below` - 1."""
     return int.from_bytes(os.urandom(4)) % below

@@ -39,11 +39,11 @@ class NotLeader(msgspec.Struct, frozen=True):
 Reply: TypeAlias = "Callable[[Any, Moment], None]"
 """Called once, with the outcome and the time at which it was decided."""
 OwedAnswer: TypeAlias = "tuple[Reply, Any, Moment]"
-"""An answer that was decided and is not given yet: whom to call, with what, as of when."""
+"""An answer that was decided and not given yet: the reply, its outcome, its time."""
 
 
 def answer_all(answers: Iterable[OwedAnswer]) -> None:
-    """Call every reply. One that raises is logged: it must cost nobody else an answer."""
+    """Call every reply. A failing one is logged and does not affect the others."""
     for reply, outcome, now in answers:
         try:
             reply(outcome, now)
@@ -61,6 +61,6 @@ def outcome_or_raise(outcome: Any) -> Any:  # noqa: ANN401 - It is whatever was 
 
 
 def settle_future(future: asyncio.Future[Any], value: object) -> None:
-    """Give a future its value unless nobody waits for it any more."""
+    """Resolve a future unless nobody waits for it any more."""
     if not future.done():
         future.set_result(value)

@@ -1,7 +1,7 @@
-"""The requests that wait in line, by ticket and by deadline. Not durable: a place outlives its request (W2).
+"""The requests that wait in a queue, by ticket and by deadline. Not durable: a place outlives its request (W2).
 
-Whether somebody is present at a place is the state's to know, and goes with the request: it is said here, and nowhere
-else. What a request is told when its wait is over is returned as an answer that is owed.
+A request makes its place present in the state, and only this module says so. Answers to waiters are returned, and the
+engine gives them with the batch.
 """
 
 from __future__ import annotations
@@ -20,34 +20,33 @@ if TYPE_CHECKING:
 
     from holdfast.core.decision import Notice
     from holdfast.core.state import State
+    from holdfast.engine.clock import Turns
     from holdfast.engine.replies import OwedAnswer, Reply
-    from holdfast.engine.turns import Turns
 
 
 BETWEEN_MS_MAX = 2_000
-"""How long a place counts as present between two requests of one that comes back."""
+"""How long a place counts as present between two requests of a client that comes back."""
 SPENT_MAX = 1_000
-"""How many deadlines of requests that wait no more may be kept: each of them keeps its request alive."""
+"""How many deadlines of answered requests may be kept: each keeps its request alive."""
 
 
 class Waited(msgspec.Struct, frozen=True):
-    """An outcome that came after a wait, and how long that was, by a clock that only rises (W4)."""
+    """An outcome that came after a wait, and the duration of that wait, by the monotonic clock (W4)."""
 
     outcome: Any
     waited_ms: int
     ticket_id: str
-    """The place that it stood at."""
 
 
 def after_wait(outcome: object) -> tuple[object, int]:
-    """Return an outcome and how long it was waited for: not at all, if it came at once."""
+    """Return an outcome and how long it was waited for, 0 if it came at once."""
     return (outcome.outcome, outcome.waited_ms) if isinstance(outcome, Waited) else (outcome, 0)
 
 
 def places_after(in_line: list[OwedAnswer], state: State, refused: object) -> list[OwedAnswer]:
-    """Return what those are told who stood in line when a batch was taken back: their places, or that it was refused.
+    """Return the answers to waiters when a batch was taken back: their places, or that it was refused.
 
-    `state` was read anew. Everybody in it is away then, but a position counts those who were there until now.
+    `state` was read again, so everybody in it is absent; a position counts those who were present until now.
     """
     there = [ticket_id for _, waited, _ in in_line if (ticket_id := waited.ticket_id) in state.tickets]
     for ticket_id in there:
@@ -72,25 +71,26 @@ class Waiter:
         self.received_ms = received_ms
         self.deadline_ms = deadline_ms
         self.comes_back = False
-        """Whether another request follows this one, if it is told `waiting`."""
+        """Whether another request follows this one, if it is answered `waiting`."""
 
     def answered(self, outcome: object, turns: Turns) -> OwedAnswer:
-        """Return the answer that it is owed, now that its wait is over."""
+        """Return its answer, now that its wait is over."""
         # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
         waited_ms = max(0, turns.began_ms - self.received_ms - 1)
         return self.reply, Waited(outcome, waited_ms, self.ticket_id), turns.now
 
 
 class Waiters:
-    """All who wait, by ticket and by deadline."""
+    """All waiting requests."""
 
     def __init__(self) -> None:
         self._by_ticket: dict[str, Waiter] = {}
         self.deadlines: list[tuple[int, int, Waiter]] = []
-        """The earliest on top; a request may have stopped waiting already."""
+        """A heap; a request may have stopped waiting already."""
         self.between: OrderedDict[str, int] = OrderedDict()
-        """Places between two requests of one that comes back, and until when they count as present. First over, first
-        here."""
+        """Places between two requests of a client that comes back, and until when they count as
+        present, soonest first.
+        """
         self._number = count()
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class Waiters:
             yield before.answered(Waiting(waiter.ticket_id, state.position_of(waiter.ticket_id)), turns)
 
     def tell(self, notices: Iterable[Notice], state: State, turns: Turns) -> Iterator[OwedAnswer]:
-        """Answer those to whom something happened, if they wait."""
+        """Answer the waiters that these notices are for."""
         for ticket_id, outcome in notices:
             waiter = self.take(ticket_id)
             if waiter is not None:
@@ -118,10 +118,10 @@ class Waiters:
     def send_away(
         self, waiters: Iterable[Waiter], state: State, turns: Turns, *, for_good: bool
     ) -> Iterator[OwedAnswer]:
-        """Answer those who stop waiting, most often because their time is over; they keep their places (W2).
+        """Answer those who stop waiting, usually because their time is over; they keep their places (W2).
 
-        Who said that it comes back is present for a moment longer, or all who wait would be overtaken whenever the
-        time of their requests is over. `for_good`: nobody can come back here.
+        A client that said that it comes back is present for a moment longer, or it would be overtaken whenever a
+        request ends. `for_good`: no client can come back here.
         """
         for waiter in waiters:
             position = state.position_of(waiter.ticket_id)
@@ -143,11 +143,10 @@ class Waiters:
         return before
 
     def take(self, ticket_id: str) -> Waiter | None:
-        """Return the request that waits at a place, and let it wait no more."""
         return self._by_ticket.pop(ticket_id, None)
 
     def drop(self, waiter: Waiter) -> bool:
-        """Let this very request wait no more; False if it does not wait (any more)."""
+        """Remove this very request; False if it does not wait (any more)."""
         if not self._waits(waiter):
             return False
         del self._by_ticket[waiter.ticket_id]
@@ -157,7 +156,6 @@ class Waiters:
         return self._by_ticket.get(waiter.ticket_id) is waiter
 
     def take_all(self) -> list[Waiter]:
-        """Return everybody, and let nobody wait any more."""
         everybody = list(self._by_ticket.values())
         self._by_ticket.clear()
         self.deadlines.clear()
@@ -172,13 +170,13 @@ class Waiters:
         return self.deadlines[0][0] if over_ms is None else min(over_ms, self.deadlines[0][0])
 
     def give_up_on_those_between(self, state: State, now_ms: int) -> None:
-        """Count those no longer as present who said that they come back, and did not."""
+        """Mark as absent the clients that said that they come back, and did not."""
         while self.between and next(iter(self.between.values())) <= now_ms:
             ticket_id, _ = self.between.popitem(last=False)
             state.depart(ticket_id, now_ms)
 
     def overdue(self, now_ms: int) -> Iterator[Waiter]:
-        """Yield those who have waited for as long as they wanted, and let them wait no more."""
+        """Yield and remove the requests that have waited for as long as they wanted."""
         while self.deadlines and self.deadlines[0][0] <= now_ms:
             waiter = heapq.heappop(self.deadlines)[2]
             if self.drop(waiter):

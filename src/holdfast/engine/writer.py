@@ -16,7 +16,7 @@ what is durable. On one that nodes share it was one tenure: the node throws the 
 
 **A journal that nodes share** may have given the seat to another without our knowing, and then a read shows what was.
 So an answer without a record needs a proof too: `confirm` takes the place of the append, after the last of the answers
-was decided (N-15). While such a journal is silent for too long, nobody new is let in (`silence`).
+was decided (N-15). While such a journal is silent for too long, nobody new is let in (`watchdog`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from holdfast.engine.feed import Feed
 from holdfast.engine.measures import Measures, Spans
 from holdfast.engine.recovery import Trouble
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all
-from holdfast.engine.silence import Silence
 from holdfast.engine.waiters import Waited, Waiters, places_after
+from holdfast.engine.watchdog import Silence
 from holdfast.journal.atonce import AtOnce
 from holdfast.journal.base import DeposedError, Journal, JournalError, JournalUnavailableError
 from holdfast.journal.failpoints import failpoint
@@ -42,16 +42,15 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Record
     from holdfast.engine.archiving import Archiver
-    from holdfast.engine.clock import Clock
+    from holdfast.engine.clock import Clock, Turns
     from holdfast.engine.replies import OwedAnswer
-    from holdfast.engine.turns import Turns
     from holdfast.journal.base import SharedJournal
 
 log = logging.getLogger("holdfast.engine")
 
 
 class Taken(NamedTuple):
-    """What is measured of a batch, as of when the writer took it."""
+    """Measurements of a batch, as of when the writer took it."""
 
     owing_since_seconds: float
     """When the first round began whose answers are in it; 0 if none is."""
@@ -77,42 +76,42 @@ class Writer(ABC):
         self.failed: str | None = None
         """Why the engine can never answer again, once it cannot."""
         self.ended = asyncio.Event()
-        """Set when the engine is over: the process must end, or on a shared journal the tenure."""
+        """Set when the engine is over: the process must end, or on a shared journal the term."""
         self._trouble = Trouble()
         self._batch: list[Record] = []
         self._answers: list[OwedAnswer] = []
         self._serving = self._stopping = False
         self._writer: asyncio.Handle | asyncio.Future[None] | None = None
-        """The call that comes when this round is over, or what the writer waits for. None: there is nothing to do."""
+        """The call at the end of this round, or the append under way. None: nothing to do."""
         self._waiters = Waiters()
         self._archiver = archiver
 
     @property
     def unarchived(self) -> tuple[int, bool]:
-        """How many durable records are not archived, and whether the last try to do so failed."""
+        """How many durable records are not archived, and whether the last attempt failed."""
         return self._archiver.owed_records, self._archiver.is_refused
 
     @abstractmethod
     def _end_round(self) -> None:
-        """End the turn: what comes next is decided at a later time."""
+        pass
 
     @abstractmethod
     def _set_timer(self) -> None:
-        """Let time pass by itself from here on, if anything waits for it."""
+        pass
 
     @abstractmethod
     async def _load(self) -> None:
-        """Read the state from the journal and serve from it."""
+        pass
 
     # Batch after batch.
 
     def _wake_writer(self) -> None:
-        """Let the writer come when this round is over, unless it will or is busy. All of the round is in its batch."""
+        """Run the writer at the end of this round, unless it will run or is busy. Its batch has all of the round."""
         if self._writer is None:
             self._writer = asyncio.get_running_loop().call_soon(self._write)
 
     def _write(self) -> None:
-        """Take what gathered and append it: in this call, or in a task while the next gathers."""
+        """Take what gathered and append it: in this call, or in a task while the next batch gathers."""
         self._writer = None
         try:
             if (wanted := self._archiver.wanted) is not None:
@@ -147,7 +146,7 @@ class Writer(ABC):
     def _go_on(
         self, appended: asyncio.Future[None], batch: list[Record], answers: list[OwedAnswer], taken: Taken
     ) -> None:
-        """An append that took its time is over: conclude it, and look at what gathered meanwhile."""
+        """Conclude an append that took its time, and write what gathered meanwhile."""
         self._writer = None
         if self._shared is not None:
             is_well = not appended.cancelled() and appended.exception() is None
@@ -183,7 +182,7 @@ class Writer(ABC):
                 self._archiver.count(len(batch))
 
     def _answer(self, answers: list[OwedAnswer], since_seconds: float) -> None:
-        """Give the answers of a batch, and note how long the first of them took: the others took no longer."""
+        """Give the answers of a batch, and note how long the first took: the others took no longer."""
         answer_all(answers)
         if since_seconds and answers:
             self.measures.answers.note(self.turns.read_seconds() - since_seconds, len(answers))
@@ -191,11 +190,11 @@ class Writer(ABC):
     # When the journal fails.
 
     async def _take_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
-        """Nothing of the batch happened, nor of what was decided on top of it: say so and read the state anew.
+        """Nothing of the batch happened, nor of what was decided on top of it: answer that and read the state again.
 
-        Who stands in line may have its place since an earlier batch. That is known when the state was read anew, and
-        told then: `waiting` with its ticket, as after a restart (W2), or that nothing happened. All in one task: if
-        reading waits for nobody, whoever hears of it is served again when it asks again.
+        A waiter may have its place from an earlier batch. Only the state read again shows that, so it is answered
+        afterwards: `waiting` with its ticket, as after a restart (W2), or that nothing happened. All this is one task:
+        if reading does not block, the clients are served when they retry.
         """
         is_read = False
         try:
@@ -228,9 +227,9 @@ class Writer(ABC):
         self._wake_writer()
 
     def _fail(self, error: BaseException, answers: Iterable[OwedAnswer] = ()) -> None:
-        """What is durable cannot be known here, or memory cannot be trusted: answer nothing more, let it end.
+        """The durable state cannot be known here, or memory cannot be trusted: answer nothing more and end.
 
-        What was decided on top of an unknown batch is unknown too: it may be the retry of a request in that batch.
+        Decisions on top of an unknown batch are unknown too: one may be the retry of a request in that batch.
         """
         if self.failed is None:
             is_bug = not isinstance(error, JournalError)
@@ -242,7 +241,7 @@ class Writer(ABC):
         self._be_over(answers, Unknown(self.failed))
 
     def _step_down(self, error: DeposedError, answers: Iterable[OwedAnswer] = ()) -> None:
-        """Another has the seat. Nothing of the batch happened, nor of what was decided on top of it (N-12)."""
+        """Another node has the seat. Nothing of the batch happened, nor of what was decided on top of it (N-12)."""
         if self.failed is None:
             self.failed = str(error)
             log.warning("%s; this tenure is over", self.failed)
@@ -257,7 +256,7 @@ class Writer(ABC):
         self.ended.set()
 
     def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader | Unavailable) -> None:
-        """Give the same outcome to a failed batch, to all that was decided on top of it, and to all who wait."""
+        """Give the same outcome to a failed batch, to all that was decided on top of it, and to all waiters."""
         answer_all((reply, outcome, now) for reply, _, now in self._take_all_owed(answers))
 
     def _take_all_owed(self, answers: Iterable[OwedAnswer]) -> list[OwedAnswer]:
@@ -270,14 +269,14 @@ class Writer(ABC):
     # When a journal that nodes share is silent (N-19).
 
     def _fall_silent(self) -> None:
-        """Let nobody new in, and end the streams: another node may be heard where we are not."""
+        """Refuse new requests and end the streams: clients may reach another node."""
         log.warning("the store has not answered for a second: nobody is let in until it does")
         self._serving = False
         self.turns.cancel_timer()
         self.feed.close()
 
     def _serve_again(self, is_answered: bool) -> None:  # noqa: FBT001 - it has one question, and this is the answer
-        """Let all in again. A question that was given up tells nothing of the store: another one is asked at once."""
+        """Serve again. A question that was given up tells nothing about the store, so another one follows at once."""
         if self.failed is None and not self._stopping:
             if is_answered:
                 log.warning("the store answers again")

@@ -26,7 +26,7 @@ from holdfast.server.doors.lanes import front_of
 from holdfast.server.mounts import Mounting
 from holdfast.server.observability.logs import configure, dropped_lines, flush
 from holdfast.server.observability.request_log import Observing
-from holdfast.server.operations.routes import Routes
+from holdfast.server.operations.router import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.server.starting.building import engine_for, static_tokens
 from holdfast.server.starting.clustered import Clustered

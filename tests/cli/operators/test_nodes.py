@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.journal.base import Peer, Seat
-from holdfast.server.handlers.nodes import SILENT_MS, reply_of
+from holdfast.server.handlers.health import SILENT_MS, reply_of
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.server import ServerProcess

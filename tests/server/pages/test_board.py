@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.core.commands import EndSession, KeepSession, OpenSession
-from holdfast.engine.touched import TOUCHED_MAX
+from holdfast.engine.feed import TOUCHED_MAX
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.memory import MemoryJournal
 from holdfast.server.pages.rows import row_of, sign_of

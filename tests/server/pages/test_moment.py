@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.values import Lease
 from holdfast.journal.base import Held, HeldPage, HeldQuery
 from holdfast.journal.memory import MemoryJournal
-from holdfast.server.handlers.looking import Then
+from holdfast.server.handlers.history import Then
 from holdfast.server.pages.moment import PAGE_ROWS, _rows, read_moment, row_then
 from holdfast.server.pages.search import read_search
 from holdfast.testing.clock import ManualClock

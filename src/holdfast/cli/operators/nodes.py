@@ -134,7 +134,7 @@ def _how_it_is(node: Probe) -> _Said:
 def _from_store(store: str) -> dict[str, Any] | None:
     from holdfast.engine import stores
     from holdfast.journal.base import JournalError
-    from holdfast.server.handlers.nodes import reply_of
+    from holdfast.server.handlers.health import reply_of
 
     try:
         seat, peers = stores.roster(stores.named(store, os.environ))

@@ -20,7 +20,7 @@ from holdfast.wire.problems import Problem
 if TYPE_CHECKING:
     from holdfast.server.doors.exchange import Receive, Scope, Send
     from holdfast.server.operations.call import Reply
-    from holdfast.server.operations.routes import Route, Routes
+    from holdfast.server.operations.router import Route, Routes
     from holdfast.server.render import Answered
     from holdfast.server.streams.backup import Backup
     from holdfast.server.streams.events import Events

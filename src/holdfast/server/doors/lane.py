@@ -1,6 +1,6 @@
 """The fast lane: one object is one connection, and answers go out without an ASGI scope and a task for each request.
 
-It is an accelerator and never a second implementation: both doors end in `operations.routes`. Bytes become requests in
+It is an accelerator and never a second implementation: both doors end in `operations.router`. Bytes become requests in
 `incoming`; what the lane owes for them stands in one queue, in the order in which it came in (`owed`):
 
       bytes ──► `_unread` ──► incoming ──► `_owed` ──► one under way ──► transport

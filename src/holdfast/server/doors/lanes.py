@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from holdfast.server.doors.exchange import Receive, Scope, Send
     from holdfast.server.doors.request import Request
     from holdfast.server.operations.call import Reply
-    from holdfast.server.operations.routes import Routes
+    from holdfast.server.operations.router import Routes
     from holdfast.settings import Settings
 
     Fields = tuple[tuple[bytes, bytes], ...]

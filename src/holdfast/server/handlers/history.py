@@ -1,26 +1,40 @@
-"""GET /locks/{name}/history: who owned it, when, and how that ended. Newest first, bounded and paged.
+"""GET /locks/{name}/history: what happened to a name, newest first; and GET /locks?at=…: who held what at a moment.
 
-A search has a budget, and a page a size. Over either it answers with what it found and where to go on. One record can
-say more of a name than fits: finished work answers everybody in line. Then the next page goes on inside that record.
+A search has a budget, and a page a size. Beyond either it answers with what it found and where to go on. One record can
+have more changes of a name than fit, since finished work answers everybody in the queue: then the next page goes on
+inside that record.
+
+A moment is resolved once, to the number of the last record by then; where the wall clock was set back, the order of the
+journal counts. Later pages name that number, so they stay at the same record. If history is dropped meanwhile, the
+answer says so and never shows names as free. What the history does not keep is left out: deadlines, heartbeats, notes
+and metadata.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Raw
+import msgspec
+from msgspec import UNSET, Raw
 
-from holdfast.engine.build import HistoryQuery
-from holdfast.server.handlers.paging import PAGE_BYTES
-from holdfast.server.render import encode
+from holdfast.engine.build import HeldQuery, HistoryQuery
+from holdfast.server.handlers.paging import PAGE_BYTES, SLICE_ITEMS
+from holdfast.server.operations.parts import LABEL
+from holdfast.server.render import encode, holder_id
 from holdfast.server.streams.happenings import changes
+from holdfast.server.times import rfc3339
+from holdfast.wire.holders import shown_as
+from holdfast.wire.moments import LocksThenReply, LockThen
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import HistoryReply
 
 if TYPE_CHECKING:
-    from holdfast.engine.build import HistoryPage
+    from holdfast.engine.build import Held, HistoryPage
+    from holdfast.engine.engine import Engine
+    from holdfast.server.access.secrets import AuthorityKey
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
@@ -57,12 +71,12 @@ def history(api: Api, call: Call) -> None:
 
     async def look() -> Answered:
         page = await api.engine.history(wanted)
-        return 200, encode(shown(page, wanted, offset)), ()
+        return 200, encode(history_reply(page, wanted, offset)), ()
 
     api.answer_later(call, look)
 
 
-def shown(page: HistoryPage, query: HistoryQuery, offset: int) -> HistoryReply:
+def history_reply(page: HistoryPage, query: HistoryQuery, offset: int) -> HistoryReply:
     """Return what the records say of the name, newest first and as JSON, and where the next page begins.
 
     `offset` is how much of the first record was told before. A record that says no more than `WHOLE` is never cut.
@@ -103,3 +117,148 @@ def time_of(text: str | None, field: str) -> int | None:
         return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise Problem("invalid_input", f"{field} is a time like 2026-01-31T02:14:00Z.") from None
+
+
+THEN = "then"
+"""Where a query has the moment that is asked for."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """Which moment is asked for: by its time, by the number of a record, or by both, for the next page of a time."""
+
+    at_ms: int | None
+    record: int | None
+
+
+class Then(msgspec.Struct, frozen=True):
+    """A moment that can be looked at: the last record by then, and the time; None if nobody knows it."""
+
+    record: int
+    wall_ms: int | None
+
+
+def read_asked(query: dict[str, Any]) -> None:
+    """Put the moment that is asked for into the query, in place of its words. None of them: nothing is put there."""
+    if "at" not in query and "record" not in query:
+        return
+    text = query.pop("record", None)
+    query[THEN] = Asked(time_of(query.pop("at", None), "at"), None if text is None else number_of(text))
+
+
+def number_of(text: str, field: str = "record") -> int:
+    """Read the number of a record."""
+    if not _NUMBER.fullmatch(text) or int(text) == 0:
+        raise Problem("invalid_input", f"{field} is a whole number from 1: that of a record.")
+    return int(text)
+
+
+def list_then(api: Api, call: Call, prefix: str | None) -> None:
+    """Answer GET /locks for a moment."""
+    asked: Asked = call.query[THEN]
+
+    async def look() -> Answered:
+        try:
+            then = await find(api.engine, asked)
+            page = await page_of(api.engine, then, call.query, prefix, api.auth.key)
+        except Problem as problem:
+            return call.refusal(problem, call.request)
+        return 200, encode(page), ()
+
+    api.answer_later(call, look)
+
+
+async def find(engine: Engine, asked: Asked) -> Then:
+    """Return the moment that is asked for. Raises the problem with one that cannot be looked at."""
+    last, now_ms = await engine.look(lambda state, now: (state.seq, now.wall_ms))
+    journal = engine.journal
+    if asked.record is not None:
+        if asked.record > last:
+            raise Problem("invalid_input", f"There is no record {asked.record} yet: the last is {last}.")
+        wall_ms = asked.at_ms
+        if wall_ms is None or wall_ms > now_ms or await journal.last_by(wall_ms) != asked.record:
+            # The record counts. A moment that is not its own would be a lie, whoever wrote the address.
+            found = await journal.follow(asked.record - 1, 1)
+            wall_ms = found[0].wall_ms if found and found[0].seq == asked.record else None
+        then = Then(asked.record, wall_ms)
+    else:
+        at_ms = asked.at_ms or 0
+        if at_ms > now_ms:
+            raise Problem("invalid_input", f"at is in the future: by this server's clock it is {rfc3339(now_ms)} now.")
+        then = Then(await journal.last_by(at_ms), at_ms)
+        if then.record == 0:
+            # Before the first record. That nobody held anything is not known of a time before there was a server.
+            raise await _not_kept(engine)
+    await refuse_unless_kept(engine, then.record)
+    return then
+
+
+async def refuse_unless_kept(engine: Engine, record: int) -> None:
+    """Raise unless it is known who held what once this record was durable."""
+    if record < engine.journal.history_begins_after:
+        raise await _not_kept(engine)
+
+
+async def _not_kept(engine: Engine) -> Problem:
+    begins_ms = await begins_at(engine)
+    since = "now" if begins_ms is None else f"at {rfc3339(begins_ms)}"
+    why = "it was before the history that this server keeps, or before it was restored from a backup"
+    text = f"Who held what at that moment is not known: {why}. Looking back begins {since}."
+    fields = {"history_begins_at": None if begins_ms is None else rfc3339(begins_ms)}
+    return Problem("history_not_kept", text, fields=fields)
+
+
+async def begins_at(engine: Engine) -> int | None:
+    """Return the earliest moment that can be looked at, as wall time; None if nothing is kept."""
+    first = await engine.journal.follow(engine.journal.history_begins_after, 1)
+    return first[0].wall_ms if first else None
+
+
+async def page_of(
+    engine: Engine, then: Then, query: dict[str, Any], prefix: str | None, key: AuthorityKey
+) -> LocksThenReply:
+    """Return a page of who held what. Raises if the history of then was dropped meanwhile."""
+    found = await engine.journal.held(
+        HeldQuery(
+            seq=then.record,
+            after=query.get("after"),
+            prefix=prefix or "",
+            owner=query.get("owner"),
+            session=query.get("session"),
+            labels=query.get(LABEL, frozenset()),
+            limit=int(query["limit"]),
+        )
+    )
+    # Asked once more: what was there when it was found may have been dropped before it was read.
+    await refuse_unless_kept(engine, then.record)
+    items: list[Any] = []
+    size = 0
+    next_after = found.next_after
+    for number, held in enumerate(found.held, 1):
+        item = encode(shown(held, key))
+        items.append(Raw(item))
+        size += len(item)
+        if size >= PAGE_BYTES and number < len(found.held):
+            next_after = held.name
+            break
+        if number % SLICE_ITEMS == 0:
+            await asyncio.sleep(0)
+    at = None if then.wall_ms is None else rfc3339(then.wall_ms)
+    return LocksThenReply(items, at, then.record, prefix, next_after)
+
+
+def shown(held: Held, key: AuthorityKey) -> LockThen:
+    """Say who held a name."""
+    lease = held.lease
+    return LockThen(
+        held.name,
+        "held",
+        holder_id(lease, key),
+        lease.token,
+        lease.owner,
+        rfc3339(lease.granted_wall_ms),
+        lease.ttl_ms,
+        lease.session,
+        held.granted_seq,
+        labels=UNSET if lease.labels is None else lease.labels,
+        shown_as=shown_as(lease.principal) if lease.owner is None else UNSET,
+    )

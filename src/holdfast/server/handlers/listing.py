@@ -1,4 +1,4 @@
-"""GET /locks: the held names in order, in pages. Those of a moment that is over are in `handlers/looking.py`.
+"""GET /locks: the held names in order, in pages. Those of a moment that is over are in `handlers/history.py`.
 
 A name is found by its place in the order. An owner or a label is not: each name is looked at, and a request looks at
 `LOOKED_AT_MAX` at most. Then it answers with what it found and where to go on, even if it found nothing.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.values import has_labels
 from holdfast.server import render
-from holdfast.server.handlers import looking, paging
+from holdfast.server.handlers import history, paging
 from holdfast.server.operations.parts import LABEL, read_uuid
 from holdfast.server.render import encode
 from holdfast.wire.replies import LocksReply
@@ -34,7 +34,7 @@ LOOKED_AT_MAX = 10_000
 def read_query(query: dict[str, Any]) -> dict[str, Any]:
     """Check the query of a list and write the session's id in its usual form."""
     paging.read_limit(query)
-    looking.read_asked(query)
+    history.read_asked(query)
     if "session" in query:
         query["session"] = read_uuid(query["session"], "session", status=400)
     return query
@@ -43,8 +43,8 @@ def read_query(query: dict[str, Any]) -> dict[str, Any]:
 def list_(api: Api, call: Call) -> None:
     """GET /locks."""
     prefix = effective_prefix(call.query.get("prefix"), call.caller)
-    if looking.THEN in call.query:
-        looking.list_then(api, call, prefix)
+    if history.THEN in call.query:
+        history.list_then(api, call, prefix)
         return
     listing = Listing(call.query, prefix, api.auth.key)
 

@@ -35,7 +35,7 @@ from holdfast.server.nodes.link.streams import Here, Inbox
 from holdfast.server.nodes.pending import Held, Pending, Row
 from holdfast.server.nodes.relaying import read_again, read_body, relay, respond, until_disconnected
 from holdfast.server.operations.call import NOBODY, Call, Counters
-from holdfast.server.operations.finding import Finder
+from holdfast.server.operations.router import Finder
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem

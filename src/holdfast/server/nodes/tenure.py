@@ -12,7 +12,7 @@ from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.doors.asgi import Door
 from holdfast.server.observability.event_log import EventLog
-from holdfast.server.operations.routes import Routes
+from holdfast.server.operations.router import Routes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -24,7 +24,7 @@ import msgspec
 from holdfast.server.doors.asgi import request_of
 from holdfast.server.doors.exchange import REQUEST
 from holdfast.server.observability.logs import shown_path
-from holdfast.server.operations.finding import Finder
+from holdfast.server.operations.router import Finder
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:

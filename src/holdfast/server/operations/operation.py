@@ -46,6 +46,7 @@ class Operation(msgspec.Struct, frozen=True):
     replies: dict[int, Any] = {}
     """By status: a message, a media type, or None for an empty or `null` body. Several that have no tag are a tuple."""
     problems: tuple[str, ...] = ()
+    """The codes that do not follow from the rest of the row; `pages/documents.py` adds those."""
     query: dict[str, str] = {}
     """The known fields and what they are for."""
     headers: dict[str, str] = {}

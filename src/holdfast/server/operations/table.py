@@ -1,39 +1,30 @@
-"""Every operation of the API: one row each. Who may ask, what is read and checked, who answers, what may be answered.
+"""Every operation of the API, one row each: the routes, the decoding of requests and `/openapi.json` are made of them.
 
-Those of whoever looks after servers stand in `operations/operating.py`, those of runs in `gateway/table.py`, those of
-the operators' page in `pages/table.py`.
-
-The routes, the reading of requests, `/openapi.json` and `/docs` are made of these rows.
+The rows of the gateway are in `gateway/table.py`, those of the operators' page in `pages/table.py`.
 """
 
 from __future__ import annotations
 
 from holdfast.server.access.auth import own_scope
 from holdfast.server.gateway.table import GATEWAY
-from holdfast.server.handlers import claims, history, listing, locks, paging, sessions, tokens, why
-from holdfast.server.operations.operating import OPERATING
+from holdfast.server.handlers import claims, health, history, listing, locks, paging, sessions, tokens
+from holdfast.server.metrics import answering
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.pages.documents import Documents
 from holdfast.server.pages.table import JOBS, PAGES
-from holdfast.server.streams import events, follow, watch
+from holdfast.server.streams import backup, events, follow, watch
 from holdfast.wire import moments, replies, requests
 
-_NAME = ("invalid_lock_name",)
 _LEASE = ("lease_not_current", "revoked", "not_found", "session_expired")
 
 _CLAIM = (
-    "invalid_input",
+    *_LEASE,
+    "invalid_lock_name",
     "invalid_ttl",
-    "forbidden",
     "lock_limit_exceeded",
-    "lease_not_current",
-    "revoked",
-    "not_found",
     "ticket_gone",
-    "session_expired",
     "deadlock",
     "quota_exceeded",
-    "idempotency_conflict",
 )
 
 _DOCUMENTS = Documents(lambda: tuple(operation for operation in OPERATIONS if operation.in_documents))
@@ -41,7 +32,67 @@ _DOCUMENTS = Documents(lambda: tuple(operation for operation in OPERATIONS if op
 OPERATIONS: tuple[Operation, ...] = (
     JOBS,
     Operation("GET", "/docs", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}, is_local=True),
-    *OPERATING,
+    Operation(
+        "GET",
+        "/backup",
+        backup.backup,
+        "All that the server knows, as one file to restore from; it holds secrets",
+        scope="admin",
+        is_stream=True,
+        replies={200: "application/octet-stream"},
+        problems=("quota_exceeded", "capacity_exceeded"),
+    ),
+    Operation(
+        "GET",
+        "/health",
+        health.health,
+        "How the store is",
+        any_host=True,
+        replies={200: replies.HealthReply, 503: replies.HealthReply},
+    ),
+    Operation(
+        "GET",
+        "/health/leader",
+        health.leads,
+        "Whether this node leads: for a load balancer",
+        any_host=True,
+        replies={200: replies.ReadyReply, 503: replies.ReadyReply},
+    ),
+    Operation(
+        "GET",
+        "/healthz",
+        health.alive,
+        "Whether the process answers",
+        any_host=True,
+        is_local=True,
+        replies={200: replies.ReadyReply},
+    ),
+    Operation(
+        "GET",
+        "/metrics",
+        answering.metrics,
+        "What this node has counted and measured, for Prometheus",
+        scope=answering.SCOPE,
+        reader=answering.reader,
+        replies={200: "text/plain"},
+    ),
+    Operation(
+        "GET",
+        "/nodes",
+        health.nodes,
+        "Who leads, since when, and which nodes are there",
+        scope="read",
+        replies={200: replies.NodesReply},
+    ),
+    Operation(
+        "GET",
+        "/readyz",
+        health.ready,
+        "Whether the journal takes writes",
+        any_host=True,
+        replies={200: replies.ReadyReply, 503: replies.ReadyReply},
+    ),
+    Operation("GET", "/status", health.status, "Counters since the start", replies={200: replies.StatusReply}),
     Operation(
         "POST",
         "/claims",
@@ -58,7 +109,7 @@ OPERATIONS: tuple[Operation, ...] = (
             200: replies.ClaimsReply | replies.HeldManyReply | replies.WaitingReply | replies.DoneReply,
             409: replies.HeldManyReply | replies.WaitingReply | replies.DoneReply,
         },
-        problems=(*_NAME, *_CLAIM),
+        problems=("invalid_lock_name", *_CLAIM),
     ),
     Operation(
         "POST",
@@ -69,7 +120,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=requests.ClaimSecretBody,
         check_body=locks.check_lease_id,
         replies={200: replies.ClaimSecretReply},
-        problems=(*_NAME, *_LEASE, "invalid_input", "forbidden"),
+        problems=("invalid_lock_name", *_LEASE),
     ),
     Operation(
         "GET",
@@ -85,7 +136,7 @@ OPERATIONS: tuple[Operation, ...] = (
         headers={"Last-Event-ID": "From after this record on. It counts, if `after` is there too."},
         is_stream=True,
         replies={200: "text/event-stream"},
-        problems=("invalid_input", "forbidden", "quota_exceeded"),
+        problems=("quota_exceeded",),
     ),
     Operation(
         "POST",
@@ -97,7 +148,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=requests.FollowBody,
         check_body=follow.check_ids,
         replies={200: replies.FollowingReply},
-        problems=("invalid_input", "forbidden", "not_found"),
+        problems=("not_found",),
     ),
     Operation(
         "POST",
@@ -110,7 +161,7 @@ OPERATIONS: tuple[Operation, ...] = (
         check_body=follow.check_ids,
         is_stream=True,
         replies={200: "text/event-stream"},
-        problems=("invalid_input", "forbidden", "quota_exceeded"),
+        problems=("quota_exceeded",),
     ),
     Operation(
         "GET",
@@ -130,7 +181,7 @@ OPERATIONS: tuple[Operation, ...] = (
         },
         read_query=listing.read_query,
         replies={200: (replies.LocksReply, moments.LocksThenReply)},
-        problems=("invalid_input", "forbidden", "history_not_kept"),
+        problems=("history_not_kept",),
     ),
     *GATEWAY,
     Operation(
@@ -141,7 +192,6 @@ OPERATIONS: tuple[Operation, ...] = (
         scope="read",
         own_scope=own_scope("read"),
         replies={200: replies.LockReply},
-        problems=(*_NAME, "forbidden"),
     ),
     Operation(
         "POST",
@@ -159,7 +209,7 @@ OPERATIONS: tuple[Operation, ...] = (
             200: replies.AcquiredReply | replies.HeldReply | replies.WaitingReply | replies.DoneReply,
             409: replies.DelayedReply | replies.HeldReply | replies.WaitingReply | replies.DoneReply,
         },
-        problems=(*_NAME, *_CLAIM),
+        problems=_CLAIM,
     ),
     Operation(
         "POST",
@@ -170,7 +220,6 @@ OPERATIONS: tuple[Operation, ...] = (
         own_scope=own_scope("read"),
         body=requests.CheckBody,
         replies={200: replies.CheckReply},
-        problems=(*_NAME, "invalid_input", "forbidden"),
     ),
     Operation(
         "POST",
@@ -181,7 +230,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=requests.ReopenBody,
         key=Key.WITH_CONTENT,
         replies={204: None},
-        problems=(*_NAME, "invalid_input", "forbidden", "not_found", "idempotency_conflict"),
+        problems=("not_found",),
     ),
     Operation(
         "POST",
@@ -192,7 +241,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=requests.RevokeBody,
         key=Key.WITH_CONTENT,
         replies={204: None},
-        problems=(*_NAME, "invalid_input", "forbidden", "not_found", "idempotency_conflict"),
+        problems=("not_found",),
     ),
     Operation(
         "POST",
@@ -204,7 +253,7 @@ OPERATIONS: tuple[Operation, ...] = (
         check_body=locks.check_lease_id,
         key=Key.WITH_CONTENT,
         replies={200: replies.AcquiredReply, 204: None},
-        problems=(*_NAME, *_LEASE, "invalid_input", "invalid_ttl", "forbidden", "idempotency_conflict"),
+        problems=(*_LEASE, "invalid_ttl"),
     ),
     Operation(
         "GET",
@@ -223,16 +272,14 @@ OPERATIONS: tuple[Operation, ...] = (
         },
         read_query=history.check_limit,
         replies={200: replies.HistoryReply},
-        problems=(*_NAME, "invalid_input", "forbidden"),
     ),
     Operation(
         "GET",
         "/locks/{name}/why",
-        why.why,
+        locks.why,
         "Why a name cannot be had: the chain of waits",
         scope="read",
         replies={200: replies.WhyReply},
-        problems=(*_NAME, "forbidden"),
     ),
     Operation(
         "POST",
@@ -246,7 +293,7 @@ OPERATIONS: tuple[Operation, ...] = (
         key=Key.WITH_CONTENT,
         check_after_key=locks.check_outcome,
         replies={200: None},
-        problems=(*_NAME, *_LEASE, "invalid_input", "forbidden", "idempotency_conflict"),
+        problems=_LEASE,
     ),
     Operation(
         "POST",
@@ -259,7 +306,7 @@ OPERATIONS: tuple[Operation, ...] = (
         check_body=locks.check_lease_id,
         key=Key.ALONE,
         replies={200: replies.RenewedReply},
-        problems=(*_NAME, *_LEASE, "invalid_input", "invalid_ttl", "forbidden"),
+        problems=(*_LEASE, "invalid_ttl"),
     ),
     Operation(
         "GET",
@@ -270,7 +317,7 @@ OPERATIONS: tuple[Operation, ...] = (
         own_scope=own_scope("read"),
         is_stream=True,
         replies={200: "text/event-stream"},
-        problems=(*_NAME, "forbidden", "quota_exceeded", "capacity_exceeded"),
+        problems=("quota_exceeded", "capacity_exceeded"),
     ),
     Operation(
         "GET",
@@ -301,7 +348,6 @@ OPERATIONS: tuple[Operation, ...] = (
         },
         read_query=paging.read_limit,
         replies={200: replies.SessionsReply},
-        problems=("invalid_input", "forbidden"),
     ),
     Operation(
         "POST",
@@ -313,14 +359,7 @@ OPERATIONS: tuple[Operation, ...] = (
         key=Key.WITH_CONTENT,
         check_session=sessions.check_is_token,
         replies={201: replies.SessionOpenedReply},
-        problems=(
-            "invalid_input",
-            "forbidden",
-            "not_found",
-            "session_expired",
-            "quota_exceeded",
-            "idempotency_conflict",
-        ),
+        problems=("not_found", "session_expired", "quota_exceeded"),
     ),
     Operation(
         "DELETE",
@@ -331,7 +370,7 @@ OPERATIONS: tuple[Operation, ...] = (
         key=Key.WITH_CONTENT,
         check_session=sessions.check_is_own,
         replies={204: None},
-        problems=("invalid_input", "forbidden", "not_found", "session_expired", "idempotency_conflict"),
+        problems=("not_found", "session_expired"),
     ),
     Operation(
         "GET",
@@ -341,7 +380,7 @@ OPERATIONS: tuple[Operation, ...] = (
         scope="read",
         check_session=sessions.check_is_own,
         replies={200: replies.SessionReply},
-        problems=("invalid_input", "forbidden", "not_found", "session_expired"),
+        problems=("not_found", "session_expired"),
     ),
     Operation(
         "POST",
@@ -351,7 +390,7 @@ OPERATIONS: tuple[Operation, ...] = (
         scope="claim",
         check_session=sessions.check_is_own,
         replies={200: replies.SessionKeptReply},
-        problems=("invalid_input", "forbidden", "not_found", "session_expired"),
+        problems=("not_found", "session_expired"),
     ),
     Operation(
         "POST",
@@ -361,7 +400,7 @@ OPERATIONS: tuple[Operation, ...] = (
         scope="claim",
         check_session=sessions.check_is_own,
         replies={200: replies.SessionRenewedReply},
-        problems=("invalid_input", "forbidden", "not_found", "session_expired"),
+        problems=("not_found", "session_expired"),
     ),
     Operation(
         "POST",
@@ -371,7 +410,7 @@ OPERATIONS: tuple[Operation, ...] = (
         scope="claim",
         check_session=sessions.check_is_token,
         replies={200: replies.SessionSecretReply},
-        problems=("invalid_input", "forbidden", "not_found"),
+        problems=("not_found",),
     ),
     Operation(
         "DELETE",
@@ -380,7 +419,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Give up a place in a line",
         scope="claim",
         replies={204: None},
-        problems=("invalid_input", "forbidden", "ticket_gone"),
+        problems=("ticket_gone",),
     ),
     Operation(
         "GET",
@@ -394,7 +433,6 @@ OPERATIONS: tuple[Operation, ...] = (
         },
         read_query=paging.read_limit,
         replies={200: replies.TokensReply},
-        problems=("invalid_input", "forbidden"),
     ),
     Operation(
         "POST",
@@ -405,7 +443,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=requests.TokenBody,
         key=Key.WITH_CONTENT,
         replies={201: replies.TokenMadeReply},
-        problems=("invalid_input", "forbidden", "not_found", "conflict", "quota_exceeded", "idempotency_conflict"),
+        problems=("not_found", "conflict", "quota_exceeded"),
     ),
     Operation(
         "DELETE",
@@ -417,7 +455,7 @@ OPERATIONS: tuple[Operation, ...] = (
         read_query=tokens.read_keep_sessions,
         key=Key.WITH_CONTENT,
         replies={204: None},
-        problems=("invalid_input", "forbidden", "not_found", "conflict", "idempotency_conflict"),
+        problems=("not_found", "conflict"),
     ),
     Operation(
         "POST",
@@ -429,7 +467,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body_may_be_empty=True,
         key=Key.WITH_CONTENT,
         replies={200: replies.TokenMadeReply},
-        problems=("invalid_input", "forbidden", "not_found", "conflict", "idempotency_conflict"),
+        problems=("not_found", "conflict"),
     ),
     *PAGES,
 )

@@ -14,6 +14,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.server.operations.operation import Key
 from holdfast.server.operations.parts import LABEL
+from holdfast.server.render import envelope
 from holdfast.wire.problems import KINDS
 from holdfast.wire.requests import field_names
 
@@ -169,13 +170,21 @@ def _responses(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
 
 
 def _problems(operation: Operation) -> dict[int, list[str]]:
-    codes = [*operation.problems, *(code for code in _EVERYWHERE if code not in operation.problems)]
+    """Return the codes of an operation by status: those that its row names, and those that follow from the row."""
+    codes = [*operation.problems, *_EVERYWHERE]
+    if operation.refusal is envelope:
+        if operation.path.startswith("/locks/{name}"):
+            codes.append("invalid_lock_name")
+        if operation.key is Key.WITH_CONTENT:
+            codes.append("idempotency_conflict")
+        if operation.scope is not None:
+            codes.append("forbidden")
     if not operation.any_host:
         codes.append("misdirected")
     if operation.scope is not None:
         codes += ["authentication_required", "authentication_failed", "too_many_wrong_tokens"]
     by_status: dict[int, list[str]] = {}
-    for code in codes:
+    for code in dict.fromkeys(codes):
         for status in _STATUSES.get(code, (KINDS[code].status,)):
             by_status.setdefault(status, []).append(code)
     return by_status

@@ -2,7 +2,7 @@
 
 The page is made whole on the server. Nothing on it moves, and nothing can be done on it. It stays at one record: its
 other pages, a reload and a link that is passed on show the same. What the history does not keep is not on it
-(`handlers/looking.py`).
+(`handlers/history.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from urllib.parse import urlencode
 from holdfast.core.events import Ended
 from holdfast.durations import milliseconds
 from holdfast.engine.build import HeldQuery, HistoryQuery
-from holdfast.server.handlers.history import time_of
-from holdfast.server.handlers.looking import Asked, begins_at, find, number_of, refuse_unless_kept
+from holdfast.server.handlers.history import Asked, begins_at, find, number_of, refuse_unless_kept, time_of
 from holdfast.server.pages import site
 from holdfast.server.pages.jobs import Span, list_address
 from holdfast.server.pages.rows import DAY_MS, Row
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.engine.build import Held
     from holdfast.engine.engine import Engine
     from holdfast.server.api import Api
-    from holdfast.server.handlers.looking import Then
+    from holdfast.server.handlers.history import Then
     from holdfast.server.operations.call import Call
     from holdfast.server.pages.search import Search
     from holdfast.server.render import Answered

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
-    from holdfast.engine.touched import Touched
+    from holdfast.engine.feed import Touched
 
 log = logging.getLogger("holdfast.server")
 

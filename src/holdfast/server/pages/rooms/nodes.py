@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.server.handlers import nodes as handler
+from holdfast.server.handlers import health as handler
 from holdfast.server.pages import site
 
 if TYPE_CHECKING:

@@ -1,0 +1,326 @@
+"""The router: which operation a request is for, whether it is for this server at all, and how it is answered.
+
+A name in a path is one percent-encoded segment. Literal slashes are accepted too: a known verb as the last segment is
+the verb, whatever the method (N2). Verbs that no operation has are known too, so that a name never changes its meaning.
+A path that is a route as it stands comes first: `POST /locks/heartbeat` is the gateway's, `GET` there asks for a name.
+
+`Finder` knows paths and methods; what it keeps for each row is up to its user. `Guides` suggests a route for a request
+that matched none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast.extras import how_to_install
+from holdfast.server.access.hosts import Hosts
+from holdfast.server.api import BUG
+from holdfast.server.operations.reading import reader_for
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
+from holdfast.server.render import envelope
+from holdfast.settings import parse_address, parse_url
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.server.api import Api
+    from holdfast.server.doors.request import Request
+    from holdfast.server.operations.call import Envelope, Reply
+    from holdfast.server.operations.operation import Operation
+    from holdfast.settings import Settings
+
+WORD_CHARS_MAX = 32
+"""A longer word is no misspelt one of ours."""
+DOCS = "GET /docs lists them."
+WITHOUT_MCP = (
+    "The tools for agents need a part of Holdfast that was not installed when this server started:"
+    f" {how_to_install('mcp')}. Then start the server again."
+)
+"""Where it is installed, `/mcp` is an application of its own and no route."""
+
+OTHER_WORDS = {
+    "locks": {
+        "beat": "renew",
+        "claim": "acquire",
+        "done": "release",
+        "extend": "renew",
+        "heartbeat": "renew",
+        "keepalive": "renew",
+        "lock": "acquire",
+        "owner": "",
+        "refresh": "renew",
+        "status": "",
+        "unlock": "release",
+        "wait": "acquire",
+    },
+    "sessions": {"heartbeat": "keepalive", "renew": "keepalive", "release": "", "end": ""},
+}
+"""What other systems call our verbs, by the first word of the path. An empty verb is the thing itself."""
+
+VERB_OF_METHOD = {"POST": "acquire", "PUT": "acquire", "DELETE": "release", "PATCH": "renew"}
+"""What a method is most likely meant for that was sent to the bare name of a lock."""
+
+
+class Guides:
+    """All routes by their words, to say which one was meant."""
+
+    def __init__(self, operations: tuple[Operation, ...]) -> None:
+        self._routes: dict[tuple[str, str], list[Operation]] = {}
+        """By the first word and the verb, of the paths that have a name between them; and the plain paths."""
+        for operation in operations:
+            first, _, rest = operation.path.removeprefix("/").partition("/")
+            item, _, verb = rest.partition("/")
+            key = (first, verb) if item.startswith("{") else (operation.path, "")
+            self._routes.setdefault(key, []).append(operation)
+        self._firsts = sorted({first.removeprefix("/").partition("/")[0] for first, _ in self._routes} - {""})
+
+    def for_path(self, path: bytes) -> str:
+        """Say which route a path without one is nearest to."""
+        if path == b"/mcp":
+            return WITHOUT_MCP
+        found = self._nearest(path)
+        return DOCS if found is None else f"Did you mean {_listed(found)}? {DOCS}"
+
+    def for_method(self, method: bytes, path: bytes) -> str:
+        """Say which route was meant by a method that the path does not take; nothing if that is not known."""
+        first, _, last = _words(path)
+        if first == "locks" and last not in OTHER_WORDS["locks"] and not self._verb(first, last):
+            # The bare name of a lock, or one with slashes in it.
+            verb = VERB_OF_METHOD.get(method.decode("latin-1"))
+            found = None if verb is None else self._routes.get(("locks", verb))
+        else:
+            found = self._nearest(path)
+        return "" if found is None else f" Did you mean {_listed(found)}?"
+
+    def _nearest(self, path: bytes) -> list[Operation] | None:
+        first, item, last = _words(path)
+        near = first if first in self._firsts else _close(first, self._firsts)
+        if near is None:
+            return None
+        if not item:
+            return self._routes.get((f"/{near}", ""))
+        verb = self._verb(near, last)
+        return None if verb is None else self._routes.get((near, verb))
+
+    def _verb(self, first: str, word: str) -> str | None:
+        """Return our verb for a word, or None."""
+        verbs = [verb for known, verb in self._routes if known == first]
+        if word in verbs:
+            return word
+        meant = OTHER_WORDS.get(first, {}).get(word)
+        return meant if meant is not None else _close(word, [verb for verb in verbs if verb])
+
+
+def _words(path: bytes) -> tuple[str, str, str]:
+    """Return the first word of a path, what stands behind it, and the last word if it is another than that."""
+    first, _, rest = path.decode("latin-1").removeprefix("/").partition("/")
+    item, slash, last = rest.rpartition("/")
+    return (first, item, last) if slash else (first, rest, "")
+
+
+def _close(word: str, known: list[str]) -> str | None:
+    if not word or len(word) > WORD_CHARS_MAX:
+        return None
+    return next(iter(get_close_matches(word, known, 1)), None)
+
+
+def _listed(operations: list[Operation]) -> str:
+    return " or ".join(
+        f"{each.method} {each.path} ({each.summary[0].lower()}{each.summary[1:]})" for each in operations
+    )
+
+
+VERBS = frozenset(
+    {
+        b"acl",
+        b"acquire",
+        b"check",
+        b"history",
+        b"release",
+        b"renew",
+        b"reopen",
+        b"revoke",
+        b"transfer",
+        b"watch",
+        b"why",
+    }
+)
+
+_LOCKS = b"/locks/"
+_PAGES = b"/ui/"
+_ANY_PAGE = (b"{place}", b"")
+_NONE: Mapping[bytes, Any] = {}
+
+R = TypeVar("R")
+
+
+class Finder(Generic[R]):
+    """The rows of one server, by path and method."""
+
+    def __init__(self, settings: Settings, operations: tuple[Operation, ...], keep: Callable[[Operation], R]) -> None:
+        """`keep` makes what is kept for a row, and returned by `find`."""
+        self._plain: dict[bytes, dict[bytes, R]] = {}
+        self._lock_verbs: dict[bytes, dict[bytes, R]] = {}
+        self._items: dict[tuple[bytes, bytes], dict[bytes, R]] = {}
+        self._rooms: dict[tuple[bytes, bytes], dict[bytes, R]] = {}
+        """Of the operators' page, by the room and the verb behind the name."""
+        public = parse_url(settings.public_url)
+        called = None if public is None else public.hostname
+        self._hosts = Hosts(settings.allowed_hosts, parse_address(settings.listen)[0], called)
+        self._passed_hosts = self._hosts.passed
+        self._any_host = frozenset(operation.path.encode() for operation in operations if operation.any_host)
+        self._guides = Guides(operations)
+        for operation in operations:
+            self._enter(operation.method.encode(), operation.path.encode(), keep(operation))
+        # No path that is a route as it stands may look like a verb of a name: that is looked for first.
+        below = (path.removeprefix(_LOCKS) for path in self._plain if path.startswith(_LOCKS))
+        taken = {rest.rpartition(b"/")[2] for rest in below if rest.count(b"/")}
+        self._by_verb = {verb: methods for verb, methods in self._lock_verbs.items() if verb and verb not in taken}
+
+    def _enter(self, method: bytes, path: bytes, kept: R) -> None:
+        parts = path.split(b"/")
+        if b"{" not in path:
+            self._plain.setdefault(path, {})[method] = kept
+        elif path.startswith(_PAGES):
+            self._rooms.setdefault((parts[2], b"/".join(parts[4:])), {})[method] = kept
+        elif path.startswith(_LOCKS):
+            self._lock_verbs.setdefault(b"/".join(parts[3:]), {})[method] = kept
+        else:
+            self._items.setdefault((parts[1], b"/".join(parts[3:])), {})[method] = kept
+
+    def check_host(self, request: Request) -> None:
+        """Raise if the request is for a server of another name. `handle` does it; a door does it before all else."""
+        host = request.host
+        if host not in self._passed_hosts and host is not None and request.path not in self._any_host:
+            self._hosts.check(host)
+
+    def find(self, method: bytes, path: bytes) -> tuple[R, bytes]:
+        """Return the route and the segment of the path that it is about, or raise 404 or 405."""
+        # `removeprefix` returns the very same bytes if they have another beginning.
+        rest = path.removeprefix(_LOCKS)
+        if rest is not path:
+            # Nearly all requests are for a verb of a name: they come first.
+            name, _, verb = rest.rpartition(b"/")
+            route = self._by_verb.get(verb, _NONE).get(method)
+            if name and route is not None:
+                return route, name
+        if method == b"HEAD":
+            method = b"GET"
+        plain = self._plain.get(path, _NONE)
+        if method in plain:
+            return plain[method], b""
+        if rest is not path:
+            segment, methods = self._find_lock(rest)
+        elif plain:
+            raise self._no_method(method, path, plain)
+        elif path.startswith(_PAGES):
+            segment, methods = self._find_page(path)
+        else:
+            segment, methods = self._find_item(path)
+        if method not in methods:
+            raise self._no_method(method, path, {**methods, **plain})
+        return methods[method], segment
+
+    def _find_lock(self, rest: bytes) -> tuple[bytes, dict[bytes, R]]:
+        name, _, verb = rest.rpartition(b"/")
+        if verb not in VERBS:
+            name, verb = rest, b""
+        methods = self._lock_verbs.get(verb)
+        if not name or methods is None:
+            raise self.no_route(_LOCKS + rest)
+        return name, methods
+
+    def _find_page(self, path: bytes) -> tuple[bytes, dict[bytes, R]]:
+        """Find `/ui/room/name` or `/ui/room/name/verb`. A name may have literal slashes, if what follows is no verb."""
+        room, _, rest = path.removeprefix(_PAGES).partition(b"/")
+        item, _, verb = rest.partition(b"/")
+        if verb and (room, verb) in self._rooms:
+            return item, self._rooms[room, verb]
+        methods = self._rooms.get((room, b""))
+        if rest and methods is not None:
+            return rest, methods
+        if _ANY_PAGE not in self._rooms:
+            raise self.no_route(path)
+        return b"", self._rooms[_ANY_PAGE]
+
+    def _find_item(self, path: bytes) -> tuple[bytes, dict[bytes, R]]:
+        _, kind, item, verb = (*path.split(b"/", 3), b"", b"", b"")[:4]
+        methods = self._items.get((kind, verb))
+        if not item or methods is None:
+            raise self.no_route(path)
+        return item, methods
+
+    def no_route(self, path: bytes) -> Problem:
+        """Return the refusal of a path that is no route."""
+        return Problem("not_found", f"No such route. {self._guides.for_path(path)}")
+
+    def _no_method(self, method: bytes, path: bytes, methods: Mapping[bytes, R]) -> Problem:
+        allowed = sorted(method.decode() for method in methods)
+        if "GET" in allowed:
+            allowed.insert(1, "HEAD")
+        text = ", ".join(allowed)
+        hint = self._guides.for_method(method, path)
+        return Problem("invalid_input", f"This route takes {text}.{hint}", status=405, allow=text)
+
+
+log = logging.getLogger("holdfast.server")
+
+
+class Route:
+    """An operation with all that was made ready for it when the server started."""
+
+    __slots__ = ("body_bytes_max", "handler", "is_stream", "operation", "read")
+
+    def __init__(self, api: Api, operation: Operation) -> None:
+        self.operation = operation
+        self.read = reader_for(api, operation)
+        self.handler = operation.handler
+        self.is_stream = operation.is_stream
+        self.body_bytes_max = size_of(operation, api.settings).bytes_max
+
+
+class Routes(Finder[Route]):
+    """The operations of one server. Both doors call `handle`; streams are the ASGI door's."""
+
+    def __init__(self, api: Api, operations: tuple[Operation, ...]) -> None:
+        super().__init__(api.settings, operations, partial(Route, api))
+        self.api = api
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        """Answer a request; `reply` is called once, now or later, never twice."""
+        try:
+            if request.host not in self._passed_hosts:
+                self.check_host(request)
+            route, segment = self.find(request.method, request.path)
+            if route.is_stream:
+                raise self.no_route(request.path)
+            read, handler = route.read, route.handler
+            handler(self.api, read(request, segment, reply))
+        except Problem as problem:
+            self.refuse(problem, request, reply)
+        except Exception:
+            log.exception("a bug while answering %s", request.request_id)
+            reply(request, *envelope(Problem("internal_error", BUG), request))
+
+    def body_limit(self, request: Request) -> int:
+        """Return how many bytes the body of this request may have, of which only the head is known so far.
+
+        A door asks as soon as it knows that there will be more than `SMALL_BODY_BYTES`, and before it keeps any more of
+        it: raises why nothing beyond that is taken from this sender. The body need not be read on then.
+        """
+        self.check_host(request)
+        route, _ = self.find(request.method, request.path)
+        if route.body_bytes_max > SMALL_BODY_BYTES:
+            self.api.admit(request, route.operation.scope or "", route.operation.own_scope)
+        return route.body_bytes_max
+
+    def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
+        """Refuse a request in the words of its route; if the refusal rests on the state, not before that is durable."""
+        words: Envelope = envelope
+        with contextlib.suppress(Problem):
+            words = self.find(request.method, request.path)[0].operation.refusal
+        self.api.refuse(problem, words, request, reply)
