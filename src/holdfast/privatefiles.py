@@ -215,7 +215,12 @@ def make_folder(directory: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a directory last: one that was not synced is gone after a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Make what is in a file last."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

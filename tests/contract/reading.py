@@ -43,7 +43,7 @@ from tests.contract.tools import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.journal.base import Journal, Whole
+    from holdfast.journal.base import Journal, Snapshot
     from tests.contract.tools import Check, JournalPlace, Tables
 
 CHECKS: list[Check] = []
@@ -333,7 +333,7 @@ async def _whole_is_one_instant(place: JournalPlace) -> None:
     journal = await filled(place, batches, keeping)
     await archived(journal, 10)
     history = [batch[0] for batch in batches[:5]]
-    async with journal.whole() as whole:
+    async with journal.snapshot() as whole:
         expect(whole.last_seq, 40, "the last number")
         await journal.append([grant(41)])
         going_on = asyncio.create_task(archived(journal, 41, count=20))
@@ -342,11 +342,11 @@ async def _whole_is_one_instant(place: JournalPlace) -> None:
         await going_on
     both: Tables = {**marked(41, count=20), "slots": marked(10)["slots"] + marked(41, count=20)["slots"]}
     kept = [grant(seq) for seq in range(19, 42, 2)]
-    async with journal.whole() as whole:
+    async with journal.snapshot() as whole:
         expect(await _all_of(whole), (both, [], kept), "what is there afterwards")
     await journal.append([grant(42)])
     journal = await reopened(journal, place, keeping)
-    async with journal.whole() as whole:
+    async with journal.snapshot() as whole:
         expect(whole.last_seq, 42, "the last number after a restart")
         expect(await _all_of(whole), (both, [grant(42)], kept), "what is there after a restart")
     await journal.close()
@@ -356,16 +356,16 @@ async def _whole_is_one_instant(place: JournalPlace) -> None:
 async def _whole_of_nothing(place: JournalPlace) -> None:
     """A look at a journal of which nothing is archived shows its records, and no values."""
     journal = await filled(place, [])
-    async with journal.whole() as whole:
+    async with journal.snapshot() as whole:
         expect((whole.last_seq, await _all_of(whole)), (0, ({}, [], [])), "what an empty journal has")
     await journal.append([grant(1), renewal(2)])
-    async with journal.whole() as whole:
+    async with journal.snapshot() as whole:
         expect((whole.last_seq, await _all_of(whole)), (2, ({}, [grant(1), renewal(2)], [])), "what is there")
     expect(await read(journal), ({}, [grant(1), renewal(2)]), "what the holder reads afterwards")
     await journal.close()
 
 
-async def _all_of(whole: Whole) -> tuple[Tables, list[Record], list[Record]]:
+async def _all_of(whole: Snapshot) -> tuple[Tables, list[Record], list[Record]]:
     """Read all there is, in the order that is asked for; let the loop go round between two pieces."""
     tail, history, values = list[Record](), list[Record](), list[Values]()
     async for batch in whole.tail():

@@ -195,7 +195,7 @@ class FateJournal:
         self.takes_claims = True
         self.open = self.inner.open
         self.archive = self.inner.archive
-        self.whole = self.inner.whole
+        self.snapshot = self.inner.snapshot
         self.last_by = self.inner.last_by
         self.held = self.inner.held
         self.history = self.inner.history

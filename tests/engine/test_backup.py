@@ -149,7 +149,7 @@ def test_backup_costs_the_loop_a_slice_at_a_time(tmp_path: Path, monkeypatch: py
             await asyncio.gather(*(granted(engine, f"job-{number}", metadata="x" * 500) for number in range(5_000)))
             await engine.archive()
             await asyncio.gather(*(granted(engine, f"late-{number}", metadata="x" * 500) for number in range(2_000)))
-            async with engine.journal.whole() as whole:
+            async with engine.journal.snapshot() as whole:
                 tail = [len(records) async for records in whole.tail()]
             assert sum(tail) == 2_000 and max(tail) <= 256, "one batch has them all, and is read in slices"
             monkeypatch.setattr(State, "freeze", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from holdfast.core.events import is_history
 from holdfast.journal.backup import (
     FORMAT,
     HEAD,
@@ -21,13 +22,14 @@ from holdfast.journal.backup import (
     frames,
     values_in,
 )
-from holdfast.journal.base import JournalDamagedError, JournalTooNewError, Values
-from holdfast.journal.codec import decode_batch, encode_batch
+from holdfast.journal.base import History, JournalDamagedError, JournalTooNewError, Tail, Values
+from holdfast.journal.codec import decode_batch
 from holdfast.server.access import secrets
 from tests.journal.records import grants, sample_records
 
 ABOUT = About(version="1.2.3", seq=21, wall_ms=1_750_000_000_000)
 TAIL_RECORDS = grants(22, 25)
+SAMPLES = [record for record in sample_records() if is_history(record.event)]
 KEY_OF_OURS = b"k" * 32
 SOME = Values("slots", [(b"job", b"value"), (b"another", b"")])
 OTHERS = Values("memos", [(b"\x92\xa1a\xa1b", b"\xff")])
@@ -35,11 +37,10 @@ OTHERS = Values("memos", [(b"\x92\xa1a\xa1b", b"\xff")])
 
 def written(about: About = ABOUT) -> bytes:
     writer = BackupWriter()
-    pieces = [writer.begin(about, KEY_OF_OURS), writer.tail(encode_batch(TAIL_RECORDS), 3)]
-    pieces += [writer.rows(SOME), writer.rows(OTHERS)]
-    pieces.append(writer.records(encode_batch(sample_records()), len(sample_records())))
-    writer.last_token = 7
-    return b"".join([*pieces, writer.end()])
+    pieces = [writer.begin(about, KEY_OF_OURS)]
+    for part in (Tail(TAIL_RECORDS), SOME, OTHERS, History(SAMPLES)):
+        pieces += writer.put(part)
+    return b"".join([*pieces, *writer.end()])
 
 
 def test_backup_is_read_as_it_was_written() -> None:
@@ -54,10 +55,10 @@ def test_backup_is_read_as_it_was_written() -> None:
         assert [values_in(body) for kind, body in got if kind == ROWS] == [SOME, OTHERS]
         assert reader.about == ABOUT
         assert reader.totals is not None
-        assert (reader.totals.parts, reader.totals.records) == (2, 3 + len(sample_records()))
-        assert reader.totals.last_token == 7
+        assert (reader.totals.parts, reader.totals.records) == (2, 3 + len(SAMPLES))
+        assert reader.totals.last_token == 25
         assert list(decode_batch(got[2][1])) == TAIL_RECORDS
-        assert list(decode_batch(got[5][1])) == sample_records()
+        assert list(decode_batch(got[5][1])) == SAMPLES
 
 
 def test_backup_that_broke_off_is_not_whole() -> None:
@@ -83,7 +84,7 @@ def test_frames_are_neither_left_out_nor_put_behind() -> None:
     data = written()
     writer = BackupWriter()
     writer.begin(ABOUT, KEY_OF_OURS)
-    part = writer.rows(SOME)
+    (part,) = writer.put(SOME)
     assert data.count(part) == 1
     for wrong in (data.replace(part, b""), data.replace(part, part + part), data + b"\n", data + data):
         with pytest.raises(JournalDamagedError, match="is not a whole backup"):
@@ -95,7 +96,9 @@ def test_backup_without_its_key_is_not_whole(keys: list[bytes]) -> None:
     """What no server could start on is refused, though every checksum is right: nothing is restored from it."""
     writer = BackupWriter()
     head = MAGIC + _framed(HEAD, msgspec.json.encode(ABOUT))
-    data = writer._said(head + b"".join(_framed(KEY, key) for key in keys)) + writer.rows(SOME) + writer.end()
+    data = writer._said(head + b"".join(_framed(KEY, key) for key in keys)) + b"".join(
+        [*writer.put(SOME), *writer.end()]
+    )
     with pytest.raises(JournalDamagedError, match=r"is not a whole backup: it has .* key"):
         list(frames([data], "it"))
     assert KEY_BYTES == secrets.KEY_BYTES

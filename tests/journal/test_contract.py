@@ -27,7 +27,7 @@ from holdfast.journal.base import (
     Keeping,
     Recovered,
 )
-from holdfast.journal.memory import MemoryJournal, MemoryWhole, Shelf
+from holdfast.journal.memory import MemoryJournal, MemorySnapshot, Shelf
 from holdfast.journal.sqlite import SqliteJournal
 from tests.contract.suite import CHECKS, BrokenPromiseError, Check, JournalPlace, check_journal, run_check
 from tests.journal.records import grants
@@ -146,8 +146,8 @@ class TrustsTheWallClock(MemoryJournal):
 
 class LooksLater(MemoryJournal):
     @contextlib.asynccontextmanager
-    async def whole(self) -> AsyncIterator[MemoryWhole]:
-        async with super().whole() as whole:
+    async def snapshot(self) -> AsyncIterator[MemorySnapshot]:
+        async with super().snapshot() as whole:
             whole._batches = self._shelf.batches
             yield whole
 

@@ -17,7 +17,7 @@ from holdfast.journal.base import (
     JournalUnavailableError,
     OutcomeUnknownError,
     Recovered,
-    Whole,
+    Snapshot,
 )
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ class FlakyJournal:
         """Let the journal inside archive."""
         await self.journal.archive(upto, head, changes, wall_ms)
 
-    def whole(self) -> AbstractAsyncContextManager[Whole]:
+    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
         """Look at all of the journal inside."""
-        return self.journal.whole()
+        return self.journal.snapshot()
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Ask the journal inside."""

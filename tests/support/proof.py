@@ -57,6 +57,7 @@ COUNTS = {
     "crash: random crashes of those who wait": Counts(5, 5, 20),
     "history: operations": Counts(2_000, 1_000_000, 1_000_000),
     "history: imagined ones for each bug": Counts(10, 100, 200),
+    "stores: kills of a move": Counts(4, 20, 100),
     "lost replies": Counts(1_000, 10_000, 10_000),
     "lost replies: restarts": Counts(2, 10, 40),
     "one server: rounds": Counts(2, 10, 40),

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -29,21 +28,24 @@ from holdfast.core.events import Record, Restored, is_history
 from holdfast.core.state import Frozen, State
 from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import snapshot
+from holdfast.engine.copying import copy
 from holdfast.engine.ids import new_identity
 from holdfast.engine.jump import jump_since
 from holdfast.engine.recovery import replay
 from holdfast.journal import mark
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.backup import ANOTHER, KEY, RECORDS, ROWS, TAIL, About, BackupReader, Totals, frames, values_in
-from holdfast.journal.base import JournalDamagedError, JournalError, JournalTooNewError, Values
+from holdfast.journal.base import History, JournalDamagedError, JournalError, JournalTooNewError
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.inspect import inspect
-from holdfast.journal.sqlite import FILE, SqliteJournal
+from holdfast.journal.sqlite import FILE, SqliteWriter
 from holdfast.privatefiles import check_folder, make_folder, replace, sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
+
+    from holdfast.journal.base import Part, Values
 
 READ_BYTES = 1024 * 1024
 FILES = (ARCHIVE, mark.FILE, FILE)
@@ -168,7 +170,8 @@ def restore(
         sync_folder(directory)
         replace(directory / key_file, contents.key)
         sync_folder(directory)
-        asyncio.run(_write(staging, file, contents, start, wall_ms=wall_ms, version=version, tell=tell))
+        source = _Restored(file, contents, start, wall_ms=wall_ms, version=version, tell=tell)
+        asyncio.run(_write(staging, source))
         _check(staging)
         for name in FILES:
             (staging / name).replace(directory / name)
@@ -197,40 +200,51 @@ def _refuse_unless_empty(directory: Path, key_file: str) -> None:
     )
 
 
-async def _write(
-    staging: Path,
-    file: Path,
-    contents: Contents,
-    start: Start,
-    *,
-    wall_ms: int,
-    version: str,
-    tell: Callable[[int], None],
-) -> None:
+async def _write(staging: Path, source: _Restored) -> None:
     """Write the journal. It is synced once, at the end: until then nobody counts on it."""
-    head = contents.frozen.head
-    frozen = msgspec.structs.replace(contents.frozen, head=msgspec.structs.replace(head, seq=start.seq))
-    about = contents.about
-    event = Restored(start.last_token, about.seq, about.wall_ms, version)
-    journal = SqliteJournal(staging, synchronous="NORMAL", ballast_bytes=0, identity=new_identity())
-    await journal.open()
+    writer = SqliteWriter(staging, identity=new_identity(), epoch=source.epoch)
     try:
-        await journal.fill(start.seq, snapshot.values(frozen), _history(file, tell), epoch=head.epoch)
-        await journal.append([Record(start.seq + 1, head.now_ms, wall_ms, event)])
+        await writer.begin()
+        await copy(source, writer, source.saw)
     finally:
-        await journal.close()
-    for name in (ARCHIVE, FILE):
-        _sync(staging / name)
+        await writer.close()
 
 
-def _history(file: Path, tell: Callable[[int], None]) -> Iterator[list[Record]]:
-    """Yield all records with history value, oldest first: the archived ones, then those of the tail."""
-    told = 0
-    for kind in (RECORDS, TAIL):
-        for records in _records(file, kind):
-            yield (kept := [each for each in records if is_history(each.event)])
-            told += len(kept)
-            tell(told)
+class _Restored:
+    """A backup behind a token gap: all of it is archived, and its tail is the record that says it was restored."""
+
+    def __init__(
+        self, file: Path, contents: Contents, start: Start, *, wall_ms: int, version: str, tell: Callable[[int], None]
+    ) -> None:
+        head, about = contents.frozen.head, contents.about
+        self._file = file
+        self._frozen = msgspec.structs.replace(contents.frozen, head=msgspec.structs.replace(head, seq=start.seq))
+        event = Restored(start.last_token, about.seq, about.wall_ms, version)
+        self._record = Record(start.seq + 1, head.now_ms, wall_ms, event)
+        self._tell = tell
+        self._told = 0
+        self.epoch = head.epoch
+        self.last_seq = start.seq + 1
+        self.upto = self.pruned = start.seq
+
+    async def tail(self) -> AsyncIterator[Sequence[Record]]:
+        yield [self._record]
+
+    async def values(self) -> AsyncIterator[Values]:
+        for values in snapshot.values(self._frozen):
+            yield values
+
+    async def history(self) -> AsyncIterator[Sequence[Record]]:
+        """Yield all records with history value, oldest first: the archived ones, then those of the backup's tail."""
+        for kind in (RECORDS, TAIL):
+            for records in _records(self._file, kind):
+                yield [each for each in records if is_history(each.event)]
+
+    def saw(self, part: Part) -> None:
+        """Tell how many records of the history were written so far."""
+        if isinstance(part, History):
+            self._told += len(part.records)
+            self._tell(self._told)
 
 
 def _records(file: Path, wanted: bytes) -> Iterator[list[Record]]:
@@ -247,14 +261,6 @@ def _check(staging: Path) -> None:
     if found.problems or left:
         problem = found.problems[0] if found.problems else f"{left[0]} was not emptied"
         raise JournalError(f"what was restored cannot be read: {problem}", "Check the disk and try again")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _chunks(file: Path) -> Iterator[bytes]:

@@ -151,13 +151,6 @@ def all_steps(steps: Generator[None, None, T]) -> T:
             return cast("T", done.value)
 
 
-def head_of(archived: Values) -> Head:
-    """Return the scalars of the state, from the table of the head."""
-    ((_, rows),) = _read([archived])
-    head: Head = rows[HEAD]
-    return head
-
-
 def _read(archived: Iterable[Values]) -> Iterator[tuple[str, dict[Any, Any]]]:
     for each in archived:
         try:

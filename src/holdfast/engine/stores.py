@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from holdfast.engine.moving import Filling
     from holdfast.journal.base import Peer, Seat
+    from holdfast.journal.postgres.filling import PostgresWriter
 
 __all__ = [
     "Contents",
@@ -135,7 +135,7 @@ def restored(place: Place) -> int:
     return _ask(place, lambda store: store.restored(new_secret(16).hex(), place.watch_seconds))
 
 
-def filled(place: Place) -> AbstractAsyncContextManager[Filling]:
+def filled(place: Place) -> AbstractAsyncContextManager[PostgresWriter]:
     """Give an empty store to fill, for a move. Raises `JournalError`."""
     return filling(_checked(place), place.schema, place.secret, new_secret(16).hex(), SystemClock().wall_ms())
 

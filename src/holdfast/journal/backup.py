@@ -26,16 +26,25 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.journal.base import JournalDamagedError, JournalTooNewError, Values
+from holdfast.core.events import Event, Restored, grants_of, is_history
+from holdfast.core.state import Head
+from holdfast.journal.base import HEAD as HEAD_TABLE
+from holdfast.journal.base import History, JournalDamagedError, JournalTooNewError, Tail, Values
+from holdfast.journal.codec import encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from holdfast.core.events import Record
+    from holdfast.journal.base import Part
 
 MAGIC = b"holdfast backup\n"
 FORMAT = 1
 """Of the file; every format up to it is read. What is in it has the formats of the journal."""
 ANOTHER = "Take another backup"
 BODY_BYTES_MAX = 1024 * 1024 * 1024
+FRAME_BYTES = 64 * 1024
+"""How many bytes of records or rows make a frame: less than a millisecond of the loop."""
 KEY_BYTES = 32
 """How long the authority's key is. With another a server does not start."""
 
@@ -43,6 +52,7 @@ HEAD, KEY, TAIL, ROWS, RECORDS, END = b"H", b"K", b"T", b"S", b"R", b"E"
 KINDS = frozenset({HEAD, KEY, TAIL, ROWS, RECORDS, END})
 
 _FRAME = struct.Struct("<cQI")
+_head_of = msgspec.msgpack.Decoder(Head).decode
 _rows_of = msgspec.msgpack.Decoder(tuple[str, list[tuple[bytes, bytes]]]).decode
 
 
@@ -72,36 +82,39 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupWriter:
-    """Makes the bytes of a backup, in their order: `begin`, `tail`…, `rows`…, `records`…, `end`."""
+    """Makes the bytes of a backup: `begin`, then `put` for each part of a snapshot, then `end`."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
-        self._size_bytes = self._parts = self._records = 0
-        self.last_token = 0
-        """The last fencing token that was given out. Whoever writes sets it before the end."""
+        self._size_bytes = self._parts = self._records = self._last_token = 0
+        self._kind = TAIL
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
 
     def begin(self, about: About, key: bytes) -> bytes:
         """Return the first bytes."""
         return self._said(MAGIC + _framed(HEAD, msgspec.json.encode(about)) + _framed(KEY, key))
 
-    def tail(self, batch: bytes, history: int) -> bytes:
-        """Return some records that were not archived, as the codec wrote them; so many of them have history value."""
-        self._records += history
-        return self._said(_framed(TAIL, batch))
+    def put(self, part: Part) -> Iterator[bytes]:
+        """Take a part of a snapshot, and yield the frames that are complete."""
+        match part:
+            case Tail(records):
+                self._last_token = max([self._last_token, *(_last_token_of(record.event) for record in records)])
+                yield from self._put_records(TAIL, records)
+            case History(records):
+                yield from self._put_records(RECORDS, records)
+            case Values(table, rows):
+                yield from self._flush()
+                if table == HEAD_TABLE:
+                    self._last_token = max(self._last_token, _head_of(rows[0][1]).last_token)
+                for some in _slices(rows):
+                    self._parts += 1
+                    yield self._said(_framed(ROWS, msgspec.msgpack.encode((table, some))))
 
-    def rows(self, values: Values) -> bytes:
-        """Return some rows of the archived state."""
-        self._parts += 1
-        return self._said(_framed(ROWS, msgspec.msgpack.encode((values.table, values.rows))))
-
-    def records(self, batch: bytes, count: int) -> bytes:
-        """Return some archived records of the history, as the codec wrote them."""
-        self._records += count
-        return self._said(_framed(RECORDS, batch))
-
-    def end(self) -> bytes:
-        """Return the last bytes: without them it is no backup."""
-        return _framed(END, msgspec.json.encode(self.totals()))
+    def end(self) -> Iterator[bytes]:
+        """Yield the last bytes: without them it is no backup."""
+        yield from self._flush()
+        yield _framed(END, msgspec.json.encode(self.totals()))
 
     def totals(self) -> Totals:
         """Return how much there was so far."""
@@ -110,13 +123,51 @@ class BackupWriter:
             records=self._records,
             size_bytes=self._size_bytes,
             sha256=self._digest.hexdigest(),
-            last_token=self.last_token,
+            last_token=self._last_token,
         )
+
+    def _put_records(self, kind: bytes, records: Iterable[Record]) -> Iterator[bytes]:
+        if kind != self._kind:
+            yield from self._flush()
+            self._kind = kind
+        for record in records:
+            self._gathered.append(encode_batch((record,)))
+            self._gathered_bytes += len(self._gathered[-1])
+            self._records += is_history(record.event)
+            if self._gathered_bytes >= FRAME_BYTES:
+                yield from self._flush()
+
+    def _flush(self) -> Iterator[bytes]:
+        if self._gathered:
+            body = b"".join(self._gathered)
+            self._gathered, self._gathered_bytes = [], 0
+            yield self._said(_framed(self._kind, body))
 
     def _said(self, data: bytes) -> bytes:
         self._digest.update(data)
         self._size_bytes += len(data)
         return data
+
+
+def _slices(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield rows in order, some at a time: as many as make a frame."""
+    some: list[tuple[bytes, bytes]] = []
+    size_bytes = 0
+    for row in rows:
+        some.append(row)
+        size_bytes += len(row[0]) + len(row[1])
+        if size_bytes >= FRAME_BYTES:
+            yield some
+            some, size_bytes = [], 0
+    if some:
+        yield some
+
+
+def _last_token_of(event: Event) -> int:
+    """Return the last fencing token that an event gave out, or that it lets count as given out; 0 if none."""
+    if isinstance(event, Restored):
+        return event.last_token
+    return max((lease.token for _, lease in grants_of(event)), default=0)
 
 
 def _framed(kind: bytes, body: bytes) -> bytes:

@@ -278,10 +278,30 @@ def watched(watch: Watch, what: str) -> Iterator[None]:
         watch.leave(number)
 
 
-class Whole(Protocol):
+class Tail(msgspec.Struct, frozen=True):
+    """Some records that are not archived, in order."""
+
+    records: Sequence[Record]
+
+
+class History(msgspec.Struct, frozen=True):
+    """Some archived records with history value, oldest first."""
+
+    records: Sequence[Record]
+
+
+Part = Tail | Values | History
+"""A part of all that a journal holds."""
+
+
+class Snapshot(Protocol):
     """All that a journal holds at one instant. The tail is to be read first, then the values, then the history."""
 
     last_seq: int
+    upto: int
+    """Up to which number the records are archived."""
+    pruned: int
+    """Up to which number the history is not whole."""
 
     def tail(self) -> AsyncIterator[Sequence[Record]]:
         """Yield every record that is not archived, in order, some at a time."""
@@ -293,6 +313,18 @@ class Whole(Protocol):
 
     def history(self) -> AsyncIterator[Sequence[Record]]:
         """Yield the archived records with history value, oldest first."""
+        ...
+
+
+class StoreWriter(Protocol):
+    """Fills an empty store with all that a snapshot holds. The store counts for nothing until that is over."""
+
+    async def put(self, part: Part) -> None:
+        """Take the next part, in the order of a snapshot."""
+        ...
+
+    async def end(self, source: Snapshot) -> None:
+        """Take note that this was all, and how far the source reaches."""
         ...
 
 
@@ -347,8 +379,8 @@ class Journal(Protocol):
         """
         ...
 
-    def whole(self) -> AbstractAsyncContextManager[Whole]:
-        """Give a look at all that there is at this instant: for a backup. Appends and archiving go on meanwhile."""
+    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
+        """Give all that there is at this instant: for a backup. Appends and archiving go on meanwhile."""
         ...
 
     async def history(self, query: HistoryQuery) -> HistoryPage:

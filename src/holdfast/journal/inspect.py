@@ -160,6 +160,11 @@ class Files:
         return 0 if self.archive is None else self.archive.position().upto
 
     @property
+    def pruned(self) -> int:
+        """Up to which number the history is not whole."""
+        return 0 if self.archive is None else self.archive.position().pruned
+
+    @property
     def last_seq(self) -> int:
         """The number of the last record."""
         return last_seq_of(self.journal)

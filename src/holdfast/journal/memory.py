@@ -146,11 +146,12 @@ class Shelf:
         return [*self.archive.history, *(record for record in self.tail() if is_history(record.event))]
 
 
-class MemoryWhole:
+class MemorySnapshot:
     """All that a shelf held at one instant."""
 
     def __init__(self, shelf: Shelf) -> None:
         self.last_seq = shelf.last_seq
+        self.upto, self.pruned = shelf.archive.upto, shelf.archive.pruned
         self._archive, self._batches = shelf.archive, list(shelf.batches)
 
     async def tail(self) -> AsyncIterator[Sequence[Record]]:
@@ -222,9 +223,9 @@ class MemoryJournal:
         self._weigh_tail()
 
     @asynccontextmanager
-    async def whole(self) -> AsyncIterator[MemoryWhole]:
+    async def snapshot(self) -> AsyncIterator[MemorySnapshot]:
         """Give all that there is now."""
-        yield MemoryWhole(self._seated("whole"))
+        yield MemorySnapshot(self._seated("snapshot"))
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Look through everything, newest first."""

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections import deque
@@ -40,6 +41,7 @@ from holdfast.journal.base import (
     Watch,
     watched,
 )
+from holdfast.journal.base import Tail as TailPart
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.store import SQL, DiskFullError, Store
@@ -61,7 +63,7 @@ from holdfast.journal.tail.opening import (
     mark_of,
 )
 from holdfast.journal.tail.room import LARGE_BYTES, Room, part_of
-from holdfast.privatefiles import NotOursError, make_folder, reason_of
+from holdfast.privatefiles import NotOursError, make_folder, reason_of, sync_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -70,7 +72,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Record
     from holdfast.journal.archive.archivist import Archivist
-    from holdfast.journal.base import Changes, Values, Whole
+    from holdfast.journal.base import Changes, Part, Snapshot, Values
 
 __all__ = [
     "APPLICATION_ID",
@@ -81,6 +83,7 @@ __all__ = [
     "OWN_DIRECTORY",
     "SCHEMA",
     "SqliteJournal",
+    "SqliteWriter",
     "check_files",
     "mark_of",
 ]
@@ -218,25 +221,10 @@ class SqliteJournal:
             log.warning("%s; what is archived is dropped from the tail the next time", error)
         self._leave_mark()
 
-    async def fill(
-        self, upto: int, values: Iterable[Values], history: Iterable[Sequence[Record]], *, epoch: int
-    ) -> None:
-        """Fill a journal that nothing was ever appended to with what a backup holds. Appends go on after `upto`.
-
-        `upto` may be far beyond the last record of it. Readers who know a number up to there are told to look anew.
-        """
-        store = self._seated("fill")
-        if self._last or not isinstance(self._archivist, Local):
-            raise JournalUnavailableError(f"fill: {self._path} is not empty, or another process writes its archive")
-        self._archivist.fill(upto, values, history)
-        store.commit("fill", lambda: store.do("write_meta", [("epoch", epoch), ("archived", upto)]))
-        self._tail.upto = self._last = upto
-        self._epoch = epoch
-
-    def whole(self) -> AbstractAsyncContextManager[Whole]:
-        """Give a look at all that there is at this instant."""
-        self._seated("whole")
-        return self._looking.whole(self._last)
+    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
+        """Give all that there is at this instant."""
+        self._seated("snapshot")
+        return self._looking.snapshot(self._last)
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Look in the tail first, then in the archive."""
@@ -326,6 +314,20 @@ class SqliteJournal:
             self._lock = None
         if store is not None:
             store.close()
+
+    # Filling (`SqliteWriter`).
+
+    def put(self, records: Sequence[Record]) -> None:
+        """Write some records into the tail, wherever the archive will end."""
+        store = self._seated("fill")
+        row = (records[0].seq, records[-1].seq, encode_batch(records))
+        store.commit("fill", lambda: store.do("append_batch", [row]))
+
+    def reach(self, epoch: int, upto: int, last_seq: int) -> None:
+        """Count on an archive that reaches up to a record, and on a tail up to another."""
+        store = self._seated("fill")
+        store.commit("fill", lambda: store.do("write_meta", [("epoch", epoch), ("archived", upto)]))
+        self._epoch, self._tail.upto, self._last = epoch, upto, last_seq
 
     # Appending.
 
@@ -427,6 +429,51 @@ class SqliteJournal:
                     raise store.damaged(f"record {record.seq} stands where {wanted} should")
                 wanted += 1
                 yield record
+
+
+class SqliteWriter:
+    """Fills an empty data directory. It is synced once, at the end: until then nobody may count on it."""
+
+    def __init__(self, directory: Path, *, identity: int, epoch: int) -> None:
+        """`identity` is the number of the new journal, `epoch` that of the last start on what it is filled with."""
+        self._directory = directory
+        self._epoch = epoch
+        self._archivist = Local(synchronous="NORMAL")
+        self._journal = SqliteJournal(
+            directory, synchronous="NORMAL", ballast_bytes=0, identity=identity, archivist=self._archivist
+        )
+
+    async def begin(self) -> None:
+        """Make the files. Raises `JournalError`."""
+        await self._journal.open()
+
+    async def put(self, part: Part) -> None:
+        """Write a part."""
+        with self._named():
+            if isinstance(part, TailPart):
+                self._journal.put(part.records)
+            else:
+                self._archivist.writer.fill(part)
+
+    async def end(self, source: Snapshot) -> None:
+        """Let the archive count."""
+        with self._named():
+            self._archivist.writer.end_fill(source.upto, source.pruned)
+            self._journal.reach(self._epoch, source.upto, source.last_seq)
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except DiskFullError as error:
+            raise JournalUnavailableError(f"fill: the disk under {self._directory} is full: {error}") from error
+
+    async def close(self) -> None:
+        """Close the files and sync them."""
+        await self._journal.close()
+        for name in (archive_file.FILE, FILE):
+            with contextlib.suppress(FileNotFoundError):
+                sync_file(self._directory / name)
 
 
 def _size_of(path: Path) -> int:

@@ -15,8 +15,8 @@ from threading import Thread
 import msgspec
 import pytest
 
-from holdfast.core.events import is_history
 from holdfast.journal.backup import HEAD, KEY, RECORDS, ROWS, TAIL, About, BackupWriter, frames, values_in
+from holdfast.journal.base import History, Tail
 from holdfast.journal.codec import decode_batch
 from tests.support import callers
 from tests.support.api import Api
@@ -202,12 +202,10 @@ def test_backup_of_a_mad_clock_is_restored(server: ServerProcess, holdfast: Run,
             assert about is not None
             pieces.append(writer.begin(about, body))
         elif kind == ROWS:
-            pieces.append(writer.rows(values_in(body)))
-        elif kind == TAIL:
-            pieces.append(writer.tail(body, sum(is_history(each.event) for each in decode_batch(body))))
-        elif kind == RECORDS:
-            pieces.append(writer.records(body, len(list(decode_batch(body)))))
-    (tmp_path / "mad").write_bytes(b"".join([*pieces, writer.end()]))
+            pieces += writer.put(values_in(body))
+        elif kind in {TAIL, RECORDS}:
+            pieces += writer.put((Tail if kind == TAIL else History)(list(decode_batch(body))))
+    (tmp_path / "mad").write_bytes(b"".join([*pieces, *writer.end()]))
     for said in (holdfast("doctor", "--data", "mad"), holdfast("restore", "mad", "--data", "of-mad")):
         assert said.returncode == 0 and "9999-12-31" in said.stdout, said.stdout + said.stderr
     assert holdfast("doctor", "--data", "of-mad").returncode == 0

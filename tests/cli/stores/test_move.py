@@ -18,9 +18,9 @@ import pytest
 from holdfast.engine import snapshot
 from holdfast.engine.recovery import replay
 from holdfast.journal import mark
-from holdfast.journal.base import HeldQuery, HistoryQuery, Journal, JournalError
+from holdfast.journal.base import HeldQuery, HistoryQuery, Journal, JournalError, Snapshot
 from holdfast.journal.inspect import inspect
-from holdfast.journal.postgres.filling import PostgresFilling
+from holdfast.journal.postgres.filling import PostgresWriter
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing import RunningServer, server
 from tests.cli.stores.conftest import Ask, Leader, Serve
@@ -60,10 +60,10 @@ def all_of(journal: Journal) -> tuple[Any, ...]:
     """What a start reads, and what looks back show."""
 
     async def look() -> tuple[Any, ...]:
-        recovered = await journal.open()
-        state = snapshot.load(recovered.values)
-        replay(state, recovered.records)
         try:
+            recovered = await journal.open()
+            state = snapshot.load(recovered.values)
+            replay(state, recovered.records)
             history = await journal.history(HistoryQuery(limit=10_000))
             held = await journal.held(HeldQuery(seq=state.seq, limit=10_000))
             shown = [(each.name, each.lease, each.granted_seq) for each in held.held]
@@ -209,13 +209,13 @@ def test_what_does_not_come_back_as_it_was_is_refused(
     ask: Ask, stopped: RunningServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All is read back before it counts: one value that is another is found out."""
-    put = PostgresFilling.end
+    put = PostgresWriter.end
 
-    async def spoil(store: PostgresFilling, **numbers: int) -> None:
-        await put(store, **numbers)
+    async def spoil(store: PostgresWriter, source: Snapshot) -> None:
+        await put(store, source)
         await store._line._db.execute(f"DELETE FROM {schema}.history WHERE seq = 3")
 
-    monkeypatch.setattr(PostgresFilling, "end", spoil)
+    monkeypatch.setattr(PostgresWriter, "end", spoil)
     done = ask("move", "--from", stopped.data)
     assert done.returncode == 1 and "is not what was put there" in done.stderr
     assert not is_filled(schema)

@@ -172,7 +172,7 @@ def test_looks_of_a_deposed_leader_are_refused() -> None:
             with pytest.raises(DeposedError):
                 await look
         with pytest.raises(DeposedError):
-            async with first.whole():
+            async with first.snapshot():
                 raise AssertionError("it was given")
         await second.close()
         await first.close()

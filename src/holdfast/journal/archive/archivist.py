@@ -44,10 +44,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from pathlib import Path
 
-    from holdfast.core.events import Record
     from holdfast.journal.archive.file import Connect, Lock, Position
     from holdfast.journal.archive.messages import Answer, Order
-    from holdfast.journal.base import Changes, Keeping, Values, Watch
+    from holdfast.journal.base import Changes, Keeping, Watch
     from holdfast.journal.store import Store
 
     Feed = Callable[[int], list[tuple[int, int, bytes]]]
@@ -191,14 +190,6 @@ class Local:
         except BaseException:
             self.writer.abort()
             raise
-        self.position = self.writer.position
-
-    def fill(self, upto: int, values: Iterable[Values], history: Iterable[Iterable[Record]]) -> None:
-        """Fill an archive that is empty. Raises `JournalError`."""
-        try:
-            self.writer.fill(upto, upto, values, history)
-        except DiskFullError as error:
-            raise JournalUnavailableError(f"fill: the disk is full: {error}") from error
         self.position = self.writer.position
 
     async def _write(self, step: Step, feed: Feed) -> None:

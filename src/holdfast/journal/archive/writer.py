@@ -1,4 +1,4 @@
-"""Writes the archive: a step at a time, or all of it at once from a backup.
+"""Writes the archive: a step at a time, or all of it from a snapshot of another store.
 
     begin ──► enter the batches since the last step ──► change what changed ──► commit: prune, write, sync
 
@@ -15,21 +15,18 @@ from holdfast.journal.archive.file import position_of
 from holdfast.journal.archive.pruning import Pruning
 from holdfast.journal.archive.shares import Shares
 from holdfast.journal.archive.values import StateRows
-from holdfast.journal.base import Changes, JournalUnavailableError
+from holdfast.journal.base import Changes, JournalUnavailableError, Values
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.store import DiskFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from holdfast.core.events import Record
-    from holdfast.journal.base import Keeping, Values
+    from holdfast.journal.base import History, Keeping
     from holdfast.journal.store import Store
 
 _STEP = "archive"
-FILL_RECORDS = 50_000
-"""How many records of a backup are written in one transaction: only the last one lets the archive count."""
+FILL_ROWS = 50_000
+"""How many rows are written in one transaction while it is filled: only the last one lets the archive count."""
 
 
 class Writer:
@@ -42,6 +39,8 @@ class Writer:
         """How far the archive has come, by what is committed."""
         self._upto = self.position.upto
         """How far the step has come."""
+        self._is_filling = False
+        self._filled = 0
 
     def begin(self) -> None:
         """Begin a step."""
@@ -109,36 +108,31 @@ class Writer:
 
     # All of it at once.
 
-    def fill(
-        self,
-        upto: int,
-        pruned: int,
-        values: Iterable[Values],
-        history: Iterable[Iterable[Record]],
-    ) -> None:
-        """Fill an archive that is empty.
-
-        It is written in several transactions. Until the last one it reaches up to record 0, and stands for nothing.
-        """
-        self.begin()
-        count = 0
-        for records in history:
-            with self._store.changing(_STEP):
-                for record in records:
+    def fill(self, part: Values | History) -> None:
+        """Take a part of what an empty archive is to hold. It counts for nothing before `end_fill`."""
+        if not self._is_filling:
+            self.begin()
+            self._is_filling = True
+        with self._store.changing(_STEP):
+            if isinstance(part, Values):
+                self._values.change(Changes(part.table, new=part.rows))
+                self._filled += len(part.rows)
+            else:
+                for record in part.records:
                     self._entries.keep(record, encode_batch([record]))
-                    count += 1
-            if count >= FILL_RECORDS:
-                self._pause()
-                count = 0
-        for some in values:
-            with self._store.changing(_STEP):
-                self._values.change(Changes(some.table, new=some.rows))
+                self._filled += len(part.records)
+        if self._filled >= FILL_ROWS:
+            self._pause()
+
+    def end_fill(self, upto: int, pruned: int) -> None:
+        """Let it stand for all up to a record, with a history that is whole after another."""
         self._pause()
         with self._store.changing(_STEP):
             put_right(self._store, self._entries, pruned)
             self._entries.write()
             self._write_totals(upto, pruned)
         self._end()
+        self._is_filling = False
 
     def _pause(self) -> None:
         """Write what there is so far, and go on in another transaction."""
@@ -147,3 +141,4 @@ class Writer:
             self._write_totals(0, 0)
         self._end()
         self._store.begin(_STEP)
+        self._filled = 0

@@ -12,26 +12,27 @@ begins.
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.core.events import Granted, Record, grants_of
+from holdfast.core.state import Head
 from holdfast.core.values import Slot
-from holdfast.journal.base import HEAD, Changes, JournalDamagedError, OutcomeUnknownError, Values
+from holdfast.journal.base import HEAD, Changes, History, JournalDamagedError, OutcomeUnknownError, Tail, Values
 from holdfast.journal.codec import FORMAT, decode_batch, encode_batch
 from holdfast.journal.postgres.archive_pieces import RecordsPiece, checksum_of, values_in_pieces
 from holdfast.journal.postgres.driver import LostError
 from holdfast.journal.postgres.lines import Servers
 from holdfast.journal.postgres.schema import SCHEMA_VERSION
 from holdfast.journal.postgres.sealing import seal
+from holdfast.journal.postgres.snapshot import PostgresSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from holdfast.core.values import Lease
+    from holdfast.journal.base import Part, Snapshot
     from holdfast.journal.postgres.demands import Marks
     from holdfast.journal.postgres.driver import Line
 
@@ -43,21 +44,21 @@ PIECES = 64
 SOME = 1_024
 GRANTS = 64
 """How many records are read at once that may each have granted a thousand names."""
-SOME_BYTES = 1024 * 1024
 COMMIT_SECONDS = 60.0
 
+_head_of = msgspec.msgpack.Decoder(Head).decode
 _slot_of = msgspec.msgpack.Decoder(Slot).decode
 
 
 @asynccontextmanager
 async def filling(
     url: str, schema: str, secret: bytes | None, tenure: str, wall_ms: int
-) -> AsyncIterator[PostgresFilling]:
+) -> AsyncIterator[PostgresWriter]:
     """Give a store to fill. Without `commit` nothing of it happens. Raises `JournalError`."""
     servers = Servers(url, schema, APPLICATION)
     line, server = await servers.connect()
     try:
-        store = PostgresFilling(line, schema, secret, marks=server.marks, tenure=tenure, wall_ms=wall_ms)
+        store = PostgresWriter(line, schema, secret, marks=server.marks, tenure=tenure, wall_ms=wall_ms)
         await store.look()
         yield store
     finally:
@@ -65,8 +66,8 @@ async def filling(
         line.drop()
 
 
-class PostgresFilling:
-    """The transaction. It keeps what `engine/moving.py` asks for."""
+class PostgresWriter:
+    """The transaction."""
 
     def __init__(
         self, line: Line, schema: str, secret: bytes | None, *, marks: Marks, tenure: str, wall_ms: int
@@ -81,7 +82,7 @@ class PostgresFilling:
         self._step = self._pieces = self._rows = 0
         self._head = b""
         self._leases: dict[str, Lease] = {}
-        self._last_seq = self._upto = 0
+        self._now_ms = 0
         self.authority: str | None = None
         """The authority that is there already."""
 
@@ -109,12 +110,21 @@ class PostgresFilling:
         self._epoch = epoch
         await self._ask("fill_take", epoch, self._tenure)
 
-    # What is put.
+    async def put(self, part: Part) -> None:
+        """Put a part of the tail in place, or stage one of the archive."""
+        match part:
+            case Tail(records) if records:
+                self._now_ms = max(self._now_ms, records[-1].at_ms)
+                await self._ask("fill_tail", records[0].seq, records[-1].seq, self._epoch, encode_batch(records))
+            case Values():
+                await self._put_values(part)
+            case History(records):
+                await self._put_history(records)
 
-    async def put_values(self, values: Values) -> None:
-        """Stage some of the state."""
+    async def _put_values(self, values: Values) -> None:
         if values.table == HEAD:
             self._head = values.rows[0][1]
+            self._now_ms = max(self._now_ms, _head_of(self._head).now_ms)
             return
         if values.table == SLOTS:
             for key, value in values.rows:
@@ -124,8 +134,7 @@ class PostgresFilling:
             if piece is not None:
                 await self._stage("stage_values", piece.staged())
 
-    async def put_history(self, records: Sequence[Record]) -> None:
-        """Stage some of the history."""
+    async def _put_history(self, records: Sequence[Record]) -> None:
         piece = RecordsPiece()
         for record in records:
             piece.add([(encode_batch((record,)), record)])
@@ -134,11 +143,6 @@ class PostgresFilling:
                 piece = RecordsPiece()
         if piece.seqs:
             await self._stage("stage_records", piece.staged())
-
-    async def put_tail(self, records: Sequence[Record]) -> None:
-        """Put some records that are not archived."""
-        if records:
-            await self._ask("fill_tail", records[0].seq, records[-1].seq, self._epoch, encode_batch(records))
 
     async def _stage(self, name: str, values: tuple[object, ...]) -> None:
         await self._ask(name, self._epoch, self._tenure, self._step, self._pieces, *values)
@@ -153,17 +157,16 @@ class PostgresFilling:
         await self._ask("fill_drop_staged")
         self._step, self._pieces = self._step + 1, 0
 
-    async def end(self, *, last_seq: int, now_ms: int, upto: int, pruned: int) -> None:
+    async def end(self, source: Snapshot) -> None:
         """Let nobody have the seat, and let who held what be right."""
         await self._apply()
-        if upto:
-            head = (0, upto, self._head, checksum_of(HEAD, HEAD.encode(), self._head))
+        if source.upto:
+            head = (0, source.upto, self._head, checksum_of(HEAD, HEAD.encode(), self._head))
             await self._ask("apply_step", self._epoch, self._tenure, self._step, *head)
-        await self._ask("fill_archive", pruned, self._rows)
-        await self._let_go(pruned)
+        await self._ask("fill_archive", source.pruned, self._rows)
+        await self._let_go(source.pruned)
         await self._hold()
-        await self._ask("fill_seat", self._epoch, self._tenure, last_seq, now_ms)
-        self._last_seq, self._upto = last_seq, upto
+        await self._ask("fill_seat", self._epoch, self._tenure, source.last_seq, self._now_ms)
 
     async def _let_go(self, pruned: int) -> None:
         """Compare who holds what by the history with who does by the state, and let the state be right."""
@@ -207,11 +210,10 @@ class PostgresFilling:
         for start in range(0, len(made_up), SOME):
             await self._ask("fill_hold", *map(list, zip(*made_up[start : start + SOME], strict=True)))
 
-    # What is read back.
-
-    def whole(self) -> Whole:
-        """Show all that was put."""
-        return Whole(self._line, self._last_seq, self._upto)
+    async def snapshot(self) -> PostgresSnapshot:
+        """Return all that was put, to be read back."""
+        position = (await self._ask("read_position", self._epoch, self._tenure))[0]
+        return PostgresSnapshot(self._ask, position)
 
     async def commit(self) -> None:
         """Let it count."""
@@ -221,47 +223,3 @@ class PostgresFilling:
             raise OutcomeUnknownError(
                 f"whether the store counts is not known: {error.problem}", "Move it again: that finds out"
             ) from error
-
-
-class Whole:
-    """All that is in the store, as this transaction sees it."""
-
-    def __init__(self, line: Line, last_seq: int, upto: int) -> None:
-        self._line = line
-        self.last_seq = last_seq
-        self._upto = upto
-
-    async def _ask(self, name: str, *values: object) -> Sequence[Any]:
-        return await self._line.ask(name, *values, seconds=None)
-
-    async def tail(self) -> AsyncIterator[Sequence[Record]]:
-        """Yield the records that are not archived."""
-        after = self._upto
-        while rows := await self._ask("fill_read_tail", after, SOME):
-            after = rows[-1]["last_seq"]
-            for row in rows:
-                yield list(decode_batch(row["body"]))
-
-    async def values(self) -> AsyncIterator[Values]:
-        """Yield the archived state, the head first."""
-        for key, value, checksum in await self._ask("read_head"):
-            yield _checked(HEAD, [(key, value, checksum)])
-        table, place = "", 0
-        while rows := await self._ask("read_values", table, place, SOME, SOME_BYTES):
-            table, place = rows[-1]["tbl"], rows[-1]["place"]
-            for name, some in groupby(rows, key=itemgetter("tbl")):
-                yield _checked(name, [(key, value, checksum) for _, _, key, value, checksum in some])
-
-    async def history(self) -> AsyncIterator[Sequence[Record]]:
-        """Yield the archived history, oldest first."""
-        after = 0
-        while rows := await self._ask("read_history_after", after, self._upto, SOME, SOME_BYTES):
-            after = rows[-1]["seq"]
-            yield [record for row in rows for record in decode_batch(row["body"])]
-
-
-def _checked(table: str, rows: list[tuple[bytes, bytes, int]]) -> Values:
-    for key, value, checksum in rows:
-        if checksum_of(table, key, value) != checksum:
-            raise JournalDamagedError(f"a value of the table {table} is not as it was written")
-    return Values(table, [(key, value) for key, value, _ in rows])

@@ -33,8 +33,8 @@ from holdfast.journal.postgres.looking import Looking
 from holdfast.journal.postgres.schema import Fresh
 from holdfast.journal.postgres.sealing import unseal
 from holdfast.journal.postgres.seat import NO_ANSWER, Batch, Mine, Tenancy
+from holdfast.journal.postgres.snapshot import snapshot
 from holdfast.journal.postgres.taking import Taken, Watching
-from holdfast.journal.postgres.whole import whole
 from holdfast.journal.tail.room import LARGE_BYTES, Room, part_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from holdfast.core.events import Record
-    from holdfast.journal.base import Changes, HeldPage, HeldQuery, HistoryPage, HistoryQuery, Whole
+    from holdfast.journal.base import Changes, HeldPage, HeldQuery, HistoryPage, HistoryQuery, Snapshot
     from holdfast.journal.postgres.archive_reading import Ask
     from holdfast.journal.postgres.demands import Server
     from holdfast.journal.postgres.driver import Line
@@ -207,10 +207,10 @@ class PostgresJournal:
         self._judge()
         await self._measure()
 
-    def whole(self) -> AbstractAsyncContextManager[Whole]:
-        """Give a look at all that there is at this instant."""
-        self._seated("whole")
-        return whole(self._side, self._mine)
+    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
+        """Give all that there is at this instant."""
+        self._seated("snapshot")
+        return snapshot(self._side, self._mine)
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Look in the tail first, then in the archive."""

@@ -26,7 +26,7 @@ from holdfast.journal.postgres.addresses import addresses
 from holdfast.journal.postgres.driver import RefusedError
 from holdfast.journal.postgres.lines import Servers, Side
 from holdfast.journal.postgres.seat import Mine
-from holdfast.journal.postgres.whole import whole
+from holdfast.journal.postgres.snapshot import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -153,7 +153,7 @@ class Operating:
         mine = Mine(row["tenure"])
         mine.epoch = row["epoch"]
         records = 0
-        async with whole(self._side, mine) as found:
+        async with snapshot(self._side, mine) as found:
             try:
                 async for _ in found.values():
                     pass
@@ -163,8 +163,8 @@ class Operating:
                         tell(records)
             except (JournalDamagedError, ValueError) as error:
                 problem = error.problem if isinstance(error, JournalDamagedError) else str(error)
-                return Contents(records, found.last_seq, found.archived_upto, problem)
-        return Contents(records, found.last_seq, found.archived_upto)
+                return Contents(records, found.last_seq, found.upto, problem)
+        return Contents(records, found.last_seq, found.upto)
 
     async def _tried(self) -> dict[str, Any]:
         """Try to write a batch that is no authority's, and take it back. A full disk answers, and takes none."""

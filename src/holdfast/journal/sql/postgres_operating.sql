@@ -56,10 +56,6 @@ WITH gone AS (DELETE FROM {s}.staged_values) DELETE FROM {s}.staged_records
 -- Up to where the history of a move is not kept any more, and how many rows its state has beside the head.
 UPDATE {s}.archive SET pruned = $1, state_rows = state_rows + $2
 
--- name: fill_read_tail
--- Some records of a move that are not archived, in order.
-SELECT first_seq, last_seq, body FROM {s}.batch WHERE first_seq > $1 ORDER BY first_seq LIMIT $2
-
 -- name: fill_read_living
 -- Some names after one that are held by the history that a move brought, and the number of each grant.
 SELECT name, seq FROM {s}.living WHERE name > $1 ORDER BY name LIMIT $2

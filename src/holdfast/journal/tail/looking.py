@@ -11,6 +11,8 @@ import contextlib
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.core.events import Record
 from holdfast.journal.base import HistoryPage
 from holdfast.journal.codec import decode_batch
@@ -113,16 +115,16 @@ class Looking:
             return await asyncio.to_thread(_page_of, reader, query, upto, tail)
 
     @contextlib.asynccontextmanager
-    async def whole(self, last_seq: int) -> AsyncIterator[Whole]:
+    async def snapshot(self, last_seq: int) -> AsyncIterator[SqliteSnapshot]:
         """Give all that there is at this instant."""
         with contextlib.ExitStack() as stack:
             kept = stack.enter_context(contextlib.ExitStack())
             kept.enter_context(self._tail.kept())
             reader = stack.enter_context(self._archivist.another_reader())
-            yield Whole(self._tail, kept, reader, last_seq)
+            yield SqliteSnapshot(self._tail, kept, reader, last_seq)
 
 
-class Whole:
+class SqliteSnapshot:
     """All that a journal holds at one instant."""
 
     def __init__(self, tail: Tail, kept: contextlib.ExitStack, reader: Reader, last_seq: int) -> None:
@@ -130,12 +132,12 @@ class Whole:
         self._tail = tail
         self._kept = kept
         self._reader = reader
-        self._upto = reader.position().upto
+        _, self.upto, self.pruned = msgspec.structs.astuple(reader.position())
         self.last_seq = last_seq
 
     async def tail(self) -> AsyncIterator[Sequence[Record]]:
         """Yield every record that is not archived, some at a time: a batch may have all that fell due at once."""
-        async for _, _, body in self._tail.batches(self._upto, self.last_seq):
+        async for _, _, body in self._tail.batches(self.upto, self.last_seq):
             records = decode_batch(body)
             while some := list(islice(records, WHOLE_RECORDS)):
                 yield some

@@ -21,31 +21,27 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def whole(beside: Side, mine: Mine) -> AsyncIterator[PostgresWhole]:
-    """Give a look at all there is now, at the server of another connection."""
+async def snapshot(beside: Side, mine: Mine) -> AsyncIterator[PostgresSnapshot]:
+    """Give all that there is now, at the server of another connection."""
     async with beside.another().instant() as side:
         await side.rows("stay_at_instant")
         position = await Ground(side, mine).position()
-        yield PostgresWhole(partial(side.rows, seconds=LOOK_SECONDS), position)
+        yield PostgresSnapshot(partial(side.rows, seconds=LOOK_SECONDS), position)
 
 
-class PostgresWhole:
+class PostgresSnapshot:
     """All there is at one instant."""
 
     def __init__(self, ask: Ask, position: Row) -> None:
         self._ask = ask
-        self._upto: int = position["upto"]
+        self.upto: int = position["upto"]
+        self.pruned: int = position["pruned"]
         self._state_rows: int = position["state_rows"]
         self.last_seq: int = position["last_seq"]
 
-    @property
-    def archived_upto(self) -> int:
-        """How far the archive reaches."""
-        return self._upto
-
     async def tail(self) -> AsyncIterator[Sequence[Record]]:
         """Yield every record that is not archived, some at a time."""
-        async for body in read_batches(self._ask, self._upto, self.last_seq):
+        async for body in read_batches(self._ask, self.upto, self.last_seq):
             async for records in records_of(body):
                 yield records
 
@@ -55,4 +51,4 @@ class PostgresWhole:
 
     def history(self) -> AsyncIterator[Sequence[Record]]:
         """Yield the archived records with history value, oldest first."""
-        return read_history(self._ask, self._upto)
+        return read_history(self._ask, self.upto)
