@@ -19,8 +19,8 @@ from typing import Any, Self
 import pytest
 
 from holdfast.errors import LeaseLost, Unreachable
-from holdfast.mcp import beside
-from holdfast.mcp.beside import Beside
+from holdfast.mcp import kept_session
+from holdfast.mcp.kept_session import BackgroundTasks
 from holdfast.mcp.stdio import JOBS
 from tests.mcp.hosts import Home, run
 from tests.support import callers
@@ -225,7 +225,7 @@ def test_host_that_does_not_read_keeps_nothing(home: Home, operator: Api, name: 
 
 def test_what_nobody_answered_is_given_back_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release is tried until the server has answered, or it is not needed any more."""
-    monkeypatch.setattr(beside, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(kept_session, "RETRY_SECONDS", 0.0)
     tries: list[str] = []
 
     async def away(times: int, then: Exception | None) -> None:
@@ -238,13 +238,13 @@ def test_what_nobody_answered_is_given_back_again(monkeypatch: pytest.MonkeyPatc
     async def test() -> None:
         for then in (None, LeaseLost("it is another's")):
             tries.clear()
-            work = Beside()
-            work.insist(lambda: away(3, then), lambda: True)  # noqa: B023 - it ends within the turn
+            work = BackgroundTasks()
+            work.retry(lambda: away(3, then), lambda: True)  # noqa: B023 - it ends within the turn
             await asyncio.wait(work.unfinished)
             assert len(tries) == 4
         tries.clear()
-        work = Beside()
-        work.insist(lambda: away(1_000, None), lambda: len(tries) < 5)
+        work = BackgroundTasks()
+        work.retry(lambda: away(1_000, None), lambda: len(tries) < 5)
         await asyncio.wait(work.unfinished)
         assert len(tries) == 5
 

@@ -13,7 +13,8 @@ import pytest
 from holdfast.errors import Unreachable
 from holdfast.mcp import mounted, tools
 from holdfast.mcp.asgi import Application, Receive, Scope, Send
-from holdfast.mcp.asking import Asker
+from holdfast.mcp.backend import Backend
+from holdfast.mcp.named_session import NamedSession
 from tests.mcp.hosts import Home, run
 from tests.support import callers
 from tests.support.api import Api
@@ -176,9 +177,9 @@ def test_claim_that_could_not_be_told_leaves_no_session() -> None:
         client.job.return_value = mock.Mock(owner=None)
         client.list_claimed_jobs.side_effect = refuse
         client.end_session.side_effect = end
-        asked = tools.read_arguments(tools.BY_NAME["claim_job"], {"job": "job", "owner": "ana"}, "http")
+        asked = tools.read_arguments("claim_job", {"job": "job", "owner": "ana"}, "http")
         with pytest.raises(Unreachable):
-            await Asker(client, None).call(asked)
+            await Backend(NamedSession(client, None)).call(asked)
         assert ended == ["new"]
 
     run(test())

@@ -14,8 +14,8 @@ import pytest
 from mcp import StdioServerParameters
 
 from holdfast.mcp import stdio
-from holdfast.mcp.standing import LINES_MAX
 from holdfast.mcp.stdio import LINE_BYTES_MAX
+from holdfast.mcp.waits import WAITS_MAX
 from tests.mcp.hosts import Home, run
 from tests.support import callers
 from tests.support.api import Api
@@ -171,14 +171,14 @@ def test_lines_are_bounded(home: Home, operator: Api, name: str) -> None:
     """One process stands in a bounded number of lines; one more is refused with words."""
 
     async def test() -> None:
-        jobs = [f"{name}/{number}" for number in range(LINES_MAX + 1)]
+        jobs = [f"{name}/{number}" for number in range(WAITS_MAX + 1)]
         for job in jobs:
             operator.acquired(job, owner="boss")
         async with home.host("ana") as ana:
             for job in jobs[:-1]:
                 assert (await ana.call("wait_for_job", job=job, seconds=1))["status"] == "waiting"
-            assert f"{LINES_MAX} lines already" in await ana.error("wait_for_job", job=jobs[-1], seconds=1)
-            assert len((await ana.call("my_jobs"))["waiting_for"]) == LINES_MAX
+            assert f"{WAITS_MAX} lines already" in await ana.error("wait_for_job", job=jobs[-1], seconds=1)
+            assert len((await ana.call("my_jobs"))["waiting_for"]) == WAITS_MAX
 
     run(test())
 

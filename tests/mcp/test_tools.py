@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.mcp.results import clean, seconds
-from holdfast.mcp.serving import INSTRUCTIONS, tool_list
-from holdfast.mcp.tools import BY_NAME, HTTP_ONLY, LIST_BYTES_MAX, BadArgumentsError, Transport, read_arguments
+from holdfast.mcp.sdk_server import INSTRUCTIONS, tool_list
+from holdfast.mcp.tools import HTTP_ONLY, LIST_BYTES_MAX, BadArgumentsError, Transport, read_arguments
 
 TRANSPORTS: tuple[Transport, ...] = ("stdio", "http")
 
@@ -80,7 +80,7 @@ def test_instructions_warn_of_strangers() -> None:
 def test_wrong_arguments_are_refused(tool: str, given: dict[str, Any], why: str) -> None:
     """What cannot be taken is refused with words that say why, before anything is asked."""
     with pytest.raises(BadArgumentsError, match=why.replace("(", r"\(").replace(")", r"\)")):
-        read_arguments(BY_NAME[tool], given, "stdio")
+        read_arguments(tool, given, "stdio")
 
 
 def test_text_of_others_is_made_harmless() -> None:

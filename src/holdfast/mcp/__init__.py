@@ -1,13 +1,10 @@
-"""The tools for agents, over the Model Context Protocol: `holdfast mcp` over stdio, and the server's `/mcp` over HTTP.
+"""The tools for agents over the Model Context Protocol: `holdfast mcp` over stdio, and the server's `/mcp` over HTTP.
 
-    tools     what the tools are called, take, answer and say: written once
-    results   what the client tells, in the words of the tools
-    serving   the tools as a server of the SDK, over whichever desk does the work
-       ├── keeping    the desk behind stdio: a process that holds a session and renews what was claimed
-       └── asking     the desk behind /mcp: keeps nothing, and finds all it needs at the server with each call
+    stdio ──► sdk_server ──► backend ──► kept_session     one process, one session, renewed in the background
+    http ───►            ──►         ──► named_session    the session that a call names, looked up at the server
 
-`agent` is our own client with the few operations that only these desks need. `beside` is what goes on when a call is
-over. `hostlink` is where a process meets the guard's hooks of its
-agent. `memory` is what a process leaves for the next one of its owner, `stdio` its life, `mounted` and `http` the
-application that stands beside the server's routes, `entrance` who may ask it.
+`tools` describes the tools and decodes calls, `backend` carries them out, `results` encodes what comes of them. `agent`
+is the client with the operations that only sessions need, `waits` keeps places in queues between two calls, `memory` is
+what a process leaves for the next one, `hostlink` its link with the guard's hooks, and `mounted` (with the
+types in `asgi`) the part of `/mcp` that every server loads.
 """

@@ -1,4 +1,4 @@
-"""The words of ASGI, and what the server gives to an application that stands beside its routes."""
+"""The types of ASGI, and what the server passes to a mounted application."""
 
 from __future__ import annotations
 
@@ -13,5 +13,11 @@ Scope: TypeAlias = dict[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-Ask: TypeAlias = Callable[[Scope, str, str, Mapping[str, str], bytes], Awaitable[tuple[int, Mapping[str, str], bytes]]]
-"""Asks the server, on behalf of the request with this scope: method, path, headers, body."""
+Answer: TypeAlias = tuple[int, Mapping[str, str], bytes]
+Ask: TypeAlias = Callable[[Scope, str, str, Mapping[str, str], bytes], Awaitable[Answer]]
+"""Sends the server a request on behalf of the request with this scope: method, path, headers, body."""
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """Return the headers of a request by their lower-case names."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

@@ -1,27 +1,85 @@
-"""The tools over streamable HTTP, as an ASGI application: one request, one answer in JSON, and nothing kept.
+"""The tools over streamable HTTP, as an ASGI application: one request, one JSON response, and no state in between.
 
-Only those come here whom the `entrance` lets in. This watches the connection: if that ends, the call is cancelled, so
-that nobody stands in a line who is not there.
+Only authenticated requests arrive here (`mounted`). If the client disconnects, its call is cancelled, so that it leaves
+the queue in which it waits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 
-from holdfast.mcp.asgi import Ask, Receive, Scope, Send
-from holdfast.mcp.asking import Asker
-from holdfast.mcp.entrance import headers_of
-from holdfast.mcp.inside import SECRET_PREFIX, InsideClient
-from holdfast.mcp.serving import Context, Desk, server_of
+from holdfast.client.common.http import headers_for, payload_of
+from holdfast.client.coroutines.background import BackgroundLoop
+from holdfast.client.coroutines.link import AsyncLink
+from holdfast.client.flows.effects import Open
+from holdfast.client.flows.effects import Send as SendRequest
+from holdfast.client.values.answer import Answer
+from holdfast.errors import Unreachable
+from holdfast.mcp.agent import AgentClient
+from holdfast.mcp.asgi import Ask, Receive, Scope, Send, headers_of
+from holdfast.mcp.named_session import SECRET_PREFIX, NamedSession
+from holdfast.mcp.sdk_server import Context, server_of
 
 SESSION_HEADER = "holdfast-session"
 BODY_BYTES_MAX = 65_536
-"""The server has bounded it already."""
+"""The server has limited it already."""
 _BEARER = "Bearer "
+_URL = "http://127.0.0.1"
+_NO_CONFIGURATION: Mapping[str, str] = {"XDG_CONFIG_HOME": "/nonexistent"}
+"""The configuration of the server's user does not apply to callers."""
+
+
+class InProcessTransport:
+    """Sends the client's requests to the server's routes, on behalf of one request, without a connection."""
+
+    def __init__(self, ask: Ask, scope: Scope, token: str) -> None:
+        self._ask = ask
+        self._scope = scope
+        self._token = token
+        self.finishing: set[asyncio.Task[Any]] = set()
+
+    async def send(self, request: SendRequest) -> Answer:
+        """Return the response, whatever its status. Raises `Unreachable` if it does not come in time."""
+        body = payload_of(request) or b""
+        headers = headers_for(request.bearer or self._token, request)
+        try:
+            async with asyncio.timeout(request.answer_seconds):
+                return Answer(*await self._ask(self._scope, request.method, request.path, headers, body))
+        except TimeoutError:
+            raise Unreachable("this server", "the answer did not come in time") from None
+
+    async def stream(self, _opening: Open) -> NoReturn:
+        """Refuse: no tool opens a stream."""
+        raise Unreachable("this server", "there are no streams inside of it", was_sent=False)
+
+    async def close(self) -> None:
+        """Wait for releases under way."""
+        if self.finishing:
+            await asyncio.wait(self.finishing)
+
+
+class InProcessClient(AgentClient):
+    """A client for one request, with its access token."""
+
+    def __init__(self, ask: Ask, scope: Scope, token: str) -> None:
+        self._in_process = InProcessTransport(ask, scope, token)
+        self._bearer = token
+        # Calls are short, so the model retries.
+        super().__init__(_URL, token=token, environment=_NO_CONFIGURATION, retry_seconds=0)
+
+    async def session_secret(self, session_id: str) -> str:
+        """Return the secret of a session; a caller whose token is a session's secret can enter that session alone."""
+        return self._bearer if self._bearer.startswith(SECRET_PREFIX) else await super().session_secret(session_id)
+
+    def _prepare(self) -> None:
+        self._transport = self._in_process
+        self._background = BackgroundLoop()
+        self._link = AsyncLink(self._in_process, self._policy, self._background)
 
 
 class Tools:
@@ -30,7 +88,7 @@ class Tools:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._manager = StreamableHTTPSessionManager(
-            server_of(self._desk, "http"),
+            server_of(self._session, "http"),
             json_response=True,
             stateless=True,
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
@@ -41,14 +99,10 @@ class Tools:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        await self._begin()
-        await _until_gone(self._manager.handle_request, scope, receive, send)
-
-    async def _begin(self) -> None:
-        """Let the SDK's manager run, in a task of its own: it must be ended where it was begun."""
-        if self._running is None:
+        if self._running is None:  # The manager has to end in the task that began it.
             self._running = asyncio.create_task(self._run())
         await self._is_ready.wait()
+        await _cancel_on_disconnect(self._manager.handle_request, scope, receive, send)
 
     async def _run(self) -> None:
         try:
@@ -56,18 +110,18 @@ class Tools:
                 self._is_ready.set()
                 await asyncio.get_running_loop().create_future()
         finally:
-            self._is_ready.set()  # Whoever comes then is told by the manager that it does not run.
+            self._is_ready.set()  # Later requests fail in the manager, which is not running.
 
-    async def _desk(self, context: Context, _params: object) -> Desk:
+    async def _session(self, context: Context, _params: object) -> NamedSession:
         scope: Scope = context.request.scope  # type: ignore[union-attr] # HTTP always has one.
         headers = headers_of(scope)
         token = headers.get("authorization", "").removeprefix(_BEARER)
         own = token if token.startswith(SECRET_PREFIX) else None
-        return Asker(InsideClient(self._ask, scope, token), headers.get(SESSION_HEADER, own))
+        return NamedSession(InProcessClient(self._ask, scope, token), headers.get(SESSION_HEADER, own))
 
 
-async def _until_gone(application: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ANN401 - the SDK's
-    """Let an application answer, and cancel it when the caller is gone."""
+async def _cancel_on_disconnect(application: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ANN401
+    """Run an application with the whole body of a request, and cancel it when the client disconnects."""
     body = bytearray()
     more = True
     while more:
@@ -76,22 +130,21 @@ async def _until_gone(application: Any, scope: Scope, receive: Receive, send: Se
             return
         body += message.get("body", b"")
         more = message.get("more_body", False)
-    gone = asyncio.create_task(_gone(receive))
-    is_told = False
+    disconnected = asyncio.create_task(_disconnected(receive))
+    messages = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
 
-    async def given() -> dict[str, Any]:
-        nonlocal is_told
-        if is_told:
-            await asyncio.shield(gone)
+    async def receive_again() -> dict[str, Any]:
+        message = next(messages, None)
+        if message is None:
+            await asyncio.shield(disconnected)
             return {"type": "http.disconnect"}
-        is_told = True
-        return {"type": "http.request", "body": bytes(body), "more_body": False}
+        return message
 
-    answering = asyncio.create_task(application(scope, given, send))
+    answering = asyncio.create_task(application(scope, receive_again, send))
     try:
-        await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({answering, disconnected}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        gone.cancel()
+        disconnected.cancel()
         if not answering.done():
             answering.cancel()
     await asyncio.wait({answering})
@@ -99,6 +152,6 @@ async def _until_gone(application: Any, scope: Scope, receive: Receive, send: Se
         answering.result()
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,12 +1,10 @@
-"""What a process of an owner leaves for the next one: which session it holds, which jobs, and what it has not told yet.
+"""What a process leaves for the next one of its owner: its session, its jobs, and the losses that it has not reported.
 
-A host may end this program at any time and start it again. The next process of the same owner takes the session over if
-it still lives (C4), and tells of every job that does not. The file has no secret in it: a session is taken over with
-the access token.
+A host may end this program at any time and start it again. The next process of the same owner adopts the session if it
+still lives (C4), and reports every job that does not. The file holds no secret: adopting needs the access token.
 
-Two processes of one owner never share anything. The file belongs to whoever has its lock, and the kernel drops that
-with the process. A second one that lives beside the first keeps nothing over its end, has a session of its own, and is
-refused what the first has, as any other.
+Two processes of one owner never share the file. It belongs to the process that has its lock, and the kernel drops the
+lock with the process. A second process has a session of its own, leaves nothing, and is refused the first one's jobs.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from holdfast.privatefiles import NotOursError, make_folder, open_ours, read_our
 FILE_BYTES_MAX = 1_048_576
 FILES_MAX = 200
 TOLD_MAX = 100
-"""How many jobs are told of at most: of more than that the eldest are left out."""
+"""How many losses are kept; the oldest are dropped."""
 _LOCK = ".lock"
 
 
@@ -35,11 +33,9 @@ class Left(msgspec.Struct, kw_only=True):
     """What one process leaves."""
 
     session: str | None = None
-    """The session that it holds; None if it has none, or has ended it."""
     jobs: list[str] = []
-    """What it believes to have."""
     lost: list[dict[str, Any]] = []
-    """What ended and was not told yet."""
+    """Losses that were not reported yet."""
 
 
 class BadMemoryError(Exception):
@@ -55,7 +51,7 @@ class Memory:
         self._lock = lock
 
     def read(self) -> Left:
-        """Return what the process before has left. What cannot be read is nothing: it may be of another version."""
+        """Return what the previous process left; nothing if the file cannot be decoded. Raises `BadMemoryError`."""
         try:
             return msgspec.json.decode(read_ours(self._path, FILE_BYTES_MAX), type=Left)
         except (FileNotFoundError, msgspec.MsgspecError):
@@ -64,7 +60,6 @@ class Memory:
             raise BadMemoryError(f"{self._path} cannot be used: {reason_of(error)}") from error
 
     def write(self, left: Left) -> None:
-        """Leave this for the next one."""
         left.lost = left.lost[-TOLD_MAX:]
         try:
             replace(self._path, msgspec.json.encode(left))
@@ -72,7 +67,7 @@ class Memory:
             raise BadMemoryError(f"{self._path} cannot be written: {reason_of(error)}") from error
 
     def close(self) -> None:
-        """Let another process have it. If nothing is left to tell, nothing stays behind."""
+        """Release the lock, and remove the file if it has nothing to report."""
         with contextlib.suppress(BadMemoryError, OSError):
             if self.read() == Left():
                 _remove(self._path)
@@ -82,13 +77,13 @@ class Memory:
 def open_memory(url: str, owner: str, environment: Mapping[str, str]) -> Memory | None:
     """Return the memory of an owner; None if another process that lives has it. Raises `BadMemoryError`."""
     folder = _state_folder(environment) / "holdfast" / "mcp"
-    # Readable for people, and another one for each server and each owner, whatever signs their names have.
+    # Readable, and unique for each server and owner, whatever characters their names have.
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", owner)[:40]
     digest = hashlib.sha256(f"{url}\n{owner}".encode("utf-8", "replace")).hexdigest()[:16]
     path = folder / f"{readable}-{digest}.json"
     try:
         make_folder(folder)
-        _forget_eldest(folder)
+        _forget_oldest(folder)
         lock = _locked(path)
     except (OSError, NotOursError) as error:
         raise BadMemoryError(f"{path} cannot be used: {reason_of(error)}") from error
@@ -104,7 +99,7 @@ def open_memory(url: str, owner: str, environment: Mapping[str, str]) -> Memory 
 
 
 def _locked(path: Path) -> int | None:
-    """Lock a memory and return what holds the lock; None if another has it."""
+    """Lock a memory and return the descriptor that holds the lock; None if another process has it."""
     place = path.with_suffix(_LOCK)
     while True:
         lock = open_ours(place, os.O_RDWR | os.O_CREAT)
@@ -116,17 +111,17 @@ def _locked(path: Path) -> int | None:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), place.lstat()):
                 return lock
-        os.close(lock)  # Whoever had it removed it between our two steps.
+        os.close(lock)  # The process that had it removed it between the two steps.
 
 
 def _remove(path: Path) -> None:
-    """Remove a memory; only for whoever has its lock."""
+    """Remove a memory whose lock the caller has."""
     path.unlink(missing_ok=True)
     path.with_suffix(_LOCK).unlink(missing_ok=True)
 
 
-def _forget_eldest(folder: Path) -> None:
-    """Keep no more memories than `FILES_MAX`: processes that were killed and never came back have left them."""
+def _forget_oldest(folder: Path) -> None:
+    """Keep at most `FILES_MAX` memories: killed processes that were never restarted leave theirs."""
     locks = sorted(folder.glob(f"*{_LOCK}"), key=lambda path: path.lstat().st_mtime)
     for each in locks[:-FILES_MAX]:
         lock = _locked(each.with_suffix(".json"))
@@ -136,10 +131,9 @@ def _forget_eldest(folder: Path) -> None:
 
 
 def _state_folder(environment: Mapping[str, str]) -> Path:
-    """Return where programs of this user keep what they remember."""
-    told = environment.get("XDG_STATE_HOME", "")
-    if told.startswith("/"):
-        return Path(told)
+    state = environment.get("XDG_STATE_HOME", "")
+    if state.startswith("/"):
+        return Path(state)
     with contextlib.suppress(RuntimeError):
         return Path(environment.get("HOME") or Path.home()) / ".local" / "state"
     raise BadMemoryError("there is no home folder; set XDG_STATE_HOME to a folder of yours")

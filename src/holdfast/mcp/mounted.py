@@ -1,24 +1,32 @@
-"""`/mcp` beside the routes of a server: loaded when the first request comes that is let in, in a thread.
+"""`/mcp` as a mounted application: authenticates each request, and loads the tools for the first valid one.
 
-The SDK takes a second to load, and a server must not stand still for that. So nothing is loaded at the start, nor for a
-stranger, and here nothing is imported that is not there without the extra.
+The SDK takes a second to load, and a server must not stop for that, so it is loaded in a thread. Nothing is loaded at
+the start, nor for unauthenticated requests. This module therefore imports nothing that comes with the extra.
+
+The server has checked `Host`, `Origin` and sizes before. Authentication costs as much as at all routes, and happens
+before a byte of the body is read.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from holdfast.mcp.asgi import Application, Ask, Receive, Scope, Send
-from holdfast.mcp.entrance import pass_on, refusal_of
+import msgspec
+
+from holdfast.mcp.asgi import PATH, REQUEST_ID, Answer, Application, Ask, Receive, Scope, Send, headers_of
 
 _NEEDED = ("aiohttp", "mcp", "yarl")
 _MAJOR = "2"
+_REFUSED = frozenset({401, 403, 429, 503})
+_PROBE = "/sessions?limit=1"
+"""A cheap request, which is refused without a valid access token."""
 
 
 def is_installed() -> bool:
-    """Tell whether what the tools need is installed, in a version that they are written for."""
+    """Tell whether the packages of the extra are installed, in a version that the tools are written for."""
     try:
         return all(find_spec(name) for name in _NEEDED) and version("mcp").partition(".")[0] == _MAJOR
     except PackageNotFoundError:
@@ -27,34 +35,54 @@ def is_installed() -> bool:
 
 def mounted(ask: Ask) -> Application:
     """Return the application. Nothing is loaded yet."""
-    return _Late(ask)
+    loading: asyncio.Task[Application] | None = None
 
-
-class _Late:
-    """An application that is loaded when somebody asks it who may."""
-
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self._loading: asyncio.Task[Application] | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = await refusal_of(self._ask, scope)
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal loading
+        refusal = await _refusal_of(ask, scope)
         if refusal is not None:
-            await pass_on(send, *refusal)
+            await _respond(send, *refusal)
             return
-        if self._loading is None or _has_failed(self._loading):
-            self._loading = asyncio.create_task(asyncio.to_thread(_load, self._ask))
-        # One that leaves while it is loaded must not end that for the others.
-        application = await asyncio.shield(self._loading)
-        await application(scope, receive, send)
+        if loading is None or _has_failed(loading):
+            loading = asyncio.create_task(asyncio.to_thread(_load, ask))
+        # A client that disconnects meanwhile must not cancel that for the others.
+        tools = await asyncio.shield(loading)
+        await tools(scope, receive, send)
+
+    return application
 
 
 def _has_failed(loading: asyncio.Task[Application]) -> bool:
-    """Tell whether it has to be loaded anew: a server may have been short of memory or files, for once."""
+    """Tell whether to load again: the server may have run out of memory or files for a moment."""
     return loading.done() and (loading.cancelled() or loading.exception() is not None)
 
 
 def _load(ask: Ask) -> Application:
-    from holdfast.mcp.http import Tools  # noqa: PLC0415 - the reason for this file
+    from holdfast.mcp.http import Tools  # noqa: PLC0415 - see above
 
     return Tools(ask)
+
+
+async def _refusal_of(ask: Ask, scope: Scope) -> Answer | None:
+    if scope["path"] != PATH:
+        return _refusal(scope, 404, "not_found", "Not found", f"Ask {PATH} itself.")
+    if scope["method"] != "POST":
+        details = "Send messages with POST; there is no stream, and no session of the protocol."
+        return _refusal(scope, 405, "invalid_input", "Invalid input", details, allow="POST")
+    authorization = headers_of(scope).get("authorization")
+    headers = {} if authorization is None else {"Authorization": authorization}
+    answer = await ask(scope, "GET", _PROBE, headers, b"")
+    return answer if answer[0] in _REFUSED else None
+
+
+def _refusal(scope: Scope, status: int, code: str, error: str, details: str, **headers: str) -> Answer:
+    request_id = scope["extensions"][REQUEST_ID]
+    envelope = {"error": error, "code": code, "details": details, "request_id": request_id}
+    return status, headers, msgspec.json.encode(envelope)
+
+
+async def _respond(send: Send, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    fields = {"content-type": "application/json", **headers, "content-length": str(len(body))}
+    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

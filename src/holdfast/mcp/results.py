@@ -1,18 +1,18 @@
-"""What the client tells, as results of the tools: plain objects, and nothing in them that acts on whoever reads them.
+"""What the client returns or raises, as results of the tools: plain objects that cannot act on their reader.
 
-Text of others is data from strangers, so every text is made `plain` on its way out: on one line, and what cannot be
-seen, or turns or hides what stands beside it, is written out. What the model has to know comes in fields of its own,
-never inside of somebody's text.
+Text of others is data from strangers, so every text is made `plain` on its way out: on one line, with everything
+escaped that is invisible, or turns or hides the text next to it. What the model has to know comes in fields of its own,
+never inside somebody's text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
 from holdfast import Deadlock, JobClaim, JobDone, JobHeld, JobOwner, JobStatus, LeaseLost
-from holdfast.client.values.records import Metadata, Previous, packed
+from holdfast.client.values.records import Previous, packed
 from holdfast.harmless import plain
 
 Result: TypeAlias = dict[str, Any]
@@ -22,7 +22,7 @@ HELD_SHOWN_MAX = 10
 
 
 class RefusedError(Exception):
-    """A desk does not do what it was asked. The text says why, and what to do."""
+    """A call is not carried out. The text says why, and what to do."""
 
 
 def clean(value: Any) -> Any:  # noqa: ANN401 - whatever a result is made of
@@ -39,12 +39,12 @@ def clean(value: Any) -> Any:  # noqa: ANN401 - whatever a result is made of
 
 
 def seconds(value: float) -> float:
-    """Round a time that is left: down, so that nobody believes in it for too long."""
+    """Round a remaining time down, so that nobody relies on it for too long."""
     return max(0.0, int(value * 10) / 10)
 
 
 def acquired(claim: JobClaim, expires_in: float, *, already: bool = False) -> Result:
-    """Say that a job is the caller's. One that was so `already` may be at work for somebody who shares this desk."""
+    """Report a claim. If the session had it `already`, a subagent that shares the session may be at work on it."""
     return {
         "status": "acquired",
         "job": claim.job_id,
@@ -59,7 +59,7 @@ def acquired(claim: JobClaim, expires_in: float, *, already: bool = False) -> Re
 
 
 def held(error: JobHeld) -> Result:
-    """Say who has a job that was asked for; of several, of the first few."""
+    """Report the owner of a job; of several jobs, the owners of the first few."""
     if error.others:
         shown = [_holder(each) | {"job": each.job_id} for each in error.others[:HELD_SHOWN_MAX]]
         more = len(error.others) - len(shown)
@@ -74,26 +74,13 @@ def held(error: JobHeld) -> Result:
     }
 
 
-def _holder(error: JobHeld) -> Result:
-    return {
-        "owner": error.shown_as,
-        "since": moment(error.claimed_at),
-        "until": moment(error.expires_at),
-        "last_heartbeat": moment(error.last_heartbeat_at),
-        "note": error.note,
-        "metadata": said(error.metadata),
-        "has_your_name": True if error.same_owner else None,
-    }
-
-
 def waiting(job: str, place: int | None, owner: JobOwner | None) -> Result:
-    """Say where in the line one stands, and who has the job meanwhile."""
-    now = {} if owner is None else holder(owner)
-    return {**now, "status": "waiting", "job": job, "still_held": False, "place": place}
+    """Report the place in the queue of a job, and its owner meanwhile."""
+    return {**_holder(owner), "status": "waiting", "job": job, "still_held": False, "place": place}
 
 
 def done(error: JobDone) -> Result:
-    """Say that a job is finished."""
+    """Report that a job is finished."""
     return {
         "status": "done",
         "job": error.job_id,
@@ -105,35 +92,30 @@ def done(error: JobDone) -> Result:
 
 
 def not_yours(job: str, status: JobStatus) -> Result:
-    """Say that a job is not the caller's to renew or give back."""
-    return {
-        "status": "not_yours",
-        "job": job,
-        "still_held": False,
-        "owner": None if status.owner is None else status.owner.shown_as,
-    }
+    """Report that the caller does not hold a job that it wants to renew or release."""
+    owner = None if status.owner is None else status.owner.shown_as
+    return {"status": "not_yours", "job": job, "still_held": False, "owner": owner}
 
 
 def deadlock(job: str, error: Deadlock) -> Result:
-    """Say that a wait would never end."""
+    """Report that a wait would never end."""
     return {"status": "deadlock", "job": job, "still_held": False, "cycle": error.cycle, "told": error.details}
 
 
 def ended(job: str, error: LeaseLost) -> Result:
-    """Say how a job was lost, for the list of those."""
+    """Report how a job was lost, in the list of losses."""
     return {"job": job, "reason": error.reason, "by": error.by, "why": error.why}
 
 
 def lost(job: str, error: LeaseLost) -> Result:
-    """Say that the very job that was asked about is lost."""
+    """Report that the job which the call names is lost."""
     return {"status": "lost", "still_held": False, **ended(job, error)}
 
 
 def found(status: JobStatus) -> Result:
-    """Say who has a job, if anybody has."""
-    now = {} if status.owner is None else holder(status.owner)
+    """Report the state of a job."""
     return {
-        **now,
+        **_holder(status.owner),
         "status": status.status,
         "job": status.job_id,
         "waiting": status.waiting,
@@ -146,20 +128,27 @@ def found(status: JobStatus) -> Result:
     }
 
 
-def holder(owner: JobOwner) -> Result:
-    """Say who has a job, and how alive that one looks."""
+def _holder(holder: JobOwner | JobHeld | None) -> Result:
+    """Report an owner, and how alive it looks."""
+    if holder is None:
+        return {}
     return {
-        "owner": owner.shown_as,
-        "since": moment(owner.claimed_at),
-        "until": moment(owner.expires_at),
-        "last_heartbeat": moment(owner.last_heartbeat_at),
-        "note": owner.note,
-        "metadata": said(owner.metadata),
+        "owner": holder.shown_as,
+        "since": moment(holder.claimed_at),
+        "until": moment(holder.expires_at),
+        "last_heartbeat": moment(holder.last_heartbeat_at),
+        "note": holder.note,
+        "metadata": packed(holder.metadata),  # As text, so that no field of it looks like one of ours.
+        "has_your_name": True if isinstance(holder, JobHeld) and holder.same_owner else None,
     }
 
 
-def row(owner: JobOwner) -> Result:
-    """Say the same in a list, more briefly."""
+def listed(owners: Sequence[JobOwner], limit: int) -> Result:
+    """List jobs and their owners; one more than `limit` was requested, to know whether there are more."""
+    return {"status": "listed", "jobs": [_row(each) for each in owners[:limit]], "more": len(owners) > limit or None}
+
+
+def _row(owner: JobOwner) -> Result:
     note = owner.note
     return {
         "job": owner.job_id,
@@ -171,35 +160,19 @@ def row(owner: JobOwner) -> Result:
     }
 
 
-def listed(owners: Sequence[JobOwner], limit: int) -> Result:
-    """List who has what; one more than `limit` was asked for, to know whether there are more."""
-    return {"status": "listed", "jobs": [row(each) for each in owners[:limit]], "more": len(owners) > limit or None}
-
-
 def previous(before: Previous | None, attempts: int) -> Result | None:
-    """Say who had a job before. After `attempts` that did not end well, one that released it gave it back as failed."""
+    """Report the owner before. If there are failed `attempts`, one that released the job released it as failed."""
     if before is None:
         return None
-    failed = attempts > 0 and before.ended == "released"
     return {
         "owner": before.shown_as,
         "ended": before.ended,
-        "failed": failed or None,
+        "failed": (attempts > 0 and before.ended == "released") or None,
         "at": moment(before.at),
         "note": before.note,
     }
 
 
 def moment(at: datetime | None) -> str | None:
-    """Write a time to the second."""
+    """Format a time to the second."""
     return None if at is None else at.isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def said(metadata: Metadata) -> str | None:
-    """Write metadata as it travels: as text, so that no field of it looks like one of ours."""
-    return packed(metadata)
-
-
-def names(jobs: Iterable[str]) -> str:
-    """Write names for people."""
-    return ", ".join(plain(job) for job in jobs)

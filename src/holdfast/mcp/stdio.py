@@ -1,11 +1,11 @@
-"""`holdfast mcp`: the life of the process behind a host's pipe.
+"""`holdfast mcp`: the process behind a host's pipe.
 
-It ends when its input ends, and when it is told to (SIGTERM, SIGINT, SIGHUP): then it gives back what it holds, and
-leaves word for the next process of its owner. One that is killed gives nothing back; its session ends by itself.
+It ends when its input ends, or on SIGTERM, SIGINT or SIGHUP. Then it releases what it holds, and leaves word for the
+next process of its owner. A killed process releases nothing; its session expires.
 
-Input is read by a thread of its own, straight from the descriptor: a thread that hangs in `read` keeps no process from
-ending, and holds no lock of Python's that its end needs. Output is written by threads in the same way: a host that
-lives, and does not read, must not keep what was claimed.
+A thread reads the input straight from the descriptor: a thread that is stuck in `read` does not keep the process from
+ending, and holds no lock that its end needs. Threads write the output for the same reason: a host that is alive but
+does not read must not keep what was claimed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -25,48 +26,90 @@ from mcp import MCPError, types
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
 
-from holdfast.errors import HoldfastError
+from holdfast.client import owners
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guard.link import TOOLS
-from holdfast.mcp.keeping import Keeper
+from holdfast.mcp.agent import AgentClient
+from holdfast.mcp.hostlink import HostLink, open_link
+from holdfast.mcp.kept_session import KeptSession
+from holdfast.mcp.memory import BadMemoryError, open_memory
 from holdfast.mcp.results import clean
-from holdfast.mcp.serving import Context, Desk, server_of
+from holdfast.mcp.sdk_server import Context, server_of
 
 if TYPE_CHECKING:
     from mcp.server.session import ServerSession
 
     from holdfast.guard.state import Owner
-    from holdfast.mcp.agent import AgentClient
-    from holdfast.mcp.hostlink import HostLink
-    from holdfast.mcp.memory import Memory
 
 JOBS = "holdfast://my-jobs"
-"""The resource that changes when a job is lost: a host that subscribes to it hears of that at once."""
+"""The resource that changes when a job is lost: hosts that subscribe to it are notified immediately."""
+OWNER_CHARS_MAX = 128
 LINE_BYTES_MAX = 4_194_304
 READ_BYTES = 65_536
 SUBAGENTS_MAX = 50
-"""From this number on, keepers of subagents that hold nothing are dropped."""
+"""Above this number, sessions of subagents that hold nothing are dropped."""
 END_SECONDS = 10.0
 OUTPUT_SECONDS = 3.0
-"""How long the last answers may take to be read when the input has ended."""
+"""How long the last responses may take to be read when the input has ended."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SHARED = "another live process has your owner's name: you share nothing with it, and a restart resumes nothing"
 
 log = logging.getLogger("holdfast.mcp")
 
 
-class _News:
-    """Tells hosts that listen that something changed: in the old way of the protocol, and in the new one."""
+def run(
+    url: str | None,
+    token_file: Path | None,
+    owner: str | None,
+    *,
+    ttl: int,
+    environment: Mapping[str, str],
+    ca_file: Path | None = None,
+    allow_insecure_http: bool | None = None,
+) -> int:
+    """Serve until the host is gone; return the exit code. Raises `SettingsError`.
+
+    Without an owner it makes up a name. The next process has another one, so this one leaves nothing for it.
+    """
+    client = AgentClient(
+        url, token_file=token_file, ca_file=ca_file, allow_insecure_http=allow_insecure_http, environment=environment
+    )
+    if owner is not None and len(owner) > OWNER_CHARS_MAX:
+        raise SettingsError("owner", "as given", f"it has {len(owner)} characters", f"1 to {OWNER_CHARS_MAX}")
+    warning: str | None = None
+    memory = None
+    if owner is not None:
+        try:
+            memory = open_memory(client.url, owner, environment)
+            warning = _SHARED if memory is None else None
+        except BadMemoryError as error:
+            warning = f"a restart resumes nothing: {error}"
+    name = owner or owners.owner_of(client)
+    host, unlinked = open_link(owner, environment, url)
+    changes = _Changes()
+
+    def make(agent: Owner) -> KeptSession:
+        return KeptSession(client, agent.name, None, ttl=ttl, on_change=changes.notify, host=host, folder=agent.folder)
+
+    main = KeptSession(client, name, memory, ttl=ttl, on_change=changes.notify, warning=warning or unlinked, host=host)
+    asyncio.run(_serve(client, Callers(main, host, make), changes))
+    return 0
+
+
+class _Changes:
+    """Notifies subscribed hosts that the jobs changed, by the protocol's current way and its older one."""
 
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()
         self.subscribed: ServerSession | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._notifying: set[asyncio.Task[None]] = set()
 
-    def tell(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._tell())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+    def notify(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._notify())
+        self._notifying.add(task)
+        task.add_done_callback(self._notifying.discard)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         await self.bus.publish(ResourceUpdated(uri=JOBS))
         if self.subscribed is not None:
             with contextlib.suppress(OSError):
@@ -74,22 +117,22 @@ class _News:
 
 
 class Callers:
-    """The keepers of one process: the main agent's, and one for each subagent that a hook has seen.
+    """The sessions of one process: the main agent's, and one for each subagent that a hook has seen.
 
     Without a link to the guard, or if calls cannot be told apart, all calls are the main agent's.
     """
 
-    def __init__(self, main: Keeper, host: HostLink | None, make: Callable[[Owner], Keeper]) -> None:
+    def __init__(self, main: KeptSession, host: HostLink | None, make: Callable[[Owner], KeptSession]) -> None:
         self.main = main
         self._host = host
         self._make = make
-        self._subagents: dict[str, Keeper] = {}
+        self._subagents: dict[str, KeptSession] = {}
 
-    async def keeper_of(self, tool: str, arguments: Mapping[str, Any]) -> Keeper:
-        """Return the keeper of the agent that makes a call. Raises `RefusedError`."""
+    async def session_of(self, tool: str, arguments: Mapping[str, Any]) -> KeptSession:
+        """Return the session of the agent that makes a call. Raises `RefusedError`."""
         if self._host is None or tool not in TOOLS:
             return self.main
-        # Without hooks a call begins at once, so that a cancellation that follows finds it under way.
+        # Without hooks a call begins immediately, so that a cancellation that follows finds it under way.
         owner = await asyncio.to_thread(self._host.caller, tool, arguments) if self._host.sees_calls else None
         if owner is None:
             return self.main
@@ -100,142 +143,119 @@ class Callers:
         return self._subagents[owner.folder]
 
     async def end(self) -> None:
-        """End all keepers."""
-        await asyncio.gather(*(each.end() for each in (*self._subagents.values(), self.main)))
-        if self._host is not None:
-            self._host.close()
+        """Release everything, within the time that a host may wait."""
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await asyncio.gather(*(each.end() for each in (*self._subagents.values(), self.main)))
+                if self._host is not None:
+                    self._host.close()
+        except TimeoutError:
+            log.warning("the server did not answer in time: what was claimed ends by itself")
 
 
-async def serve(
-    client: AgentClient,
-    owner: str,
-    memory: Memory | None,
-    *,
-    ttl: int,
-    warning: str | None = None,
-    host: HostLink | None = None,
-) -> None:
-    """Serve the host at the other end of standard input and output, until it is gone or we are told to end."""
-    news = _News()
-
-    def of_subagent(agent: Owner) -> Keeper:
-        return Keeper(client, agent.name, None, ttl=ttl, tell=news.tell, host=host, folder=agent.folder)
-
-    keeper = Keeper(client, owner, memory, ttl=ttl, tell=news.tell, warning=warning, host=host)
-    callers = Callers(keeper, host, of_subagent)
-    told = asyncio.Event()
+async def _serve(client: AgentClient, callers: Callers, changes: _Changes) -> None:
+    """Serve the host until it is gone, or a signal ends this process."""
+    signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in _SIGNALS:
-        loop.add_signal_handler(each, told.set)
+        loop.add_signal_handler(each, signalled.set)
     async with client:
-        resuming = asyncio.create_task(_resume(keeper))
-        lines = _Lines()
-        serving = asyncio.create_task(_serve(callers, news, lines))
-        telling = asyncio.create_task(_until_told(told, lines))
+        lines = _InputLines()
+        serving = asyncio.create_task(_serve_mcp(callers, changes, lines))
+        others = [asyncio.create_task(_resume(callers.main)), asyncio.create_task(_until_ended(signalled, lines))]
         try:
-            await asyncio.wait({serving, telling}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving, others[1]}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             is_cut_off = not serving.done()
-            for task in (serving, telling, resuming):
+            for task in (serving, *others):
                 task.cancel()
-            ended = await asyncio.gather(serving, telling, resuming, return_exceptions=True)
-            await _end(callers)
-        if not is_cut_off:  # What breaks because it was cut off, as an answer that nobody reads, is no bug.
-            _raise_bugs(list(ended))
-
-
-async def _until_told(told: asyncio.Event, lines: _Lines) -> None:
-    """Wait until we are told to end: by a signal, or by an input that ended a while ago."""
-    ended = asyncio.create_task(lines.ended.wait())
-    signalled = asyncio.create_task(told.wait())
-    try:
-        await asyncio.wait({ended, signalled}, return_when=asyncio.FIRST_COMPLETED)
-        if not signalled.done():
-            await asyncio.wait({signalled}, timeout=OUTPUT_SECONDS)
-    finally:
-        ended.cancel()
-        signalled.cancel()
-
-
-async def _end(callers: Callers) -> None:
-    """Give everything back, for as long as a host may wait for that."""
-    try:
-        async with asyncio.timeout(END_SECONDS):
+            ended = await asyncio.gather(serving, *others, return_exceptions=True)
             await callers.end()
-    except TimeoutError:
-        log.warning("the server did not answer in time: what was claimed ends by itself")
+        if not is_cut_off:  # Errors because of the cancellation, as a response that nobody reads, are no bugs.
+            _raise_bugs(ended)
 
 
-async def _resume(keeper: Keeper) -> None:
-    """Take over what the process before has left, at once: its time runs out. If it fails, each call tries again."""
+async def _until_ended(signalled: asyncio.Event, lines: _InputLines) -> None:
+    """Wait for a signal, or until the input has ended and the last responses had time to be read."""
+    waiting = {asyncio.create_task(lines.ended.wait()), asyncio.create_task(signalled.wait())}
     try:
-        await keeper.begin()
-    except Exception as error:  # noqa: BLE001 - A call meets the same, and tells it where somebody reads it.
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not signalled.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(signalled.wait(), OUTPUT_SECONDS)
+    finally:
+        for each in waiting:
+            each.cancel()
+
+
+async def _resume(main: KeptSession) -> None:
+    """Adopt what the previous process left, before its time is over. If that fails, each call tries again."""
+    try:
+        await main.begin()
+    except Exception as error:  # noqa: BLE001 - A call meets the same, and reports it where somebody reads it.
         log.warning("what the process before has left could not be taken over yet: %s", error)
 
 
-def _raise_bugs(ended: list[Any]) -> None:
-    """Raise what went wrong, but for the ways in which a host goes away."""
+def _raise_bugs(ended: Iterable[object]) -> None:
+    """Raise errors other than those by which a host disconnects."""
     for each in ended:
         if isinstance(each, BaseExceptionGroup):
-            _raise_bugs(list(each.exceptions))
+            _raise_bugs(each.exceptions)
         elif isinstance(each, Exception) and not isinstance(each, OSError):
             raise each
 
 
-async def _serve(callers: Callers, news: _News, lines: _Lines) -> None:
-    keeper = callers.main
-
-    async def desk(_context: Context, params: types.CallToolRequestParams) -> Desk:
-        return await callers.keeper_of(params.name, params.arguments or {})
+async def _serve_mcp(callers: Callers, changes: _Changes, lines: _InputLines) -> None:
+    async def find_session(_context: Context, params: types.CallToolRequestParams) -> KeptSession:
+        return await callers.session_of(params.name, params.arguments or {})
 
     async def list_resources(_context: Context, _params: object) -> types.ListResourcesResult:
         text = "The jobs that are yours. It changes when you lose one."
-        known = types.Resource(uri=JOBS, name="my-jobs", description=text, mime_type="application/json")
-        return types.ListResourcesResult(resources=[known])
+        jobs = types.Resource(uri=JOBS, name="my-jobs", description=text, mime_type="application/json")
+        return types.ListResourcesResult(resources=[jobs])
 
     async def read_resource(_context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         if str(params.uri) != JOBS:
             problem = f"there is no resource {str(params.uri)!r:.200}; there is {JOBS}"
             raise MCPError(types.INVALID_PARAMS, problem)
         try:
-            await keeper.begin()  # What the process before has left may be ours too.
+            await callers.main.begin()  # The jobs of the previous process may be ours too.
         except HoldfastError as error:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from None
-        text = msgspec.json.encode(clean(keeper.mine())).decode()
+        text = msgspec.json.encode(clean(await callers.main.my_jobs())).decode()
         content = types.TextResourceContents(uri=JOBS, mime_type="application/json", text=text)
         return types.ReadResourceResult(contents=[content])
 
     async def subscribe(context: Context, _params: object) -> types.EmptyResult:
-        news.subscribed = context.session
+        changes.subscribed = context.session
         return types.EmptyResult()
 
     async def unsubscribe(_context: Context, _params: object) -> types.EmptyResult:
-        news.subscribed = None
+        changes.subscribed = None
         return types.EmptyResult()
 
     server = server_of(
-        desk,
+        find_session,
         "stdio",
         on_list_resources=list_resources,
         on_read_resource=read_resource,
         on_subscribe_resource=subscribe,
         on_unsubscribe_resource=unsubscribe,
-        on_subscriptions_listen=ListenHandler(news.bus, max_subscriptions=8, max_buffered_events=64),
+        on_subscriptions_listen=ListenHandler(changes.bus, max_subscriptions=8, max_buffered_events=64),
     )
-    # All that is asked of them is to give lines, and to take them.
+    # The SDK only iterates over the lines of one, and writes to the other.
     async with stdio_server(stdin=cast("Any", lines), stdout=cast("Any", _Output())) as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
 
-class _Lines:
-    """The lines of standard input, one by one: the next is read when the one before was taken."""
+class _InputLines:
+    """The lines of standard input: each is read after the one before was consumed."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        """Yield each line; one that is too long comes cut, and is no message then."""
+        """Yield each line; one that is too long is cut, and is not a valid message then."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(1)
 
@@ -245,7 +265,7 @@ class _Lines:
                     asyncio.run_coroutine_threadsafe(queue.put(line), loop).result()
                 asyncio.run_coroutine_threadsafe(queue.put(None), loop).result()
             except (RuntimeError, asyncio.CancelledError, concurrent.futures.CancelledError):
-                return  # The loop has ended, and nobody reads any more.
+                return  # The loop has ended.
 
         threading.Thread(target=read, name="standard input", daemon=True).start()
         while (line := await queue.get()) is not None:
@@ -254,7 +274,7 @@ class _Lines:
 
 
 def _lines_of(descriptor: int) -> Iterator[bytes]:
-    """Read lines from a descriptor until its end. Of one that is too long, only the first bytes are kept."""
+    """Read lines from a descriptor until its end. Only the first bytes of a line that is too long are kept."""
     pending = bytearray()
     while True:
         try:
@@ -271,35 +291,33 @@ def _lines_of(descriptor: int) -> Iterator[bytes]:
 
 
 class _Output:
-    """Standard output, for messages alone: what else is printed goes to standard error."""
+    """Standard output, for messages alone: anything else that is printed goes to standard error."""
 
     def __init__(self) -> None:
         self._pending = b""
-        self._wire = os.dup(1)
+        self._descriptor = os.dup(1)
         with contextlib.suppress(OSError):
             os.dup2(2, 1)
 
     async def write(self, text: str) -> None:
-        """Take a message."""
         self._pending += text.encode()
 
     async def flush(self) -> None:
-        """Write what was taken, by a thread: who waits here can be cancelled, and the thread keeps no process alive."""
+        """Write what is pending, in a thread: its caller can be cancelled, and it does not keep the process alive."""
         data, self._pending = self._pending, b""
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
 
         def write() -> None:
-            error = _write(self._wire, data)
-            with contextlib.suppress(RuntimeError):  # The loop has ended, and nobody waits any more.
-                loop.call_soon_threadsafe(_settle, written, error)
+            error = _write(self._descriptor, data)
+            with contextlib.suppress(RuntimeError):  # The loop has ended.
+                loop.call_soon_threadsafe(_resolve, written, error)
 
         threading.Thread(target=write, name="standard output", daemon=True).start()
         await written
 
 
 def _write(descriptor: int, data: bytes) -> OSError | None:
-    """Write all of this; return why that was not possible."""
     try:
         while data:
             data = data[os.write(descriptor, data) :]
@@ -308,7 +326,7 @@ def _write(descriptor: int, data: bytes) -> OSError | None:
     return None
 
 
-def _settle(written: asyncio.Future[None], error: OSError | None) -> None:
+def _resolve(written: asyncio.Future[None], error: OSError | None) -> None:
     if written.done():
         return
     if error is None:

@@ -1,11 +1,10 @@
-"""The tools: names, words, arguments, annotations, and the shape of what comes back. Written once, served twice.
+"""The tools: names, descriptions, arguments, annotations and result schemas, for both transports.
 
 Every host puts all of this before its model, in every conversation, so each word costs: `tools/list` has at most
-`LIST_BYTES_MAX` bytes as compact JSON, and a test counts them. What is true of all tools is said once, in
-`INSTRUCTIONS`.
+`LIST_BYTES_MAX` bytes as compact JSON, and a test counts them. What is true of all tools is in `INSTRUCTIONS`.
 
-Over HTTP nothing is kept between two calls, so there a call names its session. Those arguments are in the same structs;
-`HTTP_ONLY` says which they are, and over stdio they are neither shown nor taken.
+Over HTTP no state is kept between two calls, so a call names its session there. The structs have those arguments too;
+`HTTP_ONLY` names them, and stdio neither shows nor accepts them.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from msgspec import UNSET, Meta, UnsetType
 
 LIST_BYTES_MAX = 5_000
 WAIT_SECONDS_MAX = 50
-"""Many hosts give a call up after 60 s."""
+"""Many hosts cancel a call after 60 s."""
 PLACE_SECONDS = 60
-"""For how long a place in the line is kept between two calls: as long as the server keeps one that nobody asks for."""
+"""How long a place in a queue is kept between two calls: as long as the server keeps one that is not polled."""
 CLAIM_ANY_MAX = 50
 LIST_MAX = 100
 TTL_SECONDS = 300
-"""How long a session over HTTP lives from one call that renews it to the next, unless it is told another time."""
+"""The default life of a session over HTTP, from one call that renews it to the next."""
 
 Transport: TypeAlias = Literal["stdio", "http"]
 HTTP_ONLY = frozenset({"session", "owner", "ttl_seconds"})
@@ -50,74 +49,56 @@ Owner: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, description
 
 
 class _Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a call may say. A field that is not given is unset, or has its default."""
+    """The arguments of a call. One that is not given is unset, or has its default."""
+
+    session: Session | UnsetType = UNSET
 
 
-class ClaimJob(_Arguments):
-    """Of claim_job."""
-
+class ClaimJob(_Arguments):  # noqa: D101 - The tools below describe them.
     job: Job | UnsetType = UNSET
     any_of: (
         Annotated[list[Job], Meta(min_length=1, max_length=CLAIM_ANY_MAX, description="the first free one")] | UnsetType
     ) = UNSET
     note: Note | UnsetType = UNSET
-    session: Session | UnsetType = UNSET
     owner: Owner | UnsetType = UNSET
     ttl_seconds: Ttl | UnsetType = UNSET
 
 
-class WaitForJob(_Arguments):
-    """Of wait_for_job."""
-
+class WaitForJob(_Arguments):  # noqa: D101
     job: Job
     seconds: Annotated[int, Meta(ge=1, le=WAIT_SECONDS_MAX)] = WAIT_SECONDS_MAX
-    session: Session | UnsetType = UNSET
     owner: Owner | UnsetType = UNSET
 
 
-class HeartbeatJob(_Arguments):
-    """Of heartbeat_job."""
-
+class HeartbeatJob(_Arguments):  # noqa: D101
     job: Job
     note: Note | UnsetType = UNSET
-    session: Session | UnsetType = UNSET
 
 
-class ReleaseJob(_Arguments):
-    """Of release_job."""
-
+class ReleaseJob(_Arguments):  # noqa: D101
     job: Job
     outcome: Literal["done", "failed"] | UnsetType = UNSET
     result: Annotated[str, Meta(max_length=1024, description="what came of it, with done")] | UnsetType = UNSET
-    session: Session | UnsetType = UNSET
 
 
-class GetJobOwner(_Arguments):
-    """Of get_job_owner."""
-
+class GetJobOwner(_Arguments):  # noqa: D101
     job: Job
-    session: Session | UnsetType = UNSET
 
 
-class ListClaimedJobs(_Arguments):
-    """Of list_claimed_jobs."""
-
+class ListClaimedJobs(_Arguments):  # noqa: D101
     prefix: Annotated[str, Meta(max_length=256)] | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = 50
-    session: Session | UnsetType = UNSET
 
 
-class MyJobs(_Arguments):
-    """Of my_jobs."""
-
-    session: Session | UnsetType = UNSET
+class MyJobs(_Arguments):  # noqa: D101
+    pass
 
 
 Arguments: TypeAlias = ClaimJob | WaitForJob | HeartbeatJob | ReleaseJob | GetJobOwner | ListClaimedJobs | MyJobs
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """One tool."""
+    """One tool. All of them are idempotent."""
 
     name: str
     words: str
@@ -125,10 +106,9 @@ class Tool(msgspec.Struct, frozen=True):
     statuses: tuple[str, ...]
     """What `status` of its result may be."""
     shows: tuple[str, ...] = ()
-    """More fields of its result that the schema names; those of `_SHAPES`."""
+    """More fields of its result that the schema names, with the schemas in `_SHAPES`."""
     read_only: bool = False
     destructive: bool = False
-    idempotent: bool = False
 
 
 TOOLS = (
@@ -140,7 +120,6 @@ TOOLS = (
         ClaimJob,
         ("acquired", "held", "done"),
         ("expires_in", "fencing_token", "owner", "since", "until", "note", "place", "previous"),
-        idempotent=True,
     ),
     Tool(
         "wait_for_job",
@@ -148,7 +127,6 @@ TOOLS = (
         WaitForJob,
         ("acquired", "waiting", "done", "deadlock"),
         ("expires_in", "fencing_token", "owner", "note", "place", "previous"),
-        idempotent=True,
     ),
     Tool(
         "heartbeat_job",
@@ -156,7 +134,6 @@ TOOLS = (
         HeartbeatJob,
         ("renewed", "lost", "not_yours"),
         ("expires_in", "owner"),
-        idempotent=True,
     ),
     Tool(
         "release_job",
@@ -165,7 +142,6 @@ TOOLS = (
         ("released", "lost", "not_yours"),
         ("owner",),
         destructive=True,
-        idempotent=True,
     ),
     Tool(
         "get_job_owner",
@@ -195,7 +171,7 @@ TOOLS = (
 BY_NAME = {tool.name: tool for tool in TOOLS}
 
 _BOUNDS = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
-"""What a model is not told beforehand, to be brief: a refusal tells it."""
+"""Left out of the schemas to keep them short; an error names them."""
 _TEXT, _LIST = {"type": "string"}, {"type": "array"}
 _SHAPES: dict[str, dict[str, Any]] = {
     "still_held": {"type": "boolean"},
@@ -209,7 +185,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
 
 
 def input_schema(tool: Tool, transport: Transport) -> dict[str, Any]:
-    """Return the schema of what a tool takes, without what its transport does not have."""
+    """Return the schema of a tool's arguments on a transport."""
     (schema,) = msgspec.json.schema_components([tool.arguments])[1].values()
     known = {
         name: _brief(shape)
@@ -226,7 +202,7 @@ def _brief(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def output_schema(tool: Tool) -> dict[str, Any]:
-    """Return the schema of what a tool answers: its most telling fields. There may be more."""
+    """Return the schema of a tool's result: its most important fields. There may be more."""
     named = ("job",) if "job" in get_type_hints(tool.arguments) else ()
     fields = {name: _SHAPES.get(name, _TEXT) for name in (*named, *tool.shows, "lost")}
     if named and tool.name != "get_job_owner":
@@ -238,27 +214,30 @@ def output_schema(tool: Tool) -> dict[str, Any]:
     }
 
 
-def _taken(tool: Tool, transport: Transport) -> str:
-    """Name the arguments of a tool, and what may stand in them, if that is a list."""
+def _accepted(tool: Tool, transport: Transport) -> str:
+    """Name the arguments of a tool, with the values of enumerations."""
     known = input_schema(tool, transport)["properties"].items()
     return ", ".join(f"{name} ({' or '.join(shape['enum'])})" if "enum" in shape else name for name, shape in known)
 
 
 class BadArgumentsError(Exception):
-    """The arguments of a call cannot be taken. The text says why."""
+    """A call names no tool, or its arguments are not valid. The text says why."""
 
 
-def read_arguments(tool: Tool, given: dict[str, Any], transport: Transport) -> Arguments:
-    """Return what a call says. Raises `BadArgumentsError`."""
+def read_arguments(name: str, given: dict[str, Any], transport: Transport) -> Arguments:
+    """Decode the arguments of a call. Raises `BadArgumentsError`."""
+    tool = BY_NAME.get(name)
+    if tool is None:
+        raise BadArgumentsError(f"there is no tool {name!r:.100}; there are {', '.join(BY_NAME)}")
     unknown = [name for name in given if transport != "http" and name in HTTP_ONLY]
     if unknown:
         raise BadArgumentsError(f"{unknown[0]} is not an argument here: this program knows its own session")
     try:
-        said = msgspec.convert(given, tool.arguments)
+        asked = msgspec.convert(given, tool.arguments)
     except msgspec.ValidationError as error:
-        raise BadArgumentsError(f"{tool.name}: {error}; it takes {_taken(tool, transport)}") from None
-    if isinstance(said, ClaimJob) and (said.job is UNSET) == (said.any_of is UNSET):
+        raise BadArgumentsError(f"{tool.name}: {error}; it takes {_accepted(tool, transport)}") from None
+    if isinstance(asked, ClaimJob) and (asked.job is UNSET) == (asked.any_of is UNSET):
         raise BadArgumentsError("claim_job: give either job, or any_of with several")
-    if isinstance(said, ReleaseJob) and said.result is not UNSET and said.outcome != "done":
+    if isinstance(asked, ReleaseJob) and asked.result is not UNSET and asked.outcome != "done":
         raise BadArgumentsError("release_job: a result goes with the outcome done")
-    return said
+    return asked

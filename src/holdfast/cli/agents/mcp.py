@@ -39,7 +39,7 @@ def mcp(*, owner: str | None, ttl: int, url: str | None, token_file: Path | None
         output.hint("the host of an agent starts this, to speak MCP with it: `holdfast skill install`; Ctrl-D ends it")
     named = owner or from_environment("HOLDFAST_OWNER")
     try:
-        from holdfast.mcp.process import run
+        from holdfast.mcp.stdio import run
 
         return run(url, token_file, named, ttl=ttl, environment=_expanded(os.environ), **reach())
     except ModuleNotFoundError as error:

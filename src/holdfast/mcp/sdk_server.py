@@ -1,14 +1,13 @@
-"""The tools as a server of the SDK: lists them, reads what a call says, and writes what comes of it.
+"""The tools as a server of the MCP SDK: lists them, decodes calls, and encodes their results.
 
-What a desk refuses in words of the tools (held, lost, not yours) is a result like any other. An error is what the model
-can do nothing about, or should say otherwise: then the text says what to do next.
+What a session refuses in terms of the tools (held, lost, not yours) is a result like any other. An error is what the
+model can do nothing about, or should call differently; its text says what to do next.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from mcp import types
@@ -19,33 +18,19 @@ from holdfast import __version__
 from holdfast.errors import HoldfastError, NotAllowed, Unreachable
 from holdfast.harmless import plain
 from holdfast.mcp import tools
+from holdfast.mcp.backend import AnySession, Backend
 from holdfast.mcp.results import RefusedError, Result, clean
 from holdfast.mcp.tools import BadArgumentsError, Transport
 
-NAME = "holdfast"
 INSTRUCTIONS = {
     "stdio": tools.INSTRUCTIONS + tools.STDIO_INSTRUCTIONS,
     "http": tools.INSTRUCTIONS + tools.HTTP_INSTRUCTIONS,
 }
-ARGUMENT_CHARS_SHOWN = 500
-
-log = logging.getLogger("holdfast.mcp")
+ERROR_CHARS_MAX = 500
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
-
-
-class Desk(Protocol):
-    """Who does the work for one call."""
-
-    async def call(self, asked: tools.Arguments) -> Result:
-        """Do what a tool was called for. Raises `HoldfastError` and `RefusedError`."""
-
-    def news(self) -> Result:
-        """Return what else has to be told with this result, whichever tool it is of."""
-
-
-FindDesk: TypeAlias = Callable[[Context, types.CallToolRequestParams], Awaitable[Desk]]
-"""Returns the desk for a call: that of the agent that makes it, or one for this request. Raises `RefusedError`."""
+FindSession: TypeAlias = Callable[[Context, types.CallToolRequestParams], Awaitable[AnySession]]
+"""Returns the session for a call: that of the agent that makes it, or one for this request. Raises `RefusedError`."""
 
 
 def tool_list(transport: Transport) -> list[types.Tool]:
@@ -59,7 +44,7 @@ def tool_list(transport: Transport) -> list[types.Tool]:
             annotations=types.ToolAnnotations(
                 read_only_hint=tool.read_only,
                 destructive_hint=tool.destructive,
-                idempotent_hint=tool.idempotent or tool.read_only,
+                idempotent_hint=True,
                 open_world_hint=False,
             ),
         )
@@ -67,8 +52,8 @@ def tool_list(transport: Transport) -> list[types.Tool]:
     ]
 
 
-def server_of(find_desk: FindDesk, transport: Transport, **more: Any) -> Server[Any]:  # noqa: ANN401 - the SDK's own
-    """Return a server of the SDK with our tools. `more` is what it can do beside."""
+def server_of(find_session: FindSession, transport: Transport, **more: Any) -> Server[Any]:  # noqa: ANN401 - the SDK's
+    """Return a server of the SDK with our tools and, in `more`, its other handlers."""
     listed = types.ListToolsResult(tools=tool_list(transport))
     schemas = {tool.name: tool.input_schema for tool in listed.tools}
 
@@ -77,21 +62,19 @@ def server_of(find_desk: FindDesk, transport: Transport, **more: Any) -> Server[
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            desk = await find_desk(context, params)
+            session = await find_session(context, params)
         except RefusedError as error:
             return _error(str(error))
-        tool = tools.BY_NAME.get(params.name)
-        if tool is None:
-            there_are = ", ".join(tools.BY_NAME)
-            return _error(f"there is no tool {params.name!r:.100}; there are {there_are}", desk.news())
         try:
-            asked = tools.read_arguments(tool, params.arguments or {}, transport)
-        except BadArgumentsError as error:
-            return _error(str(error), desk.news())
-        return await _answer(desk, asked)
+            result = await Backend(session).call(tools.read_arguments(params.name, params.arguments or {}, transport))
+        except (HoldfastError, RefusedError, BadArgumentsError, TypeError, ValueError) as error:
+            # TypeError and ValueError: the client refuses what cannot be encoded.
+            return _error(_next_step(error), session.news())
+        result = clean({**result, **session.news()})
+        return types.CallToolResult(content=[_text(result)], structured_content=result)
 
     server: Server[Any] = Server(
-        NAME,
+        "holdfast",
         version=__version__,
         instructions=INSTRUCTIONS[transport],
         on_list_tools=list_tools,
@@ -99,20 +82,9 @@ def server_of(find_desk: FindDesk, transport: Transport, **more: Any) -> Server[
         get_tool_input_schema=schemas.get,
         **more,
     )
-    # The SDK would add spans of its own to ours, with what was asked for in them.
+    # The SDK would add spans of its own to ours, with the arguments in them.
     server.middleware.clear()
     return server
-
-
-async def _answer(desk: Desk, asked: tools.Arguments) -> types.CallToolResult:
-    try:
-        result = await desk.call(asked)
-    except (HoldfastError, RefusedError) as error:
-        return _error(_next_step(error), desk.news())
-    except (TypeError, ValueError) as error:  # The client refuses what cannot be sent at all.
-        return _error(str(error), desk.news())
-    told = clean({**result, **desk.news()})
-    return types.CallToolResult(content=[_text(told)], structured_content=told)
 
 
 def _next_step(error: Exception) -> str:
@@ -133,8 +105,7 @@ def _next_step(error: Exception) -> str:
 
 
 def _error(text: str, news: Result | None = None) -> types.CallToolResult:
-    """Answer with an error; what is new is told with it."""
-    content = [types.TextContent(text=plain(text)[:ARGUMENT_CHARS_SHOWN])]
+    content = [types.TextContent(text=plain(text)[:ERROR_CHARS_MAX])]
     return types.CallToolResult(content=[*content, *([_text(clean(news))] if news else [])], is_error=True)
 
 

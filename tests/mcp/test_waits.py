@@ -1,4 +1,4 @@
-"""Lines, without a server: who waits, who leaves, and when a place is given up."""
+"""Waits without a server: concurrent calls, and when a place is given up."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from holdfast import AsyncClaim
 from holdfast.client.values.options import OnWait
-from holdfast.mcp import standing
-from holdfast.mcp.standing import Lines
+from holdfast.mcp import waits
+from holdfast.mcp.waits import Waits
 from tests.mcp.hosts import run
 
 
@@ -20,7 +20,7 @@ async def _for_ever(_job: str, _on_wait: OnWait) -> AsyncClaim:
 
 def test_a_place_is_kept_for_the_call_that_waits_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two calls for one job the one that ends first gives up nothing: the other waits on, and comes back."""
-    monkeypatch.setattr(standing, "PLACE_SECONDS", 0.05)
+    monkeypatch.setattr(waits, "PLACE_SECONDS", 0.05)
 
     joined: list[str] = []
 
@@ -29,14 +29,14 @@ def test_a_place_is_kept_for_the_call_that_waits_longest(monkeypatch: pytest.Mon
         return await _for_ever(job, on_wait)
 
     async def test() -> None:
-        lines = Lines(join, lambda _job: None)
-        waits = asyncio.create_task(lines.visit("job", 0.3))
-        assert await lines.visit("job", 0.01) is None
+        places = Waits(join, lambda _job: None)
+        waits = asyncio.create_task(places.visit("job", 0.3))
+        assert await places.visit("job", 0.01) is None
         assert await waits is None
-        assert await lines.visit("job", 0.3) is None
-        assert lines.places() == {"job": None}
+        assert await places.visit("job", 0.3) is None
+        assert places.places() == {"job": None}
         assert joined == ["job"], "the place was given up, and taken anew at the end of the line"
-        await asyncio.wait(lines.leave())
+        await asyncio.wait(places.end_all())
 
     run(test())
 
@@ -45,11 +45,11 @@ def test_a_wait_that_another_call_made_needless_just_ends() -> None:
     """A wait whose place is given up meanwhile ends as one that got nothing, and cancels nobody."""
 
     async def test() -> None:
-        lines = Lines(_for_ever, lambda _job: None)
-        waits = asyncio.create_task(lines.visit("job", 30))
-        await lines.visit("job", 0.01)
-        lines.told("job")
+        places = Waits(_for_ever, lambda _job: None)
+        waits = asyncio.create_task(places.visit("job", 30))
+        await places.visit("job", 0.01)
+        places.end("job")
         assert await waits is None
-        assert not lines.places()
+        assert not places.places()
 
     run(test())

@@ -1,0 +1,517 @@
+"""The session behind stdio: kept by one process for one owner, whatever the model forgets.
+
+    claim_job ──► a claim of the session, renewed in the background until it is released, lost, or this process ends
+    wait_for_job ──► a place in a queue (`waits`), kept between two calls
+
+Lease ids, tickets and the session's secret stay in here. The model knows jobs by their names alone.
+
+**Losses.** The client reports each loss immediately (L9). It is recorded, also for the next process, and returned with
+the next result, whichever tool that is of. It is returned once.
+
+**Sharing.** If the guard's hooks know the agent, its session is the guard's (`hostlink`): before each call, the claims
+that the guard made are adopted, and at the end the session is left to the guard.
+
+**Restarts.** `memory` says which session the previous process had. If that lives, it is adopted with every claim in it
+(C4); every other job of that process is reported as lost. This happens at the start, and again with the next call if
+the server was away. No tool answers before it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import UNSET
+
+from holdfast import AsyncClaim, AsyncSession, JobDone, JobHeld, JobStatus, LeaseLost, Refused
+from holdfast.client.values.options import OnWait
+from holdfast.errors import HoldfastError, Unreachable
+from holdfast.mcp import results, tools
+from holdfast.mcp.agent import AgentClient, detach, detach_claim
+from holdfast.mcp.backend import GONE_STATUSES, Acquired, AgentSession, Tool, Waiting
+from holdfast.mcp.memory import TOLD_MAX, BadMemoryError, Left, Memory
+from holdfast.mcp.results import RefusedError, Result
+from holdfast.mcp.waits import Waits
+
+if TYPE_CHECKING:
+    from holdfast.guard.state import Session
+    from holdfast.mcp.hostlink import HostLink
+
+LEAVE_SECONDS = 2.0
+"""How long background tasks may take at the end."""
+RETRY_SECONDS = 1.0
+CLAIMS_MAX = 1_000
+"""Each is renewed, and listed for the next process."""
+
+T = TypeVar("T")
+
+log = logging.getLogger("holdfast.mcp")
+
+
+class BackgroundTasks:
+    """What goes on when the call that began it is cancelled or over."""
+
+    def __init__(self) -> None:
+        self.unfinished: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[object, object, T]) -> asyncio.Task[T]:
+        """Start a task. A caller that waits for it shields it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.unfinished.add(task)
+        task.add_done_callback(self._finish)
+        return task
+
+    def retry(self, release: Callable[[], Awaitable[object]], is_needed: Callable[[], bool]) -> None:
+        """Release something until the server has answered, for as long as it is needed."""
+
+        async def work() -> None:
+            while is_needed():
+                try:
+                    await release()
+                except Unreachable:
+                    await asyncio.sleep(RETRY_SECONDS)
+                else:
+                    return
+
+        self.start(work())
+
+    def _finish(self, task: asyncio.Task[Any]) -> None:
+        self.unfinished.discard(task)
+        if not task.cancelled():
+            task.exception()  # Its caller may have been cancelled; retrieving it keeps asyncio from reporting it.
+
+
+class KeptSession(AgentSession[AsyncClaim]):
+    """The session of one owner in one process, with its claims and waits."""
+
+    def __init__(
+        self,
+        client: AgentClient,
+        owner: str,
+        memory: Memory | None,
+        *,
+        ttl: int,
+        on_change: Callable[[], None],
+        warning: str | None = None,
+        host: HostLink | None = None,
+        folder: str = "",
+    ) -> None:
+        """`ttl` is how long jobs outlive this process if it is killed. `on_change` is called when a job is lost.
+
+        Without a memory nothing is left for another process. `warning` is returned with the first result. `host` links
+        the session with the guard; `folder` is that of a subagent, which has no session but the one there.
+        """
+        self.client = client
+        self._owner = self._own_name = owner
+        self._host = host
+        self._folder = folder
+        self._is_joined = False
+        """Whether the session is the one that the guard keeps for this agent."""
+        self._memory = memory
+        self._ttl = ttl
+        self._on_change = on_change
+        self._session: AsyncSession | None = None
+        self._opening = asyncio.Lock()
+        self._left: Left | None = None if memory is None else memory.read()
+        """What the previous process left; None once it is known what became of that."""
+        self._claims: dict[str, AsyncClaim] = {}
+        self._waits = Waits(self._claim_when_free, self._give_up)
+        self._lost: list[Result] = []
+        self._news: Result = {} if warning is None else {"warning": warning}
+        """What else the next result tells."""
+        self._background = BackgroundTasks()
+
+    # From the start of the process to its end.
+
+    async def begin(self) -> None:
+        """Adopt what the previous process left. Raises `HoldfastError` if that is not possible now."""
+        async with self._opening:
+            if self._left is not None:
+                await self._take_over(self._left)
+                self._left = None
+                self._save()
+            await self._follow_guard()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._session is None and not self._waits.places()
+
+    async def end(self) -> None:
+        """Release everything, and record for the next process what was released."""
+        had = sorted(self._claims)
+        unfinished = self._waits.end_all() | self._background.unfinished
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=LEAVE_SECONDS)
+        if self._session is not None and self._host and self._host.is_kept_by_others(self._session.session_id):
+            detach(self._session)
+            had, self._claims = [], {}
+            self._clear_session()
+        try:
+            if self._session is not None:
+                await self._session.end()
+        except HoldfastError as error:
+            # The next process finds the session as it is, and adopts it or reports what became of it.
+            log.warning("what was claimed ends by itself, within %d s: %s", self._ttl, error)
+        else:
+            self._session, self._claims = None, {}
+            for job in had:
+                self._record_loss(job, LeaseLost("", reason="released", why="its process was told to end"))
+            self._save()
+        if self._memory is not None:
+            self._memory.close()
+
+    async def _take_over(self, left: Left) -> None:
+        """Adopt what lives of what was left. If the server goes away in the middle, the next call continues."""
+        if left.session is not None and not (self._host and self._host.is_of_another_host(left.session)):
+            try:
+                if self._session is None:
+                    self._session = await self.client.adopt_session(left.session, self._on_session_lost)
+                    self._publish()
+                await self._adopt_claims(self._session)
+            except Refused as error:
+                if error.status not in GONE_STATUSES:
+                    raise
+                self._session, self._claims = None, {}
+        gone = [job for job in left.jobs if job not in self._claims][-TOLD_MAX:]
+        ended = [(job, await self._how_it_ended(job)) for job in gone]
+        self._lost += left.lost
+        for job, how in ended:
+            self._record_loss(job, how)
+        if self._claims:
+            self._news["resumed"] = sorted(self._claims)
+
+    async def _adopt_claims(self, session: AsyncSession) -> None:
+        """Adopt the claims of the session that this process did not make."""
+        for each in await self.client.list_claimed_jobs(session=session.session_id):
+            if each.owner != self._owner or each.job_id in self._claims:
+                continue
+            with contextlib.suppress(JobHeld, JobDone):
+                claim = await session.claim(each.job_id, resume=True, **self._options)
+                # In a shared session a hook may have let the agent work under this claim by now.
+                if claim.reacquired or self._is_joined:
+                    self._claims[each.job_id] = claim
+                else:
+                    await claim.release(outcome="failed")  # Ours had ended since the list, and this is another one.
+
+    async def _how_it_ended(self, job: str) -> LeaseLost:
+        before = None
+        with contextlib.suppress(Refused):  # The access token may be another by now, with other rights.
+            before = (await self.client.job(job)).previous
+        reason = before.ended if before is not None and before.owner == self._owner else "unknown"
+        return LeaseLost("", reason=reason, why="it ended while no process of yours ran")
+
+    # The session that the guard keeps.
+
+    async def _follow_guard(self) -> None:
+        """Share the session that the guard keeps for this agent, if there is one, and adopt what is claimed in it."""
+        if self._host is None:
+            return
+        shared = self._host.shared_session(self._folder)
+        mine = None if self._session is None else self._session.session_id
+        if self._is_joined and self._session is not None and (shared is None or shared.id != mine):
+            self._part(self._session)
+            mine = None
+        if shared is None:
+            return
+        if mine is not None and mine != shared.id:
+            if self._claims or self._waits.places():
+                return  # Both have a session; a refused edit says what to do.
+            await self._leave_own_session()
+        if self._session is None:
+            await self._join(shared)
+        if self._session is not None:
+            if not self._is_joined:
+                self._is_joined = True
+                self._save()
+            await self._adopt_claims(self._session)
+
+    async def _join(self, shared: Session) -> None:
+        try:
+            self._session = await self.client.adopt_session(shared.id, self._on_session_lost)
+        except Refused as error:
+            if error.status not in GONE_STATUSES:
+                raise
+            return  # It has just ended, and the guard opens another with the next claim.
+        self._owner = shared.owner
+        self._publish()
+
+    async def _leave_own_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(HoldfastError):
+                await session.end()
+
+    def _part(self, session: AsyncSession) -> None:
+        """Stop sharing the guard's session: it ended, or a second host session makes callers indistinguishable."""
+        self._lose_claims("released", "these tools no longer share the guard's session")
+        self._waits.end_all()
+        detach(session)
+        self._clear_session()
+
+    def _publish(self) -> None:
+        """Show the guard which session this process uses; that of a subagent is known there anyway."""
+        if self._host is None or self._folder:
+            return
+        if self._session is None:
+            self._host.withdraw()
+        else:
+            self._host.publish(self._session.session_id, self._session.secret, self._owner, self._ttl)
+
+    # What the tools do in it.
+
+    async def run(self, tool: Tool, asked: tools.Arguments) -> Result:
+        await self.begin()
+        return await tool(asked)
+
+    def news(self) -> Result:
+        """Return jobs that were lost, resumed, or granted between two calls, and forget that there is news of them."""
+        self._check_claims()
+        news, self._news = self._news, {}
+        granted = [job for job in self._waits.take_granted() if job in self._claims]
+        if granted:
+            news["granted"] = sorted({*news.get("granted", []), *granted})
+        if self._lost:
+            news["lost"], self._lost = self._lost, []
+            self._save()
+        return news
+
+    async def my_jobs(self) -> Result:
+        self._check_claims()
+        jobs = [
+            {
+                "job": job,
+                "still_held": True,
+                "expires_in": results.seconds(claim.remaining),
+                "fencing_token": claim.token,
+            }
+            for job, claim in sorted(self._claims.items())
+            if not claim.released
+        ]
+        waiting = [{"job": job, "place": place} for job, place in self._waits.places().items()]
+        return {"status": "listed", "owner": self._owner, "jobs": jobs, "waiting_for": waiting or None}
+
+    def owns(self, status: JobStatus) -> bool:
+        return self._held(status.job_id) is not None
+
+    async def claim(self, asked: tools.ClaimJob) -> Acquired[AsyncClaim]:
+        mine = None if asked.job is UNSET else self._held(asked.job)
+        if mine is not None:
+            return self._acquired(mine, already=True)
+
+        async def claim(session: AsyncSession) -> AsyncClaim:
+            if asked.any_of is not UNSET:
+                return await session.claim_any(asked.any_of, **self._options)
+            return await session.claim("" if asked.job is UNSET else asked.job, **self._options)
+
+        try:
+            return self._acquired(await self._in_session(claim))
+        except JobHeld as error:
+            # Another call of this process may have claimed it meanwhile.
+            mine = self._held(error.job_id) if asked.any_of is UNSET else None
+            if mine is None:
+                raise
+            return self._acquired(mine, already=True)
+
+    async def wait(self, job: str, seconds: float) -> Acquired[AsyncClaim] | Waiting:
+        mine = self._held(job)
+        if mine is not None:
+            return self._acquired(mine, already=True)
+        got = await self._waits.visit(job, seconds)
+        mine = self._held(job)  # Another call may have got it, and what came may be lost by now.
+        if mine is not None:
+            return self._acquired(mine)
+        if got is None or isinstance(got, AsyncClaim):
+            return Waiting()
+        return Waiting(got.position, got.owner, got.away)
+
+    def _acquired(self, claim: AsyncClaim, *, already: bool = False) -> Acquired[AsyncClaim]:
+        is_news = self._waits.is_granted(claim.job_id)
+        self._waits.end(claim.job_id)
+        return Acquired(claim, claim.record, already and not is_news)
+
+    async def _claim_when_free(self, job: str, on_wait: OnWait) -> AsyncClaim:
+        async def claim(session: AsyncSession) -> AsyncClaim:
+            return await session.claim(job, wait=math.inf, on_wait=on_wait, **self._options)
+
+        return await self._in_session(claim)
+
+    def _give_up(self, job: str, why: str = "your turn came, and you did not come back") -> None:
+        """Release a job of which the model does not know that it has it.
+
+        In a session that the guard keeps it stays the agent's: a hook may have let it work on the job already.
+        """
+        if self._is_joined and job in self._claims:
+            self._news["granted"] = sorted({*self._news.get("granted", []), job})
+            return
+        claim = self._claims.pop(job, None)
+        if claim is not None:
+            self._record_loss(job, LeaseLost("", reason="released", why=why))
+            self._save()
+            self._background.start(self._release(claim, "failed"))
+
+    def on_claim_cancelled(self, lease: AsyncClaim) -> None:
+        self._give_up(lease.job_id, "the call that claimed it was cancelled")
+
+    async def find_lease(self, job: str) -> AsyncClaim | Result:
+        claim = self._held(job)
+        if claim is not None:
+            return claim
+        loss = next((each for each in self._lost if each.get("job") == job), None)
+        if loss is None:
+            return results.not_yours(job, await self.client.job(job))
+        self._lost.remove(loss)
+        self._save()
+        return {"status": "lost", "still_held": False, **loss}
+
+    async def expires_in(self, lease: AsyncClaim) -> float:
+        return lease.remaining
+
+    async def renew(self, lease: AsyncClaim, note: str | None) -> float:
+        await lease.renew(note=note)
+        return lease.remaining
+
+    async def release(self, lease: AsyncClaim, outcome: str | None, result: str | None, remember: float | None) -> None:
+        """Release a claim, also if the call is cancelled meanwhile."""
+        releasing = self._background.start(self._release(lease, outcome, result, remember))
+        await asyncio.shield(releasing)
+
+    async def _release(
+        self, claim: AsyncClaim, outcome: str | None, result: str | None = None, remember: float | None = None
+    ) -> None:
+        try:
+            await claim.release(outcome=outcome, result=result, remember=remember)
+        except Unreachable:  # Go on trying: the session renews everything that is bound to it.
+            release = partial(self.client.release_job, claim.job_id, claim.lease_id)
+            again = partial(release, outcome=outcome, result=result, remember=remember)
+            session = self._session
+            self._background.retry(again, lambda: session is not None and self._session is session)
+            self._drop(claim)
+            raise
+        except LeaseLost:
+            self.on_loss_reported(claim)
+            raise
+        self._drop(claim)
+
+    def on_loss_reported(self, lease: AsyncClaim) -> None:
+        self._lost = [each for each in self._lost if each.get("job") != lease.job_id]
+        self._drop(lease)
+
+    # The session and its claims.
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"ttl": self._ttl, "owner": self._owner, "on_lost": self._on_claim_lost}
+
+    async def _in_session(self, claim_in: Callable[[AsyncSession], Awaitable[AsyncClaim]]) -> AsyncClaim:
+        """Claim something in the session; if that is over, in a new one, once."""
+        if len(self._claims) >= CLAIMS_MAX:
+            raise RefusedError(f"you have {CLAIMS_MAX} jobs already: release some that you do not work on")
+        session = await self._opened()
+        try:
+            claim = await claim_in(session)
+        except Refused as error:
+            if error.code not in {"session_expired", "not_found"}:
+                raise
+            self._on_session_lost(session)
+            session = await self._opened()
+            claim = await claim_in(session)
+        if self._session is not session:
+            detach_claim(claim)
+            raise RefusedError(f"your session changed while {claim.job_id} was claimed: call again")
+        self._claims[claim.job_id] = claim
+        self._save()
+        return claim
+
+    async def _opened(self) -> AsyncSession:
+        async with self._opening:
+            if self._session is None and self._folder:
+                raise RefusedError(
+                    "the guard has no session for this subagent at the server of these tools, so nothing was done: call"
+                    " again, and see that hooks and tools have the same HOLDFAST_URL"
+                )
+            if self._session is None:
+                self._session = await self.client.session(
+                    self._owner, ttl=self._ttl, metadata={"opened_by": "holdfast mcp"}, on_lost=self._on_session_lost
+                )
+                self._publish()
+                self._save()
+            return self._session
+
+    def _held(self, job: str) -> AsyncClaim | None:
+        """Return the claim of a job, unless it is lost or about to be released."""
+        self._check_claims()
+        claim = self._claims.get(job)
+        return None if claim is None or claim.released else claim
+
+    def _check_claims(self) -> None:
+        """Record losses that no timer has reported yet, as after the machine slept."""
+        for claim in tuple(self._claims.values()):
+            self._on_claim_lost(claim)
+
+    def _on_claim_lost(self, claim: AsyncClaim) -> None:
+        try:
+            claim.raise_if_lost()
+        except LeaseLost as error:
+            if self._claims.get(claim.job_id) is claim:
+                self._waits.end(claim.job_id)
+                self._record_loss(claim.job_id, error)
+                self._drop(claim)
+                self._on_change()
+        except HoldfastError:
+            pass  # This process has released it.
+
+    def _on_session_lost(self, session: AsyncSession) -> None:
+        """Report everything that was claimed in the session as lost."""
+        if self._session is not session:
+            return
+        had_claims = self._lose_claims("session_ended")
+        if self._is_joined:
+            self._waits.end_all()  # The guard released everything; a wait would claim for an agent that has moved on.
+        self._clear_session()
+        if had_claims:
+            self._on_change()
+
+    def _clear_session(self) -> None:
+        self._session, self._is_joined, self._owner = None, False, self._own_name
+        self._publish()
+        self._save()
+
+    def _lose_claims(self, reason: str, why: str | None = None) -> bool:
+        """Report every claim as lost, for its own reason if it has one; return whether there were any."""
+        claims, self._claims = self._claims, {}
+        for job, claim in claims.items():
+            self._waits.end(job)
+            error = LeaseLost("", reason=reason, why=why)
+            try:
+                claim.raise_if_lost()
+            except LeaseLost as known:
+                error = known
+            except HoldfastError:
+                pass  # This process has released it.
+            self._record_loss(job, error)
+        return bool(claims)
+
+    def _drop(self, claim: AsyncClaim) -> None:
+        """Forget a claim. There may be a newer one of the same job."""
+        if self._claims.get(claim.job_id) is claim:
+            del self._claims[claim.job_id]
+        self._save()
+
+    def _record_loss(self, job: str, error: LeaseLost) -> None:
+        self._lost = [*self._lost[1 - TOLD_MAX :], results.ended(job, error)]
+
+    def _save(self) -> None:
+        if self._memory is None or self._left is not None:
+            return
+        # The guard remembers what it shares.
+        session = None if self._session is None or self._is_joined else self._session.session_id
+        jobs = [] if session is None else sorted(self._claims)
+        try:
+            self._memory.write(Left(session=session, jobs=jobs, lost=self._lost))
+        except BadMemoryError as error:
+            self._news["warning"] = f"a restart may resume nothing: {error}"
