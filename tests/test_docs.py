@@ -68,12 +68,13 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 
 
 def test_every_decision_is_listed() -> None:
-    """Each decision record has a row on the first page of the docs, and their numbers have no gaps."""
+    """Each decision record has a row on the first page of the docs, and a number of its own."""
     records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     rows = re.findall(r"^\| \[(\d+)\]\(decisions/([\w-]+\.md)\)", prose(ROOT / "docs" / "README.md"), re.MULTILINE)
     assert rows == [(record.name[:4], record.name) for record in records]
-    for number, record in enumerate(records, start=1):
-        assert record.name.startswith(f"{number:04}-") and prose(record).startswith(f"# {number:04} "), record.name
+    assert len({record.name[:4] for record in records}) == len(records)
+    for record in records:
+        assert prose(record).startswith(f"# {record.name[:4]} "), record.name
 
 
 def test_every_guide_is_listed() -> None:

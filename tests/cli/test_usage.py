@@ -287,7 +287,7 @@ def test_light_start() -> None:
         "ssl",
         "asyncio",
         "apsw",
-        "uvicorn",
+        "uvloop",
         "holdfast.core",
         "holdfast.journal",
         "holdfast.server",
@@ -299,7 +299,7 @@ def test_light_start() -> None:
 
 def test_missing_extra_is_named(tmp_path: Path) -> None:
     """Where the server's parts are not installed, a command that needs them says which command installs them."""
-    for missing, command in (("uvicorn", ["serve", "--data", "d"]), ("apsw", ["doctor", "--data", str(tmp_path)])):
+    for missing, command in (("httptools", ["serve", "--data", "d"]), ("apsw", ["doctor", "--data", str(tmp_path)])):
         code = (
             f"import sys; sys.modules[{missing!r}] = None\nfrom holdfast.cli.main import run; sys.exit(run({command}))"
         )

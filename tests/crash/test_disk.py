@@ -113,14 +113,10 @@ def test_append_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert granted == ["kept", "other", "job"]
 
 
-@pytest.mark.parametrize("fast_lane", [True, False])
-def test_one_in_line_keeps_its_place_when_a_later_append_fails(fast_lane: bool, tmp_path: Path) -> None:
+def test_one_in_line_keeps_its_place_when_a_later_append_fails(tmp_path: Path) -> None:
     """W2, I6: who stands in line since an earlier commit hears `waiting` with its ticket, not that nothing happened."""
-    settings = {"fast_lane": fast_lane}
     # Passings: the server's own first record, the grant, the joining, then the claim that fails.
-    with serving(
-        tmp_path / "data", tokens=callers.TOKENS, env=failing("before_commit=error@4"), settings=settings
-    ) as server:
+    with serving(tmp_path / "data", tokens=callers.TOKENS, env=failing("before_commit=error@4")) as server:
         alice, bob = Api.of(server, callers.ALICE), Api.of(server, callers.BOB)
         lease = alice.acquired("job", ttl_seconds=600)
         with waiting(bob, "job", wait_seconds=40, owner="bob") as asked:

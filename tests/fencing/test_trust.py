@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
-import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -287,14 +287,37 @@ def serving_wsgi(app: Callable[..., Any]) -> Iterator[int]:
 
 @contextmanager
 def serving_asgi(app: Callable[..., Any]) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
-        thread = threading.Thread(target=server.run, args=([listening],))
+    """Serve an ASGI application by the standard library, with the path as it was sent."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            raw, _, query = self.path.partition("?")
+            headers = [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
+            scope = {"type": "http", "method": "PUT", "root_path": "", "path": unquote(raw), "raw_path": raw.encode()}
+            sent: list[dict[str, Any]] = []
+
+            async def receive() -> dict[str, Any]:
+                return {"type": "http.request", "body": b"", "more_body": False}
+
+            async def send(message: dict[str, Any]) -> None:
+                sent.append(message)
+
+            asyncio.run(app(scope | {"query_string": query.encode(), "headers": headers}, receive, send))
+            body = b"".join(message.get("body", b"") for message in sent[1:])
+            self.send_response(sent[0]["status"])
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield listening.getsockname()[1]
+            yield server.server_port
         finally:
-            server.should_exit = True
+            server.shutdown()
             thread.join()
 
 

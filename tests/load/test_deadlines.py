@@ -36,16 +36,14 @@ def _judge(server: ServerProcess, believers: Believers, record_property: Callabl
     assert seen.oldest_ms <= ROUNDING_MS, f"an answer was decided {seen.oldest_ms:.1f} ms before it was asked for"
 
 
-@pytest.mark.parametrize("fast_lane", [True, False])
 def test_what_is_sent_within_a_round_is_decided_after_it_was_sent(
-    fast_lane: bool, tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """A server finds more requests than one look can give. What is sent while it answers those is handed over within
     the same round, and has a time of its own all the same (T1a, I4).
     """
     raise_file_limit()
-    settings = {**SETTINGS, "fast_lane": fast_lane}
-    with serving(tmp_path / "data", tokens=callers.TOKENS, settings=settings) as server:
+    with serving(tmp_path / "data", tokens=callers.TOKENS, settings=SETTINGS) as server:
         count = FULL_POLL + 150
         with Believers(server.host, server.port, count, ttl_seconds=TTL_SECONDS) as believers:
             before, meanwhile = believers.clients[: FULL_POLL + 50], believers.clients[FULL_POLL + 50 :]

@@ -444,16 +444,3 @@ def test_without_the_extra_404_says_what_to_install(tmp_path: Path) -> None:
         answer = _post(Api.of(server, callers.ALICE), _message())
         said = refused(answer, 404, "not_found")["details"]
         assert " install -e '.[mcp]'" in said and "start the server again" in said
-
-
-def test_other_door_serves_it_too(tmp_path: Path, name: str) -> None:
-    """Without the fast lane everything comes by ASGI, and `/mcp` is the same."""
-
-    async def test(server: ServerProcess) -> None:
-        async with Home(tmp_path, server).web() as ana:
-            assert (await ana.call("claim_job", job=name, owner="ana"))["status"] == "acquired"
-
-    settings = {"fast_lane": False}
-    with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
-        run(test(server))
-        refused(_post(Api.of(server, callers.ALICE), _message(), Origin="https://evil.example"), 403, "forbidden")

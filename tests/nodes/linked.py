@@ -1,7 +1,8 @@
-"""Nodes in one process, on real sockets: each has lanes, a doorkeeper and a link, and leads or follows as a test says.
+"""Nodes in one process, on real sockets: each has connections and a link, and leads or follows as a test says.
 
 What a node finds out by looking at the store is told to it here, so that a test can let two things happen in an order
-that no store would give. Engines, routes, doors and links are the real ones, on a journal in memory that all share.
+that no store would give. Engines, routes, connections and links are the real ones, on a journal in memory that all
+share.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import Any
 
 import msgspec
 import uvloop
-from uvicorn.server import ServerState
 
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
@@ -30,9 +30,8 @@ from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
-from holdfast.server.ciphertext import Ciphertext
-from holdfast.server.doors.asgi import Door
-from holdfast.server.doors.lanes import Lanes, front_of
+from holdfast.server.http.manager import ConnectionManager
+from holdfast.server.http.tls import TlsAcceptor, TlsHandshake
 from holdfast.server.nodes.forwarding import Forwarding
 from holdfast.server.nodes.link.doorkeeper import Doorkeeper
 from holdfast.server.nodes.link.follower import Security
@@ -132,33 +131,38 @@ class OneNode:
         self.tenure: Tenure | None = None
         proxies, local = Proxies(settings.trusted_proxies), FollowersHealth(self.node, "shared memory").answers()
         self.forwarding = Forwarding(self.node, settings, OPERATIONS, self.clock, proxies, local=local)
-        self.lanes = Lanes(
-            self.forwarding.front(), settings, self.clock, Proxies(settings.trusted_proxies), ServerState()
+        self.manager = ConnectionManager(
+            self.forwarding.handler(), settings, self.clock, Proxies(settings.trusted_proxies)
         )
         self.links = LinkServer(self.node, settings, new_secret)
-        self.linking = Linking(self.node, self.forwarding, self.lanes, new_secret, security)
+        self.linking = Linking(self.node, self.forwarding, self.manager, new_secret, security)
         self.callers: list[Caller] = []
         self.proxy: TcpProxy | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsAcceptor | None = None
+        self._listener: socket.socket | None = None
         self.port = 0
 
     async def start(self, context: ssl.SSLContext | None = None) -> None:
         """Listen, and keep a link."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: self._take(context), "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        if context is None:
+            self._server = await loop.create_server(self._detect, "127.0.0.1", 0)
+            self.port = self._server.sockets[0].getsockname()[1]
+        else:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            self._listener.setblocking(False)
+            self._server = TlsAcceptor(self._listener, context, self.manager, self._detect)
+            self.port = self._listener.getsockname()[1]
         self._tasks = [loop.create_task(self.linking.run()), loop.create_task(self._tick())]
 
-    def _take(self, context: ssl.SSLContext | None) -> asyncio.BaseProtocol:
-        if context is None:
-            return Doorkeeper(self.lanes, self.links)
-        return Ciphertext(self.lanes, context, lambda lanes, ciphertext: Doorkeeper(lanes, self.links, ciphertext))
+    def _detect(self, handshake: TlsHandshake | None = None) -> asyncio.BaseProtocol:
+        return Doorkeeper(self.manager, self.links, handshake)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(1)
-            await self.lanes.tick()
+            await self.manager.tick()
 
     async def lead(self) -> Seat:
         """Take the seat and lead."""
@@ -170,10 +174,9 @@ class OneNode:
         await engine.start()
         api = Api(engine, Auth(StaticTokens.parse(TOKENS), AuthorityKey(self.shelf.key)), self.settings)
         routes = CountedRoutes(api, OPERATIONS)
-        door = Door(routes, chunks_only=False)
-        self.tenure = Tenure(self.shelf.seat, engine, api, routes, door)
+        self.tenure = Tenure(self.shelf.seat, engine, api, routes)
         self.node.tell(None, self.tenure)
-        self.lanes.answer_from(front_of(routes, door))
+        self.manager.set_handler(routes.handler())
         return self.tenure.seat
 
     async def start_leading_behind_proxy(self) -> None:
@@ -185,7 +188,7 @@ class OneNode:
         """Know that another leads, there; or nobody."""
         known = None if seat is None else msgspec.structs.replace(seat, url=url)
         self.node.tell(known, None)
-        self.lanes.answer_from(self.forwarding.front())
+        self.manager.set_handler(self.forwarding.handler())
 
     async def resign(self) -> None:
         """Lead no more."""
@@ -219,12 +222,14 @@ class OneNode:
             self.proxy.close()
         if self._server is not None:
             self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         if self.tenure is not None:
             await self.tenure.engine.stop()
         self.links.end_all()
-        for connection in list(self.lanes.connections):
+        for connection in list(self.manager.connections):
             connection.abort()
-        for task in list(self.lanes.tasks):
+        for task in list(self.manager.tasks):
             task.cancel()
         await asyncio.sleep(0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server import receiving
+from holdfast.server.http import limits
 from tests.nodes.linked import BEN, lose, run, two_nodes, until
 from tests.support.checks import refused
 
@@ -17,11 +17,11 @@ HEAD = "POST /claims HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {}\r\n
 
 def test_a_follower_bounds_the_bodies_of_each_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-30: beyond its share a user's next large body is refused before it is read; another's is not."""
-    monkeypatch.setattr(receiving, "USER_BYTES_MAX", 100_000)
+    monkeypatch.setattr(limits, "USER_BYTES_MAX", 100_000)
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (_, follower):
-            kept = follower.lanes.receiving
+            kept = follower.manager.body_budget
             callers = [await follower.call() for _ in range(4)]
             for caller in callers:
                 await caller.ask("GET", "/locks/a")
@@ -44,26 +44,26 @@ def test_a_follower_bounds_the_bodies_of_each_user(tmp_path: Path, monkeypatch: 
 
 def test_a_leader_bounds_the_bodies_that_come_over_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-30: while a user is in debt its bodies wait at the leader: beyond its share they are refused, not kept."""
-    monkeypatch.setattr(receiving, "USER_BYTES_MAX", 100_000)
+    monkeypatch.setattr(limits, "USER_BYTES_MAX", 100_000)
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
-            follower.lanes.receiving.take = lambda *_: None  # type: ignore[method-assign]
+            follower.manager.body_budget.take = lambda *_: None  # type: ignore[method-assign]
             callers = [await follower.call() for _ in range(6)]
             for caller in callers:
                 await caller.ask("GET", "/locks/a")
-            leader.lanes.debtors["ana"] = leader.lanes.now_ms() + 60_000
-            catch_up, leader.lanes._catch_up = leader.lanes._catch_up, lambda: None  # type: ignore[method-assign]
+            leader.manager.throttled["ana"] = leader.manager.now_ms() + 60_000
+            catch_up, leader.manager._run_queue = leader.manager._run_queue, lambda: None  # type: ignore[method-assign]
             for caller in callers:
                 caller.send("POST", "/claims", NAMES)
             answers = [asyncio.ensure_future(each.answer()) for each in callers]
             await until(lambda: sum(each.done() for each in answers) == 3)
             for each in [each for each in answers if each.done()]:
                 refused(each.result(), 503, "overloaded")
-            assert 0 < leader.lanes.receiving.bytes <= 100_000
-            leader.lanes._catch_up = catch_up  # type: ignore[method-assign]
+            assert 0 < leader.manager.body_budget.bytes <= 100_000
+            leader.manager._run_queue = catch_up  # type: ignore[method-assign]
             catch_up()
             assert sorted([(await each).status for each in answers]) == [200] * 3 + [503] * 3
-            assert leader.lanes.receiving.bytes == 0
+            assert leader.manager.body_budget.bytes == 0
 
     run(test)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.access.proxies import Proxies
-from holdfast.server.doors.request import Request, request_from
+from holdfast.server.http.messages import Request, request_from
 from holdfast.server.nodes import bearers, pending
 from holdfast.server.nodes.bearers import Bearers, LargeBodies
 from holdfast.server.nodes.link import framed
@@ -265,7 +265,7 @@ def test_the_first_read_of_a_connection_is_no_larger_than_any(tmp_path: Path) ->
 
             def look() -> bool:
                 nonlocal kept
-                kept = max([kept, *(len(getattr(each, "_unread", b"")) for each in leader.lanes.connections)])
+                kept = max([kept, *(len(getattr(each, "_unread", b"")) for each in leader.manager.connections)])
                 answered: int = other.reader._buffer.count(b"HTTP/1.1 200")  # type: ignore[attr-defined]
                 return answered >= 300
 

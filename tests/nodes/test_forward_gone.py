@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from holdfast.server.doors.request import Request
+from holdfast.server.http.connection import ResponseStream
+from holdfast.server.http.messages import ClientDisconnectedError, Request, request_from
 from holdfast.server.nodes.link import leader as leaders_end
 from holdfast.server.nodes.link.follower import Link
-from holdfast.server.nodes.relaying import read_body
 from holdfast.server.nodes.tenure import CountedRoutes
 from holdfast.server.operations.call import Reply
 from holdfast.server.render import envelope
@@ -133,16 +135,13 @@ def test_half_of_a_body_is_no_body() -> None:
     """N-30: the body of a client that left before it was whole is never taken for a whole one."""
 
     async def test() -> None:
-        messages: list[dict[str, Any]] = [
-            {"type": "http.request", "body": b"{", "more_body": True},
-            {"type": "http.disconnect"},
-        ]
-
-        async def receive() -> dict[str, Any]:
-            return messages.pop(0)
-
-        with pytest.raises(ConnectionError):
-            await read_body(receive)
+        connection: Any = SimpleNamespace(loop=asyncio.get_running_loop(), resume_parsing=lambda: None)
+        manager: Any = None
+        stream = ResponseStream(connection, manager, request_from(b"POST", b"/leases/follow", b"", {}, b""))
+        stream.feed_body(b'{"leases": ')
+        stream.loop.call_soon(stream.disconnect)
+        with pytest.raises(ClientDisconnectedError):
+            await stream.read_body()
 
     run(test)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.doors.request import Request
+from holdfast.server.http.messages import Request
 from holdfast.server.operations.call import Reply
 from tests.nodes.linked import ANA, BEN, run, two_nodes, until
 from tests.support.checks import refused
@@ -135,9 +135,9 @@ def test_a_follower_learns_who_asks_from_the_leader(tmp_path: Path) -> None:
         async with two_nodes(tmp_path) as (_, follower):
             caller = await follower.call()
             await caller.ask("GET", "/locks/a", token="nobody-has-this-one")
-            assert [each.is_known for each in follower.lanes.connections] == [False]
+            assert [each.is_authenticated for each in follower.manager.connections] == [False]
             await caller.ask("GET", "/locks/a")
-            assert [each.known_as for each in follower.lanes.connections] == ["ana"]
+            assert [each.principal for each in follower.manager.connections] == ["ana"]
 
     run(test)
 
@@ -158,14 +158,14 @@ def test_who_waits_in_line_does_not_give_way_to_strangers(tmp_path: Path, is_kno
                 before = await follower.call()
                 await before.ask("GET", "/locks/a", token=BEN)
                 before.close()
-                await until(lambda: not follower.lanes.connections)
+                await until(lambda: not follower.manager.connections)
                 link.pause_writing()
             caller = await follower.call()
             caller.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 30}, token=BEN)
-            await until(lambda: [each.known_as for each in follower.lanes.connections] == ["ben"])
+            await until(lambda: [each.principal for each in follower.manager.connections] == ["ben"])
             for _ in range(30):
                 await follower.call()
-            await until(lambda: len(follower.lanes.connections) == 20)
+            await until(lambda: len(follower.manager.connections) == 20)
             if is_known_before:
                 link.resume_writing()
             await holder.ask("POST", "/locks/a/release", {"lease_id": lease})
@@ -315,15 +315,15 @@ def test_who_asks_much_over_a_link_stands_behind(tmp_path: Path) -> None:
             ana, ben = await follower.call(), await follower.call()
             await ana.ask("GET", "/locks/a")
             await ben.ask("GET", "/locks/a", token=BEN)
-            leader.lanes.debtors["ana"] = leader.clock.monotonic_ms() + 1_000
-            put_behind = leader.lanes.put_behind
+            leader.manager.throttled["ana"] = leader.clock.monotonic_ms() + 1_000
+            put_behind = leader.manager.defer
             behind: list[object] = []
 
-            def note(what: object, *, debtor: str | None = None) -> None:
-                behind.append(debtor)
-                put_behind(what, debtor=debtor)  # type: ignore[arg-type]
+            def note(what: object, *, throttled: str | None = None) -> None:
+                behind.append(throttled)
+                put_behind(what, throttled=throttled)  # type: ignore[arg-type]
 
-            leader.lanes.put_behind = note  # type: ignore[method-assign,assignment]
+            leader.manager.defer = note  # type: ignore[method-assign,assignment]
             assert (await ana.ask("GET", "/locks/a", token=ANA)).status == 200
             assert (await ben.ask("GET", "/locks/a", token=BEN)).status == 200
             assert behind == ["ana"]
@@ -337,16 +337,16 @@ def test_large_answers_are_charged_by_their_size(tmp_path: Path, through: str) -
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
-            lanes, names = leader.lanes, [f"job/{number}" for number in range(1_000)]
+            lanes, names = leader.manager, [f"job/{number}" for number in range(1_000)]
             lanes.charge = lambda *_: None  # type: ignore[method-assign]
             claimed = {"all": names, "ttl_seconds": 60}
             assert (await (await leader.call()).ask("POST", "/claims", claimed, token=BEN)).status == 200
-            lanes.debtors.clear()
+            lanes.throttled.clear()
             caller = await (leader if through == "leader" else follower).call()
             for _ in range(10):
                 held = await caller.ask("POST", "/claims", {"any": names, "ttl_seconds": 60})
                 assert len(held.body) > 100_000
-            assert "ana" in lanes.debtors
+            assert "ana" in lanes.throttled
 
     run(test)
 
@@ -358,9 +358,9 @@ def test_who_comes_through_a_follower_is_somebody_who_asks(tmp_path: Path) -> No
         async with two_nodes(tmp_path) as (leader, follower):
             caller = await follower.call()
             await caller.ask("GET", "/locks/a", token=BEN)
-            leader.lanes.debtors["ana"] = leader.lanes.now_ms() + 60_000
-            leader.lanes._others_asked = False
+            leader.manager.throttled["ana"] = leader.manager.now_ms() + 60_000
+            leader.manager._others_asked = False
             await caller.ask("GET", "/locks/a", token=BEN)
-            assert leader.lanes._others_asked
+            assert leader.manager._others_asked
 
     run(test)

@@ -206,12 +206,12 @@ def test_unproved_links_are_few_and_short(tmp_path: Path, monkeypatch: pytest.Mo
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, _):
-            before = len(leader.lanes.connections)
+            before = len(leader.manager.connections)
             strangers = [await _stranger(leader, PREFIX) for _ in range(6)]
             assert await _is_closed(strangers[0][0]) and await _is_closed(strangers[1][0])
             await until(lambda: len(leader.links._unproved) == 4)
-            assert len(leader.lanes.connections) == before + 4
-            assert all(end in leader.lanes._strangers for end in leader.links._unproved)
+            assert len(leader.manager.connections) == before + 4
+            assert all(end in leader.manager._anonymous for end in leader.links._unproved)
             for _ in range(leaders_end.HANDSHAKE_TICKS_MAX + 1):
                 for end in list(leader.links._unproved):
                     end.check_time()

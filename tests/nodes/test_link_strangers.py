@@ -136,7 +136,7 @@ def test_localhost_is_an_address_of_this_machine(
                 return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
 
             bond = Bond(seat.authority, seat.epoch, seat.tenure, leader.shelf.key)
-            link = Link(follower.lanes, FollowersHandshake(bond, F), follower.forwarding)
+            link = Link(follower.manager, FollowersHandshake(bond, F), follower.forwarding)
             link.loop = _Resolving(loop, resolve)  # type: ignore[assignment]
             if is_reached:
                 await connect(f"http://localhost:{leader.port}", link, Security())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from holdfast.server.doors.request import request_from
+from holdfast.server.http.messages import Request, ResponseWriter, request_from
 from holdfast.server.nodes.link.frames import Begun, Over, Piece
 from holdfast.server.nodes.link.streams import PIECE_BYTES_MAX, WINDOW_BYTES, LeadersStream
 from tests.nodes.linked import run, two_nodes, until
@@ -172,17 +172,17 @@ def test_a_stream_is_never_more_than_a_window_ahead(tmp_path: Path) -> None:
 
     async def test() -> None:
         link = _Sent()
-        stream = LeadersStream(link, 7, request_from(b"GET", b"/events", b"", {}, b""), "http")
+        stream = LeadersStream(link, 7, request_from(b"GET", b"/events", b"", {}, b""))
 
-        async def door(_scope: object, _receive: object, send: object) -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})  # type: ignore[operator]
-            await send({"type": "http.response.body", "body": b"x" * 10 * WINDOW_BYTES, "more_body": True})  # type: ignore[operator]
-            await send({"type": "http.response.body", "body": b"", "more_body": False})  # type: ignore[operator]
+        async def handler(_request: Request, response: ResponseWriter) -> None:
+            response.start(200, [(b"a", b"b")])
+            await response.write(b"x" * 10 * WINDOW_BYTES)
+            response.finish()
 
         def sent() -> int:
             return sum(len(frame.body) for frame in link.frames if isinstance(frame, Piece))
 
-        task = asyncio.ensure_future(stream.run(door))
+        task = asyncio.ensure_future(stream.run(handler))
         await until(lambda: sent() >= WINDOW_BYTES)
         await asyncio.sleep(0)
         assert sent() == WINDOW_BYTES and link.frames[0] == Begun(7, 200, ((b"a", b"b"),), None)
@@ -204,17 +204,17 @@ def test_a_stream_is_never_more_than_a_window_ahead(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_door_that_does_not_end_is_told_as_cut() -> None:
+def test_a_response_that_is_not_finished_is_cut() -> None:
     """N-32: what was not completed is told as a part, so that nobody takes it for the whole."""
 
     async def test() -> None:
         link = _Sent()
-        stream = LeadersStream(link, 7, request_from(b"GET", b"/backup", b"", {}, b""), "http")
+        stream = LeadersStream(link, 7, request_from(b"GET", b"/backup", b"", {}, b""))
 
-        async def door(_scope: object, _receive: object, send: object) -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
+        async def handler(_request: Request, response: ResponseWriter) -> None:
+            response.start(200, [])
 
-        await stream.run(door)
+        await stream.run(handler)
         assert link.frames[-1] == Over(7, is_whole=False)
 
     run(test)

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from holdfast.journal.base import JournalUnavailableError, Peer, Seat
-from holdfast.server.doors.request import Request, request_from
+from holdfast.server.http.messages import Request, request_from
 from holdfast.server.nodes.node import Node
 from holdfast.server.nodes.node_health import FollowersHealth
 from holdfast.server.nodes.node_log import in_public

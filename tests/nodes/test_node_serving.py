@@ -1,4 +1,4 @@
-"""Whole nodes in one process, on real sockets and a journal in memory: who answers what at which door (N-34)."""
+"""Whole nodes in one process, on real sockets and a journal in memory: who answers what at which node (N-34)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 
 from holdfast.journal.base import JournalUnavailableError, Peer, Seat
 from holdfast.server.access.auth import StaticTokens
+from holdfast.server.http.server import listen
 from holdfast.server.nodes import pending
 from holdfast.server.nodes.node_life import Life
 from holdfast.server.starting import clustered
 from holdfast.server.starting.clustered import Clustered, secret_of
-from holdfast.server.starting.exits import EX_USAGE, StartError
-from holdfast.server.starting.listening import listen
+from holdfast.server.starting.exits import StartError
 from holdfast.settings import Settings
 from tests.nodes.linked import ANA, Caller, until
 from tests.support.http import Answer
@@ -80,7 +80,7 @@ class Serving:
 
     async def stop(self) -> None:
         """Tell it to stop, as a signal would, and wait until it has."""
-        self.whole.server.should_exit = True
+        self.whole.server.stop()
         await self.task
         self.listener.close()
 
@@ -157,7 +157,7 @@ def test_a_bug_in_its_life_does_not_end_a_node(
 def test_a_bug_beside_its_life_does_not_leave_an_old_tenure_answering(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever lets the lanes answer from a new place, and fails at it, does so when it is begun anew (N-18)."""
+    """Whoever replaces the handler of connections, and fails at it, does so when it is begun anew (N-18)."""
     monkeypatch.setattr(clustered, "AGAIN_SECONDS", 0.01)
 
     async def test() -> None:
@@ -171,10 +171,10 @@ def test_a_bug_beside_its_life_does_not_leave_an_old_tenure_answering(
                     raise RuntimeError("a bug")
                 end_all()
 
-            await until(lambda: tenure is not None and a.whole._lanes.routes is tenure.routes)
+            await until(lambda: tenure is not None and a.whole._manager.handle == tenure.routes.handle)
             a.whole._links.end_all = end_all_with_a_bug  # type: ignore[method-assign] # A bug.
             a.whole.node.tell(None, None)
-            await until(lambda: a.whole._lanes.routes is a.whole._forwarding.front().routes)
+            await until(lambda: a.whole._manager.handle == a.whole._forwarding.handle)
             assert failed
 
     asyncio.run(test())
@@ -214,9 +214,11 @@ def test_who_asks_a_node_that_stops_does_not_wait_for_it(tmp_path: Path, monkeyp
     async def test() -> None:
         async with cluster(tmp_path, "a", "b", stop_timeout_seconds=3_600) as (a, b):
             callers = [Caller(*await asyncio.open_connection("127.0.0.1", a.port)) for _ in range(8)]
+            for caller in callers:
+                assert (await caller.ask("GET", "/locks/job")).status == 200
             asking = [asyncio.create_task(answers_until_closed(caller)) for caller in callers]
             await a.stop()
-            last = [(await answers)[-1].status for answers in asking]
+            last = [answer.status for answers in asking for answer in (await answers)[-1:]]
             assert set(last) <= {200, 503}
             await until(lambda: b.leads)
 
@@ -315,17 +317,6 @@ def test_two_nodes_of_one_machine_have_two_names(tmp_path: Path) -> None:
             assert me.node.endswith(f":{node.port}") and me.url == f"http://127.0.0.1:{node.port}"
         finally:
             await node.stop()
-
-    asyncio.run(test())
-
-
-def test_a_node_needs_our_own_connections(tmp_path: Path) -> None:
-    """The link between nodes is told by its first bytes, which uvicorn's protocol does not show: that is refused."""
-
-    async def test() -> None:
-        with pytest.raises(StartError, match="fast_lane") as caught:
-            Serving("a", SharedShelf(), tmp_path, TOKENS, fast_lane=False)
-        assert caught.value.code == EX_USAGE
 
     asyncio.run(test())
 

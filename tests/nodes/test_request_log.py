@@ -13,7 +13,7 @@ from tests.nodes.linked import OneNode, lose, run, two_nodes, until
 
 def _log(node: OneNode) -> None:
     """Let a node log its requests, whoever answers them."""
-    node.lanes._observe = Observing([RequestLog(node.clock, node.lanes._proxies)]).front
+    node.manager._wrap = Observing([RequestLog(node.clock, node.manager._proxies)]).wrap
 
 
 def test_a_request_has_its_line_where_it_was_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -25,8 +25,8 @@ def test_a_request_has_its_line_where_it_was_asked(tmp_path: Path, caplog: pytes
         async with two_nodes(tmp_path) as (leader, follower):
             for node in (leader, follower):
                 _log(node)
-            leader.lanes.answer_from(leader.lanes._front)
-            follower.lanes.answer_from(follower.forwarding.front())
+            leader.manager.set_handler(leader.manager.handler)
+            follower.manager.set_handler(follower.forwarding.handler())
             caller = await follower.call()
             granted = await caller.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
             refused = await caller.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60}, token="nobody-has-this-one")
@@ -49,7 +49,7 @@ def test_a_client_that_leaves_a_follower_is_a_line(tmp_path: Path, caplog: pytes
     async def test() -> None:
         async with two_nodes(tmp_path) as (_, follower):
             _log(follower)
-            follower.lanes.answer_from(follower.forwarding.front())
+            follower.manager.set_handler(follower.forwarding.handler())
             await (await follower.call()).ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
             waits = await follower.call()
             waits.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 30})

@@ -51,8 +51,6 @@ def server(
     """The server of this file, on a data directory of its own; or a node that follows."""
     folder = tmp_path_factory.mktemp("server")
     if store_of_nodes is not None:
-        if server_settings.get("fast_lane") is False:
-            pytest.skip("nodes have no other door than the lane")
         with Cluster(folder, store_of_nodes, tokens=callers.TOKENS, nodes=2, settings=server_settings) as both:
             both.all_ready()
             yield both.followers(both.leader())[0].server

@@ -18,12 +18,11 @@ from tests.support.server import ServerProcess
 from tests.support.visitor import Visitor
 
 
-@pytest.fixture(params=["fast lane", "ASGI"], scope="module")
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server by each door."""
-    settings = {"fast_lane": request.param == "fast lane"}
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The server of this file."""
     data = tmp_path_factory.mktemp("server") / "data"
-    with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as process:
+    with ServerProcess.start(data, tokens=callers.TOKENS) as process:
         yield process
         assert process.is_running(), f"the server ended during the tests; it printed:\n{process.log}"
 

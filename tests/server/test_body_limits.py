@@ -1,4 +1,4 @@
-"""How large a body may be, and for whom it is read: on both doors, on every route."""
+"""How large a body may be, and for whom it is read, on every route."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.journal.memory import MemoryJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api as ServerApi
-from holdfast.server.doors.request import request_from
+from holdfast.server.http.messages import request_from
 from holdfast.server.operations.router import Routes
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
 from holdfast.server.operations.table import OPERATIONS
@@ -96,11 +96,11 @@ WRONG = "nobody-knows-this-one"
 SIGNED = sorted(row.path for row in OPERATIONS if row.body is not None and row.scope is not None)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["lane", "asgi"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server, once with the lane and once without."""
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The server of this file."""
     data = tmp_path_factory.mktemp("sizes") / "data"
-    with ServerProcess.start(data, settings={"fast_lane": request.param}, tokens=callers.TOKENS) as process:
+    with ServerProcess.start(data, tokens=callers.TOKENS) as process:
         yield process
         assert process.is_running(), process.log
 
@@ -231,7 +231,7 @@ def test_the_settings_count() -> None:
     assert most("/claims", body_bytes_max=500) == most("/locks/acquire", body_bytes_max=500) == 500
 
 
-def test_what_a_door_asks() -> None:
+def test_what_a_connection_asks() -> None:
     """`body_limit` knows from the head alone how much may come: nothing beyond 16 KiB for nobody, or where there is no
     route.
     """

@@ -41,9 +41,9 @@ HINT = "--keep-token"
 LEASE = "00000000-0000-4000-8000-000000000000"
 
 
-@pytest.fixture(params=[True, False], ids=["lane", "asgi"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
-    settings = {"fast_lane": request.param, "wrong_tokens_per_minute_max": 5, "watches_per_principal_max": 4}
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    settings = {"wrong_tokens_per_minute_max": 5, "watches_per_principal_max": 4}
     with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as process:
         yield process
 

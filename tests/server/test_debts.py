@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.engine.clock import Turns
-from holdfast.server.doors.exchange import LARGE_BYTES, Exchange
-from holdfast.server.doors.lanes import InTurn, Lanes
-from holdfast.server.doors.request import request_from
-from holdfast.server.pauses import Pauses
+from holdfast.server.http.connection import LATER_BYTES, ResponseStream
+from holdfast.server.http.limits import SchedDelay
+from holdfast.server.http.manager import ConnectionManager, RoundRobinQueue
+from holdfast.server.http.messages import request_from
 from holdfast.testing.clock import ManualClock
 from tests.support import callers
 from tests.support.api import Api
@@ -61,15 +61,15 @@ def test_a_small_request_does_not_wait_for_twenty_large_ones(tmp_path: Path) -> 
         assert sum(seq < claimed for seq in ended) <= SESSIONS // 4
 
 
-class _Backlog(Lanes):
+class _Backlog(ConnectionManager):
     """The backlog of a server, and nothing else of it."""
 
     def __init__(self) -> None:
-        self._backlog = deque()
-        self._backlog_of_debtors = InTurn()
+        self._queue = deque()
+        self._throttled_queue = RoundRobinQueue()
         self._others_asked = False
-        self._catch_up_is_due = False
-        self.debtors: dict[object, int] = {}
+        self._run_is_due = False
+        self.throttled: dict[object, int] = {}
         self.clock_ms = 0
         self.now_ms = lambda: self.clock_ms
 
@@ -81,19 +81,19 @@ def test_large_bodies_of_streams_are_read_one_in_a_turn() -> None:
 
     async def scene() -> list[int]:
         backlog, loop = _Backlog(), asyncio.get_running_loop()
-        connection: Any = SimpleNamespace(loop=loop, known_as=None, go_on=lambda: None)
+        connection: Any = SimpleNamespace(loop=loop, principal=None, resume_parsing=lambda: None)
         tasks = []
-        for size in [LARGE_BYTES + 1] * SESSIONS + [LARGE_BYTES]:
-            exchange = Exchange(connection, request_from(b"", b"", b"", {}, b""), backlog.put_behind, lambda _: None)
-            exchange.put(b"x" * size)
-            exchange.end_body()
-            tasks.append(asyncio.create_task(exchange._receive()))
+        for size in [LATER_BYTES + 1] * SESSIONS + [LATER_BYTES]:
+            stream = ResponseStream(connection, backlog, request_from(b"", b"", b"", {}, b""))
+            stream.feed_body(b"x" * size)
+            stream.end_body()
+            tasks.append(asyncio.create_task(stream.read()))
         done: list[int] = []
         while not done or done[-1] < len(tasks):
             await asyncio.sleep(0)
             done.append(sum(task.done() for task in tasks))
             assert len(done) < 10 * SESSIONS
-        assert all(len(task.result()["body"]) >= LARGE_BYTES for task in tasks)
+        assert all(len(task.result()) >= LATER_BYTES for task in tasks)
         return done
 
     done = asyncio.run(scene())
@@ -101,15 +101,15 @@ def test_large_bodies_of_streams_are_read_one_in_a_turn() -> None:
     assert all(after - before <= 1 for before, after in pairwise(done))
 
 
-class _Accounts(Lanes):
+class _Accounts(ConnectionManager):
     """Who is in debt at a server, and nothing else of it. Its clock stands still."""
 
     def __init__(self, counts: Path) -> None:
-        self.debtors = {}
+        self.throttled = {}
         self.now_ms = lambda: 0
-        self._pauses = Pauses(str(counts))
-        self._turns = Turns(ManualClock(), lambda: None)
-        self._settling_ms = 0
+        self._delay = SchedDelay(str(counts))
+        self.handler = SimpleNamespace(expiry=Turns(ManualClock(), lambda: None))  # type: ignore[assignment]
+        self._expiry_ms = 0
 
 
 def test_nobody_is_in_debt_for_a_pause_of_the_machine(tmp_path: Path) -> None:
@@ -119,32 +119,32 @@ def test_nobody_is_in_debt_for_a_pause_of_the_machine(tmp_path: Path) -> None:
     accounts = _Accounts(counts)
     counts.write_text("6000000 30000000 8\n")
     accounts.charge("ana", 0.030)
-    assert accounts.debtors == {}
+    assert accounts.throttled == {}
     accounts.charge("bob", 0.030)
-    assert set(accounts.debtors) == {"bob"}
+    assert set(accounts.throttled) == {"bob"}
     counts.write_text("7000000 40000000 9\n")
     accounts.charge("ana", 0.030)
-    assert set(accounts.debtors) == {"bob", "ana"}
-    assert accounts.debtors["ana"] < accounts.debtors["bob"]
+    assert set(accounts.throttled) == {"bob", "ana"}
+    assert accounts.throttled["ana"] < accounts.throttled["bob"]
 
 
 def test_nobody_is_in_debt_for_what_fell_due(tmp_path: Path) -> None:
     """What ends by time, or is forgotten, before a request is decided is not charged to whoever asked just then."""
     accounts = _Accounts(tmp_path / "nothing")
-    accounts._turns.settling_ms += 29
+    accounts.handler.expiry.settling_ms += 29
     accounts.charge("ana", 0.030)
-    assert accounts.debtors == {}
+    assert accounts.throttled == {}
     accounts.charge("bob", 0.030)
-    assert set(accounts.debtors) == {"bob"}
+    assert set(accounts.throttled) == {"bob"}
 
 
-def test_pauses_are_those_that_the_system_counts(tmp_path: Path) -> None:
+def test_delay_are_those_that_the_system_counts(tmp_path: Path) -> None:
     """Where the system counts no pauses there are none; where it does, they never shrink."""
-    assert Pauses(str(tmp_path / "nothing")).since_last() == 0
-    assert Pauses().since_last() >= 0
+    assert SchedDelay(str(tmp_path / "nothing")).since_last() == 0
+    assert SchedDelay().since_last() >= 0
 
 
-def test_debtors_have_their_turns_one_user_after_another() -> None:
+def test_throttled_have_their_turns_one_user_after_another() -> None:
     """One who fell into debt, say because the machine paused, waits for one request of each debtor and not for all."""
 
     backlog = _Backlog()
@@ -158,19 +158,19 @@ async def _rounds(backlog: _Backlog, behind: list[str], scenes: list[tuple[int, 
     A scene is what the clock shows in a round, and whether somebody else asks in it.
     """
     rounds: list[list[str]] = []
-    backlog.debtors = dict.fromkeys(behind, 1_000)
+    backlog.throttled = dict.fromkeys(behind, 1_000)
     for who in behind:
-        each: Any = SimpleNamespace(loop=asyncio.get_running_loop(), work_on=lambda who=who: rounds[-1].append(who))
-        backlog.put_behind(each, debtor=who, owes=who)
+        each: Any = SimpleNamespace(loop=asyncio.get_running_loop(), resume=lambda who=who: rounds[-1].append(who))
+        backlog.defer(each, throttled=who, key=who)
     for backlog.clock_ms, somebody_asks in scenes:
         rounds.append([])
         if somebody_asks:
-            assert not backlog.must_stand_behind("carol")
+            assert not backlog.must_yield("carol")
         await asyncio.sleep(0)
     return rounds
 
 
-def test_debtors_have_one_turn_between_two_looks_while_others_ask() -> None:
+def test_throttled_have_one_turn_between_two_looks_while_others_ask() -> None:
     """While somebody else asks, one request of those in debt is begun in a round; if nobody does, more are."""
     worked = asyncio.run(_rounds(_Backlog(), ["bob"] * SESSIONS, [(0, True), (0, True), (0, False)]))
     assert [len(each) for each in worked] == [1, 1, SESSIONS - 2]

@@ -10,7 +10,7 @@ import pytest
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
-from holdfast.server.doors.request import request_from
+from holdfast.server.http.messages import request_from
 from holdfast.server.operations.call import Call
 from holdfast.server.streams.events import Events
 from holdfast.server.streams.ids import Ids, Place, parse_id

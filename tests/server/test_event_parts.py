@@ -28,11 +28,11 @@ HEAD_BYTES = 200
 """What a frame has beside its changes, at most."""
 
 
-@pytest.fixture(scope="module", params=["true", "false"], ids=["lane", "asgi"])
-def alice(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A caller of a server, through the one door and through the other."""
+@pytest.fixture(scope="module")
+def alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A caller of the server of this file."""
     data: Path = tmp_path_factory.mktemp("parts") / "data"
-    settings = {"fast_lane": request.param, "leases_per_principal_max": 200_000}
+    settings = {"leases_per_principal_max": 200_000}
     with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as server:
         yield Api.of(server, callers.ALICE)
 

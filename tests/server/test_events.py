@@ -525,10 +525,9 @@ def test_a_quiet_stream_is_not_hung_up_on(start: Start) -> None:
         assert _of(stream.next())[0]["name"] == "job"
 
 
-@pytest.mark.parametrize("fast_lane", [True, False], ids=["lane", "asgi"])
-def test_a_server_that_stops_ends_its_streams(start: Start, fast_lane: bool) -> None:
+def test_a_server_that_stops_ends_its_streams(start: Start) -> None:
     """SIGTERM ends every stream at once; what was told before is all there, and the rest comes after the restart."""
-    server = start(fast_lane=fast_lane)
+    server = start()
     alice = Api.of(server, callers.ALICE)
     with alice.events() as stream:
         stream.wait_for_comment(5)
@@ -539,7 +538,7 @@ def test_a_server_that_stops_ends_its_streams(start: Start, fast_lane: bool) -> 
         frame = stream.next()
         assert _of(frame)[0]["name"] == "job-1"
         assert stream.wait_for_end(5)
-    alice = Api.of(start(fast_lane=fast_lane), callers.ALICE)
+    alice = Api.of(start(), callers.ALICE)
     alice.acquired("job-2")
     with alice.events(last_event_id=str(frame.field("id"))) as stream:
         assert _of(stream.next())[0]["name"] == "job-2"

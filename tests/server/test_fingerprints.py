@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.server.access.auth import Caller
-from holdfast.server.doors.request import request_from
+from holdfast.server.http.messages import request_from
 from holdfast.server.operations.call import Call
 from holdfast.server.operations.reading import reader_for
 from holdfast.server.operations.table import OPERATIONS

@@ -18,10 +18,10 @@ from tests.support.server import ServerProcess, serving
 SAID = {"id", "name", "ended", "at", "by", "reason"}
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["lane", "asgi"])
-def server_settings(request: pytest.FixtureRequest) -> dict[str, object]:
-    """Once with the lane and once without; few streams for one token, and few names in a call."""
-    return {"fast_lane": request.param, "followers_per_principal_max": 6, "names_per_call_max": 20}
+@pytest.fixture(scope="module")
+def server_settings() -> dict[str, object]:
+    """Few streams for one token, and few names in a call."""
+    return {"followers_per_principal_max": 6, "names_per_call_max": 20}
 
 
 def _following(stream: EventStream) -> dict[str, Any]:

@@ -279,10 +279,9 @@ def test_a_page_ends_inside_a_record_that_says_very_much(tmp_path: Path) -> None
             assert [(each.event, each.owner) for each in client.history("job", limit=1_000)] == told
 
 
-@pytest.mark.parametrize("fast_lane", [True, False], ids=["lane", "asgi"])
-def test_a_page_costs_a_bounded_search(tmp_path: Path, fast_lane: bool) -> None:
+def test_a_page_costs_a_bounded_search(tmp_path: Path) -> None:
     """Where each record has 1,000 names, a page ends early and says where to go on; each record shows one change."""
-    settings = {"fast_lane": str(fast_lane).lower(), "snapshot_records": 20}
+    settings = {"snapshot_records": 20}
     names = ["wanted", *(f"job-{number:04}" for number in range(999))]
     with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
         alice = Api.of(server, callers.ALICE)

@@ -16,7 +16,7 @@ from holdfast.journal.memory import MemoryJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
-from holdfast.server.doors.request import Request, request_from
+from holdfast.server.http.messages import Request, request_from
 from holdfast.server.operations.router import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings

@@ -65,11 +65,11 @@ UNREADABLE = [
 ]
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["lane", "asgi"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server with names of its own, once with the lane and once without."""
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with names of its own."""
     data = tmp_path_factory.mktemp("hosts") / "data"
-    settings = {"fast_lane": request.param, "allowed_hosts": "holdfast.example.org, .example.net,my_service"}
+    settings = {"allowed_hosts": "holdfast.example.org, .example.net,my_service"}
     with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as process:
         yield process
         assert process.is_running(), process.log

@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from holdfast.core.answers import TokenMade
 from holdfast.core.commands import CreateToken, RevokeToken
 from holdfast.core.events import Record, TokensUsed
@@ -20,7 +18,7 @@ from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.lastused import MINUTE_MS, PERIOD_MS
 from holdfast.server.access.secrets import AuthorityKey, digest
 from holdfast.server.api import Api
-from holdfast.server.doors.request import request_from
+from holdfast.server.http.messages import request_from
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import picture, run, turns
@@ -197,11 +195,9 @@ def _last_used(server: ServerProcess, name: str) -> str | None:
     return shown
 
 
-@pytest.mark.parametrize("fast_lane", [True, False])
-def test_last_use_is_shown_and_survives_a_restart(tmp_path: Path, fast_lane: bool) -> None:
+def test_last_use_is_shown_and_survives_a_restart(tmp_path: Path) -> None:
     """`GET /tokens` tells the minute, for static and made tokens and for a session's secret; a restart keeps it."""
-    settings = {"fast_lane": fast_lane}
-    with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
+    with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         made = Calls.of(server, callers.OPERATOR).post("/tokens", {"name": "made"}).json()["token"]
         assert _last_used(server, "made") is None and _last_used(server, "alice") is None
         Calls.of(server, made).locks()

@@ -18,7 +18,7 @@ from holdfast.server import render
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api as ServerApi
-from holdfast.server.doors.request import request_from
+from holdfast.server.http.messages import request_from
 from holdfast.server.operations.call import NOBODY, Call
 from holdfast.server.streams import frames as frames_module
 from holdfast.server.streams import happenings

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from uvicorn.server import ServerState
+import pytest
 
 from holdfast import __version__
 from holdfast.core.values import Limits
@@ -21,18 +21,13 @@ from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
-from holdfast.server.doors.asgi import Door
-from holdfast.server.doors.exchange import BODY_BYTES_MAX, Exchange
-from holdfast.server.doors.incoming import Incoming
-from holdfast.server.doors.lane import Lane
-from holdfast.server.doors.lanes import Front, Lanes, front_of
-from holdfast.server.doors.request import Request
+from holdfast.server.http.connection import BODY_BYTES_MAX, HttpConnection, ResponseStream
+from holdfast.server.http.manager import ConnectionManager
+from holdfast.server.http.parser import RequestParser
 from holdfast.server.mounts import Ask, Mount, Mounting
-from holdfast.server.operations.call import Reply
 from holdfast.server.operations.router import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
-from holdfast.wire.problems import Problem
 from tests.support.http import Answer, parse_answers
 from tests.support.raw import head
 
@@ -70,7 +65,7 @@ class Caller:
 
 @asynccontextmanager
 async def _serving(
-    directory: Path, mount: Mount, body_bytes_max: int = 2_097_152, trusted_proxies: str = "", path: str = "/other"
+    directory: Path, mount: Mount, body_bytes_max: int = 2_097_152, trusted_proxies: str = "", path: str = "/mcp"
 ) -> AsyncIterator[Callable[[], Awaitable[Caller]]]:
     """Serve our routes, and an application below a path, on a real socket; yield what connects to it."""
     engine = Engine(MemoryJournal(), Limits(), clock=SystemClock(), version=__version__)
@@ -82,9 +77,8 @@ async def _serving(
     )
     routes = Routes(api, OPERATIONS)
     mounting = Mounting({path: mount}, api.settings, api.proxies, body_bytes_max=body_bytes_max)
-    front = mounting.front(front_of(routes, Door(routes, chunks_only=False)))
-    lanes = Lanes(front, api.settings, engine.clock, api.proxies, ServerState())
-    server = await asyncio.get_running_loop().create_server(lambda: Lane(lanes), "127.0.0.1", 0)
+    manager = ConnectionManager(mounting.wrap(routes.handler()), api.settings, engine.clock, api.proxies)
+    server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(manager), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
 
     callers: list[Caller] = []
@@ -101,7 +95,7 @@ async def _serving(
             caller.writer.transport.abort()
             with contextlib.suppress(OSError):
                 await caller.writer.wait_closed()
-        for task in list(lanes.tasks):
+        for task in list(manager.tasks):
             task.cancel()
         await engine.stop()
 
@@ -127,7 +121,7 @@ async def _echo(scope: Scope, receive: Receive, send: Send) -> None:
             return
 
 
-def _post(body: bytes, *headers: str, path: str = "/other/place") -> bytes:
+def _post(body: bytes, *headers: str, path: str = "/mcp/place") -> bytes:
     return head("POST", path, "Host: 127.0.0.1", f"Content-Length: {len(body)}", *headers) + body
 
 
@@ -137,10 +131,10 @@ def test_it_answers_in_its_place_between_ours(tmp_path: Path) -> None:
     async def test() -> None:
         async with _serving(tmp_path, _as_it_is(_echo)) as connect:
             caller = await connect()
-            answers = await caller.ask(HEALTH + _post(b"one") + HEALTH + _post(b"two", path="/other") + HEALTH, 5)
+            answers = await caller.ask(HEALTH + _post(b"one") + HEALTH + _post(b"two", path="/mcp") + HEALTH, 5)
             assert [answer.status for answer in answers] == [200] * 5
-            assert [answers[index].body for index in (1, 3)] == [b"/other/place one", b"/other two"]
-            assert (await caller.ask(head("GET", "/otherwise", "Host: 127.0.0.1"), 1))[0].status == 404
+            assert [answers[index].body for index in (1, 3)] == [b"/mcp/place one", b"/mcp two"]
+            assert (await caller.ask(head("GET", "/mcpother", "Host: 127.0.0.1"), 1))[0].status == 404
 
     _run(test())
 
@@ -151,9 +145,9 @@ def test_a_body_in_chunks_reaches_it_whole(tmp_path: Path) -> None:
     async def test() -> None:
         async with _serving(tmp_path, _as_it_is(_echo)) as connect:
             caller = await connect()
-            start = head("POST", "/other", "Host: 127.0.0.1", "Transfer-Encoding: chunked")
+            start = head("POST", "/mcp", "Host: 127.0.0.1", "Transfer-Encoding: chunked")
             answers = await caller.ask(start + b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nX-Late: 1\r\n\r\n" + HEALTH, 2)
-            assert answers[0].body == b"/other abcde"
+            assert answers[0].body == b"/mcp abcde"
 
     _run(test())
 
@@ -178,7 +172,7 @@ def test_a_large_body_waits_until_it_is_taken(tmp_path: Path) -> None:
         async with _serving(tmp_path, _as_it_is(slow), body_bytes_max=100_000_000) as connect:
             caller = await connect()
             length = 64 * 1024 * 1024
-            caller.writer.write(head("POST", "/other", "Host: 127.0.0.1", f"Content-Length: {length}"))
+            caller.writer.write(head("POST", "/mcp", "Host: 127.0.0.1", f"Content-Length: {length}"))
             sent = 0
             try:
                 while sent < length:
@@ -237,7 +231,7 @@ def test_one_that_fails_is_a_500_and_the_connection_goes_on(tmp_path: Path) -> N
 
     async def test() -> None:
         async def broken(scope: Scope, _receive: Receive, send: Send) -> None:
-            if scope["path"] == "/other/late":
+            if scope["path"] == "/mcp/late":
                 start = [(b"content-length", b"10")]
                 await send({"type": "http.response.start", "status": 200, "headers": start})
                 await send({"type": "http.response.body", "body": b"half", "more_body": True})
@@ -248,7 +242,7 @@ def test_one_that_fails_is_a_500_and_the_connection_goes_on(tmp_path: Path) -> N
             answers = await caller.ask(_post(b"") + HEALTH, 2)
             assert [answer.status for answer in answers] == [500, 200]
             assert answers[0].json()["code"] == "internal_error"
-            caller.writer.write(_post(b"", path="/other/late"))
+            caller.writer.write(_post(b"", path="/mcp/late"))
             data = b""
             while more := await asyncio.wait_for(caller.reader.read(65_536), SECONDS_MAX):
                 data += more
@@ -269,7 +263,7 @@ def test_a_body_that_breaks_off_is_told(tmp_path: Path) -> None:
 
         async with _serving(tmp_path, _as_it_is(patient)) as connect:
             caller = await connect()
-            start = head("POST", "/other", "Host: 127.0.0.1", "Transfer-Encoding: chunked")
+            start = head("POST", "/mcp", "Host: 127.0.0.1", "Transfer-Encoding: chunked")
             answers = await caller.ask(start + b"3\r\nabc\r\nnonsense\r\n", 1)
             assert answers[0].status == 400
             assert heard == ["gone"]
@@ -283,14 +277,14 @@ def test_head_and_http_1_0_have_their_own_framing(tmp_path: Path) -> None:
     async def test() -> None:
         async with _serving(tmp_path, _as_it_is(_echo)) as connect:
             caller = await connect()
-            caller.writer.write(head("HEAD", "/other", "Host: 127.0.0.1"))
+            caller.writer.write(head("HEAD", "/mcp", "Host: 127.0.0.1"))
             asked = await asyncio.wait_for(caller.reader.readuntil(b"\r\n\r\n"), SECONDS_MAX)
             assert asked.startswith(b"HTTP/1.1 200 ")
             assert (await caller.ask(HEALTH, 1))[0].status == 200
             old = await connect()
-            old.writer.write(head("GET", "/other/old", version="HTTP/1.0"))
+            old.writer.write(head("GET", "/mcp/old", version="HTTP/1.0"))
             data = await asyncio.wait_for(old.reader.read(-1), SECONDS_MAX)
-            assert data.endswith(b"\r\n\r\n/other/old ")
+            assert data.endswith(b"\r\n\r\n/mcp/old ")
             assert b"chunked" not in data
 
     _run(test())
@@ -316,7 +310,11 @@ def test_it_sees_the_client_that_a_trusted_proxy_tells(tmp_path: Path) -> None:
 
 
 def _kept() -> list[str]:
-    return [type(each).__name__ for each in gc.get_objects() if isinstance(each, (Lane, Incoming, Exchange))]
+    return [
+        type(each).__name__
+        for each in gc.get_objects()
+        if isinstance(each, (HttpConnection, RequestParser, ResponseStream))
+    ]
 
 
 def test_a_connection_that_is_over_leaves_no_circle(tmp_path: Path) -> None:
@@ -394,49 +392,20 @@ def test_a_page_of_another_origin_is_refused(tmp_path: Path) -> None:
 
 
 def test_repeated_heads_reach_it(tmp_path: Path) -> None:
-    """A request like the one before goes to the application too: at a path that heads know of, and at any other."""
+    """A request like the one before goes to the application too."""
 
-    async def test(path: str) -> None:
-        async with _serving(tmp_path, _as_it_is(_echo), path=path) as connect:
+    async def test() -> None:
+        async with _serving(tmp_path, _as_it_is(_echo)) as connect:
             caller = await connect()
             for number in range(4):
-                (answer,) = await caller.ask(_post(b"%d" % number, path=path), 1)
-                assert answer.body == b"%b %d" % (path.encode(), number)
+                (answer,) = await caller.ask(_post(b"%d" % number, path="/mcp"), 1)
+                assert answer.body == b"/mcp %d" % number
 
-    for path in ("/mcp", "/other"):
-        _run(test(path))
-
-
-def test_other_requests_are_not_asked_whether_they_are_for_it(tmp_path: Path) -> None:
-    """With an application at `/mcp`, a repeated POST needs no look: its head says that it is not for that."""
-    settings = Settings(data=tmp_path)
-    proxies = Proxies("")
-    front = Front(_Nobody(), _Nobody(), lambda _request: None)
-    for path, whole in (("/mcp", {b"POST"}), ("/other", set())):
-        mounted = Mounting({path: _as_it_is(_echo)}, settings, proxies).front(front)
-        assert mounted.door.whole_methods == whole
-    assert Mounting({}, settings, proxies).front(front) is front
+    _run(test())
 
 
-class _Nobody:
-    """Whoever answers all else, if anybody asked."""
-
-    whole_methods = frozenset({b"POST"})
-
-    def handle(self, request: Request, reply: Reply) -> None:
-        raise AssertionError
-
-    def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
-        raise AssertionError
-
-    def is_in_pieces(self, request: Request) -> bool:
-        raise AssertionError
-
-    def body_limit(self, request: Request) -> int:
-        raise AssertionError
-
-    def check_host(self, request: Request) -> None:
-        raise AssertionError
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raise AssertionError
+def test_an_application_elsewhere_is_refused(tmp_path: Path) -> None:
+    """A repeated POST is not checked for being one of an application's, so that must be below a path that is known."""
+    settings, proxies = Settings(data=tmp_path), Proxies("")
+    with pytest.raises(ValueError, match="/other"):
+        Mounting({"/other": _as_it_is(_echo)}, settings, proxies)

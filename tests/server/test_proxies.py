@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.server.access.proxies import HOPS_MAX, Proxies
-from holdfast.server.doors.request import Request, request_from
+from holdfast.server.http.messages import Request, request_from
 
 TRUSTED = "10.0.0.1, 192.168.0.0/16,fd00::/8"
 

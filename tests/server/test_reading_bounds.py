@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from holdfast.server.doors.request import request_from
+from holdfast.server.http.messages import request_from
 from holdfast.server.operations.parts import _QUOTES_OF_ONE_KEY, TARGET_BYTES_MAX, BodyReader
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, Size, size_of
 from holdfast.server.operations.table import OPERATIONS
@@ -42,11 +42,11 @@ BROKEN = b"]]}"
 """At the end of a body that must not be parsed up to there."""
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["lane", "asgi"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server, once with the lane and once without."""
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The server of this file."""
     data = tmp_path_factory.mktemp("bounds") / "data"
-    with ServerProcess.start(data, settings={"fast_lane": request.param}, tokens=callers.TOKENS) as process:
+    with ServerProcess.start(data, tokens=callers.TOKENS) as process:
         yield process
         assert process.is_running(), process.log
 
@@ -181,7 +181,7 @@ def test_ignored_fields_may_repeat() -> None:
     ],
 )
 def test_a_long_path_or_query_is_not_decoded(server: ServerProcess, target: str) -> None:
-    """A path or a query of more than 16 KiB is 431, whichever door it came through."""
+    """A path or a query of more than 16 KiB is 431."""
     assert len(target) > TARGET_BYTES_MAX
     assert Api.of(server, callers.ALICE).get(target).status == 431
 

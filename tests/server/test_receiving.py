@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server import receiving
-from holdfast.server.doors.request import Request, request_from
-from holdfast.server.receiving import Receiving
+from holdfast.server.http import limits
+from holdfast.server.http.limits import BodyBudget
+from holdfast.server.http.messages import Request, request_from
 from holdfast.wire.problems import Problem
 from tests.load.crowd import rss_bytes
 from tests.support import callers
@@ -26,7 +26,7 @@ def _request() -> Request:
     return request_from(b"POST", b"/claims", b"", {}, b"")
 
 
-def _refused(kept: Receiving, who: str, size: int) -> str:
+def _refused(kept: BodyBudget, who: str, size: int) -> str:
     with pytest.raises(Problem) as told:
         kept.take(object(), _request(), who, size)
     return told.value.code
@@ -34,23 +34,23 @@ def _refused(kept: Receiving, who: str, size: int) -> str:
 
 def test_each_user_has_a_bound_and_all_together() -> None:
     """The budget is a user's own; the last of what all may have is for those who have little."""
-    kept = Receiving()
+    kept = BodyBudget()
     for _ in range(32):
         kept.take("line", _request(), "ana", MIB)
     assert _refused(kept, "ana", MIB) == "quota_exceeded"
     for number in range(160):
         kept.take(number, _request(), f"user {number // 32}", MIB)
-    assert kept.bytes == receiving.ALL_BYTES_MAX - receiving.SPARE_BYTES
-    assert _refused(kept, "user 7", receiving.LITTLE_BYTES + 1) == "overloaded"
+    assert kept.bytes == limits.ALL_BYTES_MAX - limits.SPARE_BYTES
+    assert _refused(kept, "user 7", limits.LITTLE_BYTES + 1) == "overloaded"
     for number in range(16):
-        kept.take(number, _request(), f"small {number}", receiving.LITTLE_BYTES)
+        kept.take(number, _request(), f"small {number}", limits.LITTLE_BYTES)
     assert _refused(kept, "one more", MIB) == "overloaded"
 
 
 def test_what_is_answered_or_lost_counts_no_more() -> None:
     """A body is free once, by its answer or with its connection; a single one may be as large as its route takes."""
-    kept, first, second = Receiving(), _request(), _request()
-    kept.take("line", first, "ana", 2 * receiving.USER_BYTES_MAX)
+    kept, first, second = BodyBudget(), _request(), _request()
+    kept.take("line", first, "ana", 2 * limits.USER_BYTES_MAX)
     kept.free(first)
     kept.free(first)
     kept.take("line", first, "ana", MIB)
@@ -59,16 +59,14 @@ def test_what_is_answered_or_lost_counts_no_more() -> None:
     assert kept.bytes == MIB
     kept.drop("line")
     kept.drop("line")
-    assert kept.bytes == 0 and not kept.kept and not kept._on and not kept._has
+    assert kept.bytes == 0 and not kept.kept and not kept._by_connection and not kept._by_principal
 
 
-@pytest.mark.parametrize("fast_lane", [True, False], ids=["lane", "asgi"])
-def test_bodies_that_are_held_back_are_bounded_for_one_user(tmp_path: Path, fast_lane: bool) -> None:
+def test_bodies_that_are_held_back_are_bounded_for_one_user(tmp_path: Path) -> None:
     """House rule 10: of bodies that lack their last byte one user may have 32 MiB, and nobody else is touched by it."""
     sent = payload("/claims", callers.ALICE, {"any": ["a" * BODY_BYTES]})[:-1]
-    settings = {"fast_lane": fast_lane}
     with (
-        ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS, settings=settings) as server,
+        ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server,
         contextlib.ExitStack() as stack,
     ):
         bob = Api.of(server, callers.BOB)
@@ -87,7 +85,7 @@ def test_bodies_that_are_held_back_are_bounded_for_one_user(tmp_path: Path, fast
             with contextlib.suppress(TimeoutError, ConnectionError):
                 told.append(sock.recv(65_536))
         assert rss_bytes(server.pid) - before < 60 * MIB
-        assert len(told) >= 60 - receiving.USER_BYTES_MAX // BODY_BYTES
+        assert len(told) >= 60 - limits.USER_BYTES_MAX // BODY_BYTES
         assert all(answer.startswith(b"HTTP/1.1 429 ") and b"quota_exceeded" in answer for answer in told)
         large = {"any": [f"{'x' * 60}/{number}" for number in range(500)], "ttl_seconds": 60}
         assert bob.post("/claims", large).status == 200

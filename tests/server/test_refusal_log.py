@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.access.refusallog import LINES_MAX, LINES_PER_SOURCE_MAX, WINDOW_MS, RefusalLog
-from holdfast.server.doors.request import request_from
+from holdfast.server.http.messages import request_from
 from holdfast.server.observability.logs import configure
 from holdfast.wire.problems import Problem
 from tests.support import callers
@@ -27,10 +27,10 @@ ATTACK_MINUTES = 10
 FIRST = ip_address("10.0.0.0")
 
 
-@pytest.fixture(params=[True, False], ids=["lane", "asgi"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server of its own for each test: lines that were written count for a minute."""
-    settings = {"fast_lane": request.param, "trusted_proxies": "127.0.0.1"}
+    settings = {"trusted_proxies": "127.0.0.1"}
     with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as process:
         yield process
 
@@ -75,7 +75,7 @@ def test_a_missing_right_is_logged_with_its_token(server: ServerProcess) -> None
 
 
 def test_a_refused_decision_is_logged(tmp_path: Path) -> None:
-    """What is 403 because it was decided so is logged like what was refused at the door."""
+    """What is 403 because it was decided so is logged like what was refused without one."""
     settings = {"leases_per_principal_max": 1}
     with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
         alice = Api.of(server, callers.ALICE)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.tls import Certificate
+from holdfast.server.http.tls import Certificate
 from tests.support import callers
 from tests.support.checks import wait_until
 from tests.support.fronts import make_certificate
@@ -100,14 +100,12 @@ def test_a_broken_pair_is_said_once_and_the_old_one_stays(tmp_path: Path, caplog
     assert presented(certificate) == second
 
 
-@pytest.mark.parametrize("fast_lane", [True, False])
-def test_a_running_server_takes_a_renewed_certificate(tmp_path: Path, fast_lane: bool) -> None:
+def test_a_running_server_takes_a_renewed_certificate(tmp_path: Path) -> None:
     """Without a restart a new connection gets the new certificate, and an open one goes on."""
     live, new = pair(tmp_path / "live"), pair(tmp_path / "new")
     settings: dict[str, object] = {
         "tls_cert": live / "made.pem",
         "tls_key": live / "key.pem",
-        "fast_lane": fast_lane,
         "log_format": "human",
     }
     old_trust, new_trust = (ssl.create_default_context(cafile=str(each / "made.pem")) for each in (live, new))

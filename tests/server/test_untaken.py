@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.doors import untaken
-from holdfast.server.doors.request import Request, request_from
-from holdfast.server.doors.untaken import Untaken
+from holdfast.server.http import limits
+from holdfast.server.http.limits import WriteBudget
+from holdfast.server.http.messages import Request, request_from
 from tests.load.crowd import rss_bytes
 from tests.support import callers
 from tests.support.api import Api
@@ -79,7 +79,7 @@ def test_unread_lists_are_bounded_for_one_user(tmp_path: Path) -> None:
         _await_quiet(server)
         assert bob.acquired("bobs")["fencing_token"] > 0
         whole = [_bytes_of(sock, PIPELINED * size) >= PIPELINED * size for sock in unread]
-        assert 0 < sum(whole) <= untaken.USER_BYTES_MAX // size
+        assert 0 < sum(whole) <= limits.USER_BYTES_MAX // size
         assert _bytes_of(others, PIPELINED * size) >= PIPELINED * size
 
 
@@ -114,7 +114,7 @@ def _principal(request: Request) -> str | None:
     return None if not request.authorization else request.authorization.decode()
 
 
-def _keep(kept: Untaken, who: str, size: int = MIB) -> Line:
+def _keep(kept: WriteBudget, who: str, size: int = MIB) -> Line:
     line = Line()
     kept.note(line, _request(who), memoryview(bytes(size))[1:])
     return line
@@ -122,7 +122,7 @@ def _keep(kept: Untaken, who: str, size: int = MIB) -> Line:
 
 def test_the_eldest_gives_way_and_only_of_its_own() -> None:
     """The budget is a user's own, counted in whole bodies; strangers have one together, and a smaller one."""
-    kept = Untaken(_principal)
+    kept = WriteBudget(_principal)
     bens = _keep(kept, "ben")
     strangers = [_keep(kept, "") for _ in range(20)]
     anas = [_keep(kept, "ana") for _ in range(40)]
@@ -134,7 +134,7 @@ def test_the_eldest_gives_way_and_only_of_its_own() -> None:
 
 def test_what_is_taken_counts_no_more() -> None:
     """A body counts once, however often it is written on, until its last piece is taken or the connection is lost."""
-    kept = Untaken(_principal)
+    kept = WriteBudget(_principal)
     whole = memoryview(bytes(MIB))
     line, lost = Line(), _keep(kept, "ana")
     for taken in range(0, MIB, MIB // 8):
@@ -148,8 +148,8 @@ def test_what_is_taken_counts_no_more() -> None:
 
 def test_many_users_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody with many tokens is bounded too: over the limit of all, whoever has most gives its eldest."""
-    monkeypatch.setattr(untaken, "ALL_BYTES_MAX", 8 * MIB)
-    kept = Untaken(_principal)
+    monkeypatch.setattr(limits, "ALL_BYTES_MAX", 8 * MIB)
+    kept = WriteBudget(_principal)
     most = [_keep(kept, "ana") for _ in range(4)]
     others = [_keep(kept, f"user {number}") for number in range(6)]
     assert [line.is_broken for line in most] == [True, True, False, False]

@@ -1,4 +1,4 @@
-"""Standing in line for a name, through both doors: W1–W5, L6, and what ends a wait."""
+"""Standing in line for a name: W1–W5, L6, and what ends a wait."""
 
 from __future__ import annotations
 
@@ -15,12 +15,6 @@ from tests.support.checks import is_uuid, refused, unique, wait_until
 from tests.support.pending import Pending, payload, pending, waiters, waiting
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
-
-
-@pytest.fixture(scope="module", params=[True, False], ids=["lane", "asgi"])
-def server_settings(request: pytest.FixtureRequest) -> dict[str, object]:
-    """The fast lane, and everything through ASGI."""
-    return {"fast_lane": request.param}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,13 +17,12 @@ from tests.support.server import ServerProcess
 Start = Callable[..., ServerProcess]
 
 
-@pytest.fixture(params=[True, False], ids=["lane", "asgi"])
-def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
     """Starts servers on one data directory, and ends them."""
     started: list[ServerProcess] = []
 
     def begin(**settings: object) -> ServerProcess:
-        settings = {"fast_lane": request.param, **settings}
         server = ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS)
         started.append(server)
         return server

@@ -26,11 +26,10 @@ MADE = "hold_" + "0" * 36
 SECRET = "holds_" + "0" * 32 + "_" + "A" * 43
 
 
-@pytest.fixture(params=[True, False], ids=["lane", "asgi"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server of its own for each test: what was counted stays counted for a minute."""
     settings = {
-        "fast_lane": request.param,
         "wrong_tokens_per_minute_max": MAX,
         "trusted_proxies": "127.0.0.1, 10.0.0.0/8",
     }
@@ -156,10 +155,9 @@ def test_a_large_body_is_refused_the_same_way(server: ServerProcess) -> None:
     refused(answer, 429, "too_many_wrong_tokens")
 
 
-@pytest.mark.parametrize("fast_lane", [True, False])
-def test_without_trusted_proxies_nobody_is_believed(tmp_path: Path, fast_lane: bool) -> None:
+def test_without_trusted_proxies_nobody_is_believed(tmp_path: Path) -> None:
     """Without the setting all that comes over one connection is one client, whatever it writes."""
-    settings = {"fast_lane": fast_lane, "wrong_tokens_per_minute_max": MAX}
+    settings = {"wrong_tokens_per_minute_max": MAX}
     with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
         for number in range(MAX):
             refused(_look(server, WRONG, f"192.0.2.{number}"), 401, "authentication_failed")

@@ -49,7 +49,6 @@ COUNTS = {
     # Connections, byte by byte.
     "wire: histories imagined": Counts(2_000, 20_000, 100_000),
     "wire: histories": Counts(3_000, 100_000, 1_000_000),
-    "wire: histories at both doors": Counts(300, 3_000, 30_000),
     # Real servers.
     "crash: eras": Counts(1, 8, 40),
     "crash: crashes of an era": Counts(26, 26, 50),

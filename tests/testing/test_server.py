@@ -206,7 +206,7 @@ import sys
 import holdfast.testing.pytest_plugin
 assert "holdfast.client" not in sys.modules and "msgspec" not in sys.modules, "a plugin that is not used costs nothing"
 from holdfast.testing import server
-forbidden = {"apsw", "uvicorn", "holdfast.engine", "holdfast.journal", "holdfast.server", "holdfast.core"}
+forbidden = {"apsw", "httptools", "holdfast.engine", "holdfast.journal", "holdfast.server", "holdfast.core"}
 assert not forbidden & set(sys.modules), forbidden & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", text], check=True, timeout=60)

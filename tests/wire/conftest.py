@@ -45,16 +45,6 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProces
         assert process.is_running(), process.log
 
 
-@pytest.fixture(scope="module", params=["lane", "asgi"])
-def either_door(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server with this door."""
-    settings = MANY_LEASES | {"fast_lane": request.param == "lane"}
-    data = tmp_path_factory.mktemp(request.param) / "data"
-    with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as process:
-        yield process
-        assert process.is_running(), process.log
-
-
 @pytest.fixture
 def alice(server: ServerProcess) -> Api:
     """A caller that may read and claim, on a connection of its own."""

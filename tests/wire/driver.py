@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from urllib.parse import quote
 
-from holdfast.server.doors.lane import LINGER_SECONDS
+from holdfast.server.http.connection import LINGER_SECONDS
 from tests.support.http import Client
 from tests.wire.histories import History, draw
 from tests.wire.judge import Heard, Verdict, due, judge
@@ -191,7 +191,6 @@ class Result:
     played: int = 0
     answers: int = 0
     failed: list[tuple[History, Verdict]] = field(default_factory=list)
-    verdicts: dict[int, Verdict] = field(default_factory=dict)
 
     def report(self) -> str:
         """The first failures, each with its history."""
@@ -207,7 +206,6 @@ async def play_all(
     seeds: Iterable[int],
     *,
     stem: str = "w",
-    both_doors: bool = False,
     batch: int = 200,
     at_once: int = 40,
 ) -> Result:
@@ -218,7 +216,7 @@ async def play_all(
     while chosen := list(islice(left, batch)):
         prefix = f"{stem}{number}/"
         number += 1
-        histories = [draw(seed, f"{prefix}{seed}", both_doors=both_doors) for seed in chosen]
+        histories = [draw(seed, f"{prefix}{seed}") for seed in chosen]
         verdicts = await _play_batch(histories, address, at_once)
         held = await asyncio.to_thread(_held, address, token, prefix)
         by_seed: dict[int, list[str]] = {}
@@ -228,8 +226,6 @@ async def play_all(
             verdict.check_held(by_seed.pop(history.seed, []))
             result.played += 1
             result.answers += len(verdict.statuses)
-            if both_doors:
-                result.verdicts[history.seed] = verdict
             if verdict.complaints:
                 result.failed.append((history, verdict))
         assert not by_seed, by_seed

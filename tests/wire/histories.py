@@ -19,18 +19,6 @@ from tests.wire.naive_http import BODY_BYTES_MAX, HEAD_BYTES_MAX, read
 Finish = Literal["listen", "half-close", "hang up", "reset"]
 Pause = Literal["none", "turn", "moment", "answers"]
 
-LEFT_OUT_AT_BOTH_DOORS = {
-    "upgrade": "uvicorn drops what follows a wish to upgrade",
-    "trailers": "uvicorn reads trailers as if they were headers",
-    "half-close": "uvicorn closes at the end of sending, whatever is owed",
-    "twice": "whether a connection goes on after it is up to the door",
-    "refusals": "uvicorn refuses in its own words, at once, also before answers that are owed",
-    "streams": "uvicorn ends nothing by itself while a stream runs",
-    "reset": "how far a broken connection came is chance at both",
-    "behind the end": "uvicorn closes at once, and the kernel takes back what a late reader has not read",
-}
-"""What only the lane is asked: kinds of requests, of endings and of finishes, with the reason."""
-
 
 READ_AHEAD_BYTES = 8_000
 """What a server surely reads on behind a stream: an end of sending behind more than that it need not notice."""
@@ -402,22 +390,16 @@ ENDINGS: dict[str, tuple[int, Kind]] = {
     "stream": (4, _stream),
 }
 
-_LANE_ONLY_GOOD = frozenset({"upgrade", "trailers", "twice"})
-_SAME_ENDINGS = frozenset({"closing", "HTTP/1.0"})
-"""What is left at both doors: see `LEFT_OUT_AT_BOTH_DOORS`."""
 
-
-def draw(seed: int, stem: str, *, both_doors: bool = False) -> History:
+def draw(seed: int, stem: str) -> History:
     """The history of this seed. Its names begin with `stem`."""
     chosen = Draw(seed, stem)
     chance = chosen.chance
-    goods = {kind: what for kind, what in GOOD.items() if not both_doors or kind not in _LANE_ONLY_GOOD}
-    endings = {kind: what for kind, what in ENDINGS.items() if not both_doors or kind in _SAME_ENDINGS}
     count = chance.choice([0, 1, 1, 2, 2, 3, 4, 5, 7, 10, 15, chance.randint(16, 40)])
-    pieces = [_pick(chosen, goods) for _ in range(count)]
-    pieces.append(_pick(chosen, endings))
-    if pieces[-1][0] != "part" and not both_doors and chance.randrange(2):
-        pieces += [_pick(chosen, goods) for _ in range(chance.randint(1, 4))]
+    pieces = [_pick(chosen, GOOD) for _ in range(count)]
+    pieces.append(_pick(chosen, ENDINGS))
+    if pieces[-1][0] != "part" and chance.randrange(2):
+        pieces += [_pick(chosen, GOOD) for _ in range(chance.randint(1, 4))]
     sent = b"".join(piece for _, piece in pieces)
     reads_late = chosen.one_in(8)
     return History(
@@ -426,7 +408,7 @@ def draw(seed: int, stem: str, *, both_doors: bool = False) -> History:
         sent,
         _cuts(chance, sent, [len(piece) for _, piece in pieces]),
         reads_late,
-        _finish(chosen, sent, both_doors=both_doors),
+        _finish(chosen, sent),
     )
 
 
@@ -450,12 +432,10 @@ def _cuts(chance: random.Random, sent: bytes, sizes: list[int]) -> tuple[tuple[i
     return tuple((place, chance.choice(pauses)) for place in sorted(places - {0}))
 
 
-def _finish(chosen: Draw, sent: bytes, *, both_doors: bool) -> Finish:
+def _finish(chosen: Draw, sent: bytes) -> Finish:
     """Something that ends the connection: the server itself if it must, else the client."""
     reading = read(sent)
     itself = ends_itself(reading)
-    if both_doors:
-        return "listen"
     is_far_behind = len(sent) > READ_AHEAD_BYTES and len(due(reading)) < len(reading.asked)
     if chosen.one_in(12) or (is_far_behind and not itself):
         return chosen.chance.choice(["hang up", "reset"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -121,18 +120,6 @@ def test_framing_does_not_belong_into_trailers(server: ServerProcess, alice: Api
         answers = talk.read_to_the_end()
     assert [said.status for said in answers] == [400] and answers[0].closes
     assert [alice.status(one).json()["status"] for one in (name, f"{name}/behind")] == ["free", "free"]
-
-
-def test_nobody_is_let_in_by_a_trailer_at_the_other_door(tmp_path: Path, name: str) -> None:
-    """With ASGI in front too, a trailer is no header: 401."""
-    trailer = f"Authorization: Bearer {callers.ALICE}\r\n".encode()
-    settings = {"fast_lane": "false"}
-    with (
-        ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server,
-        Talk(server) as talk,
-    ):
-        talk.send(claim(name, CHUNKED, body=b"", token=None), b"2\r\n{}\r\n0\r\n", trailer, b"\r\n")
-        assert [said.status for said in talk.read_answers(1)] == [401]
 
 
 @pytest.mark.usefixtures("quiet")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.server.doors import incoming
-from holdfast.server.doors.incoming import FEED_BYTES, MISSES_MAX, Incoming
-from holdfast.server.doors.request import Request
+from holdfast.server.http import parser
+from holdfast.server.http.messages import Request
+from holdfast.server.http.parser import FEED_BYTES, MISSES_MAX, RequestParser
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from tests.support import callers
@@ -34,31 +34,31 @@ HEADS = {
 
 @dataclass
 class Taken:
-    """What was read on a connection, as a lane would be told of it."""
+    """What was read on a connection, as a connection would be told of it."""
 
     now_seconds: int = 0
     requests: list[Request] = field(default_factory=list)
     refused: list[Problem] = field(default_factory=list)
 
-    def take(self, request: Request) -> None:
+    def enqueue(self, request: Request) -> None:
         self.requests.append(request)
 
-    def take_in_pieces(self, _request: Request) -> None:
+    def enqueue_stream(self, _request: Request) -> None:
         return None
 
     def body_limit(self, _request: Request) -> int:
         return 0
 
-    def take_expectation(self) -> None:
+    def enqueue_continue(self) -> None:
         pass
 
     def refuse(self, problem: Problem, _request: Request | None) -> None:
         self.refused.append(problem)
 
 
-def connection() -> tuple[Incoming, Taken]:
+def connection() -> tuple[RequestParser, Taken]:
     taken = Taken()
-    return Incoming(taken, taken, Settings(), "127.0.0.1"), taken
+    return RequestParser(taken, taken, Settings(), "127.0.0.1"), taken
 
 
 def written(fields: tuple[str, ...], name: str, key: str, body: bytes) -> bytes:
@@ -77,7 +77,7 @@ def parsed(data: bytes) -> Request | None:
     fresh, taken = connection()
     for at in range(0, len(data), FEED_BYTES):
         fresh.feed(data[at : at + FEED_BYTES])
-    is_whole = len(taken.requests) == 1 and not taken.refused and fresh.phase == incoming.IDLE
+    is_whole = len(taken.requests) == 1 and not taken.refused and fresh.phase == parser.IDLE
     return taken.requests[0] if is_whole else None
 
 

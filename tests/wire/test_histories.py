@@ -26,10 +26,10 @@ def seed_of_this_run() -> int:
     return int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().getrandbits(40))
 
 
-def play(server: ServerProcess, seed: int, count: int, *, both_doors: bool = False) -> Result:
+def play(server: ServerProcess, seed: int, count: int) -> Result:
     """Play so many histories, that of the seed first."""
     address = Address(server.host, server.port)
-    return asyncio.run(play_all(address, callers.ALICE, range(seed, seed + count), both_doors=both_doors))
+    return asyncio.run(play_all(address, callers.ALICE, range(seed, seed + count)))
 
 
 def check(result: Result, request: pytest.FixtureRequest) -> None:
@@ -58,24 +58,3 @@ def test_every_answer_of_drawn_connections_is_right(
         answers += result.answers
     record_property("count: connections judged", played)
     record_property("count: answers on them", answers)
-
-
-def test_both_doors_answer_drawn_connections_alike(
-    tmp_path: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
-) -> None:
-    """The same connection gets the same statuses in the same order at both doors, and the same names are held after it.
-
-    `histories.LEFT_OUT_AT_BOTH_DOORS` says what is not compared.
-    """
-    seed, count = seed_of_this_run(), proof.count("wire: histories at both doors")
-    results = []
-    for is_lane in (True, False):
-        settings = {**SETTINGS, "fast_lane": is_lane}
-        with serving(tmp_path / f"data-{is_lane}", settings=settings, tokens=callers.TOKENS) as server:
-            results.append(play(server, seed, count, both_doors=True))
-            check(results[-1], request)
-    lane, asgi = results
-    for drawn in lane.verdicts:
-        seen = [(result.verdicts[drawn].statuses, result.verdicts[drawn].certain) for result in (lane, asgi)]
-        assert seen[0] == seen[1], f"the doors differ; HOLDFAST_SEED={drawn} plays it again: {seen}"
-    record_property("count: connections compared at both doors", lane.played)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
     from holdfast.server.access.auth import Auth, Caller
     from holdfast.server.access.claimsecrets import ClaimId
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.server.operations.call import Call, Envelope, Reply
     from holdfast.server.render import Answered
     from holdfast.server.streams.followed import Followed

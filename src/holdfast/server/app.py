@@ -21,8 +21,9 @@ from holdfast.privatefiles import NotOursError, reason_of
 from holdfast.server.access.auth import Auth, BadTokenError
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
-from holdfast.server.doors.asgi import Door
-from holdfast.server.doors.lanes import front_of
+from holdfast.server.http.manager import ConnectionManager
+from holdfast.server.http.server import HttpServer, listen, url_of, within_files
+from holdfast.server.http.tls import BadCertificateError, certificate_of
 from holdfast.server.mounts import Mounting
 from holdfast.server.observability.logs import configure, dropped_lines, flush
 from holdfast.server.observability.request_log import Observing
@@ -32,9 +33,7 @@ from holdfast.server.starting.building import engine_for, static_tokens
 from holdfast.server.starting.clustered import Clustered
 from holdfast.server.starting.exits import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, token_at_hand, warn_of_hidden
-from holdfast.server.starting.listening import Server, listen, url_of, within_files
 from holdfast.server.starting.observing import event_log_of, observing_of
-from holdfast.server.tls import BadCertificateError, certificate_of
 from holdfast.settings.stores import shown
 
 if TYPE_CHECKING:
@@ -97,19 +96,17 @@ async def _serve(settings: Settings, file: Path | None, mounts: Mapping[str, Mou
         events = event_log_of(settings, engine)
         api = Api(engine, Auth(static, key), settings)
         routes = Routes(api, OPERATIONS)
-        door = Door(routes, chunks_only=not settings.fast_lane)
         observing = observing_of(settings, engine.clock, api.proxies)
-        front = Mounting(mounts, settings, api.proxies).front(front_of(routes, door))
-        server = Server(settings, tls, Authority(api), observing.door(front, front.door))
-        if settings.fast_lane:
-            lanes = server.open_lanes(front, engine.clock, api.proxies, observe=observing.front)
-            api.meter.sources.connections = lambda: len(lanes.connections)
+        handler = Mounting(mounts, settings, api.proxies).wrap(routes.handler())
+        manager = ConnectionManager(handler, settings, engine.clock, api.proxies, wrap=observing.wrap)
+        api.meter.sources.connections = lambda: len(manager.connections)
         api.meter.sources.lines_left_out = dropped_lines
         url = url_of(listener, tls)
         token_path = await first_token(api, url, settings)
         warn_of_hidden(api)
         api.meter.start()
         _tune_collector()
+        server = HttpServer(Authority(api), manager, tls)
         await server.run(listener, lambda: _greet(api, url, token_path, file))
         api.meter.stop()
         api.end()

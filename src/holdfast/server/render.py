@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import EndedLease, LastEnd, Lease, Moment, Slot
     from holdfast.server.access.secrets import AuthorityKey
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
 
 _NOT_CURRENT_LIVE = 400
 RETRY_LATER_MS = 1_000

@@ -345,14 +345,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, About("How long the disk may keep a write waiting before the server ends itself.", "seconds", 1)
     ] = 30
 
-    fast_lane: Annotated[
-        bool,
-        About(
-            "Whether connections are ours. Off, uvicorn's own protocol has them and all goes through ASGI: slower,"
-            " without our limits on senders, readers and connections, and with uvicorn's own answers to what is not"
-            " HTTP. It is there to compare the two, not for other people's reach."
-        ),
-    ] = True
     log_format: Annotated[
         Literal["auto", "human", "json"],
         About("How log lines are written: `auto` is `human` on a terminal and `json` elsewhere."),

@@ -38,7 +38,6 @@ from holdfast.journal.sqlite import SqliteJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import KEY_FILE, AuthorityKey
 from holdfast.server.api import Api
-from holdfast.server.doors.asgi import Door
 from holdfast.server.operations.router import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
@@ -62,7 +61,7 @@ async def _serving(directory: Path, clock: ManualClock, limits: Limits = LIMITS)
         auth = Auth(StaticTokens.parse(TOKENS), AuthorityKey.load(directory))
         api = Api(engine, auth, Settings(data=directory))
         ticking = asyncio.create_task(_tick(api))
-        yield World(Door(Routes(api, OPERATIONS))), engine
+        yield World(Routes(api, OPERATIONS)), engine
         ticking.cancel()
         api.end()
     finally:

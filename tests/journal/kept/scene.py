@@ -1,6 +1,6 @@
 """What is asked of a server whose data directory will be kept: every kind of record, and questions to ask it later.
 
-Everything is asked over HTTP, at the ASGI door, so that nothing here needs to know how the program is built. A new kind
+Everything is asked as a request of HTTP, so that nothing here needs to know how the program is built. A new kind
 of record needs a request in `everything`, a new promise a question in `questions`.
 """
 
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
+
+from holdfast.server.http.messages import request_from
+from holdfast.server.operations.router import Routes
 
 OPERATOR = "operator-of-what-is-kept"
 GONE_SECONDS = 75
@@ -35,8 +38,6 @@ VOLATILE_IF_NEW = frozenset({"at", "claimed_at", "last_heartbeat_at"})
 
 Plain = Any
 """Whatever JSON can say."""
-Door = Callable[[dict[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
-"""An ASGI application."""
 
 
 # Asking a server.
@@ -45,38 +46,23 @@ Door = Callable[[dict[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], A
 class World:
     """A server on a data directory, and ways to ask it."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
 
     async def ask(
         self, method: str, path: str, body: Plain = None, *, token: str = OPERATOR, key: str | None = None
     ) -> tuple[int, Plain]:
         """Send a request, and return the status and what the body says."""
-        headers = [(b"authorization", f"Bearer {token}".encode()), (b"content-type", b"application/json")]
+        headers = {b"authorization": f"Bearer {token}".encode(), b"content-type": b"application/json"}
         if key is not None:
-            headers.append((b"idempotency-key", key.encode()))
+            headers[b"idempotency-key"] = key.encode()
         path, _, query = path.partition("?")
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "headers": headers,
-        }
-        sent: list[dict[str, Any]] = []
-        pieces = iter([{"type": "http.request", "body": b"" if body is None else json.dumps(body).encode()}])
-
-        async def receive() -> dict[str, Any]:
-            piece = next(pieces, None)
-            return piece if piece is not None else await asyncio.get_running_loop().create_future()
-
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        await self._door(scope, receive, send)
-        text = b"".join(message.get("body", b"") for message in sent)
-        return sent[0]["status"], json.loads(text) if text else None
+        content = b"" if body is None else json.dumps(body).encode()
+        answered = asyncio.get_running_loop().create_future()
+        request = request_from(method.encode(), path.encode(), query.encode(), headers, content)
+        self._routes.handle(request, lambda *answer: answered.set_result(answer))
+        _, status, text, _ = await answered
+        return status, json.loads(text) if text else None
 
     async def told(self, method: str, path: str, body: Plain = None, **how: str) -> Plain:
         """Send a request that must succeed, and return what the body says."""

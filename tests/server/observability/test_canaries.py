@@ -65,14 +65,12 @@ def secret_canary() -> str:
     return f"hold_Canary{next(_numbers):05}feathersAndWingsAndSongs"
 
 
-@pytest.fixture(params=[("json", True), ("human", True), ("json", False)], ids=["json", "human", "asgi"])
+@pytest.fixture(params=["json", "human"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
-    log_format, fast_lane = request.param
     settings = {
         "log_requests": True,
         "log_events": True,
-        "log_format": log_format,
-        "fast_lane": fast_lane,
+        "log_format": request.param,
         "trusted_proxies": "127.0.0.1",
         "wrong_tokens_per_minute_max": 1_000_000,
     }
@@ -83,7 +81,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerPro
 @pytest.fixture
 def who(request: pytest.FixtureRequest) -> str | None:
     """Whoever asks: another one of each server."""
-    return {"json": None, "human": callers.READER, "asgi": callers.OPERATOR}[request.node.callspec.id]
+    return {"json": None, "human": callers.READER}[request.node.callspec.id]
 
 
 def _value(kind: object, shown: bool) -> object:

@@ -1,4 +1,4 @@
-"""The log of requests: one line for each, at both doors, whatever becomes of it."""
+"""The log of requests: one line for each, whatever becomes of it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from tests.support.server import ServerProcess
 SETTINGS = {"log_requests": True, "trusted_proxies": "127.0.0.1"}
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["lane", "asgi"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    settings = {**SETTINGS, "fast_lane": request.param}
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     data = tmp_path_factory.mktemp("logged") / "data"
-    with ServerProcess.start(data, settings=settings, tokens=callers.TOKENS) as process:
+    with ServerProcess.start(data, settings=SETTINGS, tokens=callers.TOKENS) as process:
         yield process
         assert "Traceback" not in process.log
 

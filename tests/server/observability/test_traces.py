@@ -66,12 +66,11 @@ def _attributes(span: Any) -> dict[str, object]:  # noqa: ANN401 - a message of 
     return {each.key: each.value.string_value or each.value.int_value for each in span.attributes}
 
 
-@pytest.mark.parametrize("fast_lane", [True, False], ids=["lane", "asgi"])
-def test_each_request_is_a_span(receiver: Receiver, tmp_path: Path, fast_lane: bool) -> None:
+def test_each_request_is_a_span(receiver: Receiver, tmp_path: Path) -> None:
     """A span has route, method, status and request id, belongs to its client's trace, and has no name of a job, an
     owner or an access token in it. What is left at a stop is sent.
     """
-    settings = {"traces": True, "fast_lane": fast_lane}
+    settings = {"traces": True}
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=test"}
     name = unique("job-of-ours")
     with ServerProcess.start(tmp_path / "data", settings=settings, env=env, tokens=callers.TOKENS) as server:

@@ -12,7 +12,7 @@ from holdfast.server.access import cookies
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.cookies import COOKIE, LIFE_MS, SIGNED_IN_MS_MAX, Cookie
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.doors.request import request_from
+from holdfast.server.http.messages import request_from
 from holdfast.wire.problems import Problem
 
 KEY = AuthorityKey(b"k" * 32)

@@ -12,7 +12,7 @@ from holdfast.server.pages import site
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.http import Answer
-from tests.support.server import ServerProcess, serving
+from tests.support.server import ServerProcess
 from tests.support.visitor import Visitor, page_of
 
 STATIC = Path(str(files("holdfast.server.pages"))) / "static"
@@ -109,22 +109,6 @@ def test_what_pages_load_is_there(signed_in: Visitor, nobody: Api) -> None:
     for name, (_, content) in known.items():
         for module in re.findall(r"(?:from|import)\s+\"([^\"]+)\"", content.decode()):
             assert module.startswith("./") and module[2:] in known, (name, module)
-
-
-def test_the_other_door_says_the_same(tmp_path: Path, nobody: Api) -> None:
-    """Without the fast lane pages and files have the same headers, each once."""
-    with serving(tmp_path / "data", settings={"fast_lane": False}, tokens=callers.TOKENS) as server:
-        plain = Api.of(server, None)
-        css = site.static_path("page.css")
-        for path in ("/", css, "/ui/nowhere"):
-            ours, theirs = nobody.get(path), plain.get(path)
-            names = {name.lower() for name in ours.headers} - {"date", "x-request-id", "content-length"}
-            assert {name: ours.headers.get_all(name) for name in names} == {
-                name: theirs.headers.get_all(name) for name in names
-            }
-        visitor = Visitor(server)
-        visitor.sign_in(callers.READER)
-        assert "reader" in page_of(visitor.get("/")).text
 
 
 # Contrast.

@@ -13,7 +13,7 @@ from holdfast.server.access.cookies import Cookie
 from holdfast.server.access.origins import Origins
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.doors.request import Request, request_from
+from holdfast.server.http.messages import Request, request_from
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.doors.request import request_from
+from holdfast.server.http.messages import request_from
 from holdfast.server.operations.call import NOBODY
 from holdfast.server.operations.operation import Operation
 from holdfast.server.pages import signin, site

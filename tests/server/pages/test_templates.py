@@ -10,7 +10,7 @@ import jinja2
 import pytest
 
 from holdfast.server.access.auth import Caller
-from holdfast.server.doors.request import request_from
+from holdfast.server.http.messages import request_from
 from holdfast.server.operations.call import NOBODY, Call
 from holdfast.server.pages import signin, site
 from holdfast.wire.problems import Problem

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.server.access.auth import Caller
     from holdfast.server.access.proxies import Proxies
     from holdfast.server.access.secrets import AuthorityKey
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.settings import Settings
 
 FORM = b"application/x-www-form-urlencoded"

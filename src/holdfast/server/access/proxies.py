@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.settings import parse_networks
 
 if TYPE_CHECKING:
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
 
 Address: TypeAlias = IPv4Address | IPv6Address
 

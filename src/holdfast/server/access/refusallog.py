@@ -22,7 +22,7 @@ from holdfast.server.observability.logs import shown_path
 
 if TYPE_CHECKING:
     from holdfast.server.access.proxies import Address
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.wire.problems import Problem
 
 LOGGED_STATUSES = frozenset({401, 403})

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Lease, Moment
     from holdfast.server.api import Api, Show
-    from holdfast.server.doors.request import Request
     from holdfast.server.gateway.reading import Run
+    from holdfast.server.http.messages import Request
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Session
     from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.server.operations.call import Reply
     from holdfast.server.operations.operation import Operation, Reader
 

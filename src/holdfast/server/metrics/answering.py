@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.server.access.auth import StaticTokens
     from holdfast.server.api import Api
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.server.metrics.meter import Meter
     from holdfast.server.operations.call import Call, Reply
     from holdfast.server.operations.operation import Operation, Reader

@@ -21,7 +21,7 @@ from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.server.access.proxies import Proxies
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
 
 BEARERS_MAX, BEARER_BYTES_MAX = 4_096, 512
 BODIES_MAX = 64

@@ -1,11 +1,11 @@
 """What a follower does with a request: it passes it on to the leader over a link, and holds it while there is none.
 
-    lane ──► Forwarding ──► Link ══════════════► leader
-               │   ▲          │ lost, or `not_leader`
-               ▼   │          ▼
-              Held ◄──────────┘          5 s in all, then 503
+    connection ──► Forwarding ──► Link ══════════════► leader
+                     │   ▲          │ lost, or `not_leader`
+                     ▼   │          ▼
+                    Held ◄──────────┘          5 s in all, then 503
 
-It has the same few methods as the routes and the ASGI door, so lanes do not know the difference (`Lanes.answer_from`).
+It provides a `Handler` as the routes do, so connections do not know the difference (`ConnectionManager.set_handler`).
 The follower checks sizes, times, connections, paths and names in `Host`; who may do what is the leader's to know. If
 this node itself begins to lead, what is held goes to its own routes. `pending` says what may be sent again, and when
 `not_leader` and when `outcome_unknown` is said.
@@ -27,13 +27,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.server.access.wrongtokens import place_of
-from holdfast.server.doors.asgi import STREAM_ENDS
-from holdfast.server.doors.exchange import REQUEST
-from holdfast.server.doors.lanes import Front, NothingDue
+from holdfast.server.http.manager import Handler
+from holdfast.server.http.messages import ClientDisconnectedError
 from holdfast.server.nodes.bearers import Bearers, LargeBodies
+from holdfast.server.nodes.link.frames import Begun, Over, Piece
 from holdfast.server.nodes.link.streams import Here, Inbox
 from holdfast.server.nodes.pending import Held, Pending, Row
-from holdfast.server.nodes.relaying import read_again, read_body, relay, respond, until_disconnected
 from holdfast.server.operations.call import NOBODY, Call, Counters
 from holdfast.server.operations.router import Finder
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES
@@ -45,10 +44,9 @@ if TYPE_CHECKING:
 
     from holdfast.engine.clock import Clock
     from holdfast.server.access.proxies import Proxies
-    from holdfast.server.doors.exchange import Receive, Scope, Send
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request, ResponseWriter, StreamHandler
     from holdfast.server.nodes.link.follower import Link
-    from holdfast.server.nodes.link.frames import Answered, Begun, Fields
+    from holdfast.server.nodes.link.frames import Answered, Fields
     from holdfast.server.nodes.node import Node
     from holdfast.server.nodes.tenure import Tenure
     from holdfast.server.operations.call import Envelope, Reply
@@ -70,15 +68,14 @@ _NOT_DONE = frozenset({_UNAVAILABLE, _UNAUTHORISED, 413})
 """What is said before anybody looks whether a key was used before."""
 _SAFE = frozenset({b"GET", b"HEAD"})
 _BACKSLASH = ord("\\")
+_EVENTS = b"text/event-stream"
+"""A stream of this type is never complete: its reader comes back and continues where it was."""
 
 log = logging.getLogger("holdfast.server.nodes")
 
 
 class Forwarding(Finder[Row]):
-    """Passes requests on, in the place of routes and door."""
-
-    whole_methods = frozenset({b"POST"})
-    """As the door has them: the one stream that is asked for with POST never comes by a repeated head."""
+    """Passes requests on, in the place of the routes."""
 
     def __init__(
         self,
@@ -111,14 +108,24 @@ class Forwarding(Finder[Row]):
         self._answering: tuple[Request, str | None] | None = None
         """What is being answered right now, and who asked for it."""
 
-    # What lanes ask: as the routes and the door.
+    # What connections ask.
 
-    def front(self) -> Front:
-        """Return what lanes answer from while this node follows."""
-        says = [(b"holdfast-node", self._node.me.node.encode("ascii", "replace"))]
+    def handler(self) -> Handler:
+        """Return the handler of connections while this node follows."""
+        headers = [(b"holdfast-node", self._node.me.node.encode("ascii", "replace"))]
         if self._epoch is not None:
-            says.append((b"holdfast-epoch", b"%d" % self._epoch))
-        return Front(self, self, self._principal_of, NothingDue(), tuple(says))
+            headers.append((b"holdfast-epoch", b"%d" % self._epoch))
+        return Handler(
+            handle=self.handle,
+            refuse=self.refuse,
+            is_streaming=self.is_streaming,
+            stream=self.stream,
+            body_limit=self.body_limit,
+            check_host=self.check_host,
+            principal_of=self._principal_of,
+            route_of=self.route_of,
+            headers=tuple(headers),
+        )
 
     def handle(self, request: Request, reply: Reply) -> None:
         """Answer a request; `reply` is called once, now or later, never twice."""
@@ -158,13 +165,6 @@ class Forwarding(Finder[Row]):
         self._bodies.free(request.request_id)
         reply(request, status, body, headers)
 
-    def is_in_pieces(self, request: Request) -> bool:
-        """Tell whether a request is for a stream."""
-        if request.path.endswith(STREAM_ENDS):
-            with contextlib.suppress(Problem):
-                return self.find(request.method, request.path)[0].is_stream
-        return False
-
     def body_limit(self, request: Request) -> int:
         """Return how many bytes of body a request may send, or raise why no more than a small one."""
         self.check_host(request)
@@ -178,32 +178,61 @@ class Forwarding(Finder[Row]):
             request.on_lost = partial(self._bodies.free, request.request_id)
         return row.body_bytes_max
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def stream(self, request: Request, response: ResponseWriter) -> None:
         """Answer one request for a stream."""
-        request: Request = scope["extensions"][REQUEST]
         try:
             self.check_host(request)
             row, _ = self.find(request.method, request.path)
             if row.has_body:
-                request.body = await read_body(receive)
-        except ConnectionError:
-            # Who sends half of a request has asked for nothing.
+                await response.read_body()
+        except ClientDisconnectedError:
             self._bodies.free(request.request_id)
-            return
+            raise
         except Problem as problem:
             self._bodies.free(request.request_id)
-            await respond(send, request, *envelope(problem, request))
+            await response.respond(*envelope(problem, request))
             return
         pending = Pending(request, None, Inbox(), self._read_ms(), True)
-        disconnected = asyncio.create_task(until_disconnected(receive))
         self._pass_on(pending)
         try:
-            here = await relay(pending, disconnected, send, self._took)
+            here = await self._relay(pending, response)
         finally:
-            disconnected.cancel()
             self._left(pending)
         if here is not None:
-            await here(scope, read_again(request, receive), send)
+            await here(request, response)
+
+    async def _relay(self, pending: Pending, response: ResponseWriter) -> StreamHandler | None:
+        """Pass on what comes until the end, or until the client leaves. Return the handler that is to answer instead.
+
+        A stream that was cut is not finished, unless it is one of events: the connection is then aborted, so that a
+        client never takes a part for the whole.
+        """
+        inbox = pending.inbox
+        is_of_events = has_begun = False
+        while inbox is not None:
+            coming = asyncio.ensure_future(inbox.next())
+            both: set[asyncio.Future[Any]] = {coming, response.disconnected}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                coming.cancel()
+                return None
+            frame = coming.result()
+            if isinstance(frame, Here):
+                return frame.handler
+            if isinstance(frame, Begun):
+                has_begun = True
+                is_of_events = any(
+                    name == b"content-type" and value.startswith(_EVENTS) for name, value in frame.headers
+                )
+                response.start(frame.status, frame.headers)
+            elif isinstance(frame, Piece):
+                await response.write(frame.body)
+                self._took(pending, len(frame.body))
+            elif isinstance(frame, Over):
+                if frame.is_whole or (has_begun and is_of_events):
+                    response.finish()
+                return None
+        return None
 
     def _principal_of(self, request: Request) -> str | None:
         """Return who asks, as the leader says with the answer, or else as it said last time."""
@@ -332,7 +361,7 @@ class Forwarding(Finder[Row]):
         request.held_ms = self._read_ms() - pending.received_ms
         pending.is_answered = True
         if pending.inbox is not None:
-            pending.inbox.put(Here(tenure.door))
+            pending.inbox.put(Here(tenure.routes.stream))
         elif pending.reply is not None:
             tenure.routes.handle(request, pending.reply)
 
@@ -404,8 +433,8 @@ class Forwarding(Finder[Row]):
     def _say(self, link: Link, epoch: int | None) -> None:
         """Let all answers say in which tenure they were made; none, while there is no leader."""
         self._epoch = epoch
-        if link.lanes.routes is self:
-            link.lanes.answer_from(self.front())
+        if self._node.tenure() is None:
+            link.manager.set_handler(self.handler())
 
     def link_has_room(self, link: Link) -> None:
         """Know that more may be asked again."""

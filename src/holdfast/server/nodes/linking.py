@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.engine.build import Seat
-    from holdfast.server.doors.lanes import Lanes
+    from holdfast.server.http.manager import ConnectionManager
     from holdfast.server.nodes.node import Node
 
 LOOK_SECONDS = 0.1
@@ -50,14 +50,14 @@ class Linking:
         self,
         node: Node,
         passes_on: PassesOn,
-        lanes: Lanes,
+        manager: ConnectionManager,
         new_secret: Callable[[int], bytes],
         security: Security | None = None,
     ) -> None:
         """`new_secret` makes random bytes."""
         self._node = node
         self._passes_on = passes_on
-        self._lanes = lanes
+        self._manager = manager
         self._new_secret = new_secret
         self._security = security or Security()
         self._told: object = None
@@ -76,7 +76,7 @@ class Linking:
     async def _follow(self, seat: Seat) -> None:
         """Have a link for one tenure, until that or the link is over."""
         bond = Bond(seat.authority, seat.epoch, seat.tenure, self._node.key)
-        link = Link(self._lanes, FollowersHandshake(bond, self._new_secret(NONCE_BYTES)), self._passes_on)
+        link = Link(self._manager, FollowersHandshake(bond, self._new_secret(NONCE_BYTES)), self._passes_on)
         opening = asyncio.ensure_future(connect(seat.url, link, self._security))
         try:
             while not opening.done() and self._is_for(seat):

@@ -19,7 +19,7 @@ from holdfast.wire.replies import HealthReply, ReadyReply
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.server.nodes.node import Node
     from holdfast.server.operations.call import Reply
 

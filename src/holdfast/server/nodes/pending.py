@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.server.doors.request import Request
+from holdfast.server.http.messages import Request
 from holdfast.server.nodes.link.streams import Inbox
 from holdfast.server.operations.call import Reply
 from holdfast.server.operations.operation import Key
@@ -96,10 +96,10 @@ class Pending(msgspec.Struct, eq=False):
             self.reply(self.request, status, body, headers)
 
     def _fields(self, body: bytes, headers: Fields) -> Fields:
-        """Return the fields of a whole answer where a stream was asked for: there nobody adds them later."""
+        """Return the fields of a whole response to a request for a stream, which adds only the request id."""
         kind = () if any(name == b"content-type" for name, _ in headers) else ((b"content-type", b"application/json"),)
         length = (b"content-length", str(len(body)).encode())
-        return (*headers, *kind, length, (b"x-request-id", self.request.request_id.encode()))
+        return (*headers, *kind, length)
 
 
 class Held:

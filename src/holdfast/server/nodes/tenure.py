@@ -10,7 +10,6 @@ import msgspec
 from holdfast.server.access.auth import Auth
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
-from holdfast.server.doors.asgi import Door
 from holdfast.server.observability.event_log import EventLog
 from holdfast.server.operations.router import Routes
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.engine.build import Seat, SharedJournal
     from holdfast.engine.engine import Engine
     from holdfast.server.access.auth import StaticTokens
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.server.metrics.meter import Meter
     from holdfast.server.operations.call import Reply
     from holdfast.server.operations.operation import Operation
@@ -44,13 +43,12 @@ class Tenure:
     events: EventLog | None = None
     """What writes a line for each grant and end, if the settings ask for it."""
 
-    def __init__(self, seat: Seat, engine: Engine, api: Api, routes: CountedRoutes, door: Door) -> None:
+    def __init__(self, seat: Seat, engine: Engine, api: Api, routes: CountedRoutes) -> None:
         """`seat` is ours, as we took it: its epoch, its tenure and its authority are those of this tenure."""
         self.seat = seat
         self.engine = engine
         self.api = api
         self.routes = routes
-        self.door = door
 
     def requests(self) -> int:
         """Return how many requests were answered here, or are about to be."""
@@ -104,12 +102,11 @@ class Tenures:
             api = Api(engine, Auth(self._static, AuthorityKey(engine.key)), self._settings, self._meter)
             await self._prepare(api)
             routes = CountedRoutes(api, self._operations)
-            door = Door(routes, chunks_only=not self._settings.fast_lane)
         except BaseException:
             await engine.stop()
             raise
         # What was loaded stays for as long as the tenure: the garbage collector need not look at it.
         gc.freeze()
-        tenure = Tenure(msgspec.structs.replace(seat, epoch=engine.state.epoch), engine, api, routes, door)
+        tenure = Tenure(msgspec.structs.replace(seat, epoch=engine.state.epoch), engine, api, routes)
         tenure.events = EventLog(engine) if self._settings.log_events else None
         return tenure

@@ -1,6 +1,6 @@
 """Observers of requests, and the request log, which is one of them; traces are another.
 
-Observers wrap the application (`Front`), so each request is observed once, on the node and the connection where it came
+Observers wrap the handler of a server, so each request is observed once, on the node and the connection where it came
 in: also requests refused before they are read, streams, and requests that a node forwards. A stream ends when its
 response ends. A client that disconnects before its response is observed too. Without observers nothing is wrapped.
 
@@ -13,33 +13,26 @@ It never contains the query, headers or body, where secrets may be. The route te
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.server.doors.asgi import request_of
-from holdfast.server.doors.exchange import REQUEST
 from holdfast.server.observability.logs import shown_path
-from holdfast.server.operations.router import Finder
-from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.clock import Clock
     from holdfast.server.access.proxies import Proxies
-    from holdfast.server.doors.exchange import Application, Receive, Scope, Send
-    from holdfast.server.doors.lanes import Answers, AnswersInPieces, Front
-    from holdfast.server.doors.request import Request
-    from holdfast.server.operations.call import Reply
+    from holdfast.server.http.manager import Handler, Reply
+    from holdfast.server.http.messages import Fields, Request, ResponseWriter
+    from holdfast.wire.problems import Problem
 
 Ended: TypeAlias = Callable[[int | None, str | None], None]
 """Is told how a request ended: its status, or None if the client left before; and the principal, if it is known."""
-_START = "http.response.start"
 _METHOD_CHARS_MAX = 16
 
 log = logging.getLogger("holdfast.requests")
@@ -112,117 +105,58 @@ class _Observed:
 
 
 class Observing:
-    """All observers of a server. Give `front` to its lanes, or `door` to uvicorn."""
+    """All observers of a server."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
 
-    def front(self, front: Front) -> Front:
-        """Return the same front, observed; if there is nobody to observe it, as it is."""
+    def wrap(self, handler: Handler) -> Handler:
+        """Return the same handler, observed; without observers, as it is."""
         if not self._observers:
-            return front
-        door = _Door(front.door, partial(self._begin, front))
-        return msgspec.structs.replace(front, routes=_Answers(front.routes, partial(self._begin, front)), door=door)
+            return handler
 
-    def door(self, front: Front, door: Application) -> Application:
-        """Return the ASGI door of a server without lanes, observed."""
-        return _Application(door, partial(self._begin, front)) if self._observers else door
+        def begin(request: Request) -> _Observed:
+            route = handler.route_of(request)
+            return _Observed(request, [each.begin(request, route) for each in self._observers], handler.principal_of)
+
+        def handle(request: Request, reply: Reply) -> None:
+            observed = begin(request)
+            handler.handle(request, partial(_answered, observed, reply))
+            if observed.is_over:
+                return
+            # One of the two is called if the client leaves. A request that waits in line has the first.
+            if request.on_disconnect is not None:
+                request.on_disconnect = partial(_left, observed, request.on_disconnect)
+            request.on_lost = partial(_left, observed, request.on_lost)
+
+        def refuse(problem: Problem, request: Request, reply: Reply) -> None:
+            handler.refuse(problem, request, partial(_answered, begin(request), reply))
+
+        async def stream(request: Request, response: ResponseWriter) -> None:
+            observed = begin(request)
+            response.on_start = observed.answer
+            try:
+                await handler.stream(request, response)
+            finally:
+                observed.end()
+
+        return msgspec.structs.replace(handler, handle=handle, refuse=refuse, stream=stream)
 
     def close(self) -> None:
-        """Know that there are no more requests."""
+        """Called when there are no more requests."""
         for observer in self._observers:
             observer.close()
 
-    def _begin(self, front: Front, request: Request) -> _Observed:
-        route = ""
-        if isinstance(front.routes, Finder):
-            with contextlib.suppress(Problem):
-                route = front.routes.find(request.method, request.path)[0].operation.path
-        return _Observed(request, [each.begin(request, route) for each in self._observers], front.principal_of)
-
-
-class _Answers:
-    """Whoever answers at once, observed."""
-
-    def __init__(self, answers: Answers, begin: Callable[[Request], _Observed]) -> None:
-        self._answers = answers
-        self._begin = begin
-
-    def handle(self, request: Request, reply: Reply) -> None:
-        observed = self._begin(request)
-        self._answers.handle(request, partial(_answered, observed, reply))
-        if observed.is_over:
-            return
-        # One of the two is called if the client leaves. Who waits in line has the first.
-        if request.on_disconnect is not None:
-            request.on_disconnect = partial(_left, observed, request.on_disconnect)
-        request.on_lost = partial(_left, observed, request.on_lost)
-
-    def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
-        self._answers.refuse(problem, request, partial(_answered, self._begin(request), reply))
-
 
 def _answered(  # noqa: PLR0917 - as a reply is called
-    observed: _Observed,
-    reply: Reply,
-    request: Request,
-    status: int,
-    body: bytes,
-    headers: tuple[tuple[bytes, bytes], ...],
+    observed: _Observed, reply: Reply, request: Request, status: int, body: bytes, headers: Fields
 ) -> None:
     observed.answer(status)
     observed.end()
     reply(request, status, body, headers)
 
 
-def _left(observed: _Observed, tell: Callable[[], None] | None) -> None:
+def _left(observed: _Observed, notify: Callable[[], None] | None) -> None:
     observed.end()
-    if tell is not None:
-        tell()
-
-
-class _Application:
-    """An application of ASGI, observed. A class, because uvicorn asks what it is."""
-
-    def __init__(self, application: Application, begin: Callable[[Request], _Observed]) -> None:
-        self._application = application
-        self._begin = begin
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _observed(self._application, self._begin, scope, receive, send)
-
-
-class _Door(_Application):
-    """Whoever answers in pieces, observed."""
-
-    def __init__(self, door: AnswersInPieces, begin: Callable[[Request], _Observed]) -> None:
-        super().__init__(door, begin)
-        self.whole_methods = door.whole_methods
-        self.is_in_pieces = door.is_in_pieces
-        self.body_limit = door.body_limit
-        self.check_host = door.check_host
-
-
-async def _observed(
-    door: Application, begin: Callable[[Request], _Observed], scope: Scope, receive: Receive, send: Send
-) -> None:
-    """Answer one request of ASGI. A head that is no request's is left to the door."""
-    request = scope.get("extensions", {}).get(REQUEST)
-    if request is None and scope["type"] == "http":
-        with contextlib.suppress(Problem):
-            request = request_of(scope)
-            scope = scope | {"extensions": {**scope.get("extensions", {}), REQUEST: request}}
-    if request is None:
-        await door(scope, receive, send)
-        return
-    observed = begin(request)
-
-    async def seen(message: dict[str, Any]) -> None:
-        if message["type"] == _START:
-            observed.answer(message["status"])
-        await send(message)
-
-    try:
-        await door(scope, receive, seen)
-    finally:
-        observed.end()
+    if notify is not None:
+        notify()

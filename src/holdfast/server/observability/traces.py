@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span
 
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.server.observability.request_log import Ended
 
 LAST_SPANS_SECONDS = 2.0

@@ -12,7 +12,7 @@ from holdfast.core.refusals import Refusal
 from holdfast.core.values import Moment
 from holdfast.engine.waiters import after_wait
 from holdfast.server.access.auth import Caller
-from holdfast.server.doors.request import Request
+from holdfast.server.http.messages import Request
 from holdfast.server.render import Answered, problem
 from holdfast.wire.problems import Problem
 

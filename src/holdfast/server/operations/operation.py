@@ -12,7 +12,7 @@ from holdfast.server.render import envelope
 
 if TYPE_CHECKING:
     from holdfast.server.api import Api
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.server.operations.call import Call, Envelope, Reply
 
 Handler: TypeAlias = "Callable[[Api, Call], Any]"

@@ -20,7 +20,7 @@ from holdfast.wire.problems import Problem
 from holdfast.wire.requests import field_names, lenient
 
 if TYPE_CHECKING:
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.server.operations.sizes import Size
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

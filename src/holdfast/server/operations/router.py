@@ -10,16 +10,18 @@ that matched none.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from holdfast.extras import how_to_install
 from holdfast.server.access.hosts import Hosts
 from holdfast.server.api import BUG
+from holdfast.server.http.manager import Handler
 from holdfast.server.operations.reading import reader_for
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
 from holdfast.server.render import envelope
@@ -28,9 +30,15 @@ from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.server.api import Api
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Fields, Request, ResponseWriter
     from holdfast.server.operations.call import Envelope, Reply
     from holdfast.server.operations.operation import Operation
+    from holdfast.server.render import Answered
+    from holdfast.server.streams.backup import Backup
+    from holdfast.server.streams.events import Events
+    from holdfast.server.streams.follow import Follow
+    from holdfast.server.streams.live import Live
+    from holdfast.server.streams.watch import Watch
     from holdfast.settings import Settings
 
 WORD_CHARS_MAX = 32
@@ -155,7 +163,18 @@ _PAGES = b"/ui/"
 _ANY_PAGE = (b"{place}", b"")
 _NONE: Mapping[bytes, Any] = {}
 
-R = TypeVar("R")
+STREAM_SUFFIXES = (b"/watch", b"/events", b"/follow", b"/backup", b"/live")
+"""Of the paths of streams: nearly all requests are recognised as no stream by this check alone."""
+
+
+class Row(Protocol):
+    """What is kept for an operation."""
+
+    operation: Operation
+    is_stream: bool
+
+
+R = TypeVar("R", bound=Row)
 
 
 class Finder(Generic[R]):
@@ -197,6 +216,20 @@ class Finder(Generic[R]):
         host = request.host
         if host not in self._passed_hosts and host is not None and request.path not in self._any_host:
             self._hosts.check(host)
+
+    def is_streaming(self, request: Request) -> bool:
+        """Tell whether a request is for a stream."""
+        path = request.path
+        if path.endswith(STREAM_SUFFIXES):
+            with contextlib.suppress(Problem):
+                return self.find(request.method, path)[0].is_stream
+        return False
+
+    def route_of(self, request: Request) -> str:
+        """Return the path template of a request's route; empty if there is none."""
+        with contextlib.suppress(Problem):
+            return self.find(request.method, request.path)[0].operation.path
+        return ""
 
     def find(self, method: bytes, path: bytes) -> tuple[R, bytes]:
         """Return the route and the segment of the path that it is about, or raise 404 or 405."""
@@ -267,6 +300,14 @@ class Finder(Generic[R]):
         return Problem("invalid_input", f"This route takes {text}.{hint}", status=405, allow=text)
 
 
+_STREAM_FIELDS = (
+    # OctoStore's clients look for the first word; the second is on all our responses.
+    (b"cache-control", b"no-cache, no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    # A proxy must not buffer events.
+    (b"x-accel-buffering", b"no"),
+)
+
 log = logging.getLogger("holdfast.server")
 
 
@@ -284,11 +325,26 @@ class Route:
 
 
 class Routes(Finder[Route]):
-    """The operations of one server. Both doors call `handle`; streams are the ASGI door's."""
+    """The operations of one server."""
 
     def __init__(self, api: Api, operations: tuple[Operation, ...]) -> None:
         super().__init__(api.settings, operations, partial(Route, api))
         self.api = api
+
+    def handler(self, headers: Fields = ()) -> Handler:
+        """Return the handler of connections; `headers` are on all its responses."""
+        return Handler(
+            handle=self.handle,
+            refuse=self.refuse,
+            is_streaming=self.is_streaming,
+            stream=self.stream,
+            body_limit=self.body_limit,
+            check_host=self.check_host,
+            principal_of=self.api.principal_of,
+            route_of=self.route_of,
+            expiry=self.api.engine.turns,
+            headers=headers,
+        )
 
     def handle(self, request: Request, reply: Reply) -> None:
         """Answer a request; `reply` is called once, now or later, never twice."""
@@ -307,10 +363,9 @@ class Routes(Finder[Route]):
             reply(request, *envelope(Problem("internal_error", BUG), request))
 
     def body_limit(self, request: Request) -> int:
-        """Return how many bytes the body of this request may have, of which only the head is known so far.
+        """Return the body size limit of a request, given only the header, or raise why only a small one may be sent.
 
-        A door asks as soon as it knows that there will be more than `SMALL_BODY_BYTES`, and before it keeps any more of
-        it: raises why nothing beyond that is taken from this sender. The body need not be read on then.
+        A connection asks as soon as it knows that the body is larger than `SMALL_BODY_BYTES`, before it keeps more.
         """
         self.check_host(request)
         route, _ = self.find(request.method, request.path)
@@ -324,3 +379,61 @@ class Routes(Finder[Route]):
         with contextlib.suppress(Problem):
             words = self.find(request.method, request.path)[0].operation.refusal
         self.api.refuse(problem, words, request, reply)
+
+    async def stream(self, request: Request, response: ResponseWriter) -> None:
+        """Answer a request for a stream."""
+        try:
+            self.check_host(request)
+            route, segment = self.find(request.method, request.path)
+            if route.operation.body is not None:
+                await response.read_body()
+            stream: Watch | Events | Follow | Backup | Live = route.handler(
+                self.api, route.read(request, segment, _no_reply)
+            )
+        except Problem as problem:
+            await response.respond(*await self._refused(problem, request))
+            return
+        request.body = b""  # It was decoded, and the request lives as long as the stream.
+        media_type = (b"content-type", str(route.operation.replies[200]).encode())
+        try:
+            if request.method == b"HEAD":
+                await response.respond(200, b"", (media_type,))
+                return
+            response.start(200, [media_type, *_STREAM_FIELDS])
+            if await _write_frames(stream, response):
+                response.finish()
+        finally:
+            stream.close()
+
+    async def _refused(self, problem: Problem, request: Request) -> Answered:
+        answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+
+        def reply(_request: Request, status: int, body: bytes, headers: Fields) -> None:
+            if not answered.done():
+                answered.set_result((status, body, headers))
+
+        self.refuse(problem, request, reply)
+        return await answered
+
+
+def _no_reply(_request: Request, _status: int, _body: bytes, _headers: Fields) -> None:
+    """A stream has no reply."""
+
+
+async def _write_frames(stream: Watch | Events | Follow | Backup | Live, response: ResponseWriter) -> bool:
+    """Write the frames of a stream. False: the client is gone."""
+    frames = stream.frames()
+    while not response.disconnected.done():
+        frame = asyncio.ensure_future(anext(frames, None))
+        both: set[asyncio.Future[Any]] = {frame, response.disconnected}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not frame.done():
+            frame.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await frame
+            return False
+        chunk = frame.result()
+        if chunk is None:
+            return True
+        await response.write(chunk)
+    return True

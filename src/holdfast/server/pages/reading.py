@@ -24,7 +24,7 @@ from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.server.api import Api
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.server.operations.call import Reply
     from holdfast.server.operations.operation import Operation, Reader
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
 

@@ -26,7 +26,8 @@ from holdfast.extras import how_to_install
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.doors.lanes import front_of
+from holdfast.server.http.manager import ConnectionManager
+from holdfast.server.http.server import HttpServer, url_of
 from holdfast.server.metrics.answering import FollowersMetrics
 from holdfast.server.metrics.meter import Meter
 from holdfast.server.metrics.sources import Place
@@ -46,7 +47,6 @@ from holdfast.server.operations.table import OPERATIONS
 from holdfast.server.starting.building import archiving_of, keeping_of, limits_of
 from holdfast.server.starting.exits import EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, warn_of_hidden
-from holdfast.server.starting.listening import Server, url_of
 from holdfast.server.starting.observing import observing_of
 from holdfast.settings import parse_address
 from holdfast.wire.health import SHARED
@@ -59,11 +59,10 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
     from holdfast.server.access.auth import StaticTokens
     from holdfast.server.api import Api
-    from holdfast.server.ciphertext import Ciphertext
-    from holdfast.server.doors.lanes import Front, Lanes
+    from holdfast.server.http.manager import Handler
+    from holdfast.server.http.tls import Certificate, TlsHandshake
     from holdfast.server.mounts import Mount
     from holdfast.server.nodes.tenure import Tenure
-    from holdfast.server.tls import Certificate
     from holdfast.settings import Settings
 
 EXTRA = "postgres"
@@ -93,9 +92,6 @@ class Clustered:
 
         `mounts` are applications beside the routes, by their paths: they ask whoever answers at this node then.
         """
-        if not settings.fast_lane:
-            text = "fast_lane = false cannot be used with a store: leave one of the two out"
-            raise StartError(text, EX_USAGE)
         self.ended = asyncio.Event()
         """Never set: whatever happens, another tenure may come."""
         self._settings = settings
@@ -117,20 +113,19 @@ class Clustered:
             known=self._know_key,
         )
         self._links = LinkServer(self.node, settings, new_secret, insecure=settings.link_insecure)
-        self.server = Server(settings, tls, self, self._forwarding)
         self._observing = observing_of(settings, clock, proxies, me.node)
         mounting = Mounting(mounts or {}, settings, proxies)
-        self._lanes = self.server.open_lanes(
-            self._forwarding.front(),
+        self._manager = ConnectionManager(
+            self._forwarding.handler(),
+            settings,
             clock,
             proxies,
-            takes=self._take,
-            takes_secured=self._take_secured,
-            observe=lambda front: self._observing.front(mounting.front(front)),
+            wrap=lambda handler: self._observing.wrap(mounting.wrap(handler)),
         )
+        self.server = HttpServer(self, self._manager, tls, self._detect)
         self._let_it_measure()
         security = Security(settings.link_ca_file, insecure=settings.link_insecure)
-        self._linking = Linking(self.node, self._forwarding, self._lanes, new_secret, security)
+        self._linking = Linking(self.node, self._forwarding, self._manager, new_secret, security)
         self._living: asyncio.Task[None] | None = None
 
     def _passing_on(self, clock: SystemClock, proxies: Proxies) -> Forwarding:
@@ -160,14 +155,11 @@ class Clustered:
         """Say where the numbers are that a node of several has, whoever leads."""
         sources = self._meter.sources
         sources.stand(self._place)
-        sources.connections = lambda: len(self._lanes.connections)
+        sources.connections = lambda: len(self._manager.connections)
         sources.lines_left_out = dropped_lines
 
-    def _take(self, lanes: Lanes) -> asyncio.BaseProtocol:
-        return Doorkeeper(lanes, self._links)
-
-    def _take_secured(self, lanes: Lanes, ciphertext: Ciphertext) -> asyncio.BaseProtocol:
-        return Doorkeeper(lanes, self._links, ciphertext)
+    def _detect(self, manager: ConnectionManager, handshake: TlsHandshake | None) -> asyncio.BaseProtocol:
+        return Doorkeeper(manager, self._links, handshake)
 
     async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
         """Serve until told to stop."""
@@ -213,7 +205,7 @@ class Clustered:
     # Who answers.
 
     async def _keep_front(self) -> None:
-        """Let the lanes answer from our tenure, or from what passes requests on."""
+        """Let connections be answered from our tenure, or by forwarding."""
         # Where this is begun anew, nobody knows who answers.
         answering: Tenure | str | None = "unknown"
         while True:
@@ -222,12 +214,12 @@ class Clustered:
                 answering = tenure
                 # Whoever links to us does so for one tenure.
                 self._links.end_all()
-                self._lanes.answer_from(self._forwarding.front() if tenure is None else self._front_of(tenure))
+                self._manager.set_handler(self._forwarding.handler() if tenure is None else self._handler_of(tenure))
             await self.node.wait_for_change()
 
-    def _front_of(self, tenure: Tenure) -> Front:
+    def _handler_of(self, tenure: Tenure) -> Handler:
         name, epoch = self.node.me.node.encode(), b"%d" % tenure.seat.epoch
-        return front_of(tenure.routes, tenure.door, ((b"holdfast-node", name), (b"holdfast-epoch", epoch)))
+        return tenure.routes.handler(((b"holdfast-node", name), (b"holdfast-epoch", epoch)))
 
     # What a tenure begins with.
 

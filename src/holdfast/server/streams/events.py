@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.engine.feed import Listener
     from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
-    from holdfast.server.doors.request import Request
+    from holdfast.server.http.messages import Request
     from holdfast.server.operations.call import Call
 
 PAGE = 500

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from holdfast.server.doors.lanes import Lanes
+    from holdfast.server.http.manager import ConnectionManager
     from holdfast.server.nodes.link.frames import ToLeader
     from holdfast.server.nodes.pending import Pending
 
@@ -99,8 +99,8 @@ class Owner(Protocol):
 class Link(Framed):
     """The follower's end of one link."""
 
-    def __init__(self, lanes: Lanes, handshake: FollowersHandshake, owner: Owner) -> None:
-        super().__init__(lanes, Decoder(ToFollower, HELLO_BYTES_MAX))
+    def __init__(self, manager: ConnectionManager, handshake: FollowersHandshake, owner: Owner) -> None:
+        super().__init__(manager, Decoder(ToFollower, HELLO_BYTES_MAX))
         self._handshake: FollowersHandshake | None = handshake
         self._owner = owner
         self.opened: asyncio.Future[None] = self.loop.create_future()
@@ -162,11 +162,11 @@ class Link(Framed):
         """Tell whether a request may be handed over now."""
         if self.writing_pauses or self.is_over:
             return False
-        return self._rests_until_ms == 0 or self.lanes.now_ms() >= self._rests_until_ms
+        return self._rests_until_ms == 0 or self.manager.now_ms() >= self._rests_until_ms
 
     def rest(self) -> None:
         """Ask nothing for a moment: the leader refuses."""
-        self._rests_until_ms = self.lanes.now_ms() + REST_MS
+        self._rests_until_ms = self.manager.now_ms() + REST_MS
 
     def ask(self, pending: Pending, client: str, now_ms: int) -> bool:
         """Hand over a request. False: it is larger than the leader takes, and nothing of it was sent."""

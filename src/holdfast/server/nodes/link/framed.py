@@ -14,12 +14,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from holdfast.server.doors.gone import GONE
+from holdfast.server.http.connection import NULL_TRANSPORT
 from holdfast.server.nodes.link.frames import BadFrameError, Decoder, Ping, framed
 from holdfast.server.nodes.link.handshake import HandshakeError
 
 if TYPE_CHECKING:
-    from holdfast.server.doors.lanes import Lanes
+    from holdfast.server.http.manager import ConnectionManager
     from holdfast.server.nodes.link.frames import ToFollower, ToLeader
 
 FRAMES_PER_TURN = 64
@@ -35,11 +35,11 @@ log = logging.getLogger("holdfast.server.nodes")
 class Framed(asyncio.Protocol):
     """One end of a link."""
 
-    def __init__(self, lanes: Lanes, decoder: Decoder) -> None:
+    def __init__(self, manager: ConnectionManager, decoder: Decoder) -> None:
         self.loop = asyncio.get_running_loop()
-        self.lanes = lanes
+        self.manager = manager
         self.decoder = decoder
-        self.transport: asyncio.Transport = GONE
+        self.transport: asyncio.Transport = NULL_TRANSPORT
         self.is_over = False
         self.writing_pauses = False
         self._out: list[bytes] = []
@@ -85,7 +85,7 @@ class Framed(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """Know that the link is over."""
         self.end()
-        self.transport = GONE
+        self.transport = NULL_TRANSPORT
 
     def data_received(self, data: bytes) -> None:
         """Take the frames that came."""
@@ -94,7 +94,7 @@ class Framed(asyncio.Protocol):
         if not self._is_behind:
             self._work()
 
-    def work_on(self) -> None:
+    def resume(self) -> None:
         """Go on with what was left: all others have had their turn."""
         self._is_behind = False
         self._work()
@@ -108,7 +108,7 @@ class Framed(asyncio.Protocol):
                 self.take(frame)
             else:
                 self._is_behind = True
-                self.lanes.put_behind(self)
+                self.manager.defer(self)
         except (BadFrameError, HandshakeError) as error:
             self.complain(str(error))
             self.end()

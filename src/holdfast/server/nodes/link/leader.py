@@ -11,7 +11,7 @@ answer is 503 `not_leader`: it was not decided here (N-30).
 by the node that the client called, which knows what it is called.
 
 **Who asks much stands behind**, over a link as anywhere else (decision 0042): what takes long is charged to the
-principal, and while it is in debt its requests wait in the lanes' backlog. One who is not known is charged by address.
+principal, and while it is throttled its requests wait in the run queue. One who is not known is charged by address.
 
 **Each read is stamped anew (T1a).** A decision has the time of its own turn, and a turn ends with its millisecond. So a
 request that lay in a link is never decided with a time before it was read.
@@ -24,9 +24,9 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from holdfast.server.access.cookies import shown_in
-from holdfast.server.doors.exchange import LARGE_BYTES
-from holdfast.server.doors.lanes import LONG_SECONDS
-from holdfast.server.doors.request import Request
+from holdfast.server.http.connection import LATER_BYTES
+from holdfast.server.http.manager import LONG_SECONDS
+from holdfast.server.http.messages import Request
 from holdfast.server.nodes.link.fewlines import FewLines
 from holdfast.server.nodes.link.framed import Framed
 from holdfast.server.nodes.link.frames import (
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from holdfast.server.doors.lanes import Lanes
+    from holdfast.server.http.manager import ConnectionManager
     from holdfast.server.nodes.link.frames import Fields, ToFollower
     from holdfast.server.nodes.node import Node
     from holdfast.server.nodes.tenure import Tenure
@@ -102,9 +102,9 @@ class LinkServer:
         self._open: set[LinkEnd] = set()
         self.lines = FewLines()
 
-    def begin(self, lanes: Lanes, transport: asyncio.Transport, early: bytes) -> None:
+    def begin(self, manager: ConnectionManager, transport: asyncio.Transport, early: bytes) -> None:
         """Take a connection that said that it is a link, and what it said behind that."""
-        end = LinkEnd(self, lanes)
+        end = LinkEnd(self, manager)
         transport.set_protocol(end)
         end.connection_made(transport)
         if self._is_in_clear(transport):
@@ -145,12 +145,12 @@ class LinkServer:
 class LinkEnd(Framed):
     """The leader's end of one link."""
 
-    known_as: str | None = None
+    principal: str | None = None
 
-    def __init__(self, server: LinkServer, lanes: Lanes) -> None:
-        super().__init__(lanes, Decoder(ToLeader, HELLO_BYTES_MAX))
+    def __init__(self, server: LinkServer, manager: ConnectionManager) -> None:
+        super().__init__(manager, Decoder(ToLeader, HELLO_BYTES_MAX))
         self._server = server
-        self.is_known = False
+        self.is_authenticated = False
         """Whether it has proved itself."""
         self._tenure: Tenure | None = None
         self._handshake: LeadersHandshake | None = None
@@ -164,12 +164,12 @@ class LinkEnd(Framed):
         self._principals: dict[bytes | None, str] = {}
         """Whose each bearer token is, as it was last time. Only for whom to charge."""
 
-    # What the lanes ask of a connection.
+    # What the manager asks of a connection.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, in the place of the one that it was."""
         super().connection_made(transport)
-        self.lanes.add(self)
+        self.manager.add(self)
 
     def abort(self) -> None:
         """Break it off."""
@@ -186,24 +186,24 @@ class LinkEnd(Framed):
 
     def complain(self, why: str) -> None:
         """Say why it ends; of strangers in a few lines."""
-        if self.is_known:
+        if self.is_authenticated:
             super().complain(why)
         else:
-            self._server.lines.warn(f"a link from {self.peer} is refused: {why}", self.lanes.now_ms())
+            self._server.lines.warn(f"a link from {self.peer} is refused: {why}", self.manager.now_ms())
 
     def complain_of_bug(self, bug: Exception) -> None:
         """Say what nobody expected; a stranger that found it can bring it about again and again."""
-        if self.is_known:
+        if self.is_authenticated:
             super().complain_of_bug(bug)
         else:
             text = f"a bug ended a link from {self.peer} that had proved nothing"
-            self._server.lines.warn(text, self.lanes.now_ms(), bug)
+            self._server.lines.warn(text, self.manager.now_ms(), bug)
 
     def check_time(self) -> None:
         """Called every second."""
-        self._server.lines.look(self.lanes.now_ms())
+        self._server.lines.look(self.manager.now_ms())
         self._ticks += 1
-        if not self.is_known:
+        if not self.is_authenticated:
             if self._ticks > HANDSHAKE_TICKS_MAX:
                 self.abort()
             return
@@ -228,8 +228,8 @@ class LinkEnd(Framed):
 
     def lost(self) -> None:
         """Know that it is over: all who wait over it are gone."""
-        self.lanes.remove(self)
-        self.lanes.let_go(self)
+        self.manager.remove(self)
+        self.manager.free_budgets(self)
         self._server.remove(self)
         asked, self._asked = self._asked, {}
         streams, self._streams = self._streams, {}
@@ -250,7 +250,7 @@ class LinkEnd(Framed):
 
     def take(self, frame: ToLeader | ToFollower) -> None:
         """Take a frame."""
-        if not self.is_known:
+        if not self.is_authenticated:
             self._take_unproved(frame)
         elif type(frame) is Asked:
             self._ask(frame)
@@ -277,7 +277,7 @@ class LinkEnd(Framed):
             self.send(self._handshake.greet(frame))
         elif isinstance(frame, Proof) and self._handshake is not None:
             self._handshake.check(frame)
-            self.is_known = True
+            self.is_authenticated = True
             self.decoder.bytes_max = server.asked_bytes_max
             server.proved(self)
             self.send(Welcome(server.asked_bytes_max))
@@ -316,22 +316,22 @@ class LinkEnd(Framed):
             )
             return
         if frame.in_pieces:
-            self._streams[frame.number] = LeadersStream(self, frame.number, request, frame.scheme)
-        lanes = self.lanes
+            self._streams[frame.number] = LeadersStream(self, frame.number, request)
+        manager = self.manager
         who = self._principals.get(request.authorization)
         if who is not None and len(frame.body) > SMALL_BODY_BYTES and not self._may_keep(request, who):
             return
-        if (lanes.debtors and lanes.must_stand_behind(who or (frame.client,))) or (
-            frame.in_pieces and len(frame.body) > LARGE_BYTES
+        if (manager.throttled and manager.must_yield(who or (frame.client,))) or (
+            frame.in_pieces and len(frame.body) > LATER_BYTES
         ):
-            lanes.put_behind(_Later(self, request), debtor=who or "")
+            manager.defer(_Later(self, request), throttled=who or "")
         else:
             self.begin(request)
 
     def _may_keep(self, request: Linked, who: str) -> bool:
         """Count a large body, or refuse it. Not with 429: another copy of it may have been decided."""
         try:
-            self.lanes.receiving.take(self, request, who, len(request.body))
+            self.manager.body_budget.take(self, request, who, len(request.body))
         except Problem as problem:
             self._refuse(request, "overloaded", problem.details)
             return False
@@ -350,12 +350,12 @@ class LinkEnd(Framed):
             self._handle(request, tenure)
 
     def _handle(self, request: Linked, tenure: Tenure) -> None:
-        lanes = self.lanes
+        manager = self.manager
         self._handling, request.on_known = request, self._knows
-        began = lanes.read_seconds()
+        began = manager.read_seconds()
         tenure.routes.handle(request, self._reply)
-        if (took_seconds := lanes.read_seconds() - began) >= LONG_SECONDS:
-            lanes.charge(request.principal or (request.peer,), took_seconds)
+        if (took_seconds := manager.read_seconds() - began) >= LONG_SECONDS:
+            manager.charge(request.principal or (request.peer,), took_seconds)
         if request.on_disconnect is not None and request.principal is not None and request.number in self._asked:
             self.send(Recognised(request.number, request.principal))
 
@@ -377,13 +377,13 @@ class LinkEnd(Framed):
     def _run(self, stream: LeadersStream, request: Linked, tenure: Tenure) -> None:
         request.on_known = partial(self._recognise, request)
         # It is read in the next turn, and not kept.
-        self.lanes.receiving.free(request)
-        task = self.loop.create_task(stream.run(tenure.door))
-        self.lanes.tasks.add(task)
+        self.manager.body_budget.free(request)
+        task = self.loop.create_task(stream.run(tenure.routes.stream))
+        self.manager.tasks.add(task)
         task.add_done_callback(partial(self._ran, request.number))
 
     def _ran(self, number: int, task: asyncio.Task[None]) -> None:
-        self.lanes.tasks.discard(task)
+        self.manager.tasks.discard(task)
         self._asked.pop(number, None)
         self._streams.pop(number, None)
         self._end_if_done()
@@ -397,7 +397,7 @@ class LinkEnd(Framed):
         elif request is not None:
             _tell_gone(request)
         if request is not None:
-            self.lanes.receiving.free(request)
+            self.manager.body_budget.free(request)
         self._end_if_done()
 
     # What goes out.
@@ -408,10 +408,10 @@ class LinkEnd(Framed):
             return
         # It may be in a circle with the place that it waited at.
         request.on_disconnect = None
-        if self.lanes.receiving.kept:
-            self.lanes.receiving.free(request)
-        if len(body) > LARGE_BYTES:
-            self.lanes.charge_answer(request.principal or (request.peer,), len(body))
+        if self.manager.body_budget.kept:
+            self.manager.body_budget.free(request)
+        if len(body) > LATER_BYTES:
+            self.manager.charge_response(request.principal or (request.peer,), len(body))
         if (
             len(body) > LARGE_ANSWER_BYTES
             and request.method in _SAFE
@@ -431,7 +431,7 @@ class LinkEnd(Framed):
 
 
 class _Later:
-    """A request of a link in the lanes' backlog."""
+    """A request of a link in the run queue."""
 
     __slots__ = ("_end", "_request", "loop")
 
@@ -440,7 +440,7 @@ class _Later:
         self._request = request
         self.loop = end.loop
 
-    def work_on(self) -> None:
+    def resume(self) -> None:
         """Begin it: all others have had their turn."""
         self._end.begin(self._request)
 

@@ -1,11 +1,11 @@
-"""Answers in pieces over a link: the leader's end runs the door, the follower's end hands the pieces to its client.
+"""Streams over a link: a handler at the leader writes, and the follower passes the pieces on to its client.
 
-    leader: door ──► LeadersStream ──► Begun, Piece …, Over ──► Relay ──► follower's client
-                          ▲                                       │
-                          └──────────── More, Gone ◄──────────────┘
+    leader: handler ──► LeadersStream ──► Begun, Piece …, Over ──► relay ──► follower's client
+                             ▲                                       │
+                             └──────────── More, Gone ◄──────────────┘
 
-The leader may be `WINDOW_BYTES` ahead of what the client took. So one who does not read makes nobody keep more than
-that, on either side, and holds up nobody else on the link.
+The leader may be `WINDOW_BYTES` ahead of what the client took. A client that does not read therefore makes neither side
+buffer more than that, and delays nothing else on the link.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from holdfast.server.doors.exchange import REQUEST, Application
+from holdfast.server.http.messages import ResponseWriter, StreamHandler
 from holdfast.server.nodes.link.frames import Begun, Over, Piece
 
 if TYPE_CHECKING:
-    from holdfast.server.doors.exchange import Scope
-    from holdfast.server.doors.request import Request
+    from collections.abc import Iterable
+
+    from holdfast.server.http.messages import Request
     from holdfast.server.nodes.link.frames import Fields, ToFollower
 
 WINDOW_BYTES = 65_536
@@ -41,96 +41,75 @@ class Sends(Protocol):
         """Send a frame."""
 
 
-class LeadersStream:
-    """One stream at the leader: an exchange of the ASGI door whose client is at another node."""
+class LeadersStream(ResponseWriter):
+    """One stream at the leader, whose client is at another node."""
 
-    def __init__(self, link: Sends, number: int, request: Request, scheme: str) -> None:
+    def __init__(self, link: Sends, number: int, request: Request) -> None:
         self._link = link
         self._number = number
-        self._request = request
-        self._scheme = scheme
+        self.request = request
+        self.disconnected = asyncio.get_running_loop().create_future()
         self._credit_bytes = WINDOW_BYTES
-        self._body_was_taken = False
         self._is_gone = self._is_over = False
         self._news = asyncio.Event()
-        """Set when there is more credit, the link takes more, or nobody waits any more."""
-        self._gone = asyncio.Event()
+        """Set when there is more credit, the link takes more, or the client is gone."""
         self.principal: str | None = None
 
     # The link's side.
 
     def more(self, size: int) -> None:
-        """Know that so much was taken."""
+        """Called when the client took so much."""
         self._credit_bytes = min(self._credit_bytes + max(size, 0), WINDOW_BYTES)
         self._news.set()
 
     def go_on(self) -> None:
-        """Know that the link takes more."""
+        """Called when the link takes more."""
         self._news.set()
 
     def leave(self) -> None:
-        """Know that nobody waits for it any more."""
+        """Called when the client is gone."""
         self._is_gone = True
-        self._gone.set()
         self._news.set()
+        if not self.disconnected.done():
+            self.disconnected.set_result(None)
 
-    async def run(self, door: Application) -> None:
-        """Let the door answer."""
+    async def run(self, handler: StreamHandler) -> None:
+        """Run the handler."""
         try:
-            await door(self._scope(), self._receive, self._send)
+            await handler(self.request, self)
         except Exception:
-            log.exception("a bug while answering %s", self._request.request_id)
+            log.exception("a bug while answering %s", self.request.request_id)
         if not self._is_over and not self._is_gone:
             self._link.send(Over(self._number, is_whole=False))
 
-    # The door's side.
+    # The handler's side.
 
-    def _scope(self) -> Scope:
-        request = self._request
-        return {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": request.method.decode("latin-1"),
-            "scheme": self._scheme,
-            "path": unquote(request.path.decode("latin-1")),
-            "raw_path": request.path,
-            "query_string": request.query,
-            "root_path": "",
-            "headers": list(request.headers.items()),
-            "client": (request.peer, 0),
-            "server": None,
-            "state": {},
-            "extensions": {REQUEST: request},
-        }
+    async def read_body(self) -> bytes:
+        """Return the body: the follower has sent it with the request."""
+        return self.request.body
 
-    async def _receive(self) -> dict[str, Any]:
-        if not self._body_was_taken:
-            self._body_was_taken = True
-            return {"type": "http.request", "body": self._request.body, "more_body": False}
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send the status and the header. The follower adds the request id, which is the same there."""
+        if not (self._is_gone or self._is_over):
+            self._link.send(Begun(self._number, status, tuple(headers), self.principal))
 
-    async def _send(self, message: dict[str, Any]) -> None:
-        if self._is_gone or self._is_over:
-            return
-        if message["type"] == "http.response.start":
-            headers = tuple((name, value) for name, value in message.get("headers", ()))
-            self._link.send(Begun(self._number, message["status"], headers, self.principal))
-            return
-        body = message.get("body", b"")
-        for start in range(0, len(body), PIECE_BYTES_MAX):
-            if not await self._has_credit():
+    async def write(self, data: bytes) -> None:
+        """Send a piece, as far as the client reads."""
+        for start in range(0, len(data), PIECE_BYTES_MAX):
+            if self._is_over or not await self._has_credit():
                 return
-            piece = body[start : start + PIECE_BYTES_MAX]
+            piece = data[start : start + PIECE_BYTES_MAX]
             self._credit_bytes -= len(piece)
             self._link.send(Piece(self._number, piece))
-        if not message.get("more_body", False):
+
+    def finish(self) -> None:
+        """Complete the response."""
+        if not (self._is_gone or self._is_over):
             self._is_over = True
             self._link.send(Over(self._number, is_whole=True))
 
     async def _has_credit(self) -> bool:
-        """Wait until more may be sent. False: nobody waits for it any more."""
+        """Wait until more may be sent. False: the client is gone."""
         while not self._is_gone and (self._credit_bytes <= 0 or self._link.writing_pauses):
             self._news.clear()
             await self._news.wait()
@@ -138,9 +117,9 @@ class LeadersStream:
 
 
 class Here(msgspec.Struct, frozen=True):
-    """Nobody else is to be asked: this node leads now, and this is its door."""
+    """No other node is to be asked: this one leads now, and this is its handler."""
 
-    door: Application
+    handler: StreamHandler
 
 
 class Inbox:

@@ -1,29 +1,29 @@
-"""What comes in on a connection: bytes become requests. Knows the parser and the limits, nothing of sockets or answers.
+"""The request parser of a connection: bytes become requests. It knows the limits, but neither sockets nor responses.
 
-What the sender is doing is the *phase*:
+The *phase* is what the client is sending:
 
-              first byte                head complete              body complete
+              first byte                header complete           body complete
       IDLE ───────────────► HEAD ─────────────────────────► BODY ─────────────────────► IDLE
                              │ header_bytes_max               │ the body's limit
                              ▼                                ▼
                             refuse: 431                      refuse: 413
 
-The time limits of the phases are the lane's. What was read is handed to a `Sink`, in order, and nothing is kept of it.
-A refusal is the last thing that is handed over: what follows it cannot be trusted to be a request. The same holds for
-what follows a request that ends the connection. From then on `ended` is true and every byte is thrown away.
+The connection enforces the time limits of the phases. Requests are passed to a `Sink`, in order. A refusal is the last
+thing that is passed on: what follows it cannot be trusted to be a request. The same holds for what follows a request
+that ends the connection. From then on `ended` is true and all input is discarded.
 
-**How much is kept.** A head has at most `header_bytes_max` bytes and `FIELDS_MAX` fields, each counted as often as it
-stands there. A body has at most `SMALL_BODY_BYTES` until the sink has said how much this request may send. What stands
-behind the pieces of a body (sizes, extensions, trailers) may be as long as a head, and trailers are never headers.
-Nothing is counted field by field: `_counted_bytes` is what was fed since the head began, or since the last piece of a
-body, and only a head that comes near the limit is measured.
+**Limits.** A header has at most `header_bytes_max` bytes and `FIELDS_MAX` fields, repeated ones counted each time. A
+body has at most `SMALL_BODY_BYTES` until the sink has returned the limit of this request. The framing between the
+pieces of a body (sizes, extensions, trailers) may be as long as a header, and trailers never become header fields.
+Nothing is counted field by field: `_counted_bytes` is what was parsed since the header began, or since the last piece
+of a body, and only a header close to the limit is measured.
 
-**Upgrade.** We speak nothing but HTTP/1.1, so a wish for another protocol is passed over and the body is read. The
-parser cannot do that: after such a head it gives up. So the head is given, without that field, to a new parser.
+**Upgrade.** Only HTTP/1.1 is spoken, so a request to upgrade is ignored and its body is read. httptools cannot do that
+and stops after such a header. The header is therefore parsed again by a new parser, without that field.
 
-**A head seen before.** Most clients send the same head with each request, but for a key and a length. Those that were
-read last are kept, and one that comes again needs no parser (`repeated`; `heads` says why that is safe). A client that
-sends another head each time gains nothing, so after `MISSES_MAX` in a row no more are kept for it.
+**Repeated headers.** Most clients send the same header with each request, except for a key and a length. The last ones
+are kept, and a repeated one needs no parsing (`repeated`; `header_cache` says why that is safe). A client that sends a
+different header each time gains nothing, so after `MISSES_MAX` in a row no more are kept for it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Protocol
 import httptools
 
 from holdfast.server.api import BUG
-from holdfast.server.doors.heads import END_OF_LINE, HEADS_MAX, Head, head_of
-from holdfast.server.doors.request import Request, fold, request_from
+from holdfast.server.http.header_cache import END_OF_LINE, HEADS_MAX, CachedHeader, cached_header_of
+from holdfast.server.http.messages import Request, fold, request_from
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES, too_large
 from holdfast.wire.problems import Problem
 
@@ -45,67 +45,66 @@ if TYPE_CHECKING:
 IDLE, HEAD, BODY = range(3)
 """What the sender is doing: nothing, sending a head, sending a body."""
 FEED_BYTES = 1_024
-"""The most that is fed at once: it holds few requests, so reading them keeps nobody waiting."""
+"""The most that is parsed at once: it contains few requests, so others do not wait long."""
 FIELDS_MAX = 128
 MISSES_MAX = 16
-"""So many heads in a row that were not known before, and none of a connection is kept any more."""
+"""After so many unknown headers in a row no more are kept for a connection."""
 
 log = logging.getLogger("holdfast.server")
 
 _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
-"""Fields that the parser obeys even in a trailer."""
+"""Fields that httptools obeys even in a trailer."""
 _FRAGMENT = ord("#")
 _LENGTH_DIGITS = 20
 """The parser knows no larger length."""
 
 
-class Pieces(Protocol):
-    """Where the body of a request goes that is answered in pieces."""
+class BodySink(Protocol):
+    """Where the body of a streamed request goes."""
 
-    def put(self, body: bytes) -> None:
+    def feed_body(self, data: bytes) -> None:
         """Take a piece of the body."""
 
     def end_body(self) -> None:
-        """Know that the body is complete."""
+        """Called when the body is complete."""
 
 
 class Sink(Protocol):
-    """Where requests go, in order."""
+    """Where requests go, in order: the connection."""
 
-    def take(self, request: Request) -> None:
+    def enqueue(self, request: Request) -> None:
         """Take a complete request."""
 
-    def take_in_pieces(self, request: Request) -> Pieces | None:
-        """Take a request whose body follows, or return None: then it is to be taken when it is complete."""
+    def enqueue_stream(self, request: Request) -> BodySink | None:
+        """Take a request whose body follows; or return None, then it is passed on when it is complete."""
 
     def body_limit(self, request: Request) -> int:
-        """Return how many bytes of body this request may send, or raise why no more than a small one."""
+        """Return the body size limit of a request, or raise why only a small one may be sent."""
 
-    def take_expectation(self) -> None:
-        """Know that the sender waits for a word before it sends the body."""
+    def enqueue_continue(self) -> None:
+        """Called when the client waits for `100 Continue` before it sends the body."""
 
     def refuse(self, problem: Problem, request: Request | None) -> None:
-        """Take the problem that ends the connection, and the request that has it, as far as it was read."""
+        """Take the problem that ends the connection, and the request as far as it was read."""
 
 
-class SecondHand(Protocol):
+class Seconds(Protocol):
     """A clock of whole seconds."""
 
     now_seconds: int
 
 
 class _EnoughError(Exception):
-    """Nothing more is read on this connection: stops the parser."""
+    """Stops httptools: nothing more is read on this connection."""
 
 
-class Incoming:
-    """What comes in on one connection."""
+class RequestParser:
+    """The parser of one connection."""
 
     __slots__ = (
         "_body",
         "_body_bytes",
         "_body_limit",
-        "_body_pieces",
         "_clock",
         "_counted_bytes",
         "_data",
@@ -117,6 +116,7 @@ class Incoming:
         "_peer",
         "_request",
         "_sink",
+        "_stream",
         "_upgrades",
         "_url",
         "ended",
@@ -124,7 +124,7 @@ class Incoming:
         "since",
     )
 
-    def __init__(self, sink: Sink, clock: SecondHand, settings: Settings, peer: str) -> None:
+    def __init__(self, sink: Sink, clock: Seconds, settings: Settings, peer: str) -> None:
         self._sink = sink
         self._clock = clock
         self._peer = peer
@@ -132,11 +132,11 @@ class Incoming:
         self._parser = httptools.HttpRequestParser(self)
         self.phase = IDLE
         self.since = clock.now_seconds
-        """When the phase began, or we last let the sender wait, in the clock's seconds."""
+        """When the phase began, or reading was resumed, in the clock's seconds."""
         self.ended = False
         self._data = b""
-        self._heads: list[Head] = []
-        """The last heads that were read, the latest first."""
+        self._heads: list[CachedHeader] = []
+        """The last headers, the latest first."""
         self._misses = 0
         self._upgrades = False
         self.on_message_begin()
@@ -145,9 +145,9 @@ class Incoming:
     # Bytes in.
 
     def feed(self, data: bytes) -> None:
-        """Read at most `FEED_BYTES`; hand over what is complete."""
+        """Parse at most `FEED_BYTES`; pass on what is complete."""
         while data:
-            # What was begun before has no beginning in here: a value in it could look like one.
+            # A header that began in an earlier piece has no beginning in this one: a value in it could look like one.
             self._data = data if self.phase == IDLE else b""
             self._counted_bytes += len(data)
             rest = b""
@@ -168,14 +168,14 @@ class Incoming:
             self._check_what_waits()
 
     def _check_what_waits(self) -> None:
-        """Refuse what is too large before it is complete: it is kept until then."""
+        """Refuse a header that is too large before it is complete: it is kept until then."""
         if len(self._fields) > FIELDS_MAX:
             self._refuse(_too_many())
         elif self._counted_bytes > self._head_bytes_max:
             self._refuse(self._too_large())
 
     def _without_upgrade(self) -> bytes:
-        """Return the head that was read, without its wish for another protocol, for a new parser."""
+        """Return the header without its upgrade, and start a new parser for it."""
         method, version = self._parser.get_method(), self._parser.get_http_version().encode()
         fields = b"".join(b"%b: %b\r\n" % field for field in self._fields if field[0] != b"upgrade")
         self._parser = httptools.HttpRequestParser(self)
@@ -183,7 +183,7 @@ class Incoming:
         return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._url, version, fields)
 
     def repeated(self, data: bytes) -> Request | None:
-        """Return the request, if it is the whole of the data and its head is one of those that were read last."""
+        """Return the request, if it is the whole data and its header is one of the last ones."""
         if self.phase == IDLE:
             line, _, follows = data.partition(END_OF_LINE)
             for head in self._heads:
@@ -193,7 +193,7 @@ class Incoming:
                     return request
         return None
 
-    # The parser's callbacks.
+    # httptools' callbacks.
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -206,20 +206,20 @@ class Incoming:
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._body_limit = SMALL_BODY_BYTES
-        self._body_pieces: Pieces | None = None
+        self._stream: BodySink | None = None
         self._counted_bytes = 0
-        """What was fed after the piece in which the head, or what follows the last piece of the body, began."""
+        """Parsed after the piece in which the header, or the framing after a piece of the body, began."""
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field: of the head, or of the trailers, which are put where nobody looks."""
+        """Take a field of the header, or of the trailers, which are only checked."""
         self._fields.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        """Know the request but for its body; hand it over already if it is answered in pieces."""
+        """Read the header; pass the request on already if its response is streamed."""
         parser = self._parser
         method = parser.get_method()
         if parser.should_upgrade() and method != b"CONNECT":
@@ -244,18 +244,18 @@ class Incoming:
             except Problem as problem:
                 self._refuse(problem)
                 raise _EnoughError from None
-        if self._body_pieces is not None:
-            self._body_pieces.put(body)
+        if self._stream is not None:
+            self._stream.feed_body(body)
         elif not self._body:
             self._body = body
         elif isinstance(self._body, bytearray):
             self._body += body
         else:
-            # One piece is kept as it is; many small ones must not be kept as many objects.
+            # One piece is kept as it is; many small ones must not become many objects.
             self._body = bytearray(self._body + body)
 
     def on_message_complete(self) -> None:
-        """Hand over the request."""
+        """Pass the request on."""
         if self._upgrades:
             return
         request = self._request
@@ -266,34 +266,34 @@ class Incoming:
             raise _EnoughError
         self.phase, self.since = IDLE, self._clock.now_seconds
         self.ended = not request.keep_alive
-        if self._body_pieces is not None:
-            self._body_pieces.end_body()
+        if self._stream is not None:
+            self._stream.end_body()
             return
         request.body = bytes(self._body)
         self._body, self._request = b"", None
         if self._misses < MISSES_MAX:
             self._remember_head(request)
-        self._sink.take(request)
+        self._sink.enqueue(request)
 
     def end(self) -> None:
-        """Read no more, and keep nothing of a body that will never be whole."""
+        """Parse no more, and drop an incomplete body."""
         self.ended, self._body = True, b""
 
     def close(self) -> None:
-        """Let go of all that holds on to us, or to the sink.
+        """Drop references to the parser and the sink.
 
-        Such a circle stays until the garbage collector comes, and after many connections all others wait for it.
+        Otherwise they form a cycle, and after many connections the garbage collector would delay everything else.
         """
         self.end()
         if self._request is not None and self._request.on_lost is not None:
             self._request.on_lost()
-        self._body_pieces = self._request = None
+        self._stream = self._request = None
         del self._parser, self._sink
 
-    # A head.
+    # The header.
 
     def _read_head(self, method: bytes, version: str) -> None:
-        """Know the request and make ready for its body, or raise what is wrong with it."""
+        """Make the request and prepare for its body, or raise what is wrong with it."""
         if self._counted_bytes + FEED_BYTES > self._head_bytes_max or len(self._fields) > FIELDS_MAX:
             self._check_size()
         fields = fold(self._fields)
@@ -305,16 +305,16 @@ class Incoming:
         request.is_old = is_old
         request.keep_alive = not is_old and self._parser.should_keep_alive()
         if b"content-length" in fields:
-            # The parser takes any number of zeros before a length, and `int` does not.
+            # httptools takes any number of zeros before a length, and `int` does not.
             announced_bytes = int(fields[b"content-length"][-_LENGTH_DIGITS:])
             if announced_bytes > SMALL_BODY_BYTES:
                 self._allow(announced_bytes)
         if b"expect" in fields and fields[b"expect"].lower() == b"100-continue" and not is_old:
-            self._sink.take_expectation()
-        self._body_pieces = self._sink.take_in_pieces(request)
+            self._sink.enqueue_continue()
+        self._stream = self._sink.enqueue_stream(request)
 
     def _check_size(self) -> None:
-        """Raise if the head is too large."""
+        """Raise if the header is too large."""
         if len(self._fields) > FIELDS_MAX:
             raise _too_many()
         size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._fields)
@@ -322,16 +322,16 @@ class Incoming:
             raise self._too_large()
 
     def _allow(self, size: int) -> None:
-        """Raise unless the request may send so much of a body; ask how much it may, but only if it matters."""
+        """Raise unless the request may send so much of a body; ask for its limit only if that matters."""
         if self._request is not None and self._body_limit == SMALL_BODY_BYTES:
             self._body_limit = self._sink.body_limit(self._request)
         if size > self._body_limit:
             raise too_large(self._body_limit)
 
     def _remember_head(self, request: Request) -> None:
-        """Keep the head for the next request."""
+        """Keep the header for the next request."""
         self._misses += 1
-        head = head_of(self._data, request, self._head_bytes_max)
+        head = cached_header_of(self._data, request, self._head_bytes_max)
         if head is not None:
             self._heads = [head, *self._heads[: HEADS_MAX - 1]]
 
@@ -351,7 +351,7 @@ def _too_many() -> Problem:
 
 
 def _check_head(method: bytes, version: str, fields: dict[bytes, bytes]) -> None:
-    """Raise if a head is none that we take."""
+    """Raise if a header is not acceptable."""
     coding = fields.get(b"transfer-encoding")
     if version not in {"1.0", "1.1"}:
         raise Problem("invalid_input", "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
@@ -364,7 +364,7 @@ def _check_head(method: bytes, version: str, fields: dict[bytes, bytes]) -> None
 
 
 def _split(target: bytes) -> tuple[bytes, bytes]:
-    """Return path and query of a request's target, which may be a whole URL."""
+    """Return path and query of a request target, which may be an absolute URL."""
     if target.startswith(b"/") and _FRAGMENT not in target:
         path, _, query = target.partition(b"?")
         return path, query

@@ -1,18 +1,18 @@
-r"""Heads seen before: a client sends the same head with each request, and it need not be parsed each time.
+r"""Repeated headers: a client sends the same header with each request, and it need not be parsed each time.
 
-What the parser made of a head is kept with the bytes that it was made of. Three values may be others the next time:
+What httptools made of a header is kept with the bytes that it was made of. Three values may differ the next time:
 
-    POST /locks/a/acquire                                              a plain line: method and path
+    POST /locks/a/acquire                                              a plain request line: method and path
      HTTP/1.1\r\nHost: example\r\nIdempotency-Key:␣
-    7b0f44d1                                                           a key: ASCII that can be seen
+    7b0f44d1                                                           a key: visible ASCII
     \r\nContent-Type: application/json\r\nContent-Length:␣
     19                                                                 the length of all that follows
     \r\n\r\n
     {"ttl_seconds": 60}
 
-All that stands between them must be the very bytes that the parser accepted on this connection, and what was received
-must end where the body ends. So nothing is read here that the parser would read in another way, and nothing can hide
-behind it. What is not written in this plainest form is the parser's.
+All bytes between them must be the very ones that httptools accepted on this connection, and the received data must end
+where the body ends. Nothing can therefore be read here in another way than httptools would read it, and nothing can
+hide behind it. A header that is not written in this plainest form is parsed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import re
 import msgspec
 
 from holdfast.engine.ids import new_request_id
-from holdfast.server.doors.request import Request
+from holdfast.server.http.messages import Request
 from holdfast.server.operations.sizes import SMALL_BODY_BYTES
 
 HEADS_MAX = 2
-"""How many are kept for a connection: one with a key and one without, since a claim has a key and a renewal none."""
+"""How many are kept for a connection: one with a key and one without, since a claim has a key and a renewal has not."""
 
 _NOT_REPEATABLE = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
-"""Fields that change how a request is read. `Connection` does too, unless it says what is so anyway."""
+"""Fields that change how a request is read. `Connection` does too, unless it is `keep-alive`."""
 _END = b"\r\n\r\n"
 END_OF_LINE = b" HTTP/1.1\r\n"
 _KEY, _LENGTH = b"idempotency-key", b"content-length"
@@ -41,26 +41,26 @@ _PLAIN_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/
 _AS_LETTERS = bytes(ord("x") if byte in _PLAIN_BYTES else 0 for byte in range(256))
 _SLASH = ord("/")
 NEVER_REPEATED = (b"/leases/", b"/mcp")
-"""How paths begin that are answered in pieces and asked for with POST: a stream, an application. They never come the
-short way, so that no other POST has to be asked whether it is one of them."""
+"""Prefixes of the paths at which a POST is streamed: a stream, the mounted application. They are always parsed, so a
+repeated POST need not be checked for being one."""
 _plain_key = re.compile(rb"[!-~]{1,256}").fullmatch
 _VALUES_BYTES_MAX = 256 + len(str(SMALL_BODY_BYTES))
-"""By how much the values of another request can make a head longer."""
+"""By how much the values of another request can make a header longer."""
 
 
-class Head(msgspec.Struct, eq=False):
-    """A head that the parser accepted, without its request line, and what it said."""
+class CachedHeader(msgspec.Struct, eq=False):
+    """A header that httptools accepted, without its request line, and its values."""
 
     line_bytes_max: int
-    """How long a request line may be before it."""
+    """The longest request line before it."""
     whole: bytes
-    """As it came last, for requests that have the very same."""
+    """As it was received last, for identical ones."""
     body_bytes: int
-    """How long the body is that goes with `whole`; -1 if that has a key, for no other request has the same."""
+    """The length of the body that goes with `whole`; -1 if that has a key, which no other request shares."""
     before: tuple[tuple[bytes, bytes], ...]
-    """For each value that may differ: the name of its field, and what stands before it."""
+    """For each value that may differ: the name of its field, and the bytes before it."""
     rest: bytes
-    """What stands behind the last of them."""
+    """The bytes after the last of them."""
     peer: str
     fields: dict[bytes, bytes]
     host: bytes | None
@@ -68,7 +68,7 @@ class Head(msgspec.Struct, eq=False):
     content_type: bytes | None
 
     def read(self, line: bytes, data: bytes) -> Request | None:
-        """Return the request with this line, if what follows is this head, but for values that may differ, and a body.
+        """Return the request with this line, if the rest is this header, except for values that may differ, and a body.
 
         `removeprefix` returns the very same bytes if they have another beginning.
         """
@@ -80,7 +80,7 @@ class Head(msgspec.Struct, eq=False):
                 return None
             key = fields.get(_KEY)
             if key is None:
-                # Bodies are of this length now, and the next may be too.
+                # The next body may have this length too.
                 self.whole, self.body_bytes, self.fields = data[: len(data) - len(body)], len(body), fields
         method, _, path = line.partition(b" ")
         # A regular expression takes three times as long to tell whether a line is plain.
@@ -103,7 +103,7 @@ class Head(msgspec.Struct, eq=False):
         )
 
     def _values(self, data: bytes) -> tuple[dict[bytes, bytes], bytes]:
-        """Return the fields with other values, and the body; none if this is another head."""
+        """Return the fields with the new values, and the body; no fields if this is another header."""
         fields = self.fields.copy()
         for name, before in self.before:
             behind = data.removeprefix(before)
@@ -118,10 +118,10 @@ class Head(msgspec.Struct, eq=False):
         return fields, body
 
 
-def head_of(data: bytes, request: Request, bytes_max: int) -> Head | None:
-    """Return the head of a request that was read from this, if another may be known by it.
+def cached_header_of(data: bytes, request: Request, bytes_max: int) -> CachedHeader | None:
+    """Return the header of a request that was parsed from this data, if a repeated one can be recognised by it.
 
-    The whole request must have come in one piece, and must say nothing that changes how it is read.
+    The whole request must have arrived in one piece, and no field may change how it is read.
     """
     fields = request.headers
     if not request.keep_alive or not _NOT_REPEATABLE.isdisjoint(fields):
@@ -141,7 +141,7 @@ def head_of(data: bytes, request: Request, bytes_max: int) -> Head | None:
         at = varying.end() + 1
     if len(before) != (_KEY in fields) + (_LENGTH in fields):
         return None
-    head = Head(
+    head = CachedHeader(
         bytes_max - len(whole) - _VALUES_BYTES_MAX,
         whole,
         -1 if _KEY in fields else len(request.body),
@@ -153,5 +153,5 @@ def head_of(data: bytes, request: Request, bytes_max: int) -> Head | None:
         request.authorization,
         request.content_type,
     )
-    # The first that is known by it is the one it was read from.
+    # The first to be recognised is the request itself.
     return None if head.read(line, follows) is None else head

@@ -1,0 +1,1 @@
+"""HTTP/1.1 connections: parsing, queueing, time limits, TLS. Requests are answered by a `Handler`."""

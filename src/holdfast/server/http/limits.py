@@ -1,0 +1,205 @@
+"""Memory limits of large bodies, per principal and in total; when a client reads too slowly; scheduling delays.
+
+`BodyBudget` counts request bodies over 16 KiB, from when the sender is known until the response: until then the body
+is kept, or its request waits. The size is the announced one, or else the largest of its route:
+
+    ana       conn 7 ── conn 9 ── conn 12      over USER_BYTES_MAX: the next is refused, 429
+    all       ana + ben + ...                  over ALL_BYTES_MAX: the next is refused, 503
+
+The last `SPARE_BYTES` of the total are for principals that have little, so that a few cannot shut the others out. Small
+bodies are never counted. Bodies of unauthenticated senders have limits of their own (`nodes/bearers`), and a mounted
+application limits what it keeps.
+
+`WriteBudget` counts response bodies that clients do not read. A connection keeps at most one, but a principal may have
+thousands of connections:
+
+    ana       conn 7 ── conn 9 ── conn 12      over USER_BYTES_MAX: conn 7, the oldest, is aborted
+    unauthenticated   conn 3                   all of them share ANONYMOUS_BYTES_MAX
+
+If all together keep more than `ALL_BYTES_MAX`, the oldest connection of the largest account is aborted. A body that the
+kernel takes immediately is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.server.http.messages import Request
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+USER_BYTES_MAX = 32 * 2**20
+ANONYMOUS_BYTES_MAX = 16 * 2**20
+ALL_BYTES_MAX = 256 * 2**20
+SPARE_BYTES, LITTLE_BYTES = 64 * 2**20, 4 * 2**20
+RETRY_MS = 1_000
+READ_BYTES_MIN = 1_024
+"""A client that reads less than this within the idle timeout is too slow."""
+SCHEDSTAT = "/proc/thread-self/schedstat"
+"""Three numbers: nanoseconds on a processor, nanoseconds waiting for one, and how often it had one."""
+_SCHEDSTAT_BYTES = 128
+
+
+class BodyBudget:
+    """Counts the large request bodies that are kept, and refuses the next where there are too many."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Request, tuple[object, str, int]] = {}
+        """Connection, principal and size. Nearly always empty: check before you call `free`."""
+        self._by_connection: dict[object, dict[Request, None]] = {}
+        self._by_principal: dict[str, int] = {}
+        self.bytes = 0
+        """In total."""
+
+    def take(self, connection: object, request: Request, principal: str, size: int) -> None:
+        """Count a body, or raise that it must not be kept."""
+        has = self._by_principal.get(principal, 0)
+        if has and has + size > USER_BYTES_MAX:
+            text = f"This access token has {has} bytes of large bodies under way, and {USER_BYTES_MAX} is the most:"
+            text += " wait for answers before you send more, or send fewer names in one request."
+            raise Problem("quota_exceeded", text, retry_after_ms=RETRY_MS)
+        most = ALL_BYTES_MAX if has + size <= LITTLE_BYTES else ALL_BYTES_MAX - SPARE_BYTES
+        if self.bytes and self.bytes + size > most:
+            text = "Too many large bodies are under way: try again, or send fewer names in one request."
+            raise Problem("overloaded", text, retry_after_ms=RETRY_MS)
+        self.kept[request] = connection, principal, size
+        self._by_connection.setdefault(connection, {})[request] = None
+        self._by_principal[principal] = has + size
+        self.bytes += size
+
+    def free(self, request: Request) -> None:
+        """Stop counting a body, if it was counted."""
+        found = self.kept.pop(request, None)
+        if found is None:
+            return
+        connection, principal, size = found
+        self.bytes -= size
+        self._by_principal[principal] -= size
+        if not self._by_principal[principal]:
+            del self._by_principal[principal]
+        del self._by_connection[connection][request]
+        if not self._by_connection[connection]:
+            del self._by_connection[connection]
+
+    def drop(self, connection: object) -> None:
+        """Stop counting all bodies of a connection."""
+        for request in list(self._by_connection.get(connection, ())):
+            self.free(request)
+
+
+class Abortable(Protocol):
+    """A connection."""
+
+    def abort(self) -> None:
+        """Close it immediately."""
+
+
+class _Account:
+    """The unread bodies of one principal: the size for each connection, oldest first, and the sum."""
+
+    __slots__ = ("bodies", "bytes")
+
+    def __init__(self) -> None:
+        self.bodies: dict[Abortable, int] = {}
+        self.bytes = 0
+
+
+class WriteBudget:
+    """Counts the large response bodies that are kept, and aborts connections where there are too many."""
+
+    def __init__(self, principal_of: Callable[[Request], str | None]) -> None:
+        self._principal_of = principal_of
+        self._accounts: dict[str | None, _Account] = {}
+        """By principal; None are all unauthenticated connections."""
+        self._owners: dict[Abortable, str | None] = {}
+        self.bytes = 0
+        """In total."""
+
+    def note(self, connection: Abortable, current: object, rest: memoryview) -> None:
+        """Count the body of which `rest` is unwritten; called for each piece that was written."""
+        if not rest:
+            self.drop(connection)
+        elif connection not in self._owners:
+            principal = self._principal_of(current) if isinstance(current, Request) else None
+            self._keep(connection, principal, memoryview(rest.obj).nbytes)
+
+    def _keep(self, connection: Abortable, principal: str | None, size: int) -> None:
+        account = self._accounts.setdefault(principal, _Account())
+        self._owners[connection] = principal
+        account.bodies[connection] = size
+        account.bytes += size
+        self.bytes += size
+        most = ANONYMOUS_BYTES_MAX if principal is None else USER_BYTES_MAX
+        while account.bytes > most:
+            self._abort_oldest(account)
+        while self.bytes > ALL_BYTES_MAX:
+            # This visits every account, but only when many principals do not read at the same time.
+            self._abort_oldest(max(self._accounts.values(), key=lambda each: each.bytes))
+
+    def _abort_oldest(self, account: _Account) -> None:
+        oldest = next(iter(account.bodies))
+        self.drop(oldest)
+        oldest.abort()
+
+    def drop(self, connection: Abortable) -> None:
+        """Stop counting the body of a connection, if one was counted."""
+        if connection not in self._owners:
+            return
+        principal = self._owners.pop(connection)
+        account = self._accounts[principal]
+        size = account.bodies.pop(connection)
+        account.bytes -= size
+        self.bytes -= size
+        if not account.bodies:
+            del self._accounts[principal]
+
+
+class SlowReaderTimer:
+    """How much was written to one connection, and since when the client reads too little of it."""
+
+    __slots__ = ("_read_bytes", "_since", "written_bytes")
+
+    def __init__(self, now_seconds: int) -> None:
+        self.written_bytes = self._read_bytes = 0
+        self._since = now_seconds
+
+    def slow_seconds(self, buffered_bytes: int, now_seconds: int) -> int:
+        """Return for how long the client has read too little, if so many of the written bytes are still buffered."""
+        read_bytes = self.written_bytes - buffered_bytes
+        if buffered_bytes == 0 or read_bytes - self._read_bytes >= READ_BYTES_MIN:
+            self._read_bytes, self._since = read_bytes, now_seconds
+        return now_seconds - self._since
+
+
+class SchedDelay:
+    """How long the current thread waited for a processor: time that passed although no request used it.
+
+    Linux counts it for each thread. Where no system counts it, it is zero.
+    """
+
+    def __init__(self, path: str = SCHEDSTAT) -> None:
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._seen_ns = self._read()
+
+    def since_last(self) -> float:
+        """Return the seconds of delay since the last call."""
+        before, self._seen_ns = self._seen_ns, self._read()
+        return (self._seen_ns - before) / 1e9
+
+    def _read(self) -> int:
+        if self._file is None:
+            return 0
+        try:
+            return int(os.pread(self._file, _SCHEDSTAT_BYTES, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            os.close(self._file)

@@ -1,0 +1,380 @@
+"""State shared by all connections of one server: the handler, admission, throttling, time.
+
+**Handler.** It can be replaced while connections stay open (`set_handler`): on a node that leads it is that of its
+leader term, on one that follows it forwards requests.
+
+**Admission.** When there are too many connections, the oldest unauthenticated one is closed, so unauthenticated clients
+displace each other and never a user. A connection in its TLS handshake is unauthenticated too. The last tenth of the
+places is for principals that have few connections (`admit`), so that one of them cannot shut the others out.
+
+**Run queue.** A connection that has more to do than `MAX_STEPS_PER_TICK` goes on in the run queue, which runs for at
+most `RUN_QUEUE_MS` between two polls of the sockets, round robin.
+
+**Throttling.** A principal whose request took long is throttled for a while: its connections yield to all others, and
+one of its requests is started between two polls. Others therefore wait for one such request, not for as many as it has
+connections. If nobody else sends requests, throttled principals get the time of the whole run queue. Among themselves
+they are served round robin. A large response is written after its request was handled, so it is charged by its size,
+together with all others of the same second. Scheduling delays of the machine are not charged (`SchedDelay`), nor is
+time that the engine spent on expiring leases. When the throttling ends, waiting connections go on immediately:
+otherwise newer requests would overtake them.
+
+**Time.** `tick` counts seconds and checks the limits of all connections, so no connection needs a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import msgspec
+
+from holdfast.server.http.limits import BodyBudget, SchedDelay, WriteBudget
+from holdfast.server.http.messages import Fields, Request, ResponsePrefix, StreamHandler
+from holdfast.server.operations.sizes import SMALL_BODY_BYTES
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.engine.clock import Clock
+    from holdfast.server.access.proxies import Proxies
+    from holdfast.settings import Settings
+
+RUN_QUEUE_MS = 4
+LONG_SECONDS = 0.002
+"""A request that takes longer is charged: nearly all take a tenth of it or less."""
+THROTTLE_FACTOR, THROTTLE_MS_MAX = 20, 1_000
+"""How long a principal is throttled: a multiple of the time that its request took."""
+RESPONSE_SECONDS_PER_BYTE = 4e-9
+"""The cost of a large response: 4 µs for each KiB."""
+READ_BYTES = 8_192
+REFUSED_CONNECTIONS_MAX = 256
+"""How many connections beyond the limit get a response that says so; further ones are closed without."""
+WAIT_SECONDS_MAX = 60
+"""No request waits longer in line, with some to spare."""
+CHECKS_PER_TICK = 500
+"""How many connections `tick` checks before it yields: under a millisecond."""
+
+log = logging.getLogger("holdfast.server")
+
+_LENGTH_DIGITS = 20
+_LAST_SECOND = 253_402_300_799
+"""Of the year 9999, the last that a date can be formatted for."""
+
+Reply: TypeAlias = Callable[[Request, int, bytes, Fields], None]
+
+
+class ExpiryClock(Protocol):
+    """Counts the time that the engine spent on expiring: its turns."""
+
+    settling_ms: int
+
+
+class NoExpiry:
+    """For a handler without an engine."""
+
+    settling_ms = 0
+
+
+class Handler(msgspec.Struct, frozen=True, kw_only=True):
+    """What answers requests, and what connections ask of it. Observers and mounts wrap it (`msgspec.structs.replace`).
+
+    A repeated POST (`header_cache`) is never checked for being a stream: the paths of all such streams are excluded.
+    """
+
+    handle: Callable[[Request, Reply], None]
+    """Answer a request; the reply is called once, now or later."""
+    refuse: Callable[[Problem, Request, Reply], None]
+    """Refuse a request in the format of its route."""
+    is_streaming: Callable[[Request], bool]
+    """Tell whether a request is answered by `stream`."""
+    stream: StreamHandler
+    body_limit: Callable[[Request], int]
+    """Return the body size limit, given only the header; raise if no more than a small one may be sent."""
+    check_host: Callable[[Request], None]
+    """Raise if the request is for a server of another name."""
+    principal_of: Callable[[Request], str | None]
+    route_of: Callable[[Request], str] = lambda _request: ""
+    """Return the path template of a request's route, for observers; empty if it matches none."""
+    expiry: ExpiryClock = NoExpiry()
+    headers: Fields = ()
+    """Header fields of all responses."""
+
+
+class Runnable(Protocol):
+    """An entry of the run queue."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def resume(self) -> None:
+        """Continue."""
+
+
+class RoundRobinQueue:
+    """A queue that serves principals in turn, and the entries of each in their order."""
+
+    def __init__(self) -> None:
+        self._by_principal: dict[str, deque[tuple[Runnable, object]]] = {}
+        """The principal whose turn it is first. Each entry with the key that is throttled for it."""
+
+    def __bool__(self) -> bool:
+        return bool(self._by_principal)
+
+    def append(self, principal: str, entry: Runnable, key: object) -> None:
+        """Add an entry; unauthenticated ones share the empty principal."""
+        self._by_principal.setdefault(principal, deque()).append((entry, key))
+
+    def popleft(self) -> tuple[Runnable, object]:
+        """Take the next entry, and move its principal to the end."""
+        principal = next(iter(self._by_principal))
+        entries = self._by_principal.pop(principal)
+        entry = entries.popleft()
+        if entries:
+            self._by_principal[principal] = entries
+        return entry
+
+
+class Connection(Runnable, Protocol):
+    """A connection as the manager sees it."""
+
+    is_authenticated: bool
+    """Whether an authenticated caller has sent a request on it."""
+    principal: str | None
+    """The first principal seen. None: there was none yet, or the connection is a proxy's."""
+
+    def abort(self) -> None:
+        """Close it immediately."""
+
+    def shutdown(self) -> None:
+        """Close it after the response that is under way: the server stops."""
+
+    def check_time(self) -> None:
+        """Close it if it exceeds a time limit."""
+
+
+class ConnectionManager:
+    """What the connections of one server share."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        settings: Settings,
+        clock: Clock,
+        proxies: Proxies,
+        *,
+        wrap: Callable[[Handler], Handler] | None = None,
+    ) -> None:
+        """`wrap` is applied to each handler: observers of requests, mounted applications."""
+        self.settings = settings
+        self._wrap = wrap
+        self._proxies = proxies
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """Of streams."""
+        self.is_stopping = False
+        """Whether new connections are refused: one may still come out of its TLS handshake."""
+        self._anonymous: dict[Connection, None] = {}
+        """Oldest first. One that was authenticated meanwhile is removed when it is found."""
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        """Received data, until the connection has copied it."""
+        self.now_seconds = 0
+        """Counted by `tick`: a clock of whole seconds, precise enough for time limits."""
+        self.response_seconds_max = WAIT_SECONDS_MAX + settings.disk_hang_seconds
+        """No response of ours takes longer: a wait in line, and a disk that must respond or the server ends."""
+        self._clock = clock
+        self.now_ms = clock.monotonic_ms
+        self.read_seconds = clock.monotonic_seconds
+        self._by_principal: dict[str, int] = {}
+        """How many connections each principal has; below, all of them together."""
+        self._authenticated = 0
+        self.write_budget = WriteBudget(self._principal_of)
+        self.body_budget = BodyBudget()
+        self._delay = SchedDelay()
+        self.throttled: dict[object, int] = {}
+        """Until when a principal is throttled, or a connection whose principal is not known."""
+        self._response_seconds: dict[object, float] = {}
+        """The cost of each principal's large responses in this second, as far as it was not throttled for them."""
+        self._queue: deque[Runnable] = deque()
+        self._throttled_queue = RoundRobinQueue()
+        self._others_asked = False
+        """Whether a request of a principal that is not throttled came since the last run. Kept only if any is."""
+        self._run_is_due = False
+        self.set_handler(handler)
+
+    def set_handler(self, handler: Handler) -> None:
+        """Replace the handler. Connections stay, and the previous handler completes what it began."""
+        self.handler = handler if self._wrap is None else self._wrap(handler)
+        self.handle, self.is_streaming = self.handler.handle, self.handler.is_streaming
+        self._expiry_ms = self.handler.expiry.settling_ms
+        self._format_date()
+
+    def _principal_of(self, request: Request) -> str | None:
+        return self.handler.principal_of(request)
+
+    # Admission.
+
+    def add(self, connection: Connection) -> int:
+        """Count a connection, and close unauthenticated ones if there are too many. Return how many are left over."""
+        self.connections.add(connection)
+        beyond = len(self.connections) - self.settings.connections_max
+        while beyond > 0 and self._anonymous:
+            oldest = next(iter(self._anonymous))
+            del self._anonymous[oldest]
+            if not oldest.is_authenticated:
+                self.connections.discard(oldest)
+                oldest.abort()
+                beyond -= 1
+        self._anonymous[connection] = None
+        return beyond
+
+    def remove(self, connection: Connection) -> None:
+        """Stop counting a connection."""
+        self.connections.discard(connection)
+        self._anonymous.pop(connection, None)
+        if connection.principal is not None:
+            self._authenticated -= 1
+            self._by_principal[connection.principal] -= 1
+            if not self._by_principal[connection.principal]:
+                del self._by_principal[connection.principal]
+
+    def admit(self, peer: object, principal: str) -> str | None:
+        """Count a connection for the first principal that sends a request on it, or raise that it has too many.
+
+        Returns the principal to count it for: none for the connection of a trusted proxy, which many share.
+        """
+        if isinstance(peer, tuple) and self._proxies.is_one(peer[0]):
+            return None
+        most = self.settings.connections_max
+        has = self._by_principal.get(principal, 0)
+        if has >= max(1, most // 100) and self._authenticated >= most - most // 10:
+            text = f"This access token has {has} connections open; the last are for others. Close some, or try again."
+            raise Problem("quota_exceeded", text, retry_after_ms=1_000)
+        self._authenticated += 1
+        self._by_principal[principal] = has + 1
+        return principal
+
+    def body_limit(self, connection: Connection, request: Request) -> int:
+        """Return the body size limit of a request, and count its body if it is large; or raise why not."""
+        bytes_max = self.handler.body_limit(request)
+        if bytes_max > SMALL_BODY_BYTES:
+            principal = self._principal_of(request) or connection.principal
+            if principal is not None:
+                said = request.headers.get(b"content-length", b"")
+                announced = int(said[-_LENGTH_DIGITS:]) if said.isdigit() else bytes_max
+                self.body_budget.take(connection, request, principal, min(announced, bytes_max))
+        return bytes_max
+
+    def free_budgets(self, connection: Connection) -> None:
+        """Stop counting the bodies of a connection."""
+        self.write_budget.drop(connection)
+        self.body_budget.drop(connection)
+
+    # Time.
+
+    async def tick(self) -> None:
+        """Count a second and check the time limits of all connections, without delaying other work."""
+        self.now_seconds += 1
+        self._format_date()
+        self._foreign_seconds()
+        self._response_seconds.clear()
+        for key in list(self.throttled):
+            self.is_throttled(key)
+        for number, connection in enumerate(list(self.connections), 1):
+            if connection in self.connections:
+                self._check_time(connection)
+            if number % CHECKS_PER_TICK == 0:
+                await asyncio.sleep(0)
+
+    def _check_time(self, connection: Connection) -> None:
+        try:
+            connection.check_time()
+        except Exception:
+            log.exception("unhandled error in the time limits of a connection")
+            connection.abort()
+
+    def _format_date(self) -> None:
+        # Clamp: a bad wall clock must not crash the server.
+        seconds = min(max(self._clock.wall_ms() // 1000, 0), _LAST_SECOND)
+        date = (b"date", formatdate(seconds, usegmt=True).encode())
+        self.common_fields: Fields = (date, *self.handler.headers)
+        self.prefix = ResponsePrefix(self.common_fields)
+
+    # Throttling.
+
+    def charge(self, key: object, took_seconds: float) -> None:
+        """Throttle a principal for a request that took long, minus the time that was not its own.
+
+        That time is counted since the last call, or the last tick, so it excuses each principal once.
+        """
+        own_seconds = took_seconds - self._foreign_seconds()
+        if own_seconds >= LONG_SECONDS:
+            self.throttled[key] = self._throttled_until(own_seconds)
+
+    def charge_response(self, key: object, size: int) -> None:
+        """Throttle a principal for large responses: many in one second count as one request that took long."""
+        seconds = self._response_seconds.get(key, 0.0) + size * RESPONSE_SECONDS_PER_BYTE
+        if seconds >= LONG_SECONDS:
+            until = self._throttled_until(seconds)
+            self.throttled[key] = max(until, self.throttled.get(key, until))
+            seconds = 0.0
+        self._response_seconds[key] = seconds
+
+    def _throttled_until(self, seconds: float) -> int:
+        return self.now_ms() + min(int(THROTTLE_FACTOR * seconds * 1000), THROTTLE_MS_MAX)
+
+    def _foreign_seconds(self) -> float:
+        """Return the time since the last call that no request used."""
+        before_ms, self._expiry_ms = self._expiry_ms, self.handler.expiry.settling_ms
+        return self._delay.since_last() + (self._expiry_ms - before_ms) / 1000
+
+    def is_throttled(self, key: object) -> bool:
+        """Tell whether a principal is throttled now."""
+        until = self.throttled.get(key)
+        if until is None or self.now_ms() < until:
+            return until is not None
+        del self.throttled[key]
+        return False
+
+    def must_yield(self, key: object) -> bool:
+        """Tell whether a principal that sends a request is throttled, and note that somebody else asks if not.
+
+        Called only while any principal is throttled.
+        """
+        is_throttled = self.is_throttled(key)
+        self._others_asked |= not is_throttled
+        return is_throttled
+
+    def defer(self, entry: Runnable, *, throttled: str | None = None, key: object = None) -> None:
+        """Resume an entry later, after those that have waited longer.
+
+        `throttled` is its principal, if it is to yield to all that are not throttled; empty for an unauthenticated
+        connection. It yields for as long as `key` is throttled; without a key, always.
+        """
+        if throttled is None:
+            self._queue.append(entry)
+        else:
+            self._throttled_queue.append(throttled, entry, key)
+        if not self._run_is_due:
+            self._run_is_due = True
+            entry.loop.call_soon(self._run_queue)
+
+    def _run_queue(self) -> None:
+        """Resume entries for a short while."""
+        loop = asyncio.get_running_loop()
+        until_ms = self.now_ms() + RUN_QUEUE_MS
+        for _ in range(len(self._queue)):
+            self._queue.popleft().resume()
+            if self.now_ms() >= until_ms:
+                break
+        is_alone, self._others_asked = not (self._others_asked or self._queue), False
+        while self._throttled_queue:
+            entry, key = self._throttled_queue.popleft()
+            entry.resume()
+            goes_on = key is not None and (is_alone or not self.is_throttled(key))
+            if not goes_on or self.now_ms() >= until_ms:
+                break
+        self._run_is_due = bool(self._queue or self._throttled_queue)
+        if self._run_is_due:
+            loop.call_soon(self._run_queue)

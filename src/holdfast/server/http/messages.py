@@ -1,0 +1,224 @@
+"""Requests and responses of HTTP/1.1: a `Request` as the handlers see it, and a response as it is written."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from holdfast.engine.ids import new_request_id
+from holdfast.server.access.cookies import shown_in
+from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
+"""Header fields of a response."""
+
+_SINGLE = frozenset({b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key"})
+"""Fields that we, or a proxy, read. If one appears twice, two readers could disagree."""
+
+
+def fold(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return header fields by their lower-case names.
+
+    Repeated fields are joined to a list. A repeated field that must be unique is refused.
+    """
+    folded = dict(fields)
+    if len(folded) == len(fields):
+        return folded
+    folded.clear()
+    for name, value in fields:
+        if name not in folded:
+            folded[name] = value
+        elif name in _SINGLE:
+            raise Problem("invalid_input", f"The header {name.decode('latin-1')} stands twice: send it once.")
+        else:
+            folded[name] += b", " + value
+    return folded
+
+
+class Request(msgspec.Struct, eq=False):
+    """One request, undecoded. `request_id` is always ours. Made with `request_from`.
+
+    It is a struct because one is made for each request, and filling it takes no Python step per attribute. It may be
+    part of a reference cycle, so gc stays on.
+    """
+
+    method: bytes
+    path: bytes
+    query: bytes
+    headers: dict[bytes, bytes]
+    """By lower-case names; only a few are read."""
+    body: bytes
+    peer: str
+    """The address at the other end of the connection, which may be a proxy's; empty if it has none."""
+    host: bytes | None
+    authorization: bytes | None
+    """The credential: the field of that name, or else the page's cookie (`access.cookies`)."""
+    content_type: bytes | None
+    key: bytes | None
+    """The idempotency key. It and the fields above come from the header."""
+    request_id: str
+    keep_alive: bool = True
+    """Whether the connection stays open after the response. Set by the connection, as the next."""
+    is_old: bool = False
+    """Whether it is HTTP/1.0."""
+    is_known: bool = False
+    """Whether the caller was authenticated."""
+    rests_on_state: bool = False
+    """Whether the handler read the state. A refusal must then wait until that state is durable."""
+    on_disconnect: Callable[[], None] | None = None
+    """Called if the client disconnects, or closes its sending side, before the response. Set while it waits in line."""
+    on_lost: Callable[[], None] | None = None
+    """Called if the connection is lost before the response and `on_disconnect` is not set.
+
+    It is not called for a half-closed connection: that one still gets its response.
+    """
+    on_known: Callable[[str], None] | None = None
+    """Called with the caller's principal; raises if that has too many connections. Set by the connection."""
+    held_ms: int = 0
+    """How long ago another node received it, if it was forwarded. It is subtracted from a claim's waiting time."""
+    scheme: str = ""
+    """`http` or `https`, as the forwarding node knows it; empty if the request came here directly."""
+
+
+def request_from(  # noqa: PLR0917 - as the parts of a request come
+    method: bytes, path: bytes, query: bytes, headers: dict[bytes, bytes], body: bytes, peer: str = ""
+) -> Request:
+    """Return a request with the values of its header."""
+    said = headers.get
+    host, authorization, content_type = said(b"host"), said(b"authorization"), said(b"content-type")
+    key = said(b"idempotency-key")
+    if authorization is None and b"cookie" in headers:
+        authorization = shown_in(headers)
+    request_id = new_request_id()
+    return Request(method, path, query, headers, body, peer, host, authorization, content_type, key, request_id)
+
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LARGE_BYTES = 16_384
+"""A larger body is written in pieces: it is not copied, and only as much is buffered as the client takes."""
+NO_STORE = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+"""On every response: ownership is true only now, and JSON must never be taken for a page."""
+NO_CONTENT, NOT_MODIFIED = 204, 304
+
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_JSON_HEADER = b"content-type: application/json\r\n"
+_OK = 200
+_LENGTHS = tuple(b"%d\r\nx-request-id: " % length for length in range(1_024))
+"""The bytes after the usual prefix, by the length of the body."""
+
+
+def written(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return header fields in wire format."""
+    return b"".join(b"%b: %b\r\n" % field for field in fields)
+
+
+def status_line(status: int) -> bytes:
+    """Return the first line of a response."""
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+
+
+class ResponsePrefix:
+    """The first bytes of responses. Made once a second, because they contain the date."""
+
+    __slots__ = ("fields", "fields_kept", "usual")
+
+    def __init__(self, common: Iterable[tuple[bytes, bytes]]) -> None:
+        """`common` is the date, and other fields of every response of this server."""
+        self.fields = written([*common, *NO_STORE])
+        self.fields_kept = written([*common, *NO_STORE[1:]])
+        """For a response with a `Cache-Control` of its own."""
+        self.usual = _STATUS_LINES[_OK] + _JSON_HEADER + self.fields + b"content-length: "
+        """Of a JSON response with status 200, up to its length: nearly all are such."""
+
+
+def message(  # noqa: PLR0917 - made for every response: keywords cost
+    request: Request,
+    status: int,
+    body: bytes,
+    headers: Fields,
+    prefix: ResponsePrefix,
+    keep_alive: bool,  # noqa: FBT001 - the same
+) -> bytes:
+    """Return the response, without its body if that is large: the caller writes it separately."""
+    length, request_id = len(body), request.request_id.encode()
+    if status == _OK and keep_alive and not headers and length < len(_LENGTHS) and request.method != b"HEAD":
+        return b"".join((prefix.usual, _LENGTHS[length], request_id, b"\r\n\r\n", body))
+    extra = prefix.fields
+    is_json = status != NO_CONTENT
+    if headers and any(name == b"cache-control" for name, _ in headers):
+        extra = prefix.fields_kept
+    for name, value in headers:
+        extra += name + b": " + value + b"\r\n"
+        is_json = is_json and name != b"content-type"
+    if not keep_alive:
+        extra += b"connection: close\r\n"
+    if is_json:
+        extra += _JSON_HEADER
+    if status != NO_CONTENT:
+        extra += b"content-length: %d\r\n" % length
+    if length > LARGE_BYTES or request.method == b"HEAD":
+        body = b""
+    return b"".join((status_line(status), extra, b"x-request-id: ", request_id, b"\r\n\r\n", body))
+
+
+class ClientDisconnectedError(ConnectionError):
+    """The client left before its request was complete."""
+
+
+class ResponseWriter(ABC):
+    """Where a handler writes one response over time: an event stream, a backup, a mounted application.
+
+        await response.read_body()
+        response.start(200, headers)
+        await response.write(piece)     waits while the client does not read
+        response.finish()
+
+    A handler that returns before `finish` leaves a part: the connection is then aborted, so that a client never takes
+    it for the whole.
+    """
+
+    request: Request
+    disconnected: asyncio.Future[None]
+    """Done when the client is gone or the response is complete."""
+    on_start: Callable[[int], None] | None = None
+    """Called with the status when the response starts, for observers."""
+
+    @abstractmethod
+    async def read_body(self) -> bytes:
+        """Read the whole body into the request, if that was not done yet. Raises `ClientDisconnectedError`."""
+
+    @abstractmethod
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send the status and the header; the id of the request is added."""
+
+    @abstractmethod
+    async def write(self, data: bytes) -> None:
+        """Send a piece, and wait until there is room for more. Nothing is sent after a disconnect."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Complete the response."""
+
+    async def respond(self, status: int, body: bytes, headers: Fields = ()) -> None:
+        """Send a whole response."""
+        fields = list(headers)
+        if status != NO_CONTENT:
+            if not any(name == b"content-type" for name, _ in fields):
+                fields.append((b"content-type", b"application/json"))
+            fields.append((b"content-length", b"%d" % len(body)))
+        self.start(status, fields)
+        if self.request.method != b"HEAD":
+            await self.write(body)
+        self.finish()
+
+
+StreamHandler: TypeAlias = Callable[[Request, ResponseWriter], Awaitable[None]]
+"""Answers a request through a writer."""

@@ -1,0 +1,194 @@
+"""The server socket, the signals, and the order in which a server stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+import socket
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from holdfast.server.http.connection import HttpConnection
+from holdfast.server.http.manager import ConnectionManager
+from holdfast.server.http.tls import TlsAcceptor
+from holdfast.server.starting.exits import EX_UNAVAILABLE, StartError
+from holdfast.settings import parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from holdfast.server.http.tls import Certificate, TlsHandshake
+    from holdfast.settings import Settings
+
+FAILURE_SECONDS = 0.5
+"""After the engine failed, how long responses that say so may take to be sent."""
+STOP_CHECK_SECONDS = 0.05
+SPARE_FILES = 512
+"""File descriptors for everything but connections; at most half of all."""
+BACKLOG = 2_048
+"""How many connections the kernel keeps until they are accepted."""
+LISTENERS = 16
+"""The event loop accepts one connection per socket and tick. With one socket, clients that open a connection for each
+request would be served one per commit, so the loop listens on several descriptors of the same socket."""
+
+
+log = logging.getLogger("holdfast.server")
+
+
+class Service(Protocol):
+    """What a server serves: an authority on a directory, or a node of a cluster."""
+
+    ended: asyncio.Event
+    """Set when the process must end."""
+
+    def tick(self) -> None:
+        """Called every second."""
+
+    async def end_waits(self) -> None:
+        """End the streams and answer all waiting requests: the server is about to stop."""
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Listen on the address. Raises `StartError`."""
+    host, port = parse_address(settings.listen)
+    listener: socket.socket | None = None
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        text = f"cannot listen on {settings.listen}: {error.strerror or error}. Choose another with --listen HOST:PORT"
+        raise StartError(text, EX_UNAVAILABLE) from error
+    return listener
+
+
+def url_of(listener: socket.socket, tls: Certificate | None) -> str:
+    """Return the URL of a listening socket."""
+    place = listener.getsockname()
+    host = f"[{place[0]}]" if ":" in place[0] else place[0]
+    return f"{'http' if tls is None else 'https'}://{host}:{place[1]}"
+
+
+def within_files(settings: Settings) -> Settings:
+    """Raise the limit of open files to what the connections need, as far as the system allows.
+
+    Return the settings with as many connections as there are descriptors for. Otherwise unauthenticated clients could
+    take the last descriptor, and none of them would give way.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.connections_max + SPARE_FILES
+    enough = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+    if enough == wanted:
+        return settings
+    connections_max = max(1, enough - min(SPARE_FILES, enough // 2))
+    text = "this process may have %d files open: %d connections are taken, and not %d. Raise that limit (ulimit -n)"
+    log.warning(text, enough, connections_max, settings.connections_max)
+    return msgspec.structs.replace(settings, connections_max=connections_max)
+
+
+class HttpServer:
+    """Serves one service on one socket until it is told to stop."""
+
+    def __init__(
+        self,
+        service: Service,
+        manager: ConnectionManager,
+        tls: Certificate | None,
+        protocol: Callable[[ConnectionManager, TlsHandshake | None], asyncio.BaseProtocol] = HttpConnection,
+    ) -> None:
+        """`protocol` makes the protocol of a new connection."""
+        self._service = service
+        self._manager = manager
+        self._tls = tls
+        self._protocol = protocol
+        self._told_to_stop = asyncio.Event()
+        self._is_forced = False
+
+    async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
+        """Serve until a signal comes or the service ends."""
+        ticker = asyncio.create_task(self._tick())
+        close: list[Callable[[], None]] = []
+        try:
+            with self._signals():
+                close = await self._listen(listener)
+                greet()
+                await self._told_to_stop.wait()
+                self._manager.is_stopping = True
+                await self._service.end_waits()
+                while close:
+                    close.pop()()
+                await self._end_connections()
+        finally:
+            for each in close:
+                each()
+            ticker.cancel()
+
+    async def _listen(self, listener: socket.socket) -> list[Callable[[], None]]:
+        """Accept connections; return what ends that."""
+        loop = asyncio.get_running_loop()
+        manager, protocol = self._manager, self._protocol
+        if self._tls is not None:
+            return [TlsAcceptor(listener, self._tls.context, manager, lambda shake: protocol(manager, shake)).close]
+        sockets = [listener, *(listener.dup() for _ in range(LISTENERS - 1))]
+        servers = [
+            await loop.create_server(lambda: protocol(manager, None), sock=sock, backlog=BACKLOG) for sock in sockets
+        ]
+        return [server.close for server in servers]
+
+    async def _tick(self) -> None:
+        """Count the seconds, and stop when the service has ended."""
+        while True:
+            try:
+                await asyncio.wait_for(self._service.ended.wait(), 1)
+            except TimeoutError:
+                self._service.tick()
+                if self._tls is not None:
+                    self._tls.tick()
+                await self._manager.tick()
+                continue
+            await asyncio.sleep(FAILURE_SECONDS)
+            self._told_to_stop.set()
+            return
+
+    async def _end_connections(self) -> None:
+        """Close each connection after its current response; after the time limit or a second signal, immediately."""
+        manager = self._manager
+        for connection in list(manager.connections):
+            connection.shutdown()
+        ends_ms = manager.now_ms() + manager.settings.stop_timeout_seconds * 1000
+        while not self._is_forced and manager.now_ms() < ends_ms and (manager.connections or manager.tasks):  # noqa: ASYNC110
+            await asyncio.sleep(STOP_CHECK_SECONDS)
+        for task in list(manager.tasks):
+            task.cancel()
+        for connection in list(manager.connections):
+            connection.abort()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Generator[None, None, None]:
+        """Stop on SIGTERM and SIGINT; the exit code is ours and not the signal's."""
+        loop = asyncio.get_running_loop()
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number in before:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+    def stop(self) -> None:
+        """Stop; called again, stop immediately."""
+        self._is_forced = self._told_to_stop.is_set()
+        self._told_to_stop.set()
