@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 
 from holdfast.guard import pipes
 from holdfast.guard.variables import Variables
-from holdfast.guard.wrappers import Command, UnclearError, Word, closing
+from holdfast.guard.wrappers import Command, UnclearError, Word, closing, is_assignment
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _SPECIAL = frozenset("?!#@*$-")
@@ -21,6 +21,40 @@ if TYPE_CHECKING:
 
     class _Unsure(Protocol):
         def __call__(self, *, pattern: bool = False, is_exact: bool = False) -> None: ...
+
+
+_SPLIT = "\0"
+"""Stands for white space in the value of an expansion without quotes, where a shell splits the word."""
+
+
+def _unquoted(value: str) -> tuple[str, str]:
+    """Return the value of an expansion without quotes, and the part of it from its first pattern on."""
+    value = value.translate({ord(space): _SPLIT for space in " \t\n"})
+    at = min((place for place in map(value.find, "*?[") if place >= 0), default=len(value))
+    return value[:at], value[at:]
+
+
+def _split(word: Word) -> list[Word]:
+    """Return the words that a shell makes of one."""
+    if _SPLIT not in word.text:
+        return [word]
+    if is_assignment(word.text):
+        text = word.text.replace(_SPLIT, " ")
+        return [Word(text, None if word.clear is None else text[: len(word.clear)], is_pattern=word.is_pattern)]
+    found, start = list[Word](), 0
+    known = len(word.text) + 1 if word.clear is None else len(word.clear)
+    for text in word.text.split(_SPLIT):
+        at = next((place for place, char in enumerate(text) if char in "*?[{("), -1)
+        if not text and start + len(text) < known:
+            pass
+        elif word.pattern is not None:
+            found.append(Word(text) if at < 0 else Word(text, text[:at], is_pattern=True, pattern=text))
+        elif start + len(text) < known:
+            found.append(Word(text))
+        else:
+            found.append(Word(text, text[: max(0, known - start)]))
+        start += len(text) + 1
+    return found
 
 
 class WordReader(ABC):
@@ -54,6 +88,7 @@ class WordReader(ABC):
                 self.known.choose(name, value)
                 words.append(self.word())
             self.known.choose(name, None)
+        words = [each for word in words for each in _split(word)]
         if self.mark and any(self.mark in word.text for word in words):
             self.known.spend(len(words) * len(self.names))
             words = [each for word in words for each in pipes.filled(word, self.mark, self.names)]
@@ -96,13 +131,20 @@ class WordReader(ABC):
                 is_quoted = True
                 self.double_quoted(parts, unsure)
             elif char in "$`":
+                count = len(parts)
                 self.expansion(parts, unsure)
+                value, pattern_text = _unquoted("".join(parts[count:]))
+                parts[count:] = [value]
+                if pattern_text and clear is None:
+                    unsure(pattern=True, is_exact=True)
+                parts.append(pattern_text)
             else:
                 if char in "*?[" or (char == "{" and not self.text.startswith("{}", self.at)):
                     unsure(pattern=True, is_exact=True)
                 parts.append(char)
                 self.at += 1
         text = "".join(parts)
+        clear = None if clear is None else text[: len(clear)]
         pattern = text if clear is not None and only_patterns else None
         return Word(text, clear, is_pattern=is_pattern, is_quoted=is_quoted, pattern=pattern)
 

@@ -74,6 +74,8 @@ def out_of(words: Sequence[Word], fed: Fed | None, cwd: str) -> Fed | None:
         return Fed([_part_of_path(name, word, cwd) for word in (named[:1] if name == "basename" else named)])
     if name == "cat":
         return fed if not operands else None
+    if name == "tr" and any("/" in word.text for word in operands):
+        return None if fed is None or fed.names else fed
     # A script of awk without strings prints nothing but parts of its input.
     prints_parts = name in _FILTERS or (name in {"awk", "gawk"} and len(operands) == 1 and '"' not in operands[0].text)
     return fed if prints_parts else None
@@ -86,7 +88,10 @@ def _said(name: str, words: Sequence[Word]) -> Fed:
     if name == "printf" and said and "%" in said[0].text:
         is_plain = said[0].text.replace("\\n", "").replace("\\0", "").strip() == "%s"
         names = said[1:] if is_plain else [Word("", said[0].text.partition("%")[0])]
-    return Fed(names, text)
+        return Fed(names, text if is_plain else None)
+    # The reader may split a name with spaces.
+    return Fed([*names, *(Word(part) for word in names if word.is_sure and len(word.text.split()) > 1
+                          for part in word.text.split())], text)  # fmt: skip
 
 
 def _out_of_search(name: str, words: Sequence[Word], fed: Fed | None) -> Fed:

@@ -19,14 +19,17 @@ from holdfast.guard.variables import Variables
 from holdfast.guard.wrappers import (
     BEHIND_A_VERB,
     BELOW,
+    KEYWORDS,
     LOST,
     RUNS_ANOTHER,
     SHELLS,
+    UNKNOWN,
     Command,
     UnclearError,
     Word,
     begun,
     behind_options,
+    is_assignment,
     is_typed_into,
     mark_of,
     place_of_script,
@@ -36,8 +39,12 @@ from holdfast.guard.wrappers import (
 
 COMMANDS_MAX = 2_000
 DEPTH_MAX = 12
+PLACES_MAX = 50
+"""In how many folders a command may run."""
 LINE_CHARS_MAX = 4_000_000
 """Longer ones would take longer to read than a host waits, and no system runs them."""
+_OPENS = frozenset({"if", "for", "while", "until", "select", "case", "{"})
+_CLOSES = frozenset({"fi", "done", "esac", "}"})
 
 
 class Here:
@@ -80,11 +87,21 @@ class _Reader(WordReader):
         """The output of each command whose output is not piped on."""
         self.before = (cwd, 0)
         self.pushed: list[tuple[str, int]] = []
+        self.others: list[tuple[str, int]] = []
+        """Folders in which the commands may run as well: a `cd` may fail, or may not run at all."""
+        self.blocks: list[list[tuple[str, int]]] = []
+        """The folders at the beginning of each `if`, loop, `case` and `{` around this place."""
+        self.list_began = self.places
+        self.is_conditional = self.may_stay = False
+        self.if_moved: list[tuple[str, int]] = []
+        """Behind `cd … ||`, the folders if the `cd` succeeds."""
 
     def inner(self, text: str, at: int = 0, cwd: str = "") -> _Reader:
         """Return a reader of another text, or of a part of this one, that adds to the same commands."""
         reader = _Reader(text, cwd or self.cwd, self.found, self.known, self.depth + 1, at=at)
         reader.lost, reader.mark, reader.names = self.lost, self.mark, self.names
+        reader.others = list(self.others) if reader.cwd == self.cwd else []
+        reader.list_began = reader.places
         return reader
 
     def substituted(self, text: str, at: int, end: str) -> tuple[int, list[Word] | None]:
@@ -132,6 +149,8 @@ class _Reader(WordReader):
             self.redirection(rest)
         elif char == "(":
             self.at += 1
+            if all(word.text in KEYWORDS or word.text == "time" for word in self.words):
+                self.finish()  # As in `do (…)`.
             is_array = bool(self.words) and self.words[-1].text.endswith("=")
             if self.words and not is_array:
                 return  # `name()` begins a function; its body follows.
@@ -145,17 +164,22 @@ class _Reader(WordReader):
                 self.produced += inner.produced
         elif char == ")":
             self.at += 1  # Behind a pattern of `case`, or `name()`.
+            if self.words and self.words[0].text == "case":
+                self.blocks.append(self.places)
+            elif self.blocks:
+                self.may_be_in(self.blocks[-1])
             self.words = []
         else:
-            self.at += 1
-            is_pipe = char == "|" and "||" not in {rest[:2], self.text[self.at - 2 : self.at]}
-            self.finish(is_pipe=is_pipe)
+            separator = rest[:2] if rest[:2] in {"&&", "||", "|&"} else char
+            self.at += len(separator)
+            self.finish(separator)
             if char == "\n":
                 self.skip_here_documents()
 
     def compares(self) -> bool:
         """Are these the words of `[[ a > b ]]`? Nothing is redirected there."""
-        return any(word.text == "[[" for word in self.words[:4]) and self.words[-1].text != "]]"
+        words = begun(self.words)
+        return bool(words) and words[0].text == "[[" and self.words[-1].text != "]]"
 
     def redirection(self, rest: str) -> None:
         if self.words and self.words[-1].text.isdecimal() and self.text[self.at - 1 : self.at].isdecimal():
@@ -177,7 +201,7 @@ class _Reader(WordReader):
         if operator in {"<<", "<<-"}:
             self.here.append(Here(target.text, self.words, is_quoted=target.is_quoted))
         elif operator == "<<<":
-            self.typed.append(target.text)
+            self.typed.append(" ".join(each.text for each in targets))
         elif operator == ">&" and (target.text.isdecimal() or target.text == "-"):
             return
         elif operator in {"<", "<&"}:
@@ -208,20 +232,21 @@ class _Reader(WordReader):
 
     # Commands.
 
-    def finish(self, *, is_pipe: bool = False) -> None:
+    def finish(self, separator: str = "") -> None:
         """A command is complete: unwrap it, follow it if it is `cd`, and keep it."""
+        is_pipe = separator[:1] == "|" and separator != "||"
         given, outputs, typed, inputs = self.words, self.outputs, self.typed, self.inputs
         if not given and not outputs:
             return  # As behind `|&`, or between a pipe and the next line.
         self.words, self.outputs, self.typed, self.inputs = [], [], [], []
         fed, fed_here, is_piped = self.fed, self.fed_here, self.is_piped
         self.fed, self.fed_here, self.is_piped = None, [], is_pipe
-        words, count, place = begun(given), len(self.found), (self.cwd, self.lost)
+        self.enter_and_leave(given)
+        words, count, place, places = begun(given), len(self.found), (self.cwd, self.lost), self.places
         self.known.note(words or given, None if fed is None else fed.names)
         self.keep(words, outputs, self.cwd, fed)
         heres = [here for here in self.here if here.words is given]
-        if len(self.found) > count:
-            made = self.found[-1]
+        for made in self.found[-1 - len(self.others) :] if len(self.found) > count else ():
             made.inputs += inputs
             made.typed += [*typed, *([fed.text] if fed is not None and fed.text is not None else [])]
             made.has_input = made.has_input or is_piped or bool(typed or inputs or heres)
@@ -239,6 +264,58 @@ class _Reader(WordReader):
                 self.fed_here = [*fed_here, *heres]
         else:
             self.produced.append(produced)
+        self.settle(words, places, separator, is_piped=is_pipe or is_piped)
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Every folder in which the next command may run."""
+        return [(self.cwd, self.lost), *self.others]
+
+    @places.setter
+    def places(self, places: list[tuple[str, int]]) -> None:
+        (self.cwd, self.lost), *self.others = dict.fromkeys(places)
+        if len(places) > PLACES_MAX:
+            raise UnclearError("it may run in too many folders")
+
+    def may_be_in(self, places: list[tuple[str, int]]) -> None:
+        self.places = [*self.places, *places]
+
+    def enter_and_leave(self, words: list[Word]) -> None:
+        """Remember the folders at the start of a block. After it they count as well: its body may not have run."""
+        for at, word in enumerate(words):
+            if word.is_quoted:
+                return
+            if word.text in _OPENS:
+                self.blocks.append(self.places)
+            elif word.text in _CLOSES and self.blocks:
+                self.may_be_in(self.blocks.pop())
+            elif word.text in {"else", "elif"} and self.blocks:
+                self.may_be_in(self.blocks[-1])
+            elif not (word.text in KEYWORDS or is_assignment(word.text) or "function" in words[max(0, at - 1)].text):
+                return
+
+    def settle(self, words: list[Word], places: list[tuple[str, int]], separator: str, *, is_piped: bool) -> None:
+        """Decide where the next command may run: `places` are those of this one, which may be a `cd`."""
+        if is_piped:
+            self.places = places  # In a process of its own.
+        elif self.places != places and words and os.path.basename(words[0].text) in {"cd", "pushd"}:
+            is_there = self.cwd in self.known.folders or os.path.isdir(self.cwd) or not os.path.isdir(places[0][0])
+            self.may_stay = self.may_stay or self.is_conditional or not is_there
+            if separator == "||":
+                self.if_moved, self.places = self.places, places
+        elif self.if_moved and words and words[0].text in {"break", "continue", "exit", "return"}:
+            self.places, self.may_stay = self.if_moved, False
+        if separator == "||":
+            self.may_be_in(self.list_began)
+        self.is_conditional = separator in {"&&", "||"} or (is_piped and self.is_conditional)
+        if separator not in {"&&", "||", "|", "|&"}:
+            if separator == "&":
+                self.places = self.list_began
+            elif self.may_stay:
+                self.may_be_in(self.list_began)
+            elif self.if_moved and self.places != self.if_moved:
+                self.may_be_in(self.if_moved)
+            self.list_began, self.may_stay, self.if_moved = self.places, False, []
 
     def output_of(self, words: list[Word], fed: Fed | None, cwd: str, lost: int) -> Fed | None:
         if lost and words[0].text == "pwd":
@@ -273,6 +350,8 @@ class _Reader(WordReader):
             if len(self.found) >= COMMANDS_MAX:
                 raise UnclearError("it has too many commands")
             self.found.append(Command(words, cwd, outputs, self.lost))
+            others = self.others if cwd == self.cwd else [(cwd, self.lost)] * len(self.others)
+            self.found += [Command(words, place, outputs, lost) for place, lost in others]
         if words:
             self.follow(os.path.basename(words[0].text), words, cwd, fed)
         self.mark, self.names = outer
@@ -286,12 +365,14 @@ class _Reader(WordReader):
         if name in {"cd", "pushd", "popd"}:
             self.go(name, words)
         elif name == "eval":
-            self.cwd = self.script(" ".join(word.text for word in words[1:]), cwd)
+            self.places = self.script(" ".join(word.text for word in words[1:]), cwd).places
         elif name in SHELLS:
             if at := place_of_script(words):
                 before = self.known.positional(words[at + 2 :])
                 self.script(words[at].text, cwd)
                 self.known.positional(before)
+        elif name == "mkdir":
+            self.known.folders |= {os.path.normpath(os.path.join(cwd, word.text)) for word in words[1:]}
         elif name == "trap" and words[2:] and words[1].text != "-":
             self.script(words[1].text, cwd)
         elif name in BEHIND_A_VERB and len(words) > 1 and words[1].text in BEHIND_A_VERB[name]:
@@ -305,30 +386,37 @@ class _Reader(WordReader):
 
     def go(self, name: str, words: list[Word]) -> None:
         """Follow `cd`, `pushd` and `popd`, as a shell does: `..` is taken off the name, wherever a link led."""
-        target = next((word for word in words[1:] if word.text == "-" or word.text[:1] != "-"), None)
-        place, lost = here = (self.cwd, self.lost)
-        if name == "popd" or (target is None and name == "pushd"):
-            place, lost = self.pushed.pop() if self.pushed else here
-        elif target is None:
-            place, lost = os.path.expanduser("~"), 0
-        elif target.text == "-":
-            place, lost = self.before
-        elif target.is_sure:
-            text = os.path.expanduser(target.text)
-            place, lost = os.path.join(place, text), 0 if os.path.isabs(text) else lost
-        elif "/" in (target.clear or "") or target.is_pattern:
-            place, lost = os.path.join(place, target.folder), BELOW
+        targets = [word for word in words[1:] if word.text == "-" or word.text[:1] != "-"]
+        here = (self.cwd, self.lost)
+        if name == "popd" or (not targets and name == "pushd"):
+            self.places = [self.pushed.pop() if self.pushed else here, *self.others]
+        elif not targets:
+            self.places = [(os.path.expanduser("~"), 0)]
         else:
-            lost = LOST
+            # A variable with several values gives several words.
+            self.places = [self.gone(place, target) for target in targets for place in self.places]
         if name == "pushd":
             self.pushed.append(here)
-        self.before, self.cwd, self.lost = here, os.path.normpath(place), lost
+        self.before = here
+        self.known.add("OLDPWD", Word(here[0]) if not here[1] else UNKNOWN)
 
-    def script(self, text: str, cwd: str) -> str:
-        """Read a command line within this one; return the folder in which it ends."""
+    def gone(self, place: tuple[str, int], target: Word) -> tuple[str, int]:
+        """Return where `cd` leads from a place."""
+        folder, lost = place
+        if target.text == "-":
+            return self.before
+        if target.is_sure:
+            text = os.path.expanduser(target.text)
+            return os.path.normpath(os.path.join(folder, text)), 0 if os.path.isabs(text) else lost
+        if "/" in (target.clear or "") or target.is_pattern:
+            return os.path.normpath(os.path.join(folder, target.folder)), BELOW
+        return folder, LOST
+
+    def script(self, text: str, cwd: str) -> _Reader:
+        """Read a command line within this one; return its reader."""
         reader = self.inner(text, cwd=cwd)
         reader.read("")
-        return reader.cwd
+        return reader
 
     def found_by_find(self, words: list[Word], cwd: str) -> None:
         # What it finds is somewhere below the places that it begins at.

@@ -14,13 +14,16 @@ PATCH_BYTES_MAX = 4 * 1024 * 1024
 """Longer patches are not read."""
 _CODE_OPTIONS = {"python": "c", "node": "ep", "bun": "e", "ruby": "e", "perl": "eE", "php": "r", "lua": "e"}
 """The letters of the options that are followed by code."""
+_WITH_VALUE = {"python": {"-W", "-X"}, "node": {"-r", "--require", "--import", "-C"}, "ruby": {"-I", "-r"}}
+"""Options before the code that take the next word."""
 _MODES = frozenset({"a", "a+", "ab", "at", "r+", "r+b", "rb+", "w", "w+", "w+b", "wb", "wb+", "wt", "x", "xb"})
 """Modes in which `open` writes."""
 _WRITES = (
     ".rename(", ".touch(", ".unlink(", ".write_bytes(", ".write_text(", "Bun.write", "Deno.write", "File.write",
-    "FileUtils.", "IO.write", "appendFile", "copyFile", "cpSync", "createWriteStream", "file_put_contents",
-    "inplace=True", "os.remove(", "os.rename(", "os.replace(", "renameSync", "rmSync", "rmtree(", "shutil.", "unlink ",
-    "unlinkSync", "writeFile",
+    "FileUtils.", "IO.write", "O_CREAT", "O_TRUNC", "O_WRONLY", "appendFile", "copyFile", "cpSync",
+    "createWriteStream", "file_put_contents", "import remove", "import rename", "import replace", "import unlink",
+    "inplace=True", "os.remove(", "os.rename(", "os.replace(", "os.symlink(", "os.truncate(", "renameSync", "rmSync",
+    "rmtree(", "shutil", "truncateSync", "unlink ", "unlinkSync", "writeFile",
 )  # fmt: skip
 """Calls that write files."""
 _LITERAL_CHARS_MAX = 1_024
@@ -36,14 +39,14 @@ def interpreter(name: str) -> str:
 
 def code_at(kind: str, words: Sequence[Word]) -> int:
     """Return the position of the code among the words behind an interpreter; -1 if it has none."""
-    for at, word in enumerate(words):
-        text = word.text
-        if text in {"--eval", "--print"} or (
-            text[:1] == "-" and text[:2] != "--" and text[-1:] in _CODE_OPTIONS[kind] and len(text) > 1
-        ):
+    at = 0
+    while at < len(words) and words[at].text[:1] == "-":
+        text = words[at].text
+        if text in _WITH_VALUE.get(kind, ()):
+            at += 1
+        elif text in {"--eval", "--print"} or (text[:2] != "--" and text[-1:] in _CODE_OPTIONS[kind] and len(text) > 1):
             return at + 1 if at + 1 < len(words) else -1
-        if text[:1] != "-":
-            break
+        at += 1
     return -1
 
 
@@ -53,6 +56,8 @@ def of_code(command: Command, kind: str) -> list[Word]:
     at = code_at(kind, words)
     if at >= 0:
         return _names_in(words[at].text, words[at + 1 :])
+    if code := next((word for word in words if word.text.startswith(("--eval=", "--print="))), None):
+        return _names_in(code.text, words)
     at = next((place for place, word in enumerate(words) if word.text[:1] != "-" or word.text == "-"), len(words))
     if at < len(words) and words[at].text != "-":
         return []  # A script file.

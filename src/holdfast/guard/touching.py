@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from holdfast.guard import branches, globs, snippets
 from holdfast.guard.pipes import places_of_find
@@ -39,6 +40,7 @@ _OUTPUT_OPTIONS: dict[str, tuple[str, str]] = {
 _UNPACKERS: dict[str, tuple[str, str]] = {"tar": ("-C", "--directory"), "unzip": ("-d", "-d")}
 """Programs that write any file below a folder, and the option that names it."""
 _COPIERS = frozenset({"cp", "install", "ln", "mv", "rsync", "scp"})
+_GIT_WITH_OUTPUT = frozenset({"archive", "diff", "format-patch", "log", "show"})
 _PATCH_MARKS = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ")
 
 
@@ -84,8 +86,12 @@ def _targets_of(command: Command) -> Iterator[Target]:
     options, operands = _split(name, words)
     if name in _COPIERS:
         yield from _of_copy(name, words, operands, cwd)
-    elif name == "find" and any(word.text == "-delete" for word in words):
-        yield from (Target(word.folder, cwd, is_below=True) for word in places_of_find(command.words))
+    elif name == "find":
+        if any(word.text == "-delete" for word in words):
+            yield from (Target(word.folder, cwd, is_below=True) for word in places_of_find(command.words))
+        for option, word in pairwise(words):
+            if option.text in {"-fls", "-fprint", "-fprint0", "-fprintf"}:
+                yield from _as_target(word, cwd)
     elif name in _UNPACKERS:
         yield from _of_unpacking(name, words, cwd)
     else:
@@ -104,7 +110,7 @@ def _written(command: Command, name: str, options: Sequence[Word], operands: Seq
         return list(operands if any(_gives_script(name, option.text) for option in options) else operands[1:])
     if kind:
         return snippets.of_code(command, kind)
-    if name in {"awk", "gawk"}:
+    if name in {"awk", "gawk", "mawk"}:
         at = next((at for at, word in enumerate(words) if word.text == "inplace"), 0)
         return [*snippets.of_awk(words), *(list(words[at + 2 :]) if at else [])]
     if name == "patch":
@@ -208,6 +214,8 @@ def _gives_script(name: str, option: str) -> bool:
 
 def _of_git(command: Command, words: Sequence[Word], cwd: str) -> Iterator[Target]:
     verb = words[0].text if words else ""
+    if verb in _GIT_WITH_OUTPUT:
+        yield from (target for word in _git_outputs(verb, words) for target in _as_target(word, cwd))
     operands = [word for word in words[1:] if not word.text.startswith("-")]
     if verb == "checkout":
         dashes = [at for at, word in enumerate(words) if word.text == "--"]
@@ -231,6 +239,14 @@ def _of_git(command: Command, words: Sequence[Word], cwd: str) -> Iterator[Targe
             yield Target(word.text.partition("*")[0].rpartition("/")[0] or ".", cwd, is_below=True)
         else:
             yield from _as_target(word, cwd)
+
+
+def _git_outputs(verb: str, words: Sequence[Word]) -> list[Word]:
+    """Return the file, or the folder, that an option of git names for its output."""
+    options = {"--output", "--output-directory"} | ({"-o"} if verb in {"archive", "format-patch"} else set())
+    found = [value for option, value in pairwise(words) if option.text in options]
+    return found + [word.after(word.text.index("=") + 1) for word in words if word.text.partition("=")[0] in options
+                    and "=" in word.text]  # fmt: skip
 
 
 def _is_there(word: Word, cwd: str) -> bool:
@@ -275,6 +291,9 @@ def _as_target(word: Word, cwd: str) -> Iterator[Target]:
     if word.pattern is not None:
         # A pattern over several folders may lead through a link: then all below counts.
         name = word.pattern[len(known) - len(name) :]
+        if "/.." in name or "../" in name:  # As in `tmp/{a,../b}`.
+            yield Target("", cwd, is_unknown=True)
+            return
         name = "" if "/" in name else name
     elif name:
         name += "*"

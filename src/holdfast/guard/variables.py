@@ -34,6 +34,8 @@ class Variables:
         self._chosen: dict[str, Word] = {}
         self._left = EXPANSIONS_MAX
         self._names_left = NAMES_MAX
+        self.folders = set[str]()
+        """The folders that the line makes."""
 
     def note(self, words: Sequence[Word], fed: Sequence[Word] | None = None) -> None:
         """Record the variables that a command sets; `fed` is its standard input, None if that is unknown."""
@@ -44,15 +46,26 @@ class Variables:
         elif texts[:2] == ["set", "--"]:
             self._values["@"] = list(words[2:])
         elif texts[:1] in (["read"], ["mapfile"], ["readarray"]):
-            for name in _read_names(words):
+            names = _read_names(words)
+            for name in names:
                 for word in [UNKNOWN] if fed is None else fed:
-                    self.add(name, word)
+                    # With several names, each gets a part of the line.
+                    self.add(name, UNKNOWN if word.is_sure and len(names) > 1 else word)
         else:
             if texts and texts[0] in _DECLARES:
                 words = [word for word in words[1:] if not word.text.startswith("-")]
             if all(is_assignment(word.text) for word in words):
                 for word in words:
-                    self.add(word.text.partition("=")[0], word.after(word.text.index("=") + 1))
+                    name, value = word.text.partition("=")[0], word.after(word.text.index("=") + 1)
+                    for each in self._added_to(name[:-1], value) if name[-1:] == "+" else [value]:
+                        self.add(name.removesuffix("+"), each)
+
+    def _added_to(self, name: str, value: Word) -> list[Word]:
+        """Return the values of a variable after `+=`."""
+        known = self._values.get(name) or [Word(os.environ.get(name, ""))]
+        if value.is_sure and all(each.is_sure for each in known) and len(known) < VALUES_MAX:
+            return [Word(each.text + value.text) for each in known]
+        return [UNKNOWN]
 
     def add(self, name: str, value: Word) -> None:
         """Add a value of a variable."""

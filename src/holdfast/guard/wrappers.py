@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-_KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "fi", "done"})
+KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "fi", "done"})
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
 RUNS_ANOTHER: dict[str, frozenset[str]] = {
     "builtin": frozenset(),
@@ -35,6 +35,11 @@ RUNS_ANOTHER: dict[str, frozenset[str]] = {
     "pkexec": frozenset({"--user"}),
     "runuser": frozenset({"-c", "-g", "-G", "-s", "-u", "--command", "--group", "--shell", "--user"}),
     "script": frozenset({"-c", "-E", "-m", "-o", "--command", "--echo", "--logging-format", "--output-limit"}),
+    "linux32": frozenset(),
+    "linux64": frozenset(),
+    "prlimit": frozenset({"-p", "-o"}),
+    "setarch": frozenset(),
+    "setpriv": frozenset({"--bounding-set", "--groups", "--inh-caps", "--rgid", "--ruid", "--euid", "--egid"}),
     "setsid": frozenset(),
     "stdbuf": frozenset({"-i", "-o", "-e", "--input", "--output", "--error"}),
     "strace": frozenset({"-a", "-e", "-E", "-o", "-p", "-P", "-s", "-u"}),
@@ -47,6 +52,7 @@ RUNS_ANOTHER: dict[str, frozenset[str]] = {
     "time": frozenset({"-f", "-o", "--format", "--output"}),
     "timeout": frozenset({"-s", "-k", "--signal", "--kill-after"}),
     "unbuffer": frozenset(),
+    "unshare": frozenset({"-S", "-G", "-R", "-w", "--setuid", "--setgid", "--root", "--wd"}),
     "watch": frozenset({"-n", "-q", "--equexit", "--interval"}),
     "xargs": frozenset(
         {"-n", "-I", "-P", "-L", "-s", "-d", "-a", "-E", "--max-args", "--max-procs", "--max-lines", "--max-chars"}
@@ -171,6 +177,7 @@ class Command:
 def is_assignment(text: str) -> bool:
     """Tell whether a word sets a variable."""
     name, equals, _ = text.partition("=")
+    name = name.removesuffix("+")
     return bool(equals) and bool(name) and not name.strip(_NAME) and not name[0].isdecimal()
 
 
@@ -245,7 +252,7 @@ def begun(words: list[Word]) -> list[Word]:
         text = words[0].text
         if text == "function" and not words[0].is_quoted:
             words = words[2:]
-        elif (text in _KEYWORDS and not words[0].is_quoted) or is_assignment(text):
+        elif (text in KEYWORDS and not words[0].is_quoted) or is_assignment(text):
             words = words[1:]
         else:
             break
