@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.access.refusallog import LINES_MAX, LINES_PER_SOURCE_MAX, WINDOW_MS, RefusalLog
+from holdfast.server.access.refusals import LINES_MAX, LINES_PER_SOURCE_MAX, WINDOW_MS, RefusalLog
 from holdfast.server.http.messages import request_from
 from holdfast.server.observability.logs import configure
 from holdfast.wire.problems import Problem

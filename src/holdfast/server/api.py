@@ -23,8 +23,7 @@ from holdfast.server.access.claimsecrets import is_own, was_own
 from holdfast.server.access.lastused import TokenUses
 from holdfast.server.access.origins import Origins
 from holdfast.server.access.proxies import Proxies
-from holdfast.server.access.refusallog import RefusalLog
-from holdfast.server.access.wrongtokens import WrongTokens
+from holdfast.server.access.refusals import RefusalLog, WrongTokens
 from holdfast.server.metrics.meter import Meter
 from holdfast.server.operations.turns import Turns
 from holdfast.server.pages.views.recent import Recent

@@ -29,11 +29,10 @@ from holdfast.server.observability.logs import configure, dropped_lines, flush
 from holdfast.server.observability.request_log import Observing
 from holdfast.server.operations.router import Routes
 from holdfast.server.operations.table import OPERATIONS
-from holdfast.server.starting.building import engine_for, static_tokens
+from holdfast.server.starting.building import engine_for, event_log_of, observing_of, static_tokens
 from holdfast.server.starting.clustered import Clustered
 from holdfast.server.starting.exits import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, token_at_hand, warn_of_hidden
-from holdfast.server.starting.observing import event_log_of, observing_of
 from holdfast.settings.stores import shown
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.server.access.wrongtokens import place_of
+from holdfast.server.access.refusals import place_of
 from holdfast.server.http.manager import Handler
 from holdfast.server.http.messages import ClientDisconnectedError
 from holdfast.server.nodes.bearers import Bearers, LargeBodies

@@ -6,7 +6,7 @@
     GET /ui/here        who is signed in, for scripts; a cookie that is used is renewed by it
 
 The token is in the body of that one request and nowhere else: not in an address, a page, a log or what a browser keeps.
-A wrong one counts by address, as everywhere (`wrongtokens`).
+A wrong one counts by address, as everywhere (`access.refusals`).
 
 **A link from another site.** A browser sends a `Strict` cookie only with what our own pages ask for. So who opens a
 link that somebody pasted into a chat comes without one. The sign-in page then asks `/ui/here`, once, before it shows

@@ -1,4 +1,4 @@
-"""What a server is made of, read from its settings: limits, history, tokens, an engine on a directory."""
+"""The parts of a server, made from its settings: limits, history, tokens, an engine on a directory, observers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ from holdfast import __version__
 from holdfast.core.values import Limits
 from holdfast.engine.archiving import Archiving
 from holdfast.engine.build import Keeping, build
+from holdfast.extras import how_to_install
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.server.access.auth import StaticTokens, entries_of
 from holdfast.server.access.secrets import KEY_FILE
+from holdfast.server.observability.event_log import EventLog
+from holdfast.server.observability.request_log import Observing, RequestLog
 from holdfast.server.starting.exits import EX_USAGE, StartError
 
 if TYPE_CHECKING:
+    from holdfast.engine.clock import Clock
     from holdfast.engine.engine import Engine
+    from holdfast.server.access.proxies import Proxies
+    from holdfast.server.observability.request_log import Observer
     from holdfast.settings import Settings
 
 TOKENS_BYTES_MAX = 4_194_304
+TRACES_EXTRA = "otel"
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -95,3 +102,27 @@ def static_tokens(settings: Settings) -> StaticTokens:
             raise StartError(f"{problem}: write name:token into it, one a line, or leave the setting out", EX_USAGE)
         text += f"\n{in_file}"
     return StaticTokens.parse(text)
+
+
+def observing_of(settings: Settings, clock: Clock, proxies: Proxies, node: str = "") -> Observing:
+    """Return the observers of requests that the settings ask for. Raises `StartError`."""
+    observers: list[Observer] = []
+    if settings.log_requests:
+        observers.append(RequestLog(clock, proxies))
+    if settings.traces:
+        observers.append(_traces(node))
+    return Observing(observers)
+
+
+def event_log_of(settings: Settings, engine: Engine) -> EventLog | None:
+    """Return the event log of an engine, if the settings ask for it."""
+    return EventLog(engine) if settings.log_events else None
+
+
+def _traces(node: str) -> Observer:
+    try:
+        from holdfast.server.observability.traces import Traces  # noqa: PLC0415 - Its extra may be missing.
+    except ModuleNotFoundError as error:
+        text = f"traces need a part of Holdfast that is not installed ({error.name}): {how_to_install(TRACES_EXTRA)}"
+        raise StartError(text, EX_USAGE) from error
+    return Traces(node)

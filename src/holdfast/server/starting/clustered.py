@@ -44,10 +44,9 @@ from holdfast.server.nodes.tenure import Tenures
 from holdfast.server.nodes.watcher import JITTER_MS
 from holdfast.server.observability.logs import dropped_lines
 from holdfast.server.operations.table import OPERATIONS
-from holdfast.server.starting.building import archiving_of, keeping_of, limits_of
+from holdfast.server.starting.building import archiving_of, keeping_of, limits_of, observing_of
 from holdfast.server.starting.exits import EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, warn_of_hidden
-from holdfast.server.starting.observing import observing_of
 from holdfast.settings import parse_address
 from holdfast.wire.health import SHARED
 

@@ -1,23 +1,28 @@
-"""The log of those who were not let in: one line for each 401 and 403, and never more than a few lines a minute.
+"""The log of refused callers, and how many wrong tokens an address may send.
+
+Each 401 and 403 gets one line, and never more than a few lines a minute:
 
     refused 403 forbidden: ana (a session's secret) from 10.0.0.7, POST /locks/deploy/revoke, request 01J9…
     412 more refusals in the last minute (token ana 400, elsewhere 12)
 
-Somebody who is refused all the time must neither fill the disk nor hide the others. So in one minute a token, or an
-address where no token is known, gets `LINES_PER_SOURCE_MAX` lines, and all together get `LINES_MAX`. What is beyond is
-counted and told in one line when the minute is over; so is each 429 after too many wrong tokens. Only who got a line is
-kept by name: the memory is bounded by the number of lines.
+A caller that is refused all the time must neither fill the disk nor hide the others. In one minute, a token, or an
+address where no token is known, gets `LINES_PER_SOURCE_MAX` lines, and all together get `LINES_MAX`. Further refusals
+are counted and reported in one line at the end of the minute, as is each 429 after too many wrong tokens. Only sources
+that got a line are kept by name, so memory is bounded by the number of lines. The query, the headers and the body are
+never logged, and neither is a path segment that looks like a secret.
 
-The query, the headers and the body are never shown: secrets live there. Something in the path that looks like one of
-our secrets was put there by mistake, and is not shown either.
+More than a few wrong tokens a minute from one address are guesses, or a forgotten client. A right token is never
+refused for them: a token is looked up first, and only a wrong one is counted. This saves work: such a refusal does not
+wait for the disk, and the client is told once when to retry.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
+from ipaddress import IPv6Address, IPv6Network
 from typing import TYPE_CHECKING
 
-from holdfast.server.access.wrongtokens import place_of
 from holdfast.server.observability.logs import shown_path
 
 if TYPE_CHECKING:
@@ -25,6 +30,11 @@ if TYPE_CHECKING:
     from holdfast.server.http.messages import Request
     from holdfast.wire.problems import Problem
 
+PLACES_MAX = 10_000
+LOGGED_MAX = 10
+"""Lines about wrong tokens in the log in one minute, for all addresses together."""
+_PREFIX_BITS = 64
+"""One customer of a provider has at least so many IPv6 addresses."""
 LOGGED_STATUSES = frozenset({401, 403})
 COUNTED_CODE = "too_many_wrong_tokens"
 """Who gets this had enough lines already: it is counted, and has none of its own."""
@@ -126,3 +136,44 @@ class RefusalLog:
         if rest:
             told.append(f"elsewhere {rest}")
         log.warning("%d more refusals in the last minute (%s)", count, ", ".join(told))
+
+
+class WrongTokens:
+    """Counts them, for each place they come from and window."""
+
+    def __init__(self, per_minute_max: int) -> None:
+        self._max = per_minute_max
+        self._places: OrderedDict[str, list[int]] = OrderedDict()
+        """By place: when its window began, and how many came since. The oldest window comes first."""
+        self._logged: list[int] = [0, 0]
+        """The same for lines in the log."""
+
+    def count(self, client: Address | None, now_ms: int) -> int:
+        """Count one more from there. Return 0, or in how many milliseconds it may be tried again if it was too many."""
+        place = place_of(client)
+        window = self._places.get(place)
+        if window is None or now_ms - window[0] >= WINDOW_MS:
+            self._places.pop(place, None)
+            if len(self._places) >= PLACES_MAX:
+                self._places.popitem(last=False)
+            window = self._places[place] = [now_ms, 0]
+        window[1] += 1
+        if window[1] <= self._max:
+            return 0
+        if window[1] == self._max + 1:
+            self._log(place, now_ms)
+        return window[0] + WINDOW_MS - now_ms
+
+    def _log(self, place: str, now_ms: int) -> None:
+        if now_ms - self._logged[0] >= WINDOW_MS:
+            self._logged = [now_ms, 0]
+        self._logged[1] += 1
+        if self._logged[1] <= LOGGED_MAX:
+            log.warning("too many wrong access tokens from %s: more than %d in a minute", place, self._max)
+
+
+def place_of(client: Address | None) -> str:
+    """Return what is counted as one place: an address, or a network of IPv6 that one customer has to himself."""
+    if isinstance(client, IPv6Address):
+        return str(IPv6Network((int(client), _PREFIX_BITS), strict=False))
+    return str(client or "an unknown address")
