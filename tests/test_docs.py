@@ -175,7 +175,7 @@ def test_every_name_named_is_there() -> None:
 
 def test_a_name_that_is_gone_is_found() -> None:
     """The patterns see modules and names as people write them, and no version, number or path of elsewhere."""
-    assert MODULE.findall("`core/line.py`, line.py; tests/*.py x.pyc") == ["core/line.py", "line.py"]
+    assert MODULE.findall("`core/queue.py`, line.py; tests/*.py x.pyc") == ["core/queue.py", "line.py"]
     assert NAME.findall("`may_touch`, `rights.may_touch()`, `Lane._answer_it`, `held`, `10_000`, may_touch") == [
         "may_touch",
         "may_touch",

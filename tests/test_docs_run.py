@@ -18,7 +18,7 @@ import pytest
 from holdfast import clientconfig, settings
 from holdfast.guard import ruleparsing
 from holdfast.testing import server
-from holdfast.wire import moments, replies, requests
+from holdfast.wire import replies, requests
 from tests.support.page_session import PageSession
 from tests.support.pages import MARKS, PAGES, ROOT, Block, all_blocks, blocks_of
 
@@ -111,7 +111,7 @@ def test_answers_shown_have_every_field() -> None:
 
     The body of a request that has a block of its own has all its fields too.
     """
-    kinds = [*vars(replies).values(), *vars(moments).values(), requests.FollowBody]
+    kinds = [*vars(replies).values(), requests.FollowBody]
     structs = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
     for block in blocks_in("json"):
         if block.page == "docs/reference/http.md":

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.core.kept import Notes
-from holdfast.core.state import TABLES, State
+from holdfast.core.state import TABLES, Notes, State
 
 
 def put_in_place(rows: dict[Any, Any], notes: Notes[Any, Any]) -> None:

@@ -26,8 +26,7 @@ from holdfast.core.events import (
     TakenOver,
     Transferred,
 )
-from holdfast.core.evolve import evolve
-from holdfast.core.fits import event_fits
+from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.state import State
 from holdfast.core.values import Lease, Limits, Moment, Ticket, holder_of_ticket
 from tests.core.archived import Archived

@@ -25,8 +25,7 @@ from holdfast.core.events import (
     SharesForgotten,
     Transferred,
 )
-from holdfast.core.evolve import evolve
-from holdfast.core.fits import event_fits
+from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.state import State
 from holdfast.core.values import TOKEN_MAX, EndedLease, LastEnd, Lease, Limits, Moment
 from holdfast.journal.codec import decode_batch, encode_batch

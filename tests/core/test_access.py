@@ -10,8 +10,7 @@ from holdfast.core.commands import Acquire, Command, CreateToken, OpenSession, R
 from holdfast.core.decide import decide
 from holdfast.core.decision import Decision
 from holdfast.core.events import Record, TokenCreated, TokenEnded, TokenRevoked, names_of, owners_of, principal_of
-from holdfast.core.evolve import evolve
-from holdfast.core.fits import event_fits
+from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.refusals import NotAllowedAnyMore, TokenUnknown
 from holdfast.core.state import State
 from holdfast.core.values import AccessToken, Limits, Moment, Session, Terms

@@ -3,8 +3,8 @@
 import random
 
 from holdfast.core import answers
-from holdfast.core.alarms import ALARMS_SPARE, SIFTED_AT_ONCE, Alarms
 from holdfast.core.commands import Release, Renew
+from holdfast.core.timers import ALARMS_SPARE, SIFTED_AT_ONCE, Alarms
 from holdfast.core.values import Moment
 from tests.core.bare import Core
 from tests.support.asking import acquire

@@ -12,7 +12,6 @@ from itertools import combinations, combinations_with_replacement, islice, produ
 
 import pytest
 
-from holdfast.core.agenda import Budget
 from holdfast.core.deadlock import closing_waits, find_circle
 from holdfast.core.decision import end_of
 from holdfast.core.events import Event, Granted, Joined, Left, Record, SessionEnded, SessionOpened
@@ -20,6 +19,7 @@ from holdfast.core.evolve import evolve
 from holdfast.core.refusals import Deadlock, TooTangled
 from holdfast.core.sessions import ends_with, places_in
 from holdfast.core.state import State
+from holdfast.core.timers import Budget
 from holdfast.core.values import Holder, Lease, Session, Slot, Terms, Ticket, holder_of_lease, holder_of_ticket
 from tests.support import proof
 

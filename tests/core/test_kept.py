@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.kept import Kept, Notes
+from holdfast.core.state import Kept, Notes
 from tests.core.archived import put_in_place
 from tests.support.steps import count_steps
 

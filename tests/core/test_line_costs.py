@@ -4,8 +4,8 @@ import pytest
 
 from holdfast.core import answers
 from holdfast.core.commands import ClaimAll, EndSession, Leave, OpenSession, Release
+from holdfast.core.deadlock import why
 from holdfast.core.values import Limits, Moment
-from holdfast.core.views import why
 from tests.core.bare import FAR_MS, Core
 from tests.core.crowd import Crowd, release_all
 from tests.core.test_line import STEPS, Walk

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core import answers, refusals
-from holdfast.core.alarms import ALARMS_SPARE
 from holdfast.core.commands import Command, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
 from holdfast.core.decide import decide, settle
 from holdfast.core.events import Record
 from holdfast.core.evolve import evolve
-from holdfast.core.ordered import OrderedNames
+from holdfast.core.index import OrderedNames
 from holdfast.core.state import State
+from holdfast.core.timers import ALARMS_SPARE
 from holdfast.core.values import TOKEN_MAX, Limits, Moment
 from tests.core.pair import SMALL
 from tests.scenarios.play import durable

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import ordered
-from holdfast.core.ordered import OrderedNames
+from holdfast.core import index
+from holdfast.core.index import OrderedNames
 
 NAMES = 20_000
 
@@ -93,7 +93,7 @@ def test_ordered_names_are_a_sorted_set_in_small_blocks(
 ) -> None:
     """However small the blocks and wherever a slice ends, a walk shows the set in byte order, and counts are right."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordered, "BLOCK_NAMES", 4)
+        patch.setattr(index, "BLOCK_NAMES", 4)
         names, plain = OrderedNames(), set(first)
         names.build(first)
         for name, names_max in changes:

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.commands import Command
+from holdfast.core.deadlock import why
 from holdfast.core.decide import DECISIONS, decide, settle, settle_line
 from holdfast.core.events import Event
 from holdfast.core.evolve import CHANGES
@@ -16,7 +17,6 @@ from holdfast.core.index import Index
 from holdfast.core.presence import Presence
 from holdfast.core.state import State
 from holdfast.core.values import Limits
-from holdfast.core.views import why
 from tests.core import crowd
 from tests.core.pair import SMALL
 from tests.core.test_line import STEPS, Walk

@@ -1,9 +1,9 @@
 """Waits that hang together by the thousand: a search for a circle has an end, and what it cannot tell is refused."""
 
 from holdfast.core import answers, refusals
-from holdfast.core.agenda import EDGES_MAX
 from holdfast.core.commands import EndSession, OpenSession, Release
 from holdfast.core.deadlock import STEPS_TOLD
+from holdfast.core.timers import EDGES_MAX
 from tests.core.bare import FAR_MS, Core
 from tests.support.asking import altered
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.core.commands import EndSession, OpenSession
-from holdfast.core.kept import Kept
+from holdfast.core.state import Kept
 from holdfast.core.values import Limits
 from holdfast.engine import archiving, snapshot
 from holdfast.engine.archiving import RETRY_MS_MAX, RETRY_MS_MIN, Archiving

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.events import Restored
-from holdfast.core.fits import event_fits
+from holdfast.core.evolve import event_fits
 from holdfast.core.state import TABLES, Frozen, Head, State
 from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import backup as backups

@@ -60,12 +60,12 @@ from holdfast.core.commands import (
     RevokeToken,
     Transfer,
 )
+from holdfast.core.deadlock import why
 from holdfast.core.decide import decide, settle, settle_line
 from holdfast.core.events import Event, Granted, GrantedMany, Joined, Record, SessionOpened, Transferred
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment, Terms
-from holdfast.core.views import why
 from holdfast.journal.codec import decode_batch, encode_batch
 from tests.scenarios import words
 from tests.scenarios.script import Step, read_lines, read_step

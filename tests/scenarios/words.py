@@ -13,10 +13,10 @@ from holdfast.core.values import EndedSession
 
 if TYPE_CHECKING:
     from holdfast.core.answers import Answer
+    from holdfast.core.deadlock import Chain
     from holdfast.core.refusals import Refusal
     from holdfast.core.state import State
     from holdfast.core.values import Done, LastEnd, Lease
-    from holdfast.core.views import Chain
 
 WALL_MS = 1_700_000_000_000
 """The wall time at which every script begins. Answers show wall times as the time since then."""

@@ -1,39 +1,39 @@
 """Who waits for whom, and whether a wait would never end (D1–D3).
 
-The graph of waits is not kept: it is read from the state when somebody asks.
-
-    ana ──wants deploy──► ben ──wants schema──► cem          ana waits for ben, who waits for cem.
-     ▲                                            │          If cem now waits for `docs`, which ana holds,
-     └───────────────wants docs ──────────────────┘          nobody of the three ever goes on.
-
-*Knots* are holders (`Holder`): a session and an owner in it, a principal and an owner of it, or, for a claim without an
-owner, one lease alone. *Edges* lead from a holder that stands in line and is present to the holder of the live lease it
-wants. So:
+The wait-for graph is not kept: it is read from the state when needed. Its nodes are holders (`Holder`): a session and
+an owner in it, a principal and an owner of it, or, for a claim without an owner, one lease alone. An edge leads from a
+holder that waits and is present to the holder of the live lease it wants. So:
 
 - No false alarm: ended leases, dead sessions and absent tickets have no edges (D2).
-- No miss: a holder may stand in several lines, and a claim of all of several names has an edge for each of them.
-- No search without end: it looks at `EDGES_MAX` edges at most. Who would wait in a larger tangle is refused
-  (`TooTangled`), since a wait that may never end is worse than one that is not begun. Up to there it is exact.
-- No timer: a circle can only close when an edge appears. A new wait or one that comes back is checked before it begins
-  (`find_circle` from the one who would wait). A grant or a transfer turns the edges of a name to its new holder, and
-  `line.circle_at_handover` looks after it. Ends and departures only take edges away.
 
-`find_circle` goes breadth first from the one who would wait, so the circle told is a shortest one. It goes in the order
-of arriving, so it is always the same one. If the requester itself holds what it wants, that is a circle of one (D1a).
+- No miss: a holder may be in several queues, and a claim of all of several names has an edge for each of them.
 
-An *interest* is an edge of somebody who asked without waiting, as `rlock` does. Interests fade, so they count only
-when one of those asks, and the answer says *possible deadlock* (D3).
+- Bounded search: it looks at `EDGES_MAX` edges at most. A wait in a larger graph is refused (`TooTangled`), since a
+wait that may never end is worse than one that is not begun. Up to there it is exact.
+
+- No timer: a cycle can only close when an edge appears. A new wait or one that comes back is checked before it begins
+(`find_circle`). A grant or a transfer turns the edges of a name to its new holder, and `queue.circle_at_handover`
+checks that. Ends and departures only remove edges.
+
+The search is breadth first in the order of arriving: the cycle it reports is a shortest one and always the same. If the
+requester itself holds what it wants, that is a cycle of one (D1a).
+
+An *interest* is an edge of a client that asked without waiting, as `rlock` does. Interests fade, so they count only
+when such a client asks, and the answer says *possible deadlock* (D3).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from holdfast.core.agenda import EDGES_MAX, Budget
+import msgspec
+
 from holdfast.core.refusals import Deadlock, TooTangled
-from holdfast.core.values import holder_of_lease
-from holdfast.core.views import waits_of
+from holdfast.core.state import EMPTY
+from holdfast.core.timers import EDGES_MAX, Budget
+from holdfast.core.values import Slot, holder_of_lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,8 +42,61 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Holder, Lease
 
+LINKS_MAX = 100
+WAITS_SHOWN = 100
+"""How many waits of one holder are shown."""
+WAITS_LOOKED_AT = 1_000
+"""More, since some may be outside a caller's prefix."""
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One link of the chain: a name, what is known of it, and the first of what its owner waits for."""
+
+    name: str
+    slot: Slot
+    waits_for: tuple[str, ...]
+
+
+class Chain(msgspec.Struct, frozen=True):
+    """The chain of waits from a name to the owner everybody waits for. `circle`: it comes back to where it was."""
+
+    links: tuple[Link, ...]
+    circle: bool
+
+
+def why(state: State, name: str, prefix: str = "") -> Chain:
+    """Follow the waits: who holds the name, what that holder waits for, who holds that, and so on.
+
+    Names that do not start with `prefix` are not shown: the chain ends before them.
+    """
+    links: list[Link] = []
+    seen: set[Holder] = set()
+    while True:
+        slot = state.slots.get(name, EMPTY)
+        if slot.lease is None:
+            links.append(Link(name, slot, ()))
+            return Chain(tuple(links), circle=False)
+        holder = holder_of_lease(slot.lease)
+        looked_at = islice(waits_of(state, holder), WAITS_LOOKED_AT)
+        wanted = tuple(islice((each for each in looked_at if each.startswith(prefix)), WAITS_SHOWN))
+        links.append(Link(name, slot, wanted))
+        if not wanted or len(links) >= LINKS_MAX:
+            return Chain(tuple(links), circle=False)
+        if holder in seen:
+            return Chain(tuple(links), circle=True)
+        seen.add(holder)
+        # Of several, the one that somebody holds: a free name is about to be its own.
+        name = next((each for each in wanted if state.lease_of(each) is not None), wanted[0])
+
+
+def waits_of(state: State, holder: Holder) -> Iterator[str]:
+    """Yield what a holder waits for, where it is present."""
+    for ticket_id in state.presence.tickets_by_holder.get(holder, ()):
+        yield from state.tickets[ticket_id].names
+
+
 STEPS_TOLD = 50
-"""How many steps are told from each end of a path that is longer than twice that."""
+"""How many steps of a longer path are reported from each end."""
 
 
 def find_circle(
@@ -55,10 +108,10 @@ def find_circle(
     interests: bool = False,
     budget: Budget | None = None,
 ) -> Deadlock | TooTangled | None:
-    """Return the circle that `requester` waiting for `names` would close, or None, or that nobody can tell.
+    """Return the cycle that `requester` waiting for `names` would close, None, or that it cannot be told.
 
-    Its path is requester, what it wants, who holds that, what that one wants, and so on; its last name is one that the
-    requester holds. Breadth first, so that the circle told is a shortest one; in order, so that it is always the same.
+    Its path is requester, what it wants, who holds that, what that holder wants, and so on; its last name is one that
+    the requester holds.
     """
     budget = budget or Budget()
     came_from: dict[Holder, tuple[Holder, str]] = {}
@@ -82,9 +135,9 @@ def find_circle(
 
 
 def closing_waits(state: State, holder: Holder, budget: Budget) -> dict[str, Place] | TooTangled:
-    """Return who waits for what `holder` has, of those for whom it waits itself, directly or through others.
+    """Return who waits for what `holder` has, among those for whom it waits itself, directly or through others.
 
-    For each such name it is the one that joined first: its wait closes a circle.
+    For each such name it is the one that joined first: its wait closes a cycle.
     """
     closing: dict[str, Place] = {}
     found = {holder}

@@ -1,15 +1,25 @@
-"""The one door to the decisions: which command goes where. The table is here, arithmetic in the modules it names.
+"""The entry points of the core: `decide` for commands, `settle` for what falls due by itself.
 
-`decide` and `settle` are plain functions of state and time. They change nothing that is durable: a decision is a list
-of events, and `evolve` lets them take effect.
+Both are plain functions of state and time. They change nothing durable: a decision is a list of events, and `evolve`
+applies them.
+
+`settle` finds sessions that missed their keepalive, leases past their end, turns in a queue, and what is no longer
+remembered. There is no other expiry check (T3): what is due is ended by a record before anything else is decided.
+
+What is over by time alone has a record too (T3a). A restart goes on at the time of the last record: if that was before
+the end of a delay, a name that was reported free would be closed again. Finished work that is forgotten has its own
+record (`DoneFaded`). The end of a delay changes only answers: any record of that time or later will do, and
+`TimePassed` is written if there is none.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core import access, claims, line, sessions, several
+from holdfast.core import leases, queue, sessions, tokens
 from holdfast.core.commands import (
     Acquire,
     ClaimAll,
@@ -30,38 +40,245 @@ from holdfast.core.commands import (
     RotateToken,
     Transfer,
 )
-from holdfast.core.settle import settle, settle_line
+from holdfast.core.decision import Due, end_of, left
+from holdfast.core.events import DoneFaded, Forgotten, SessionEnded, SharesForgotten, TimePassed
+from holdfast.core.evolve import may_go
+from holdfast.core.queue import circle_at_handover, next_turn
+from holdfast.core.refusals import SessionLapsed, TicketGone
+from holdfast.core.sessions import ends_with, places_in
+from holdfast.core.shares import givers, weight_of_name, weight_of_remembered
+from holdfast.core.timers import EDGES_MAX
+from holdfast.core.values import ABSENT_MS_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.core.decision import Decision
     from holdfast.core.state import State
     from holdfast.core.values import Limits, Moment
 
-__all__ = ["decide", "settle", "settle_line"]
+FORGET_EVERY_MS = 1_000
+FORGET_MAX = 2_000
+"""How many remembered things one turn may look at, of each kind: it bounds its time."""
+FADE_MAX = 1_000
+LAPSE_MAX = 500
+
+
+def settle(state: State, now: Moment, limits: Limits) -> Due | None:
+    """Return the next thing that fell due by `now`, or None. Called again until there is none."""
+    return (
+        _lapsed_session(state, now.ms)
+        or _expired_lease(state, now.ms)
+        or _lapsed_ticket(state, now.ms)
+        or settle_line(state, now, limits)
+        or _what_is_kept(state, now.ms, limits)
+        # Last: most often another record of this turn says already that a delay is over (T3a).
+        or (Due(TimePassed()) if state.agenda.rang_at_ms > state.now_ms else None)
+    )
+
+
+def settle_line(state: State, now: Moment, limits: Limits) -> Due | None:
+    """Return the next thing that is due in the queues since the last decision: a cycle to break, a turn to give."""
+    _open_names(state, now.ms)
+    agenda = state.agenda
+    due = None
+    if agenda.names_with_new_holder or agenda.candidates:
+        due = circle_at_handover(state, now.ms) or next_turn(state, now, limits)
+    if due is None:
+        agenda.handover_budget.edges = EDGES_MAX
+    return due
+
+
+def _lapsed_session(state: State, now_ms: int) -> Due | None:
+    of_sessions = state.agenda.session_alarms
+    while (alarms := of_sessions.earlier() if of_sessions.aside else of_sessions.heap) and alarms[0][0] <= now_ms:
+        due_ms, session_id = alarms[0]
+        session = state.sessions.get(session_id)
+        if session is None:
+            heapq.heappop(alarms)
+        elif session.until_ms > due_ms:
+            heapq.heapreplace(alarms, (session.until_ms, session_id))
+        else:
+            heapq.heappop(alarms)
+            places = places_in(state, session_id)
+            ends = ends_with(state, session_id, now_ms, None)
+            event = SessionEnded(session_id, "expired", ends, left=places, principal=session.principal)
+            return Due(event, tuple((each.ticket_id, SessionLapsed()) for each in places))
+    return None
+
+
+def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
+    """Return the end of a place whose holder has been away for too long (W2).
+
+    After a restart everybody has been away since then, so only some places end in one turn: ending a deserted place
+    later hurts nobody.
+    """
+    agenda, absent_since = state.agenda, state.presence.absent_since
+    if not absent_since:
+        return None
+    for ticket_id, since_ms in absent_since.items():
+        if since_ms + ABSENT_MS_MAX > now_ms or now_ms < agenda.lapse_at_ms:
+            break
+        agenda.lapsed += 1
+        if agenda.lapsed % LAPSE_MAX == 0:
+            agenda.lapse_at_ms = now_ms + 1
+        return Due(left(state.tickets[ticket_id], "gone"), ((ticket_id, TicketGone()),))
+    return None
+
+
+def _open_names(state: State, now_ms: int) -> None:
+    """Look at the queues of names whose delay is over, so that the first waiter gets its turn (L6)."""
+    agenda = state.agenda
+    agenda.opened_until_ms = now_ms
+    while agenda.opening_alarms and agenda.opening_alarms[0][0] <= now_ms:
+        agenda.rang_at_ms, name = heapq.heappop(agenda.opening_alarms)
+        state.look_again_at(name)
+
+
+def _expired_lease(state: State, now_ms: int) -> Due | None:
+    of_leases = state.agenda.lease_alarms
+    while (alarms := of_leases.earlier() if of_leases.aside else of_leases.heap) and alarms[0][0] <= now_ms:
+        due_ms, token, name = alarms[0]
+        lease = state.lease_of(name)
+        if lease is None or lease.token != token:
+            heapq.heappop(alarms)
+        elif lease.until_ms > due_ms:
+            heapq.heapreplace(alarms, (lease.until_ms, token, name))
+        else:
+            heapq.heappop(alarms)
+            return Due(end_of(name, lease, "expired", now_ms))
+    return None
+
+
+def _what_is_kept(state: State, now_ms: int, limits: Limits) -> Due | None:
+    """Return what need not, or must not, be kept any longer."""
+    agenda, memory, free = state.agenda, state.index.memory, state.index.free
+    if now_ms >= agenda.forget_at_ms and (overdue := _overdue_memory(state, now_ms, limits)) is not None:
+        return overdue
+    if agenda.done_alarms and now_ms >= agenda.fade_at_ms and (faded := _faded_work(state, now_ms)) is not None:
+        return faded
+    if memory.number > limits.retry_keys_max or memory.weight > limits.retry_bytes_max:
+        eldest = _too_much_memory(state, now_ms, limits)
+        if eldest is not None:
+            return eldest
+    if free.number > limits.ended_names_max or free.weight > limits.ended_bytes_max:
+        return _too_many_names(state, now_ms, limits)
+    return None
+
+
+def _faded_work(state: State, now_ms: int) -> Due | None:
+    """Return the names whose finished work is no longer remembered, so that it counts against nobody (L5)."""
+    agenda = state.agenda
+    faded: dict[str, None] = {}
+    while (alarms := agenda.done_alarms.earlier()) and alarms[0][0] <= now_ms and len(faded) < FADE_MAX:
+        _, name = heapq.heappop(alarms)
+        slot = state.slots.get(name)
+        if slot is not None and slot.done is not None and slot.done.until_ms <= now_ms:
+            faded[name] = None
+    if len(faded) == FADE_MAX:
+        agenda.fade_at_ms = now_ms + 1
+    return Due(DoneFaded(tuple(faded))) if faded else None
+
+
+def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
+    """Drop the oldest of the retry memory that have been there for long enough. Runs once a second."""
+    due = 0
+    for thing in islice(state.remembered.values(), FORGET_MAX):
+        if thing.at_ms > now_ms - limits.retry_memory_ms:
+            break
+        due += 1
+    # If there may be more, the next turn goes on.
+    state.agenda.forget_at_ms = now_ms + (1 if due == FORGET_MAX else FORGET_EVERY_MS)
+    return Due(Forgotten(due)) if due else None
+
+
+def _too_much_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
+    """Drop the oldest of the largest accounts of the retry memory, if it is over a limit (C5)."""
+    memory = state.index.memory
+    too_many = memory.number > limits.retry_keys_max
+    if now_ms < state.agenda.cut_memory_at_ms:
+        return None
+    limit = limits.retry_keys_max if too_many else limits.retry_bytes_max
+    dropped: list[tuple[str, str | None, int]] = []
+    room = FORGET_MAX
+    for principal, session, part in givers(memory, limit, FORGET_MAX, in_bytes=not too_many):
+        eldest = islice(memory.account(principal, session).items, room)
+        costs = (1 if too_many else weight_of_remembered(place, state.remembered[place]) for place in eldest)
+        entries, _ = _how_many(costs, part)
+        dropped.append((principal, session, entries))
+        room -= entries
+        if not room:
+            break
+    # If there may be more, the next turn goes on: the cost of one turn is bounded.
+    state.agenda.cut_memory_at_ms = 0 if room else now_ms + 1
+    return Due(SharesForgotten(remembered=tuple(dropped)))
+
+
+def _too_many_names(state: State, now_ms: int, limits: Limits) -> Due | None:
+    """Drop the oldest free names of the largest accounts, if they are over a limit. Some may have to stay."""
+    free = state.index.free
+    too_many = free.number > limits.ended_names_max
+    if now_ms < state.agenda.cut_names_at_ms:
+        return None
+    limit = limits.ended_names_max if too_many else limits.ended_bytes_max
+    looked_at: list[tuple[str, str | None, int]] = []
+    room, gone = FORGET_MAX, 0
+    for principal, session, part in givers(free, limit, FORGET_MAX, in_bytes=not too_many):
+        eldest = islice(free.account(principal, session).items, room)
+        costs = (_cost_of_name(state, name, now_ms, in_bytes=not too_many) for name in eldest)
+        looks, found = _how_many(costs, part)
+        looked_at.append((principal, session, looks))
+        room -= looks
+        gone += found
+        if not room:
+            break
+    # What must stay now may go later: until then nothing is won by looking again and again.
+    state.agenda.cut_names_at_ms = now_ms + FORGET_EVERY_MS if not gone else 0 if room else now_ms + 1
+    # If there are others behind those that must stay, the record puts them in front.
+    return Due(SharesForgotten(names=tuple(looked_at))) if gone or not room else None
+
+
+def _cost_of_name(state: State, name: str, now_ms: int, *, in_bytes: bool) -> int:
+    """Return what is won by forgetting a name, nothing if it must stay."""
+    slot = state.slots[name]
+    if not may_go(state, name, slot, now_ms):
+        return 0
+    return weight_of_name(name, slot) if in_bytes else 1
+
+
+def _how_many(costs: Iterator[int], wanted: int) -> tuple[int, int]:
+    """Return how many of the oldest are needed until their costs reach `wanted`, and the sum of those costs."""
+    looks = found = 0
+    for cost in costs:
+        looks += 1
+        found += cost
+        if found >= wanted:
+            break
+    return looks, found
 
 
 Decide = Callable[["State", Any, "Moment", "Limits"], "Decision"]
 
 DECISIONS: dict[type, Decide] = {
-    Acquire: claims.acquire,
-    Renew: claims.renew,
-    Release: claims.release,
-    ClaimAny: several.claim_any,
-    ClaimAll: several.claim_all,
-    Leave: lambda state, command, _now, _limits: line.leave(state, command),
-    Transfer: claims.transfer,
-    Revoke: lambda state, command, now, _limits: claims.revoke(state, command, now),
-    Reopen: lambda state, command, now, _limits: claims.reopen(state, command, now),
+    Acquire: leases.acquire,
+    Renew: leases.renew,
+    Release: leases.release,
+    ClaimAny: leases.claim_any,
+    ClaimAll: leases.claim_all,
+    Leave: lambda state, command, _now, _limits: queue.leave(state, command),
+    Transfer: leases.transfer,
+    Revoke: lambda state, command, now, _limits: leases.revoke(state, command, now),
+    Reopen: lambda state, command, now, _limits: leases.reopen(state, command, now),
     KeepSession: lambda state, command, now, _limits: sessions.keep(state, command, now),
     RenewSession: lambda state, command, now, _limits: sessions.renew_all(state, command, now),
     OpenSession: sessions.open_,
     EndSession: lambda state, command, now, _limits: sessions.end(state, command, now),
-    CreateToken: access.create,
-    RevokeToken: lambda state, command, now, _limits: access.revoke(state, command, now),
-    RotateToken: lambda state, command, now, _limits: access.rotate(state, command, now),
-    NoteUses: lambda state, command, _now, _limits: access.note_uses(state, command),
+    CreateToken: tokens.create,
+    RevokeToken: lambda state, command, now, _limits: tokens.revoke(state, command, now),
+    RotateToken: lambda state, command, now, _limits: tokens.rotate(state, command, now),
+    NoteUses: lambda state, command, _now, _limits: tokens.note_uses(state, command),
 }
-"""Who decides what, by the type of the command. A table and no `match`: the last is found as fast as the first."""
+"""The function that decides a command, by its type. A table and no `match`: the last is found as fast as the first."""
 
 
 def decide(state: State, command: Command, now: Moment, limits: Limits) -> Decision:

@@ -1,4 +1,8 @@
-"""What every decision is made of: the result, the ends of leases, and the memory of idempotency keys."""
+"""What every decision is made of: the result, the ends of leases, the memory of idempotency keys, and the quotas.
+
+A principal may have so much of something at the same time, and each of its sessions half of that. Refusals name the
+setting.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from holdfast.core import refusals
 from holdfast.core.answers import Answer
 from holdfast.core.events import Ended, Event, Left
 from holdfast.core.refusals import Refusal
+from holdfast.core.shares import exceeded, half_of, may
 from holdfast.core.values import LABELS_OF_LINE_BYTES_MAX, Holder, LastEnd
 
 if TYPE_CHECKING:
@@ -42,18 +47,17 @@ if TYPE_CHECKING:
         | RotateToken
         | Transfer
     )
-
+    from holdfast.core.values import Limits, Terms
 
 Notice = tuple[str, Answer | Refusal]
 Interest = tuple[Holder, str, str, int, int]
-"""Who wants which name, whose principal it is, from when, until when (D3)."""
+"""Holder, name, principal, from when, until when (D3)."""
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """What a command led to: the events to make durable, and the answer to give once they are.
+    """The result of a command: the events to make durable, and the answer to give once they are.
 
-    `notices` are the answers to those in line whom it concerns, by ticket. `interest` is what the one who asked is
-    thought to want from now on; it is soft, and the engine keeps it (`Presence.take_interest`).
+    `notices` are answers to waiters, by ticket. `interest` is soft: the engine keeps it (`Presence.take_interest`).
     """
 
     events: tuple[Event, ...]
@@ -63,24 +67,23 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 class Due(msgspec.Struct, frozen=True, gc=False):
-    """What fell due: the event, and the answers to those in line whom it concerns."""
+    """Something that fell due: the event, and the answers to waiters."""
 
     event: Event
     notices: tuple[Notice, ...] = ()
 
 
 def refuse(refusal: Refusal) -> Decision:
-    """Decide to change nothing and say why."""
     return Decision((), refusal)
 
 
 def accept(answer: Answer) -> Decision:
-    """Decide that what was asked for is so already."""
+    """Decide that nothing has to change."""
     return Decision((), answer)
 
 
 def recall(state: State, asked: Keyed, kind: str) -> Memo | refusals.KeyConflict | None:
-    """Return what this very request made before, or None if it is new, or that its key was used for another (C5)."""
+    """Return what this very request made before, None if it is new, or `KeyConflict` (C5)."""
     if asked.key is None:
         return None
     memo = state.memos.get((asked.principal, asked.key))
@@ -93,17 +96,17 @@ def recall(state: State, asked: Keyed, kind: str) -> Memo | refusals.KeyConflict
 
 
 def left(ticket: Ticket, how: str) -> Left:
-    """Make the end of a place in the line. Its key is remembered, unless its request was refused (C5)."""
+    """Make the end of a place in a queue. Its key is remembered, unless its request was refused (C5)."""
     terms = ticket.terms
     is_remembered = terms.key is not None and how not in {"refused", "deadlock"}
     return Left(ticket.ticket_id, how, ticket.names, terms.owner, terms.labels, is_remembered, terms.principal)
 
 
 def answered_by_done(tickets: Iterable[Ticket]) -> Iterator[Left]:
-    """Make the ends of places in a line for the record of the finished work that answers them all (L5).
+    """Make the ends of the places that finished work answers, for its record (L5).
 
-    Thousands may stand there. So a place for that one name has no names of its own, for the record has it; and once the
-    labels come to a megabyte, those behind have none.
+    There may be thousands. So a place for that one name has no names of its own, since the record has it; and once the
+    labels come to a megabyte, the rest have none.
     """
     room_bytes = LABELS_OF_LINE_BYTES_MAX
     for ticket in tickets:
@@ -158,3 +161,46 @@ def end_by_transfer(event: Transferred, old: Lease, now: Moment) -> LastEnd:
     return LastEnd(
         "transferred", old.token, old.owner, old.note, now.ms, now.wall_ms, event.by, event.reason, whose=whose
     )
+
+
+def too_many_leases(
+    state: State, terms: Terms, wanted: int, limits: Limits, *, already: int = 0
+) -> refusals.TooManyLeases | None:
+    """Return the refusal if so many more leases are too many. The principal has `already` so many of them."""
+    held = state.index.lease_count.get(terms.principal, 0) - already
+    bound = len(state.index.names_by_session.get(terms.session or "", ())) if terms.bound else None
+    whole = limits.leases_per_principal_max
+    limit = exceeded(whole, wanted, held, bound)
+    return None if limit is None else refusals.TooManyLeases(limit, limit != whole)
+
+
+def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
+    """Return why the caller may not join these queues: its places, the names it waits for, or the queue itself."""
+    index, who = state.index, ticket.terms.principal
+    session = ticket.terms.session if ticket.terms.bound else None
+    places = len(index.tickets_by_principal.get(who, ()))
+    bound = None if session is None else len(index.tickets_by_session.get(session, ()))
+    limit = exceeded(limits.tickets_per_principal_max, 1, places, bound)
+    if limit is not None:
+        return refusals.TooManyTickets(limit, limit != limits.tickets_per_principal_max)
+    waiting = index.waiting_names
+    names = None if session is None else waiting.get((who, session), 0)
+    whole = limits.waiting_names_per_principal_max
+    limit = exceeded(whole, len(ticket.names), waiting.get((who, None), 0), names)
+    if limit is not None:
+        whose = may(f"wait for {limit} names", of_session=limit != whole)
+        return refusals.QuotaExceeded(
+            f"{whose} (waiting_names_per_principal_max): leave some lines, or wait for fewer names"
+        )
+    for name in ticket.names:
+        if len(index.lines.get(name, ())) >= limits.line_max:
+            return refusals.LineFull(limits.line_max)
+        taken = None if session is None else index.places.get((name, who, session), 0)
+        whole = half_of(limits.line_max)
+        limit = exceeded(whole, 1, index.places.get((name, who, None), 0), taken)
+        if limit is not None:
+            whose = may(f"have {limit} places in one line", of_session=limit != whole)
+            return refusals.QuotaExceeded(
+                f"{whose} (an access token has half of line_max): leave some, or try again later"
+            )
+    return None

@@ -1,9 +1,14 @@
-"""How a record changes the state. Each function takes what was decided for granted: the journal says it happened."""
+"""How a record changes the state, and whether it fits the state it is applied to.
+
+Nothing else changes what is durable. `evolve` takes decisions for granted; recovery checks each record with
+`event_fits` first. The functions on top keep the retry memory and the names that nobody holds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappush
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -12,6 +17,7 @@ from holdfast.core.decision import end_by_transfer
 from holdfast.core.events import (
     DoneFaded,
     Ended,
+    Event,
     Forgotten,
     Granted,
     GrantedMany,
@@ -35,12 +41,108 @@ from holdfast.core.events import (
     TokensUsed,
     Transferred,
 )
-from holdfast.core.memory import fade, forget_by, remember, spend_key, take_back_key
 from holdfast.core.state import EMPTY, State
-from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Moment, Slot, holder_of_lease
+from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Moment, Slot, SpentKey, holder_of_lease
 
 if TYPE_CHECKING:
-    from holdfast.core.values import AccessToken, Ticket
+    from holdfast.core.values import AccessToken, Remembered, Ticket
+
+
+def spend_key(state: State, principal: str, key: str, memo: Memo, at_ms: int, *, session: str | None = None) -> None:
+    """Remember what a key made that nothing else remembers; it counts for a session if it was spent in one."""
+    state.memos.put((principal, key), memo)
+    remember(state, f"{principal} {key}", SpentKey(principal, key, at_ms, session))
+
+
+def take_back_key(state: State, principal: str, key: str) -> None:
+    """Let a spent key lead to something again: its request has its place back."""
+    place = f"{principal} {key}"
+    spent = state.remembered.pop(place, None)
+    if spent is not None:
+        state.index.forget(place, spent)
+
+
+def remember(state: State, place: str, thing: Remembered) -> None:
+    """Keep what is over in the retry memory, as the newest of its account."""
+    if place in state.remembered:
+        state.index.forget(place, state.remembered.pop(place))
+    state.remembered.put(place, thing)
+    state.index.remember(place, thing)
+
+
+def fade(state: State, name: str) -> None:
+    """Let finished work be claimed again; the name keeps its position among the free ones."""
+    slot = state.slots[name]
+    if slot.done is not None:
+        faded = replace(slot, done=None)
+        state.slots.put(name, faded)
+        state.index.fade(name, faded)
+
+
+def forget_by(state: State, event: Forgotten | SharesForgotten | DoneFaded) -> None:
+    """Drop what a record says is no longer remembered."""
+    match event:
+        case Forgotten():
+            for place in list(islice(state.remembered, event.remembered)):
+                _forget(state, place)
+        case SharesForgotten():
+            _shares_forgotten(state, event)
+        case DoneFaded():
+            for name in event.names:
+                fade(state, name)
+
+
+def _shares_forgotten(state: State, event: SharesForgotten) -> None:
+    for principal, session, number in event.remembered:
+        for place in list(islice(state.index.memory.account(principal, session).items, number)):
+            _forget(state, place)
+    for principal, session, looked_at in event.names:
+        for name in list(islice(state.index.free.account(principal, session).items, looked_at)):
+            slot = state.slots.pop(name)
+            state.index.drop_free(name, slot)
+            if not may_go(state, name, slot, state.now_ms):
+                # Put behind, here and there, so that it is not looked at again before all others.
+                state.slots.put(name, slot)
+                state.index.add_free(name, slot)
+
+
+def may_go(state: State, name: str, slot: Slot, now_ms: int) -> bool:
+    """Tell whether a free name may be forgotten: it has no queue, is open (I14) and not known as done (L5)."""
+    is_open = slot.closed_until_ms <= now_ms and (slot.done is None or slot.done.until_ms <= now_ms)
+    return is_open and name not in state.index.lines
+
+
+def _forget(state: State, place: str) -> None:
+    """Drop one entry of the retry memory, with the keys that lead to it."""
+    thing = state.remembered.pop(place)
+    state.index.forget(place, thing)
+    match thing:
+        case EndedLease(principal=principal, key=key, end=end, end_key=end_key):
+            _forget_claim(state, principal, key)
+            # It was ended by an operator's key, maybe.
+            _forget_memos(state, principal if end.by is None else end.by, end_key)
+        case EndedSession(principal=principal, key=key, end_key=end_key):
+            _forget_memos(state, principal, key, end_key)
+        case SpentKey(principal=principal, key=key):
+            _forget_memos(state, principal, key)
+
+
+def _forget_claim(state: State, principal: str, key: str | None) -> None:
+    """Forget a key with the last of the leases it made: until then a retry must not make new ones (C5)."""
+    memo = None if key is None else state.memos.get((principal, key))
+    if key is None or memo is None:
+        return
+    if memo.leases > 1:
+        # The ids would outlive what is remembered of them, and count for nobody.
+        state.memos.put((principal, key), replace(memo, leases=memo.leases - 1, lease_ids=()))
+    else:
+        state.memos.pop((principal, key))
+
+
+def _forget_memos(state: State, principal: str, *keys: str | None) -> None:
+    for key in keys:
+        if key is not None:
+            state.memos.pop((principal, key), None)
 
 
 def _granted(state: State, event: Granted, _record: Record) -> None:
@@ -71,7 +173,7 @@ def _granted_many(state: State, event: GrantedMany, record: Record) -> None:
 
 
 def _begin(state: State, name: str, lease: Lease) -> None:
-    """Let the other parts of the state know of a new live lease."""
+    """Note a new live lease in the other parts of the state."""
     agenda, presence = state.agenda, state.presence
     state.index.add_lease(name, lease, state.sessions)
     heappush(agenda.lease_alarms.heap, (lease.until_ms, lease.token, name))
@@ -83,7 +185,7 @@ def _begin(state: State, name: str, lease: Lease) -> None:
 
 
 def _finish(state: State, name: str, lease: Lease) -> None:
-    """Let the other parts of the state know of a lease that is over."""
+    """Note the end of a lease in the other parts of the state."""
     state.index.drop_lease(name, lease)
     if name in state.presence.lines:
         state.look_again_at(name)
@@ -93,7 +195,7 @@ def _finish(state: State, name: str, lease: Lease) -> None:
 
 
 def _change_holder(state: State, name: str, before: Lease, lease: Lease) -> None:
-    """Let the other parts of the state know that a session took a live lease up."""
+    """Note in the other parts of the state that a session took a live lease up."""
     state.index.drop_lease(name, before)
     state.index.add_lease(name, lease, state.sessions)
     if name in state.presence.lines:
@@ -139,7 +241,7 @@ def _left(state: State, event: Left, record: Record) -> None:
 
 
 def _spend_place(state: State, ticket: Ticket, record: Record) -> None:
-    """Remember the key that made a place and has it no more (C5)."""
+    """Remember the key that made a place and no longer has it (C5)."""
     terms = ticket.terms
     if terms.key is not None:
         session = terms.session if terms.bound else None
@@ -399,3 +501,54 @@ def evolve(state: State, record: Record) -> None:
     state.seq = record.seq
     state.now_ms = record.at_ms
     CHANGES[type(event)](state, event, record)
+
+
+def event_fits(state: State, event: Event) -> bool:
+    """Tell whether the event speaks of what is there: a journal that does not fit its own past is damaged."""
+    match event:
+        case Granted():
+            free = state.lease_of(event.name) is None and event.lease.token > state.last_token
+            return free and (event.ticket_id is None or event.ticket_id in state.tickets)
+        case GrantedMany():
+            tokens = [state.last_token, *(grant.lease.token for grant in event.grants)]
+            free = all(state.lease_of(grant.name) is None for grant in event.grants)
+            rising = all(one < other for one, other in pairwise(tokens))
+            return free and rising and (event.ticket_id is None or event.ticket_id in state.tickets)
+        case Joined():
+            return event.ticket.ticket_id not in state.tickets
+        case Transferred():
+            old = state.lease_of(event.name)
+            return old is not None and old.lease_id == event.old_lease_id and event.lease.token > state.last_token
+        case Left() | TakenOver():
+            return event.ticket_id in state.tickets
+        case Reopened():
+            return event.name in state.slots
+        case Renewed() | Ended():
+            lease = state.lease_of(event.name)
+            if lease is None or lease.lease_id != event.lease_id:
+                return False
+            if isinstance(event, Renewed):
+                return event.session is None or event.session in state.sessions
+            return _places_fit(state, event.left)
+        case SessionKept():
+            return event.session_id in state.sessions
+        case SessionRenewed():
+            return event.session_id in state.sessions and all(event_fits(state, renewed) for renewed in event.leases)
+        case SessionEnded():
+            fits = event.session_id in state.sessions and all(event_fits(state, ended) for ended in event.leases)
+            return fits and _places_fit(state, event.left)
+        case TokenRevoked():
+            return event.name in state.tokens
+        case Restored():
+            return event.last_token > state.last_token
+        case DoneFaded():
+            return all(name in state.slots for name in event.names)
+        case TokenEnded():
+            fits = event.name in state.tokens and all(event_fits(state, each) for each in event.sessions)
+            return fits and _places_fit(state, event.left)
+        case _:
+            return True
+
+
+def _places_fit(state: State, left: tuple[Left, ...]) -> bool:
+    return all(each.ticket_id in state.tickets for each in left)

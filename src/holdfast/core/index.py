@@ -1,7 +1,17 @@
-"""Look-ups over what is durable: nothing here that the slots, sessions, tickets, tokens and memory do not say.
+"""Look-ups over what is durable, and the held names in order.
 
-In no archive. `build` makes it from nothing; `evolve` keeps it with the other methods, and a test compares the
-two after every step. Collections that have become empty are dropped, so that nothing outlives what it is for.
+The index holds nothing that the slots, sessions, tickets, tokens and memory do not say, and is in no archive. `build`
+makes it; `evolve` keeps it with the other methods, and a test compares the two after every step. Empty collections are
+dropped.
+
+**`OrderedNames`** serves listings by prefix. Claims outnumber listings by far, so a change is only noted. A listing
+sorts the noted names in first, some at a time, and yields between. This takes time for what changed since the last
+listing, not for all names: the order is a list of short sorted lists, so that one change moves a few hundred names.
+
+    _blocks   [[a, b, d], [f, g], [m, …]]      each sorted, and all of one before all of the next
+    _lasts    [d, g, …]                        the last name of each block, to find the block of a name
+
+Python compares strings by code point, which is the byte order of UTF-8.
 """
 
 from __future__ import annotations
@@ -11,7 +21,6 @@ from collections import defaultdict
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from holdfast.core.ordered import OrderedNames
 from holdfast.core.shares import (
     Shares,
     account_of_name,
@@ -23,13 +32,155 @@ from holdfast.core.shares import (
 from holdfast.core.values import holder_of_ticket
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
     from typing import TypeVar
 
     from holdfast.core.values import AccessToken, Holder, Lease, Remembered, Session, Slot, Ticket
 
     K = TypeVar("K", bound=Hashable)
+
     V = TypeVar("V")
+
+BLOCK_NAMES = 512
+"""About how many names a block has: larger ones are split at twice that, small neighbours are joined."""
+LAST_CODE_POINT = 0x10FFFF
+
+
+class OrderedNames:
+    """A set of names that can be walked in order from any point."""
+
+    def __init__(self) -> None:
+        self._blocks: list[list[str]] = []
+        self._lasts: list[str] = []
+        self._in_blocks = 0
+        self._fresh: set[str] = set()
+        """Names that are in the set and in no block yet."""
+        self._removed: set[str] = set()
+        """Names that are in a block and no longer in the set."""
+
+    def __len__(self) -> int:
+        return self._in_blocks - len(self._removed) + len(self._fresh)
+
+    def add(self, name: str) -> None:
+        """Add a name that is not there."""
+        if name in self._removed:
+            self._removed.discard(name)
+        else:
+            self._fresh.add(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a name that is there."""
+        if name in self._fresh:
+            self._fresh.discard(name)
+        else:
+            self._removed.add(name)
+
+    def build(self, order: list[str]) -> None:
+        """Fill an empty set, with names in any order."""
+        order.sort()
+        self._blocks = [order[place : place + BLOCK_NAMES] for place in range(0, len(order), BLOCK_NAMES)]
+        self._lasts = [block[-1] for block in self._blocks]
+        self._in_blocks = len(order)
+
+    # The order.
+
+    @property
+    def unordered(self) -> int:
+        """How many names came and went since the order was last made."""
+        return len(self._fresh) + len(self._removed)
+
+    def put_in_order(self, names_max: int) -> None:
+        """Sort in at most so many of the names that came and went."""
+        for _ in range(min(names_max, len(self._removed))):
+            self._take_out(self._removed.pop())
+            names_max -= 1
+        for _ in range(min(names_max, len(self._fresh))):
+            self._put_in(self._fresh.pop())
+        # A set that was emptied keeps its room, and looking for the next to pop would take longer and longer.
+        if not self._removed:
+            self._removed = set()
+        if not self._fresh:
+            self._fresh = set()
+
+    def walk(self, prefix: str = "", after: str = "") -> Iterator[str]:
+        """Yield the names that start with `prefix` and come after `after`, in order. Not to be kept across changes.
+
+        It sorts in what is left first: a caller that must not take long has called `put_in_order` before.
+        """
+        self.put_in_order(self.unordered)
+        # The first place of the prefix, or the first after `after`, whichever is later.
+        if after >= prefix and after:
+            start, find = after, bisect_right
+        else:
+            start, find = prefix, bisect_left
+        first = find(self._lasts, start)
+        for number in range(first, len(self._blocks)):
+            block = self._blocks[number]
+            for place in range(find(block, start) if number == first else 0, len(block)):
+                name = block[place]
+                if not name.startswith(prefix):
+                    return
+                yield name
+
+    def count(self, prefix: str) -> int:
+        """Return how many names start with `prefix`, by position, without looking at them."""
+        if not prefix:
+            return len(self)
+        self.put_in_order(self.unordered)
+        end = _behind(prefix)
+        return (self._in_blocks if end is None else self._place_of(end)) - self._place_of(prefix)
+
+    def _place_of(self, name: str) -> int:
+        """Return how many names in the blocks come before this one."""
+        number = bisect_left(self._lasts, name)
+        if number == len(self._blocks):
+            return self._in_blocks
+        return sum(map(len, self._blocks[:number])) + bisect_left(self._blocks[number], name)
+
+    def _put_in(self, name: str) -> None:
+        self._in_blocks += 1
+        if not self._blocks:
+            self._blocks.append([name])
+            self._lasts.append(name)
+            return
+        number = min(bisect_left(self._lasts, name), len(self._blocks) - 1)
+        block = self._blocks[number]
+        insort(block, name)
+        self._lasts[number] = block[-1]
+        if len(block) >= 2 * BLOCK_NAMES:
+            self._blocks.insert(number + 1, block[BLOCK_NAMES:])
+            del block[BLOCK_NAMES:]
+            self._lasts.insert(number, block[-1])
+
+    def _take_out(self, name: str) -> None:
+        self._in_blocks -= 1
+        number = bisect_left(self._lasts, name)
+        block = self._blocks[number]
+        del block[bisect_left(block, name)]
+        if block:
+            self._lasts[number] = block[-1]
+        else:
+            del self._blocks[number], self._lasts[number]
+        if len(block) < BLOCK_NAMES // 4:
+            # Else a crowd that came and went would leave a crowd of small blocks.
+            self._join(number - 1)
+            self._join(number)
+
+    def _join(self, number: int) -> None:
+        """Join a block and the next if the two are small."""
+        if 0 <= number < len(self._blocks) - 1:
+            block, behind = self._blocks[number], self._blocks[number + 1]
+            if len(block) + len(behind) <= BLOCK_NAMES:
+                block.extend(behind)
+                del self._blocks[number + 1], self._lasts[number]
+
+
+def _behind(prefix: str) -> str | None:
+    """Return the first string after all names with a prefix; None if there is none."""
+    for place in range(len(prefix) - 1, -1, -1):
+        if ord(prefix[place]) < LAST_CODE_POINT:
+            return prefix[:place] + chr(ord(prefix[place]) + 1)
+    return None
 
 
 class Index:
@@ -49,7 +200,7 @@ class Index:
         self.lines: dict[str, dict[str, None]] = {}
         """Tickets by name, in the order of joining."""
         self.join_number: dict[str, int] = {}
-        """A number for each ticket that rises with the order of joining, across all lines (I12)."""
+        """A number for each ticket that rises with the order of joining, across all queues (I12)."""
         self.last_join_number = 0
         self.tickets_by_wish: dict[tuple[Holder, frozenset[str]], dict[str, None]] = {}
         """The place of a holder for just these names, in any order (W3). A claim without an owner has none already.
@@ -68,11 +219,11 @@ class Index:
         self.waiting_names: dict[tuple[str, str | None], int] = {}
         """How many names a principal waits for, with each of its places; and one of its sessions."""
         self.places: dict[tuple[str, str, str | None], int] = {}
-        """How many places in the line for a name a principal has, and one of its sessions."""
+        """How many places in the queue for a name a principal has, and one of its sessions."""
         self.memory = Shares()
-        """The retry memory, by whose it is."""
+        """The retry memory, by owner."""
         self.free = Shares()
-        """The names that nobody holds, by who left them. One that is done stands there and does not count."""
+        """The names that nobody holds, by who left them. Done names are among them with weight 0."""
         self.done = Shares()
         """The names that are remembered as done, by who finished them (L5)."""
 
@@ -120,36 +271,32 @@ class Index:
             self.names_by_session.setdefault(lease.session, {})[name] = lease.bound
 
     def drop_lease(self, name: str, lease: Lease) -> None:
-        """Take a lease that is over out."""
         _count(self.lease_count, lease.principal, -1)
         if lease.session is not None:
             _take_out(self.names_by_session, lease.session, name)
 
     def add_session(self, session: Session) -> None:
-        """Enter a session that was opened."""
         self.sessions_by_principal.setdefault(session.principal, {})[session.session_id] = None
 
     def drop_session(self, session: Session) -> None:
-        """Take a session that is over out, with the names that were counted in it."""
+        """Remove an ended session, with the names that were counted in it."""
         _take_out(self.sessions_by_principal, session.principal, session.session_id)
         self.names_by_session.pop(session.session_id, None)
 
     def add_token(self, token: AccessToken) -> None:
-        """Enter a token that was let in."""
         self.token_by_digest[token.digest] = token
         if token.prefix is not None:
             insort(self.token_prefixes, token.prefix)
 
     def drop_token(self, token: AccessToken) -> None:
-        """Take a token out that was shut out."""
         self.token_by_digest.pop(token.digest, None)
         if token.prefix is not None:
             del self.token_prefixes[bisect_left(self.token_prefixes, token.prefix)]
 
     def crowded_prefix(self, within: str, most: int) -> str | None:
-        """Return a token's prefix that `within` lies in, and so do those of `most` tokens or more; None if none does.
+        """Return the shortest token prefix that `within` lies in, with `most` tokens or more; None if none has.
 
-        A maker that is confined is asked for all of them: what it makes counts for its own maker too.
+        A confined maker is checked for all of them: what it makes counts for its own maker too.
         """
         those = self.token_prefixes
         for size in range(1, len(within) + 1):
@@ -162,7 +309,7 @@ class Index:
         return None
 
     def add_free(self, name: str, slot: Slot) -> None:
-        """Enter a name that nobody holds any more, behind all others of its account."""
+        """Enter a name that nobody holds any more, as the newest of its account."""
         principal, session = account_of_name(slot)
         if slot.done is None:
             self.free.put(principal, session, name, weight_of_name(name, slot))
@@ -171,25 +318,24 @@ class Index:
             self.done.put(principal, session, name, weight_of_done(name, slot.done))
 
     def drop_free(self, name: str, slot: Slot) -> None:
-        """Take out a name that is held again, or forgotten."""
+        """Remove a name that is held again, or forgotten."""
         principal, session = account_of_name(slot)
         self.free.take(principal, session, name)
         if slot.done is not None:
             self.done.take(principal, session, name)
 
     def fade(self, name: str, faded: Slot) -> None:
-        """Count a name among the free ones, since it is done no more. It stands there where it stood."""
+        """Move a name that is no longer done to the free ones; it keeps its position."""
         principal, session = account_of_name(faded)
         self.done.take(principal, session, name)
         self.free.weigh(principal, session, name, weight_of_name(name, faded))
 
     def remember(self, place: str, thing: Remembered) -> None:
-        """Enter what the retry memory keeps, behind all others of its account."""
+        """Enter what the retry memory keeps, as the newest of its account."""
         principal, session = account_of_remembered(thing)
         self.memory.put(principal, session, place, weight_of_remembered(place, thing))
 
     def forget(self, place: str, thing: Remembered) -> None:
-        """Take out what the retry memory keeps no longer."""
         principal, session = account_of_remembered(thing)
         self.memory.take(principal, session, place)
 
@@ -201,7 +347,7 @@ class Index:
                 _count(self.places, (name, who, session), by)
 
     def add_ticket(self, ticket: Ticket) -> None:
-        """Enter a ticket into the lines, behind all others."""
+        """Enter a ticket into its queues, behind all others."""
         self._count_waiting(ticket, 1)
         ticket_id, terms = ticket.ticket_id, ticket.terms
         self.last_join_number += 1
@@ -218,7 +364,6 @@ class Index:
         self.tickets_by_principal.setdefault(terms.principal, {})[ticket_id] = None
 
     def drop_ticket(self, ticket: Ticket) -> None:
-        """Take a ticket out of the lines."""
         self._count_waiting(ticket, -1)
         ticket_id, terms = ticket.ticket_id, ticket.terms
         del self.join_number[ticket_id]
@@ -233,7 +378,7 @@ class Index:
 
 
 def _count(counts: dict[K, int], who: K, by: int) -> None:
-    """Change a count; what nobody has is not kept."""
+    """Change a count; zeros are not kept."""
     left = counts.get(who, 0) + by
     if left:
         counts[who] = left
@@ -242,7 +387,7 @@ def _count(counts: dict[K, int], who: K, by: int) -> None:
 
 
 def _take_out(groups: dict[K, dict[str, V]], key: K, item: str) -> None:
-    """Take one out of a group, and the group away with its last."""
+    """Remove an item from a group, and an empty group too."""
     group = groups.get(key)
     if group is not None:
         group.pop(item, None)

@@ -1,16 +1,16 @@
-"""Soft: which waiters have an open request, and who asked without waiting. No record says it; a restart forgets it.
+"""Connected waiters, and who asked without waiting. Soft: no record says it, and a restart forgets it.
 
-A place in the line outlives the request that waits at it (W2). While one does, the place is *present*: it has turns and
-counts in the graph of waits; so it is for a moment between two requests, if the first said that a second follows. While
-none does, it is absent: it keeps its order, blocks nobody, and is given up after a
-minute. No record may depend on who is present, or a replay would give another state.
+A place in a queue outlives the request that waits at it (W2). While one does, and for a moment between two requests if
+the first said that a second follows, the place is *present*: it has turns and counts in the wait-for graph. Otherwise
+it is absent: it keeps its order, blocks nobody, and is given up after a minute. No record may depend on presence, or a
+replay would give another state.
 
-Each name that somebody present waits for has a `PresentLine`. It knows whether the name is open: nobody holds it and no
-delay keeps it closed. A ticket of several names has a count of those that are not open (`lacking`). Whoever opens or
-closes a name changes the counts in its line by one, so that nobody ever has to look at all the names of all tickets.
+Each name with a present waiter has a `PresentLine`, which knows whether the name is open. A ticket of several names has
+a count of those that are not (`lacking`). Opening or closing a name changes the counts in its queue by one, so that
+nothing ever has to look at all the names of all tickets.
 
-An *interest* is what a refused `rlock` leaves: its holder is thought to want the name for a minute (D3). There is room
-for many, and each principal has its share of it.
+An *interest* is what a refused `rlock` leaves: its holder is thought to want the name for a minute (D3). Their number
+is limited, and each principal has its share.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from holdfast.core.values import Holder, Ticket
 
 INTERESTS_LOST_MAX = 2_000
-"""How many one request may make too many: it bounds its time."""
+"""How many go when there are too many: it bounds the time of a request."""
 
 Place = tuple[int, str]
-"""A join number and the ticket that has it: places in the order of joining (I12)."""
+"""A join number and its ticket: sorts in the order of joining (I12)."""
 
 
 class PresentLine:
-    """Those present in the line for one name, in the order of joining, and whether the name is open."""
+    """The present waiters for one name, in the order of joining, and whether the name is open."""
 
     __slots__ = ("is_open", "severals", "singles")
 
     def __init__(self, *, is_open: bool) -> None:
         self.is_open = is_open
         self.singles: list[Place] = []
-        """Tickets that want this name alone: of these only the first can have a turn."""
+        """Tickets that want this name alone: only the first can have a turn."""
         self.severals: list[Place] = []
         """Tickets that want other names too, and may have to be passed over."""
 
@@ -55,7 +55,6 @@ class PresentLine:
         return merge(self.singles, self.severals)
 
     def count_before(self, place: Place) -> int:
-        """Return how many joined before a place."""
         return bisect_left(self.singles, place) + bisect_left(self.severals, place)
 
 
@@ -68,20 +67,20 @@ class Presence:
         self.lines: dict[str, PresentLine] = {}
         """The same by name."""
         self.tickets_by_holder: dict[Holder, dict[str, None]] = {}
-        """The same by who waits, in the order of arriving."""
+        """The same by holder, in the order of arriving."""
         self.lacking: dict[str, int] = {}
         """How many of its names are not open, for each present ticket of several names."""
         self.absent_since: OrderedDict[str, int] = OrderedDict()
-        """Tickets at which no request waits, since when, longest first. Ordered: its first one is taken out often."""
+        """Tickets at which no request waits, since when, oldest first."""
         self.interests: dict[Holder, dict[str, int]] = {}
         """Until when a holder is thought to wait for a name, though it only asked (D3)."""
         self.interests_by_age: OrderedDict[tuple[Holder, str], tuple[int, str]] = OrderedDict()
-        """The same, oldest first, and whose principal it is."""
+        """The same, oldest first, with the principal."""
         self.interest_shares = Shares()
-        """The same, by whose they are: nobody can flush another's."""
+        """The same, by owner: nobody can flush another's."""
 
     def enter(self, ticket: Ticket, join_number: int, is_open: Callable[[str], bool]) -> bool:
-        """Count a place among the present. Tell whether it finds all that it wants open."""
+        """Mark a place as present. Return whether it finds all that it wants open."""
         ticket_id = ticket.ticket_id
         self.absent_since.pop(ticket_id, None)
         if ticket_id in self.present:
@@ -101,7 +100,7 @@ class Presence:
         return not lacking
 
     def leave(self, ticket: Ticket, join_number: int) -> None:
-        """Count a place no longer among the present."""
+        """Mark a place as absent."""
         ticket_id = ticket.ticket_id
         if ticket_id not in self.present:
             return
@@ -132,7 +131,7 @@ class Presence:
         return self.lines[ticket.names[0]].is_open
 
     def take_interest(self, holder: Holder, name: str, principal: str, now_ms: int, until_ms: int) -> None:
-        """Note that a holder wants a name. What was not refreshed in time is dropped, and so is what is too much."""
+        """Note that a holder wants a name. Drop what was not refreshed in time, and what is too much."""
         self.lose_interest(holder, name)
         wanted = self.interests.setdefault(holder, {})
         wanted[name] = until_ms
@@ -148,7 +147,7 @@ class Presence:
             self._lose_what_is_too_much()
 
     def _lose_what_is_too_much(self) -> None:
-        """Drop the eldest of whoever has most (`shares.py`). A few more than must, so that it is seldom."""
+        """Drop the oldest of the largest accounts, a few more than necessary."""
         shares = self.interest_shares
         for principal, session, number in list(givers(shares, INTERESTS_MAX, INTERESTS_LOST_MAX, in_bytes=False)):
             for item in list(islice(shares.account(principal, session).items, number)):
@@ -174,5 +173,5 @@ def _session_of(holder: Holder) -> str | None:
 
 
 def _item(holder: Holder, name: str) -> str:
-    """Return what an interest is called in its account. No name has a line break."""
+    """Return the key of an interest in its account. No name has a line break."""
     return f"{name}\n{holder[2] or ''}"

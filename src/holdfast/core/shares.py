@@ -1,17 +1,14 @@
-"""Whose share it is: what is kept after its use, counted against whoever left it (C5).
+"""Fair-share eviction of retained state: everything kept after its use is counted against whoever left it (C5).
 
 The retry memory and the names that nobody holds have limits for all together. So that one user cannot flush what is
-kept for another, each thing stands in an *account*: of a principal, and of a session if it was bound to one.
+kept for another, each thing is in an *account*: of a principal, and of a session if it was bound to one.
 
-    Shares ─┬─ ana ─┬─ (plain)     a1 a2 a3 a4 a5       ana has 7, ben has 2. Over a limit ana gives first,
-            │       └─ session 7   a6 a7                of ana's accounts the plain one, and there a1, the eldest.
-            └─ ben ─── (plain)     b1 b2
+Over a limit, the largest accounts are cut down to one level (`spread`, a water-fill), first between the principals,
+then between the accounts of each, and the oldest of an account go first. Whoever has no more than its part of the limit
+loses nothing.
 
-Over a limit those who have most are lowered to one level, as water runs off (`spread`): whoever has no more than its
-part of the limit gives nothing. First it runs off between the principals, then between the accounts of each.
-
-Who has most is found when it is asked for, by a look at every principal, and at every account of those who give. That
-is seldom: each time many entries go. So a thing that comes or goes costs no more than a few sums.
+The largest are found when needed, by a look at every principal. That is rare, since many entries go each time; so
+adding and removing costs a few sums.
 """
 
 from __future__ import annotations
@@ -35,9 +32,9 @@ ENTRY_BYTES = 256
 
 
 class Account(msgspec.Struct):
-    """The things of one principal, or of one of its sessions, eldest first, with what each weighs.
+    """The things of one principal, or of one of its sessions, oldest first, with their weights.
 
-    One that weighs nothing only stands there, to keep its place in the order.
+    A thing of weight 0 only keeps its position.
     """
 
     items: dict[str, int] = msgspec.field(default_factory=dict)
@@ -58,14 +55,14 @@ EMPTY_PURSE = Purse()
 
 
 class Shares(msgspec.Struct):
-    """Everything of one kind that is kept, by whose it is."""
+    """Everything of one kind that is kept, by owner."""
 
     purses: dict[str, Purse] = msgspec.field(default_factory=dict)
     number: int = 0
     weight: int = 0
 
     def put(self, principal: str, session: str | None, item: str, weight: int) -> None:
-        """Put a thing behind all others of its account."""
+        """Add a thing as the newest of its account."""
         purse = self.purses.get(principal)
         if purse is None:
             purse = self.purses[principal] = Purse()
@@ -77,7 +74,7 @@ class Shares(msgspec.Struct):
             self._count(purse, account, 1, weight)
 
     def take(self, principal: str, session: str | None, item: str) -> None:
-        """Take a thing out, and with the last one the account."""
+        """Remove a thing, and an empty account."""
         purse = self.purses[principal]
         account = purse.accounts[session]
         weight = account.items.pop(item)
@@ -104,17 +101,15 @@ class Shares(msgspec.Struct):
         self.weight += weight
 
     def purse(self, principal: str) -> Purse:
-        """Return the accounts of a principal; none if it has nothing."""
         return self.purses.get(principal, EMPTY_PURSE)
 
     def account(self, principal: str, session: str | None) -> Account:
-        """Return an account; an empty one if it has nothing."""
         purse = self.purses.get(principal)
         return NOTHING if purse is None else purse.accounts.get(session, NOTHING)
 
 
 def _by_level(members: Mapping[K, Account | Purse], *, in_bytes: bool) -> dict[int, list[K]]:
-    """Return who has how much: things, or bytes. Who has nothing is not there."""
+    """Return who has how much, in things or in bytes."""
     levels: dict[int, list[K]] = {}
     for who, member in members.items():
         if member.number:
@@ -124,9 +119,9 @@ def _by_level(members: Mapping[K, Account | Purse], *, in_bytes: bool) -> dict[i
 
 
 def spread(levels: Mapping[int, list[K]], wanted: int, floor: int) -> Iterator[tuple[K, int]]:
-    """Yield who gives how many levels, so that `wanted` are given in all and those who have most give first.
+    """Yield who gives how many levels, so that `wanted` are given in all.
 
-    Everybody above the water gives, and all of them end at one level, never below `floor`.
+    Every account above the fill level is cut down to it, and that is never below `floor`.
     """
     above: list[int] = sorted((level for level in levels if level > floor), reverse=True)
     those: list[tuple[K, int]] = []
@@ -146,10 +141,9 @@ def spread(levels: Mapping[int, list[K]], wanted: int, floor: int) -> Iterator[t
 
 
 def givers(shares: Shares, limit: int, most: int, *, in_bytes: bool) -> Iterator[tuple[str, str | None, int]]:
-    """Yield whose eldest go, since there are more than `limit`: principal, session, how many or how many bytes.
+    """Yield whose oldest go when there are more than `limit`: principal, session, how many or how many bytes.
 
-    A little more goes than must, from those who are over their share: taking the first of a long dictionary one by one
-    is slow. At most `most` are told to go; how many are so many bytes only the caller knows.
+    A little more than necessary goes, since taking the first of a long dictionary one by one is slow; at most `most`.
     """
     over = (shares.weight if in_bytes else shares.number) - limit
     wanted = over + limit // 100 if in_bytes else min(over + min(limit // 100, most // 2), most)
@@ -163,12 +157,12 @@ def givers(shares: Shares, limit: int, most: int, *, in_bytes: bool) -> Iterator
 
 
 def half_of(limit: int) -> int:
-    """Return what one session may use of its principal's limit: half of it, so that no run can spend its siblings'."""
+    """Return what one session may use of its principal's limit, so that no run can spend its siblings'."""
     return (limit + 1) // 2
 
 
 def exceeded(limit: int, wanted: int, of_principal: int, of_session: int | None) -> int | None:
-    """Return the limit that so many more would pass, or None.
+    """Return the limit that so many more would exceed, or None.
 
     A principal may have `limit`, and each of its sessions half of that. `of_session` is None for what is bound to none.
     """
@@ -192,7 +186,6 @@ def _size_of(text: str) -> int:
 
 
 def weight_of_name(name: str, slot: Slot) -> int:
-    """Return what a name that nobody holds counts."""
     weight = ENTRY_BYTES + _size_of(name)
     return weight if slot.last_end is None else weight + _weight_of_end(slot.last_end)
 
@@ -209,12 +202,11 @@ def _weight_of_end(end: LastEnd) -> int:
 
 
 def weight_of_done(name: str, done: Done) -> int:
-    """Return what a name that is remembered as done counts."""
     return ENTRY_BYTES + _size_of(name) + _size_of(done.owner or "") + _size_of(done.result or "")
 
 
 def weight_of_remembered(place: str, thing: Remembered) -> int:
-    """Return what an entry of the retry memory counts. Places and keys are ASCII."""
+    """Return the weight of an entry of the retry memory. Places and keys are ASCII."""
     weight = ENTRY_BYTES + len(place)
     if thing.key is not None:
         weight += len(thing.key)
@@ -230,12 +222,10 @@ def weight_of_remembered(place: str, thing: Remembered) -> int:
 
 
 def account_of_name(slot: Slot) -> tuple[str, str | None]:
-    """Return who left a name."""
     return slot.left_by or "", slot.left_in
 
 
 def account_of_remembered(thing: Remembered) -> tuple[str, str | None]:
-    """Return who left an entry of the retry memory."""
     if isinstance(thing, EndedLease):
         return thing.principal, thing.session if thing.bound else None
     if isinstance(thing, EndedSession):

@@ -1,4 +1,4 @@
-"""What is so, as of the last record. Four parts, and each says who may change it.
+"""The state as of the last record. It has four parts, and each says who may change it.
 
     part        holds                                         changed by
     ---------   -------------------------------------------   -------------------------------------------------
@@ -6,41 +6,137 @@
                 tickets, tokens, their last uses,
                 the retry memory
     .index      look-ups over it: counts, lines, held names   `evolve` alone; a restart builds the same
-    .agenda     where to look next: alarms, who may have a    `evolve` and `arrive` add, `settle` takes
-                turn
+    .agenda     timers and candidates for a turn              `evolve` and `arrive` add, `settle` takes
     .presence   which waiters have an open request, what      the engine, by `arrive`, `depart` and interests;
                 they lack, and who asked without waiting.     `evolve` takes out what has ended; `evolve` and
                 Empty after a restart                         `settle` note that a name has opened or closed
 
-`decide` and the views change none of them. `tests/core/test_state_parts.py` holds every line of this table.
+`decide` and the queries change none of them. `tests/core/test_state_parts.py` checks every line of this table.
 
-The durable part is seven tables and a few numbers. The tables note what changed in them (`kept`), and `take_changes`
-gives that away for the archive: what it costs does not depend on how much there is. Values are frozen, so that they can
-be encoded later, in slices (I15).
+The durable part is seven tables and a few numbers. A table (`Kept`) is a dictionary that tracks its changes since the
+last `take`, so that archiving costs what changed and not what there is:
+
+    gone      keys that were there, and were taken out
+    changed   keys that were there and stayed, with their values now
+    new       keys that came, with their values, in their order behind all others
+
+A value that is set again keeps its position; one that is taken out and put in again comes behind all others. Only `put`
+and `pop` track changes, so the other methods raise, and the type checker refuses `table[key] = value` (a `__setitem__`
+of our own would double the cost of each change). Values are frozen, so that they can be encoded later, in slices (I15).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from heapq import heappush
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, TypeVar
 
 import msgspec
 
-from holdfast.core.agenda import Agenda
 from holdfast.core.index import Index
-from holdfast.core.kept import Kept, Notes
 from holdfast.core.presence import Presence
-from holdfast.core.values import (
-    ABSENT_MS_MAX,
-    AccessToken,
-    Lease,
-    Memo,
-    Remembered,
-    Session,
-    Slot,
-    Ticket,
-)
+from holdfast.core.timers import Agenda
+from holdfast.core.values import ABSENT_MS_MAX, AccessToken, Lease, Memo, Remembered, Session, Slot, Ticket
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Mapping
+
+K = TypeVar("K", bound="Hashable")
+V = TypeVar("V")
+
+MUST_BE_THERE: Any = object()
+
+_pop = dict.pop
+
+
+class Notes(Generic[K, V]):
+    """The changes of a table within some time."""
+
+    __slots__ = ("changed", "gone", "new")
+
+    def __init__(self, gone: dict[K, None], changed: dict[K, V], new: dict[K, V]) -> None:
+        self.gone = gone
+        self.changed = changed
+        self.new = new
+
+    def __len__(self) -> int:
+        return len(self.gone) + len(self.changed) + len(self.new)
+
+    def add(self, later: Notes[K, V]) -> Iterator[None]:
+        """Add later changes, one at each step."""
+        gone, changed, new = self.gone, self.changed, self.new
+        for key in later.gone:
+            if key in new:
+                # It came within this time. If it was there before as well, it is among the gone.
+                del new[key]
+            else:
+                changed.pop(key, None)
+                gone[key] = None
+            yield
+        for key, value in later.changed.items():
+            (new if key in new else changed)[key] = value
+            yield
+        for key, value in later.new.items():
+            new[key] = value
+            yield
+
+    def let_go(self) -> Iterator[None]:
+        """Forget everything, one entry at each step, since freeing the values takes time."""
+        for notes in (self.gone, self.changed, self.new):
+            while notes:
+                notes.popitem()
+                yield
+
+
+class Kept(dict[K, V]):
+    """A dictionary that tracks its changes since the last `take`."""
+
+    __slots__ = ("changed", "gone", "new")
+
+    def __init__(self) -> None:
+        self.gone: dict[K, None] = {}
+        self.changed: dict[K, V] = {}
+        self.new: dict[K, V] = {}
+
+    def load(self, rows: Mapping[K, V]) -> None:
+        """Put in rows that are archived."""
+        super().update(rows)
+
+    def take(self) -> Notes[K, V]:
+        """Return the changes since the last time, and start again. Takes the same time for any number."""
+        notes = Notes(self.gone, self.changed, self.new)
+        self.gone, self.changed, self.new = {}, {}, {}
+        return notes
+
+    def put(self, key: K, value: V) -> None:
+        """Set a value. One that was there keeps its position."""
+        if key in self and key not in self.new:
+            self.changed[key] = value
+        else:
+            self.new[key] = value
+        self[key] = value  # type: ignore[index, assignment] # Nobody else may.
+
+    def pop(self, key: K, default: Any = MUST_BE_THERE) -> Any:  # noqa: ANN401 - as a dictionary's
+        if key in self.new:
+            del self.new[key]
+        elif key in self:
+            self.changed.pop(key, None)
+            self.gone[key] = None
+        elif default is not MUST_BE_THERE:
+            return default
+        return _pop(self, key)
+
+    if TYPE_CHECKING:
+
+        def __setitem__(self, key: Never, value: Never) -> NoReturn: ...  # type: ignore[override]
+        def __delitem__(self, key: Never) -> NoReturn: ...  # type: ignore[override]
+
+    def _goes_round(self, *_: object, **__: object) -> NoReturn:
+        """Refuse a change that would not be tracked."""
+        raise TypeError("a table of the state is changed one row at a time, so that each change is noted")
+
+    update = setdefault = popitem = clear = __ior__ = _goes_round
+
 
 EMPTY = Slot()
 
@@ -57,7 +153,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Frozen(msgspec.Struct, frozen=True):
-    """A consistent picture of the durable part, cheap to take. What it holds is never changed again."""
+    """A consistent picture of the durable part. What it holds is never changed again."""
 
     head: Head
     slots: dict[str, Slot]
@@ -74,7 +170,7 @@ TABLES = Frozen.__struct_fields__[1:]
 
 
 class Taken(msgspec.Struct):
-    """What changed in the durable part since it was taken before, as of the last record."""
+    """The changes of the durable part since the last `take_changes`, as of the last record."""
 
     head: Head
     tables: dict[str, Notes[Any, Any]]
@@ -90,14 +186,14 @@ class State:
         self.slots: Kept[str, Slot] = Kept()
         self.sessions: Kept[str, Session] = Kept()
         self.remembered: Kept[str, Remembered] = Kept()
-        """Ended leases and sessions by id and spent keys, oldest first: the one retry memory (C5)."""
+        """The one retry memory (C5): ended leases and sessions by id and spent keys, oldest first."""
         self.memos: Kept[tuple[str, str], Memo] = Kept()
         """What each (principal, idempotency key) made, while that lives or is remembered."""
         self.tokens: Kept[str, AccessToken] = Kept()
         self.tickets: Kept[str, Ticket] = Kept()
-        """Who stands in line, in the order of joining (W2)."""
+        """In the order of joining (W2)."""
         self.last_used: Kept[str, int] = Kept()
-        """By a token's name, made or static: the minute of its last use, as wall time."""
+        """By the name of a token, made or static: the minute of its last use, as wall time."""
         self.index = Index()
         self.agenda = Agenda()
         self.presence = Presence()
@@ -105,12 +201,11 @@ class State:
     # Looks.
 
     def lease_of(self, name: str) -> Lease | None:
-        """Return the live lease of a name."""
         slot = self.slots.get(name)
         return None if slot is None else slot.lease
 
     def until_of(self, lease: Lease) -> int:
-        """Return when a lease ends unless something happens: the earlier of its own and its session's deadline (S2)."""
+        """Return when a lease ends: the earlier of its own and its session's deadline (S2)."""
         if lease.bound and lease.session is not None:
             session = self.sessions.get(lease.session)
             if session is not None and session.until_ms < lease.until_ms:
@@ -118,11 +213,11 @@ class State:
         return lease.until_ms
 
     def has_deadlines(self) -> bool:
-        """Tell whether time matters: somebody holds, lives or waits for something to open (T1)."""
+        """Tell whether time matters: something is held, lives or waits for a name to open (T1)."""
         return bool(self.index.held or self.sessions or self.tickets) or self.index.closed_until_ms > self.now_ms
 
     def next_alarm_ms(self) -> int | None:
-        """Return the earliest instant at which something may fall due; it may turn out to be nothing, never late."""
+        """Return the earliest instant at which something may fall due; maybe too early, never late."""
         dues = self.agenda.next_alarms_ms()
         if self.presence.absent_since:
             dues.append(next(iter(self.presence.absent_since.values())) + ABSENT_MS_MAX)
@@ -133,7 +228,7 @@ class State:
         return len(self.presence.lines.get(name, ()))
 
     def position_of(self, ticket_id: str) -> int:
-        """Return the place in the longest of the lines that a ticket stands in, counting those who are present."""
+        """Return the position of a ticket in the longest of its queues, counting those who are present."""
         place = (self.index.join_number[ticket_id], ticket_id)
         lines = (self.presence.lines.get(name) for name in self.tickets[ticket_id].names)
         return 1 + max(0 if line is None else line.count_before(place) for line in lines)
@@ -143,10 +238,10 @@ class State:
         slot = self.slots.get(name)
         return slot is None or (slot.lease is None and slot.closed_until_ms <= self.agenda.opened_until_ms)
 
-    # Whose turn it may be (line.py says why this is enough).
+    # Whose turn it may be (`queue` explains why this is enough).
 
     def look_again_at(self, name: str) -> None:
-        """Note for those present in a line whether its name is open now. To say it twice changes nothing."""
+        """Update whether a name is open for those present in its queue. Idempotent."""
         line = self.presence.lines.get(name)
         if line is None or line.is_open == (is_open := self.is_open(name)):
             return
@@ -163,7 +258,7 @@ class State:
         self.offer(name)
 
     def offer(self, name: str) -> None:
-        """Let the first who wants an open name alone be a candidate for it."""
+        """Make the first who wants an open name alone a candidate for it."""
         line = self.presence.lines.get(name)
         if line is not None and line.is_open and line.singles:
             heappush(self.agenda.candidates, line.singles[0])
@@ -171,7 +266,7 @@ class State:
     # Who is present: said by the engine, kept by no record (W2).
 
     def arrive(self, ticket_id: str) -> None:
-        """A request waits at this place: it counts in the line and in the graph of waits."""
+        """A request waits at this place: it counts in the queue and in the wait-for graph."""
         ticket = self.tickets[ticket_id]
         number = self.index.join_number[ticket_id]
         if self.presence.enter(ticket, number, self.is_open):
@@ -184,9 +279,9 @@ class State:
             self.presence.absent_since[ticket_id] = now_ms
 
     def send_everybody_away(self, now_ms: int | None = None) -> None:
-        """After a restart nobody is present, and each in line has its full minute to come back from now on (W2).
+        """After a restart nobody is present, and every waiter has its full minute to come back (W2).
 
-        `now_ms` is for who knows that it is later than the last record.
+        `now_ms` is for a caller that knows a later time than that of the last record.
         """
         self.presence = Presence()
         self.presence.absent_since = OrderedDict.fromkeys(self.tickets, self.now_ms if now_ms is None else now_ms)
@@ -195,7 +290,6 @@ class State:
 
     @property
     def head(self) -> Head:
-        """The scalars."""
         return Head(self.seq, self.now_ms, self.last_token, self.epoch, self.restores, self.restored_seq)
 
     def table(self, name: str) -> Kept[Any, Any]:
@@ -204,7 +298,7 @@ class State:
         return found
 
     def take_changes(self) -> Taken:
-        """Take what changed since this was done before. It takes no longer for more of it: nothing is copied."""
+        """Take the changes since the last call. Nothing is copied."""
         return Taken(self.head, {name: self.table(name).take() for name in TABLES})
 
     def begin_with(self, head: Head) -> None:
@@ -232,7 +326,7 @@ class State:
 
     @classmethod
     def thaw(cls, frozen: Frozen) -> State:
-        """Make a state from a picture; the other parts are built anew."""
+        """Make a state from a picture."""
         state = cls()
         for name in TABLES:
             state.table(name).load(getattr(frozen, name))

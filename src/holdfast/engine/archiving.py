@@ -1,19 +1,12 @@
-"""Archiving: when it is due, and how what changed goes to the archive while commands go on.
+"""Archiving: when it is due, and how changes go to the archive while commands go on.
 
-The archive stands for all records up to a number, so that a start need not replay them. It may show only what is
-durable, and only whole batches. The writer alone knows where a batch ends, so the changes are taken by it:
+The archive replaces all records up to a number, so that a start need not replay them. It may show only what is durable,
+and only whole batches. Only the writer knows where a batch ends, so it takes the changes with a batch, and the archiver
+gets them as the last answer of that batch. It encodes them in slices on the event loop, and the loop serves between two
+of them. Taking them costs next to nothing, however much changed (`core/state.py`).
 
-    archiver                     engine's writer                     journal
-    changes are wanted  ──────►  take what changed, then
-                                 append the batch  ───────────────►  durable
-    the changes  ◄─────────────  as the last answer of that batch
-    encode them, slice by slice  ─────────────────────────────────►  archive(number, head, changes)
-
-To take them costs next to nothing, however much changed: the state notes it all the time (`core/kept.py`). They are
-encoded in slices on the event loop, and the loop serves between two of them. Nothing here walks over all there is.
-
-**If the journal refuses**, what it did not take is kept. The next try takes what changed since, adds it, and gives
-both. The archive before goes on counting, and the tail grows until it works again.
+If the journal refuses, the changes are kept, and the next attempt adds the newer ones. Meanwhile the archive before
+stays valid, and the tail grows.
 """
 
 from __future__ import annotations
@@ -38,17 +31,17 @@ if TYPE_CHECKING:
     from holdfast.journal.base import Journal
 
 RETRY_MS_MIN = 1_000
-"""How soon after a refusal it is tried again at the earliest, however many records come."""
+"""How soon a refusal is followed by another attempt, however many records come."""
 RETRY_MS_MAX = 30_000
-"""How soon at the latest, though none come: a journal that is too full takes no claims until it was archived."""
+"""The latest retry without new records: a journal that is too full takes no claims until it was archived."""
 STEPS_AT_ONCE = 1_000
-"""How many notes of changes are added or let go before the loop serves others."""
+"""How many changes are added or freed before the loop serves others."""
 
 log = logging.getLogger("holdfast.engine")
 
 
 class Archiving(msgspec.Struct, frozen=True, kw_only=True):
-    """When it is due: once so many records, or so many bytes of them, are not archived."""
+    """When archiving is due: once so many records, or so many bytes of them, are not archived."""
 
     records: int = 100_000
     size_bytes: int = 256 * 2**20
@@ -83,7 +76,7 @@ class Archiver:
         """What was taken and is not archived."""
         self._task: asyncio.Task[None] | None = None
         self.wanted: asyncio.Future[Any] | None = None
-        """Where the changes are waited for."""
+        """Resolved with the changes."""
 
     @property
     def owed_records(self) -> int:
@@ -98,7 +91,7 @@ class Archiver:
     def begin_anew(self, seq: int, replayed: int) -> None:
         """Count from what a recovery found: the last record, and how many of them are not archived.
 
-        It may be due at once. A journal that takes no claims until it was archived may get no record to begin with.
+        It may be due immediately: a journal that takes no claims until it was archived may get no record.
         """
         self._owed = None
         self._last_seq, self._archived_seq = seq, seq - replayed
@@ -113,11 +106,11 @@ class Archiver:
             self._begin()
 
     async def archive(self) -> None:
-        """Let all that is durable be archived, and wait until it is; if that is on its way already, wait for it."""
+        """Archive all that is durable, and wait until it is; if that is under way already, wait for it."""
         await asyncio.wait({self._begin()})
 
     def take(self, wanted: asyncio.Future[Any], state: State, now_ms: int) -> OwedAnswer:
-        """Return what changed as the last answer of a batch: it is given once all that it shows is durable.
+        """Return the changes as the last answer of a batch: it is given once all that they show is durable.
 
         So the archive never holds what the journal does not, nor half of an append.
         """
@@ -126,7 +119,7 @@ class Archiver:
         return (lambda outcome, _: settle_future(wanted, outcome)), state.take_changes(), now
 
     def cancel(self) -> None:
-        """Give up what is on its way, if anything is; the archive before goes on counting."""
+        """Give up what is under way; the archive before stays valid."""
         self.wanted = None
         if self._retry is not None:
             self._retry.cancel()
@@ -134,7 +127,7 @@ class Archiver:
             self._task.cancel()
 
     async def end(self) -> None:
-        """Give up what is on its way, and wait until nothing runs."""
+        """Give up what is under way, and wait until nothing runs."""
         self.cancel()
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -163,7 +156,7 @@ class Archiver:
             self._fail(error)
 
     async def _add(self, taken: Taken) -> Taken:
-        """Add what changed to what is owed already."""
+        """Add the changes to those that are owed already."""
         if self._owed is None:
             self._owed = taken
         else:
@@ -186,7 +179,7 @@ class Archiver:
         self._due_records, self._due_bytes = self._archiving.records, self._archiving.size_bytes
 
     def _be_refused(self, why: str) -> None:
-        """Try again later, not at once: what was refused now would most likely be refused after every batch."""
+        """Try again later: what was refused now would most likely be refused after every batch."""
         if why != self._refused:
             log.warning("%s; nothing is lost, and archiving is tried again within half a minute", why)
         self._refused = why

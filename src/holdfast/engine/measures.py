@@ -1,13 +1,9 @@
-"""What is measured of an authority: how often, how long, how many. For as long as the process lives.
+"""Counters and histograms of an authority, for as long as the process lives.
 
-Nothing here decides anything, and nothing here walks over what there is. What is measured where:
-
-    each record   one comparison or two, and an addition (`Tally`): what became durable
-    each end      one look-up, before the lease is gone (`Spans`): how long it was held
-    each append   four spreads: the time of the turn, the append, the records of it, and the time to its answers
-
-A claim itself is timed nowhere: all answers of an append are given together, so one look at the clock serves them all.
-On a node of several, one `Measures` outlives every tenure: what is counted only rises.
+Nothing here decides anything or walks over the state. `Tally` counts durable records, `Spans` looks up how long a lease
+was held before it is gone, and each append notes four histograms: the time of the turn, the append, its records, and
+the time to its answers. No claim is timed by itself: all answers of an append are given together, so one look at the
+clock serves them all. On a node of several, one `Measures` outlives every term, so counters only rise.
 """
 
 from __future__ import annotations
@@ -59,13 +55,13 @@ _LONG_MS = tuple(round(bound * 1000) for bound in _LONG_SECONDS)
 _RECORDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 5_000.0)
 
 ENDING = frozenset({Ended, Transferred, SessionEnded, TokenEnded})
-"""What ends leases."""
+"""Events that end leases."""
 _IN_PARTS = frozenset({Ended, GrantedMany, Transferred, SessionRenewed, SessionEnded, TokenEnded, Left})
-"""What counts for more, or for something else, than one of its kind."""
+"""Events that count more than once, or as something else."""
 
 
 class Spread:
-    """How often a value fell between each two bounds, and what they come to. A bound belongs to what is below it."""
+    """A histogram. A bound belongs to the bucket below it."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -81,7 +77,7 @@ class Spread:
         self.total += value * times
 
     def note_all(self, spans_ms: list[int]) -> None:
-        """Count spans of time, which may seem negative if a clock was set back. A release in every batch comes here."""
+        """Count durations, which may seem negative if a clock was set back. Every batch with a release comes here."""
         counts = self.counts
         for span_ms in spans_ms:
             counts[bisect_left(_LONG_MS, span_ms)] += 1
@@ -89,19 +85,19 @@ class Spread:
 
 
 class Tally:
-    """How often something happened since the process started. What leaves no record is not here."""
+    """Counters of durable records since the process started."""
 
     __slots__ = ("_kinds", "ends", "grants", "leaves", "renewals", "session_ends")
 
     def __init__(self) -> None:
         self.grants = 0
-        """Leases that were given out; one that was handed on is none of them."""
+        """Leases that were granted; transfers do not count."""
         self.renewals = 0
         """Leases that got a new deadline, each of a session's too."""
         self.ends: dict[str, int] = {}
         """Leases that ended, by how."""
         self.leaves: dict[str, int] = {}
-        """Places in line that were lost or given up, by how. Those that led to a grant are none of them."""
+        """Places in queues that were lost or given up, by how; not those that were granted."""
         self.session_ends: dict[str, int] = {}
         """Sessions that ended, by how."""
         self._kinds: dict[type[Event], int] = {}
@@ -123,7 +119,6 @@ class Tally:
         return self._kinds.get(SessionOpened, 0)
 
     def count(self, records: Iterable[Record]) -> None:
-        """Count what became durable."""
         grants = renewals = 0
         for record in records:
             event = record.event
@@ -175,33 +170,33 @@ def _add(counts: dict[str, int], how: str) -> None:
 
 
 class Measures:
-    """What the engines of one process measure, one after another."""
+    """The measurements of all engines of one process."""
 
     __slots__ = ("answers", "batches", "commits", "holds", "tally", "turns", "waits")
 
     def __init__(self) -> None:
         self.tally = Tally()
         self.turns = Spread(_FINE_SECONDS)
-        """Seconds in which one round decided all that it was asked: nobody else is served meanwhile."""
+        """Seconds per round of decisions: no other request is served meanwhile."""
         self.commits = Spread(_FINE_SECONDS)
         """Seconds until an append was durable, or the seat proven."""
         self.batches = Spread(_RECORDS)
         """Records of an append."""
         self.answers = Spread(_FINE_SECONDS)
-        """Seconds from the first request of a batch to the answers of all of it, once for each answer."""
+        """Seconds from the first request of a batch to its answers, once for each answer."""
         self.waits = Spread(_LONG_SECONDS)
-        """Seconds in line, of those who were granted what they waited for."""
+        """Seconds in the queue, of those who were granted what they waited for."""
         self.holds = Spread(_LONG_SECONDS)
         """Seconds for which a lease was held."""
 
     def committed(self, seconds: float, records: int) -> None:
-        """Know how long an append took, and how large it was. One without records is a proof of the seat."""
+        """Note the duration and size of an append. One without records is a proof of the seat."""
         self.commits.note(seconds)
         if records:
             self.batches.note(records)
 
     def ended(self, holds_ms: list[int], waits_ms: list[int]) -> None:
-        """Know how long those leases were held and those places stood in line that a durable batch has ended."""
+        """Note the holds and waits that a durable batch has ended."""
         if holds_ms:
             self.holds.note_all(holds_ms)
         if waits_ms:
@@ -209,22 +204,21 @@ class Measures:
 
 
 class Spans:
-    """How long what ends now was there: looked up before it is gone, and counted with its batch, once that is durable.
+    """How long ended leases were held and granted places waited, collected per batch.
 
-    By the wall clock, which is all that a lease and a place keep of their beginning. Where it was set back in between,
-    nothing is what can be said.
+    By the wall clock, which is all that a lease and a place keep of their beginning.
     """
 
     __slots__ = ("_holds_ms", "_waits_ms")
 
     def __init__(self) -> None:
         self._holds_ms: list[int] = []
-        """Of the leases that the batch which gathers now ends. No more than it has ends."""
+        """Of the leases that the current batch ends."""
         self._waits_ms: list[int] = []
-        """Of the places in line that it grants something to."""
+        """Of the places that it grants something to."""
 
     def end(self, event: Event, state: State, wall_ms: int) -> None:
-        """Look up how long the leases were held that an event ends."""
+        """Note how long the leases were held that an event ends."""
         # Not `isinstance`, as in the tally: every release comes here.
         kind = type(event)
         if kind is Ended or kind is Transferred:
@@ -239,7 +233,7 @@ class Spans:
                 self.end(each, state, wall_ms)
 
     def grant(self, event: Event, state: State, wall_ms: int) -> None:
-        """Look up how long one stood in line that is granted what it waited for."""
+        """Note the wait of a granted place."""
         kind = type(event)
         if kind is Granted or kind is GrantedMany:
             ticket = state.tickets.get(event.ticket_id or "")  # type: ignore[union-attr]
@@ -247,7 +241,7 @@ class Spans:
                 self._waits_ms.append(wall_ms - ticket.joined_wall_ms)
 
     def take(self) -> tuple[list[int], list[int]]:
-        """Return what the batch has that was gathered until now, holds and waits: it goes the way of its batch."""
+        """Return the holds and waits of the batch."""
         taken = self._holds_ms, self._waits_ms
         if self._holds_ms:
             self._holds_ms = []
@@ -256,5 +250,5 @@ class Spans:
         return taken
 
     def forget(self) -> None:
-        """Forget what gathered: the state was read anew."""
+        """Forget the batch: the state was read again."""
         self._holds_ms, self._waits_ms = [], []

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import msgspec
 
 from holdfast.core.events import Event, Opened, Record, Restored
-from holdfast.core.evolve import evolve
-from holdfast.core.fits import event_fits
+from holdfast.core.evolve import event_fits, evolve
 from holdfast.engine import snapshot
 from holdfast.engine.jump import jumped
 from holdfast.engine.snapshot import all_steps

@@ -19,8 +19,7 @@ from holdfast.journal.codec import PAIRS, TicketRow, ticket_of, ticket_row
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from holdfast.core.kept import Notes
-    from holdfast.core.state import Taken
+    from holdfast.core.state import Notes, Taken
     from holdfast.core.values import Ticket
 
 T = TypeVar("T")

@@ -13,8 +13,7 @@ from holdfast.client.values.moments import JobsThen, JobThen, job_then, moment_t
 from holdfast.client.values.paths import job_path, with_query
 from holdfast.client.values.records import Happened, JobOwner, JobStatus
 from holdfast.errors import ServerError
-from holdfast.wire.moments import LocksThenReply
-from holdfast.wire.replies import CheckReply, HistoryReply, LockReply, LocksReply, StatusReply, WhyReply
+from holdfast.wire.replies import CheckReply, HistoryReply, LockReply, LocksReply, LocksThenReply, StatusReply, WhyReply
 from holdfast.wire.requests import CheckBody
 
 PAGE = 1_000

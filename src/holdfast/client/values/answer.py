@@ -9,7 +9,7 @@ import msgspec
 from msgspec.json import Decoder
 
 from holdfast.errors import Deadlock, NotAllowed, Refused, ServerError
-from holdfast.wire.health import FOLLOWS, LEADS, SHARED
+from holdfast.wire.replies import FOLLOWS, LEADS, SHARED
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from holdfast.client.values.records import labels_of, time_of
 from holdfast.wire.holders import shown_as
-from holdfast.wire.moments import LockThen
+from holdfast.wire.replies import LockThen
 
 
 class JobThen(msgspec.Struct, frozen=True):

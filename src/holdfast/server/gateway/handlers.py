@@ -1,8 +1,8 @@
-"""The gateway routes, as Action Llama's commands ask them: a run is a session, known by its secret (S1–S5).
+"""The gateway: Action Llama's lock routes. A run is a session, known by its secret (S1–S5).
 
-The law of this file: a run is its session under the session's own name, and only what is held under both is its own.
-The core decides that (`core/rights.is_of_run`): a run says no lease id, so none can be stale. A refusal is
-`{"ok": false}` with a `reason` from the rules or an `error`.
+A run is its session under the session's own name, and only what is held under both is its own. The core decides that
+(`is_of_run`): a run says no lease id, so none can be stale. A refusal is `{"ok": false}` with a `reason` from the rules
+or an `error`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,15 @@ from typing import TYPE_CHECKING
 from holdfast.core.answers import Acquired, Extended, Released
 from holdfast.core.commands import Acquire, Release, Renew
 from holdfast.core.deadlock import name_of_holder
-from holdfast.core.refusals import (
-    Deadlock,
-    Delayed,
-    Finished,
-    Held,
-    NotHeld,
-    TokensExhausted,
-    TooManyLeases,
-)
-from holdfast.core.rights import is_of_run
-from holdfast.core.values import Terms
+from holdfast.core.refusals import Deadlock, Delayed, Finished, Held, NotHeld, TokensExhausted, TooManyLeases
+from holdfast.core.values import Terms, is_of_run
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
-from holdfast.server.gateway.reading import NOT_KNOWN
+from holdfast.server.gateway.reading import NOT_KNOWN, by_secret
 from holdfast.server.handlers import paging
+from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.render import encode
+from holdfast.wire import gateway
 from holdfast.wire.gateway import (
     GatewayAcquiredReply,
     GatewayErrorReply,
@@ -238,3 +231,70 @@ def _shown_holder(state: State, lease: Lease) -> str:
 def _agent(holder: str) -> str:
     """Return the agent of a run, which is its name without the number. Brackets say that there is no such name."""
     return holder if holder.startswith("(") else holder.rpartition("-")[0] or holder
+
+
+_ERRORS = dict.fromkeys((400, 403, 413, 421, 429, 503), gateway.GatewayErrorReply)
+
+GATEWAY: tuple[Operation, ...] = (
+    Operation(
+        "POST",
+        "/locks/acquire",
+        acquire,
+        "Gateway: have a resource, as a run",
+        body=gateway.GatewayTimedBody,
+        reader=by_secret,
+        refusal=error,
+        replies={200: gateway.GatewayAcquiredReply, 409: gateway.GatewayRefusedReply, **_ERRORS},
+    ),
+    Operation(
+        "POST",
+        "/locks/heartbeat",
+        heartbeat,
+        "Gateway: keep a resource, as a run",
+        body=gateway.GatewayTimedBody,
+        reader=by_secret,
+        refusal=error,
+        replies={
+            200: gateway.GatewayKeptReply,
+            404: gateway.GatewayRefusedReply,
+            409: gateway.GatewayRefusedReply,
+            **_ERRORS,
+        },
+    ),
+    Operation(
+        "GET",
+        "/locks/list",
+        list_,
+        "Gateway: what a run has",
+        query={"secret": "The session's secret."},
+        reader=by_secret,
+        refusal=error,
+        replies={200: list[gateway.GatewayOwnLock], **_ERRORS},
+    ),
+    Operation(
+        "POST",
+        "/locks/release",
+        release,
+        "Gateway: give a resource back, as a run",
+        body=gateway.GatewayBody,
+        reader=by_secret,
+        refusal=error,
+        key=Key.WITH_CONTENT,
+        replies={
+            200: gateway.GatewayReleasedReply,
+            404: gateway.GatewayRefusedReply,
+            409: gateway.GatewayRefusedReply,
+            **_ERRORS,
+        },
+    ),
+    Operation(
+        "GET",
+        "/locks/status",
+        status,
+        "Gateway: who has what",
+        scope="read",
+        passes_over_query=True,
+        refusal=error_of_status,
+        replies={200: gateway.GatewayStatusReply, 401: gateway.GatewayErrorReply, **_ERRORS},
+    ),
+)

@@ -11,11 +11,10 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
-from holdfast.core.claims import not_current
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Leave
+from holdfast.core.leases import not_current
 from holdfast.core.refusals import AllHeld, Delayed, Finished, Held
-from holdfast.core.rights import may_touch
-from holdfast.core.values import Terms
+from holdfast.core.values import Terms, may_touch
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.access.claimsecrets import ClaimId, claim_secret, grant_of

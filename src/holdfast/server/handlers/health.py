@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from holdfast import __version__
 from holdfast.server.render import encode
 from holdfast.server.times import rfc3339
-from holdfast.wire.health import LEADS
-from holdfast.wire.replies import HealthReply, NodeReply, NodesReply, ReadyReply, StatusReply
+from holdfast.wire.replies import LEADS, HealthReply, NodeReply, NodesReply, ReadyReply, StatusReply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,9 +27,8 @@ from holdfast.server.render import encode, holder_id
 from holdfast.server.streams.happenings import changes
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
-from holdfast.wire.moments import LocksThenReply, LockThen
 from holdfast.wire.problems import Problem
-from holdfast.wire.replies import HistoryReply
+from holdfast.wire.replies import HistoryReply, LocksThenReply, LockThen
 
 if TYPE_CHECKING:
     from holdfast.engine.build import Held, HistoryPage

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from holdfast.core.answers import Acquired, Extended, HandedOver, OpenAgain, Released
 from holdfast.core.commands import Release, Renew, Reopen, Revoke, Transfer
-from holdfast.core.views import why as follow
+from holdfast.core.deadlock import why as follow
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.operations.parts import read_uuid
@@ -22,9 +22,9 @@ from holdfast.wire.replies import CheckReply, WhyLink, WhyReply, WhyWaiter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.core.deadlock import Link
     from holdfast.core.state import State
     from holdfast.core.values import Moment, Ticket
-    from holdfast.core.views import Link
     from holdfast.server.api import Api, Show
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered

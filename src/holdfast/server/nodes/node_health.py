@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.server.handlers.health import not_leader
 from holdfast.server.render import encode
-from holdfast.wire.health import FOLLOWS
-from holdfast.wire.replies import HealthReply, ReadyReply
+from holdfast.wire.replies import FOLLOWS, HealthReply, ReadyReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,19 +1,19 @@
 """Every operation of the API, one row each: the routes, the decoding of requests and `/openapi.json` are made of them.
 
-The rows of the gateway are in `gateway/table.py`, those of the operators' page in `pages/table.py`.
+The rows of the gateway are in `gateway/handlers.py`, those of the operators' page in `pages/table.py`.
 """
 
 from __future__ import annotations
 
 from holdfast.server.access.auth import own_scope
-from holdfast.server.gateway.table import GATEWAY
+from holdfast.server.gateway.handlers import GATEWAY
 from holdfast.server.handlers import claims, health, history, listing, locks, paging, sessions, tokens
 from holdfast.server.metrics import answering
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.pages.documents import Documents
 from holdfast.server.pages.table import JOBS, PAGES
 from holdfast.server.streams import backup, events, follow, watch
-from holdfast.wire import moments, replies, requests
+from holdfast.wire import replies, requests
 
 _LEASE = ("lease_not_current", "revoked", "not_found", "session_expired")
 
@@ -180,7 +180,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "record": "Who held what once this record was durable; with `at`, the next page of that time.",
         },
         read_query=listing.read_query,
-        replies={200: (replies.LocksReply, moments.LocksThenReply)},
+        replies={200: (replies.LocksReply, replies.LocksThenReply)},
         problems=("history_not_kept",),
     ),
     *GATEWAY,

@@ -25,8 +25,8 @@ from holdfast.server.render import encode
 from holdfast.server.streams.happenings import concerned
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
-from holdfast.wire.moments import Mark, MarksReply
 from holdfast.wire.problems import Problem
+from holdfast.wire.replies import Mark, MarksReply
 
 if TYPE_CHECKING:
     from holdfast.core.events import Record

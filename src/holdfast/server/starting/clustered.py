@@ -48,7 +48,7 @@ from holdfast.server.starting.building import archiving_of, keeping_of, limits_o
 from holdfast.server.starting.exits import EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, warn_of_hidden
 from holdfast.settings import parse_address
-from holdfast.wire.health import SHARED
+from holdfast.wire.replies import SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.core.rights import may_touch
-from holdfast.core.values import EndedLease, EndedSession
+from holdfast.core.values import EndedLease, EndedSession, may_touch
 from holdfast.server.access.claimsecrets import is_own, was_own
 from holdfast.server.times import rfc3339
 from holdfast.wire.replies import EndReply, FollowingReply

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.core.deadlock import why
 from holdfast.core.state import EMPTY
-from holdfast.core.views import why
 from holdfast.server.pages.fields import Field, fields_of
 from holdfast.server.pages.rows import Row, row_of, sign_of
 from holdfast.server.pages.views.told import shown_owner

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.core.deadlock import waits_of
 from holdfast.core.values import holder_of_lease, holder_of_ticket
-from holdfast.core.views import waits_of
 from holdfast.server.pages.views.graph import Edge, Knot
 from holdfast.server.pages.views.told import shown_owner
 from holdfast.server.render import HIDDEN, masked

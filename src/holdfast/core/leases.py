@@ -1,23 +1,35 @@
-"""Claiming, keeping and giving back a name: C1–C7, L1–L6. The order of the checks is part of the wire's promise."""
+"""Decisions about leases: claim one name or several, renew, release, transfer, revoke, reopen (C1–C7, L1–L8, M1, M2).
+
+The order of the checks is part of the API: the first that fails is reported.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import line, refusals
-from holdfast.core.answers import Acquired, Extended, HandedOver, OpenAgain, Released
+from holdfast.core import queue, refusals
+from holdfast.core.answers import Acquired, AcquiredMany, Extended, HandedOver, OpenAgain, Released
 from holdfast.core.deadlock import find_circle, name_of_holder
-from holdfast.core.decision import Decision, accept, answered_by_done, end_by_transfer, end_of, recall, refuse
-from holdfast.core.events import Granted, Renewed, Reopened, Transferred
-from holdfast.core.quotas import too_many_leases
-from holdfast.core.rights import is_of_run, may_touch
+from holdfast.core.decision import (
+    Decision,
+    accept,
+    answered_by_done,
+    end_by_transfer,
+    end_of,
+    recall,
+    refuse,
+    too_many_leases,
+)
+from holdfast.core.events import Granted, GrantedMany, Renewed, Reopened, Transferred
 from holdfast.core.sessions import why_unusable
 from holdfast.core.shares import exceeded, weight_of_done
 from holdfast.core.state import EMPTY
 from holdfast.core.values import (
     INTEREST_MS,
+    LABELS_OF_ALL_BYTES_MAX,
     LOCK_DELAY_MS_MAX,
     OWNER_CHARS_MAX,
     REASON_CHARS_MAX,
@@ -28,18 +40,20 @@ from holdfast.core.values import (
     EndedLease,
     Lease,
     Memo,
+    Ticket,
     bad_labels,
     holder_of_ticket,
+    is_of_run,
     lease_from,
+    may_touch,
 )
 
 if TYPE_CHECKING:
-    from holdfast.core.commands import Acquire, Release, Renew, Reopen, Revoke, Transfer
+    from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Release, Renew, Reopen, Revoke, Transfer
     from holdfast.core.events import Ended, Event
     from holdfast.core.refusals import Refusal
     from holdfast.core.state import State
     from holdfast.core.values import Limits, Moment, Slot, Terms
-
 
 RELEASED = Released()
 
@@ -53,7 +67,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     if terms.key is not None and (memo := recall(state, terms, "acquire")) is not None:
         return _acquired_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
     if command.ticket is not None:
-        return line.return_to(state, command, command.ticket, now)
+        return queue.return_to(state, command, command.ticket, now)
     slot = state.slots.get(command.name, EMPTY)
     lease, closed = slot.lease, False
     if slot is not EMPTY:
@@ -73,41 +87,41 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
         full = too_many_leases(state, terms, 1, limits, already=1) if _takes_up(lease, command) else None
         return _reacquire(state, command, slot, lease, now) if full is None else refuse(full)
     # From here on it is a new claim, whatever comes of it.
-    if not command.name.isascii() and (unreadable := line.unreadable_name(command.names)) is not None:
+    if not command.name.isascii() and (unreadable := queue.unreadable_name(command.names)) is not None:
         return refuse(unreadable)
     if terms.bound or state.index.lease_count.get(terms.principal, 0) >= limits.leases_per_principal_max:
         full = too_many_leases(state, terms, 1, limits)
         if full is not None:
             return refuse(full)
     if command.wait_ms and (lease is not None or closed):
-        return line.join(state, line.ticket_for(command, state, now), command.wait_ms, now, limits)
+        return queue.join(state, queue.ticket_for(command, state, now), command.wait_ms, now, limits)
     if lease is not None:
         return _held(state, command, lease, now)
-    # No look at the line: after settling no free name has a present waiter that could be served (line.py, W1).
+    # No look at the line: after settling no free name has a present waiter that could be served (queue.py, W1).
     token = state.last_token + 1
     if token > TOKEN_MAX:
         return refuse(refusals.TokensExhausted())
     lease = lease_from(terms, command.lease_id, token, now)
     events: tuple[Event, ...] = (Granted(command.name, lease, terms.fingerprint),)
     if state.index.lines and command.name in state.index.lines:
-        events = (*line.no_more_need(state, line.ticket_for(command, state, now)), *events)
+        events = (*queue.no_more_need(state, queue.ticket_for(command, state, now)), *events)
     until_ms = state.until_of(lease) if terms.bound else lease.until_ms
     return Decision(events, Acquired(lease, until_ms, slot.last_end, slot.attempts + 1))
 
 
 def held_by(state: State, name: str, lease: Lease, owner: str | None, *, named: bool = False) -> refusals.Held:
-    """Say who holds a name and how many wait for it, to one who calls itself `owner`. A run is told the `holder`."""
+    """Say who holds a name and how many wait for it, to a caller named `owner`. A run is told the `holder`."""
     same_owner = owner is not None and owner == lease.owner
     holder = name_of_holder(state, lease) if named else None
     return refusals.Held(lease, state.until_of(lease), same_owner, state.waiting_at(name), holder)
 
 
 def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Decision:
-    """Refuse a held name. One that asks without waiting but with interest is told of a circle of interests (D3)."""
+    """Refuse a held name. A caller that asks with interest is told of a cycle of interests (D3)."""
     held = held_by(state, command.name, lease, command.terms.owner, named=command.interest)
     if not command.interest:
         return refuse(held)
-    holder = holder_of_ticket(line.ticket_for(command, state, now))
+    holder = holder_of_ticket(queue.ticket_for(command, state, now))
     circle = find_circle(state, holder, (command.name,), now.ms, interests=True)
     # Who has no name can hold nothing else, and closes no circle.
     interest = (holder, command.name, command.terms.principal, now.ms, now.ms + INTEREST_MS)
@@ -136,9 +150,9 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
 
 
 def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) -> Decision:
-    """Answer a retry: the same lease, the same place in line, or that it has ended. Never a new grant (C5)."""
+    """Answer a retry: the same lease, the same place in the queue, or that it has ended. Never a new grant (C5)."""
     if memo.kind == "left":
-        return line.return_to(state, command, memo.made, now)
+        return queue.return_to(state, command, memo.made, now)
     slot = state.slots.get(command.name, EMPTY)
     lease = slot.lease
     if lease is not None and lease.lease_id == memo.made:
@@ -146,7 +160,7 @@ def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) ->
         return accept(Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts, reacquired))
     if memo.made in state.index.ticket_by_lease_id:
         ticket = state.tickets[state.index.ticket_by_lease_id[memo.made]]
-        return line.come_back(state, ticket, command.wait_ms, now)
+        return queue.come_back(state, ticket, command.wait_ms, now)
     return refuse(not_current(state, command.name, memo.made, command.terms.principal))
 
 
@@ -188,7 +202,7 @@ def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: Mo
     events: tuple[Event, ...] = (event,)
     if session is not None:
         kept = replace(kept, session=session, bound=True)
-        events = (*line.no_more_need(state, line.ticket_for(command, state, now)), event)
+        events = (*queue.no_more_need(state, queue.ticket_for(command, state, now)), event)
     answer = Acquired(kept, state.until_of(kept), slot.last_end, slot.attempts, reacquired=True)
     return Decision(events, answer)
 
@@ -218,7 +232,7 @@ def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision
 
 
 def release(state: State, command: Release, now: Moment, limits: Limits) -> Decision:
-    """End the lease by its holder's wish; finished work may be remembered, and answers all in line (L5)."""
+    """End the lease by its holder's wish; finished work may be remembered, and answers all waiters (L5)."""
     if command.result is not None and len(command.result) > limits.metadata_chars_max:
         return refuse(
             refusals.BadField(f"result has at most {limits.metadata_chars_max} characters (metadata_chars_max)")
@@ -243,7 +257,7 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
 
 
 def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) -> Decision:
-    """Let the end of a lease be remembered as finished work, which answers all in line (L5)."""
+    """Let the end of a lease be remembered as finished work, which answers all waiters (L5)."""
     name = end.name
     too_much = _too_much_done(state, name, lease, done, limits)
     if too_much is not None:
@@ -256,7 +270,7 @@ def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) 
 
 
 def _too_much_done(state: State, name: str, lease: Lease, done: Done, limits: Limits) -> refusals.QuotaExceeded | None:
-    """Return why no more finished work is remembered for whoever holds the lease. What is remembered stays (L5)."""
+    """Return why no more finished work is remembered for the holder of the lease (L5)."""
     purse = state.index.done.purse(lease.principal)
     account = state.index.done.account(lease.principal, lease.session) if lease.bound else None
     number, weight = (None, None) if account is None else (account.number, account.weight)
@@ -303,7 +317,7 @@ def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> De
 
 
 def _to_hand_over(state: State, command: Transfer) -> Lease | Refusal:
-    """Return the live lease if the caller has proved that it is its own, or asks as an operator; else why not."""
+    """Return the live lease if the caller has proved that it is its own, or is an operator; else why not."""
     if command.lease_id is not None:
         return _held_by_caller(state, command)
     return state.lease_of(command.name) or refusals.NotHeld()
@@ -401,7 +415,7 @@ def _held_by_caller(state: State, command: Renew | Release | Transfer) -> Lease 
 
 
 def _why_not_held(state: State, command: Renew | Release | Transfer) -> Refusal:
-    """Nobody holds the name: say what became of the caller's lease, and that it was the session if it was."""
+    """Say what became of the caller's lease of a name that nobody holds, and that it was the session if it was."""
     refusal = not_current(state, command.name, command.lease_id, command.principal)
     ended = refusal.ended
     if ended is not None and ended.end.how == "session_ended" and ended.session is not None:
@@ -412,8 +426,168 @@ def _why_not_held(state: State, command: Renew | Release | Transfer) -> Refusal:
 
 
 def not_current(state: State, name: str, lease_id: str | None, principal: str) -> refusals.NotCurrent:
-    """Say that the lease id does not own the name, and what is remembered of it to the one whose lease it was."""
+    """Say that the lease id does not own the name, and what is remembered of it to its owner."""
     ended = None if lease_id is None else state.remembered.get(lease_id)
     if not isinstance(ended, EndedLease) or ended.name != name or ended.principal != principal:
         ended = None
     return refusals.NotCurrent(state.lease_of(name) is not None, ended)
+
+
+RETRY_MS_MIN = 250
+
+
+def claim_any(state: State, command: ClaimAny, now: Moment, limits: Limits) -> Decision:
+    """Grant the first free name, in the caller's order. It does not wait: the refusal says when to ask again."""
+    refusal = _bad(command.names, command.terms, 0, limits)
+    if refusal is not None:
+        return refuse(refusal)
+    memo = recall(state, command.terms, "acquire")
+    if memo is not None:
+        return _any_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
+    lacking = _lacking(state, command, limits, 1)
+    if lacking is not None:
+        return refuse(lacking)
+    busy: list[tuple[str, refusals.Held | refusals.Delayed]] = []
+    finished: refusals.Finished | None = None
+    for name in command.names:
+        obstacle = _obstacle(state, name, command.terms, now.ms)
+        if obstacle is None:
+            return _grant_all(state, Ticket("", (name,), (command.lease_id,), command.terms), now)
+        if isinstance(obstacle, refusals.Finished):
+            finished = finished or obstacle
+        else:
+            busy.append((name, obstacle))
+    if not busy and finished is not None:
+        return refuse(finished)
+    return refuse(refusals.AllHeld(tuple(busy), _retry_after(busy, now.ms)))
+
+
+def claim_all(state: State, command: ClaimAll, now: Moment, limits: Limits) -> Decision:
+    """Grant every name or none. While it waits it holds nothing, so two callers cannot block each other."""
+    refusal = _bad(command.names, command.terms, command.wait_ms, limits) or _bulky(command.names, command.terms)
+    if refusal is not None:
+        return refuse(refusal)
+    memo = recall(state, command.terms, "acquire")
+    if memo is not None:
+        return _all_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
+    if command.ticket is not None:
+        return queue.return_to(state, command, command.ticket, now)
+    lacking = _lacking(state, command, limits, len(command.names))
+    if lacking is not None:
+        return refuse(lacking)
+    busy: list[tuple[str, refusals.Held | refusals.Delayed]] = []
+    for name in command.names:
+        obstacle = _obstacle(state, name, command.terms, now.ms)
+        if isinstance(obstacle, refusals.Finished):
+            return refuse(obstacle)
+        if obstacle is not None:
+            busy.append((name, obstacle))
+    ticket = queue.ticket_for(command, state, now)
+    if not busy:
+        return _grant_all(state, ticket, now)
+    if command.wait_ms:
+        return queue.join(state, ticket, command.wait_ms, now, limits)
+    return refuse(refusals.AllHeld(tuple(busy), _retry_after(busy, now.ms)))
+
+
+def _bad(names: tuple[str, ...], terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
+    if not 0 < len(names) <= limits.names_per_call_max:
+        return refusals.BadField(f"a call names 1 to {limits.names_per_call_max} jobs (names_per_call_max)")
+    if len(set(names)) != len(names):
+        return refusals.BadField("a job stands twice in the list")
+    return bad_terms(terms, wait_ms, limits)
+
+
+def _bulky(names: tuple[str, ...], terms: Terms) -> Refusal | None:
+    """Refuse labels that the names would multiply to megabytes, in a record and wherever the leases are shown."""
+    if terms.labels is None:
+        return None
+    size = len(msgspec.json.encode(terms.labels)) * len(names)
+    if size <= LABELS_OF_ALL_BYTES_MAX:
+        return None
+    return refusals.BadField(
+        f"{len(names)} jobs with these labels come to {size} bytes of labels as JSON,"
+        f" at most {LABELS_OF_ALL_BYTES_MAX} are taken: name fewer jobs in a call, or give fewer labels"
+    )
+
+
+def _lacking(state: State, command: ClaimAny | ClaimAll, limits: Limits, wanted: int) -> Refusal | None:
+    unreadable = queue.unreadable_name(command.names)
+    if unreadable is not None:
+        return unreadable
+    terms = command.terms
+    if not may_touch(terms, terms.principal, command.as_session):
+        return refusals.SessionUnknown()
+    if terms.session is not None:
+        lacking = why_unusable(state, terms.session, terms.principal)
+        if lacking is not None:
+            return lacking
+    full = too_many_leases(state, terms, wanted, limits)
+    if full is not None:
+        return full
+    if state.last_token + wanted > TOKEN_MAX:
+        return refusals.TokensExhausted()
+    return None
+
+
+def _obstacle(
+    state: State, name: str, terms: Terms, now_ms: int
+) -> refusals.Held | refusals.Delayed | refusals.Finished | None:
+    slot = state.slots.get(name, EMPTY)
+    if slot.done is not None and slot.done.until_ms > now_ms and not terms.redo:
+        return refusals.Finished(name, slot.done)
+    if slot.lease is not None:
+        return held_by(state, name, slot.lease, terms.owner)
+    if slot.closed_until_ms > now_ms:
+        return refusals.Delayed(slot.closed_until_ms, slot.last_end)
+    return None
+
+
+def _grant_all(state: State, ticket: Ticket, now: Moment) -> Decision:
+    grants, claims = queue.grant_each(state, ticket, now)
+    given_up = queue.no_more_need(state, ticket) if ticket.names[0] in state.index.lines else ()
+    event = grants[0] if len(grants) == 1 else GrantedMany(grants)
+    return Decision((*given_up, event), AcquiredMany(claims))
+
+
+def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
+    """Answer a retry of a claim of any: the lease it made, or that it has ended."""
+    for name in command.names:
+        slot = state.slots.get(name, EMPTY)
+        if slot.lease is not None and slot.lease.lease_id == memo.made:
+            claim = Acquired(slot.lease, state.until_of(slot.lease), slot.last_end, slot.attempts)
+            return accept(AcquiredMany(((name, claim),)))
+    ended = state.remembered.get(memo.made)
+    if isinstance(ended, EndedLease) and ended.principal == command.terms.principal:
+        return refuse(refusals.NotCurrent(state.lease_of(ended.name) is not None, ended))
+    return refuse(refusals.NotCurrent(succeeded=False))
+
+
+def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Decision:
+    """Answer a retry of a claim of all: every lease it made, its place in line, or the one that has ended."""
+    if memo.kind == "left":
+        return queue.return_to(state, command, memo.made, now)
+    if memo.made in state.index.ticket_by_lease_id:
+        ticket = state.tickets[state.index.ticket_by_lease_id[memo.made]]
+        return queue.come_back(state, ticket, command.wait_ms, now)
+    claims: list[tuple[str, Acquired]] = []
+    for name in command.names:
+        slot = state.slots.get(name, EMPTY)
+        lease = slot.lease
+        if lease is None or lease.key != command.terms.key or lease.principal != command.terms.principal:
+            return refuse(refusals.NotCurrent(lease is not None, _ended_before(state, name, memo)))
+        claims.append((name, Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts)))
+    return accept(AcquiredMany(tuple(claims)))
+
+
+def _ended_before(state: State, name: str, memo: Memo) -> EndedLease | None:
+    """Return the end of the lease that a claim of all made for a name. Its place may have had another order."""
+    for lease_id in memo.lease_ids or (memo.made,):
+        ended = state.remembered.get(lease_id)
+        if isinstance(ended, EndedLease) and ended.name == name:
+            return ended
+    return None
+
+
+def _retry_after(busy: list[tuple[str, refusals.Held | refusals.Delayed]], now_ms: int) -> int:
+    return max(RETRY_MS_MIN, min((obstacle.until_ms for _, obstacle in busy), default=now_ms) - now_ms)

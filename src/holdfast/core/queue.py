@@ -1,45 +1,45 @@
-"""The line: joining it, coming back to it, and whose turn it is (W1–W5, M2).
+"""The wait queue of a name: joining it, coming back to it, and whose turn it is (W1–W5, M2).
 
-A ticket is one place. It stands in the line of every name it wants:
+A ticket is one place. It is in the queue of every name it wants:
 
-    name     its line          t1 wants a and b, t2 wants c, t3 wants b and c.
+    name     its queue         t1 wants a and b, t2 wants c, t3 wants b and c.
     a        t1                t1 joined first, t3 last. If b and c are free and a is held,
     b        t1 t3             t1 cannot be served and is passed over; t2 is served, since it
     c        t2 t3             joined before t3; then t3 waits for c.
 
-A ticket is served whole or passed over, and of all that can be served the one that joined first is served first (I12).
+A ticket is served completely or passed over, and of all that can be served the one that joined first is served first
+(I12).
 
     join ──► present ──────────────► served: a lease for every name it wants
-               ▲  │                  refused: judged again at its turn, and not allowed any more (W5), or in a tangle
-        arrive │  │ depart           told `done` or `deadlock`
+               ▲  │                  refused: checked again at its turn, and no longer allowed (W5), or too tangled
+        arrive │  │ depart           answered `done` or `deadlock`
                │  ▼
               absent ──── 60 s ────► gone
 
 A place is present while a request waits at it. An absent one keeps its order and blocks nobody: it is passed over until
 its holder comes back, with the ticket or with the same idempotency key.
 
-**The invariant.** *After settling, no free name has a present waiter that could be served.* Settling comes before
-every decision (T3) and after every decision that touched a line. So when `claims.acquire` finds a name free, whoever
-stands in its line is absent, or lacks another name. That is why a plain claim never overtakes (W1) although it does not
-look at the line. `test_no_free_name_has_a_waiter_that_could_be_served` holds it.
+**The invariant.** *After settling, no free name has a present waiter that could be served.* Settling comes before every
+decision (T3) and after every decision that touched a queue. So when `leases.acquire` finds a name free, every waiter in
+its queue is absent or lacks another name. That is why a plain claim never overtakes (W1) although it does not look at
+the queue. `test_no_free_name_has_a_waiter_that_could_be_served` checks it.
 
-**Whose turn it is.** The work is that of what changed, never that of all who wait times all that they want.
+**Whose turn it is.** The cost depends on what changed, not on how many wait for how much.
 
-- *A name opens* (it was given back, or its delay is over): of those who want it alone, the first becomes a candidate.
-  Each ticket of several names in its line lacks one name less, and becomes a candidate when it lacks none.
-- *A name closes* (it was granted): each ticket of several names in its line lacks one more.
-- *A ticket arrives*: its own names are looked at, and it becomes a candidate if it lacks none. Nobody else is changed.
-- *A ticket leaves*: if it wanted one name and that is open, the next who wants that name alone becomes a candidate. For
-  all others nothing has changed.
+- *A name opens* (it was released, or its delay is over): of those who want it alone, the first becomes a candidate.
+  Each ticket of several names in its queue lacks one name less, and becomes a candidate when it lacks none.
+- *A name closes* (it was granted): each ticket of several names in its queue lacks one more.
+- *A ticket arrives*: its own names are checked, and it becomes a candidate if it lacks none.
+- *A ticket leaves*: if it wanted one name and that is open, the next who wants that name alone becomes a candidate.
 
-So everybody who could be served is a candidate, but for those who stand behind another at a name they want alone. The
-candidates are a heap by the order of joining. `next_turn` takes the first, looks whether it still lacks nothing, and
-serves it. A candidate that lost a name meanwhile is dropped: it becomes one again when that name opens.
+So everybody who could be served is a candidate, except those behind another waiter for a single name. The candidates
+are a heap in the order of joining. `next_turn` takes the first, checks that it still lacks nothing, and serves it. A
+candidate that lost a name meanwhile is dropped, and becomes one again when that name opens.
 
-**A circle at a handover.** A wait that would close a circle is refused when it joins or comes back. A grant or a
-transfer can close one too, when the new holder waits elsewhere: `circle_at_handover` finds the wait that closes it. All
-that is settled at once has one budget for these searches. When it is spent, a new holder's own waits are ended instead:
-nobody is held up through it then.
+**A cycle at a handover.** A wait that would close a cycle is refused when it joins or comes back. A grant or a transfer
+can close one too, when the new holder waits elsewhere: `circle_at_handover` finds the wait that closes it. Everything
+that is settled together has one budget for these searches. When it is spent, a new holder's own waits are ended
+instead, so that nobody is held up through it.
 """
 
 from __future__ import annotations
@@ -50,17 +50,15 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from holdfast.core import refusals
-from holdfast.core.agenda import EDGES_FOR_A_NAME, EDGES_MAX
 from holdfast.core.answers import Acquired, AcquiredMany, MustWait, Withdrawn
 from holdfast.core.deadlock import closing_waits, find_circle
-from holdfast.core.decision import Decision, Due, left, refuse
+from holdfast.core.decision import Decision, Due, left, no_place, refuse, too_many_leases
 from holdfast.core.events import Granted, GrantedMany, Joined, TakenOver
 from holdfast.core.names import has_dot_segment, looks_blank
-from holdfast.core.quotas import no_place, too_many_leases
-from holdfast.core.rights import may_touch
 from holdfast.core.sessions import why_unusable
 from holdfast.core.state import EMPTY
-from holdfast.core.values import TOKEN_MAX, Ticket, holder_of_lease, holder_of_ticket, lease_from
+from holdfast.core.timers import EDGES_FOR_A_NAME, EDGES_MAX
+from holdfast.core.values import TOKEN_MAX, Ticket, holder_of_lease, holder_of_ticket, lease_from, may_touch
 
 if TYPE_CHECKING:
     from holdfast.core.answers import Answer
@@ -73,7 +71,6 @@ if TYPE_CHECKING:
 
 
 def ticket_for(command: Acquire | ClaimAll, state: State, now: Moment) -> Ticket:
-    """Return the ticket that a claim gets if it has to wait."""
     terms = command.terms
     return Ticket(
         command.new_ticket, command.names, command.lease_ids, terms, terms.principal in state.tokens, now.wall_ms
@@ -81,7 +78,7 @@ def ticket_for(command: Acquire | ClaimAll, state: State, now: Moment) -> Ticket
 
 
 def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits) -> Decision:
-    """Stand in line, at the place the holder has already if it has one (W3)."""
+    """Join the queue, at the place the holder has already if it has one (W3)."""
     place = own_place(state, ticket)
     if place is not None:
         return come_back(state, replace(place, terms=ticket.terms), wait_ms, now)
@@ -154,7 +151,7 @@ def _finished(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Fin
 
 
 def leave(state: State, command: Leave) -> Decision:
-    """Give a place up; whoever waits at it is told that it is gone."""
+    """Give a place up; a request that waits at it is answered that it is gone."""
     ticket = state.tickets.get(command.ticket_id)
     if ticket is None or not may_touch(ticket.terms, command.principal, command.as_session):
         return refuse(refusals.TicketGone())
@@ -163,7 +160,7 @@ def leave(state: State, command: Leave) -> Decision:
 
 
 def next_turn(state: State, now: Moment, limits: Limits) -> Due | None:
-    """Return the grant to whoever has its turn, if anybody has: of all who can be met, the one that joined first."""
+    """Return the grant to the next waiter: of all who can be served, the one that joined first."""
     candidates = state.agenda.candidates
     while candidates:
         ticket = state.tickets.get(heappop(candidates)[1])
@@ -173,7 +170,7 @@ def next_turn(state: State, now: Moment, limits: Limits) -> Due | None:
 
 
 def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
-    """Judge the waiter again and let it have its turn (W5)."""
+    """Check the waiter again and grant (W5)."""
     refusal = _lacking(state, ticket, now, limits)
     if refusal is not None:
         return Due(left(ticket, "refused"), ((ticket.ticket_id, refusal),))
@@ -226,14 +223,13 @@ def _may_claim(token: AccessToken | None, names: tuple[str, ...], wall_ms: int) 
 
 
 def ticket_is_many(ticket: Ticket) -> bool:
-    """Tell whether a ticket asked for several names at once."""
     return len(ticket.names) > 1
 
 
 def grant_each(
     state: State, ticket: Ticket, now: Moment
 ) -> tuple[tuple[Granted, ...], tuple[tuple[str, Acquired], ...]]:
-    """Return a grant of every name of a ticket, with rising tokens, and what its holder is told."""
+    """Return a grant of every name of a ticket, with rising tokens, and the answer for its holder."""
     grants: list[Granted] = []
     claims: list[tuple[str, Acquired]] = []
     for number, (name, lease_id) in enumerate(zip(ticket.names, ticket.lease_ids, strict=True), 1):
@@ -245,7 +241,7 @@ def grant_each(
 
 
 def circle_at_handover(state: State, now_ms: int) -> Due | None:
-    """Return the end of the wait that a grant or a transfer closed a circle with, if there is one (D1)."""
+    """Return the end of the wait that a grant or a transfer closed a cycle with, if there is one (D1)."""
     handed_over, budget = state.agenda.names_with_new_holder, state.agenda.handover_budget
     searched: Holder | None = None
     closing: dict[str, Place] | refusals.TooTangled = {}
@@ -270,6 +266,6 @@ def circle_at_handover(state: State, now_ms: int) -> Due | None:
 
 
 def _untangle(state: State, holder: Holder, refusal: refusals.TooTangled) -> Due:
-    """Return the end of one of a new holder's own waits. When none is left, no circle goes through what it holds."""
+    """End one of a new holder's own waits. When none is left, no cycle goes through what it holds."""
     ticket = state.tickets[next(iter(state.presence.tickets_by_holder[holder]))]
     return Due(left(ticket, "refused"), ((ticket.ticket_id, refusal),))
