@@ -280,9 +280,9 @@ def test_foreign_text_does_not_act_on_the_terminal() -> None:
 
 
 def test_light_start() -> None:
-    """The command line loads neither rich, http.client nor any part of the server before a command needs it."""
+    """The command line loads neither wcwidth, http.client nor any part of the server before a command needs it."""
     heavy = {
-        "rich",
+        "wcwidth",
         "http.client",
         "ssl",
         "asyncio",

@@ -16,7 +16,7 @@ from holdfast.errors import SettingsError
 from holdfast.guard import server as guards
 from tests.guard.agents import World
 
-HEAVY = {"asyncio", "click", "email", "http", "inspect", "msgspec", "pathlib", "rich", "selectors", "socket", "ssl"}
+HEAVY = {"asyncio", "click", "email", "http", "inspect", "msgspec", "pathlib", "selectors", "socket", "ssl", "wcwidth"}
 HEAVY |= {"subprocess", "tempfile", "threading", "tomllib", "typing", "urllib", "dataclasses", "logging", "argparse"}
 HEAVY |= {"hashlib", "random", "datetime", "shutil", "fnmatch", "glob", "unicodedata", "holdfast.errors"}
 MODULES_MAX = 100
@@ -68,7 +68,7 @@ def test_a_check_loads_next_to_nothing(world: World) -> None:
 def test_the_base_dependencies_are_never_loaded_by_a_first_claim(world: World) -> None:
     """The first check of a session parses TOML and starts the keeper; it too loads the standard library alone."""
     found = loaded(world, "src/auth/x")
-    assert "tomllib" in found and not found & {"click", "msgspec", "rich", "asyncio", "ssl", "subprocess"}
+    assert "tomllib" in found and not found & {"click", "msgspec", "wcwidth", "asyncio", "ssl", "subprocess"}
     world.holdfast("guard", "release", "--all")
 
 

@@ -558,7 +558,7 @@ def test_importing_it_loads_next_to_nothing() -> None:
         check=True,
     )
     loaded = set(done.stdout.split())
-    heavy = {"asyncio", "click", "email", "holdfast.errors", "http", "inspect", "msgspec", "pathlib", "rich"}
+    heavy = {"asyncio", "click", "email", "holdfast.errors", "http", "inspect", "msgspec", "pathlib", "wcwidth"}
     heavy |= {"selectors", "socket", "ssl", "subprocess", "tempfile", "threading", "tomllib", "typing", "urllib"}
     heavy |= {"http.client", "urllib.parse", "dataclasses", "logging", "argparse", "encodings.idna"}
     assert loaded & heavy == set()

@@ -232,3 +232,53 @@ def test_table_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     output.say_table(["A", "LONG"], [["x" * 200, ""], ["y", "z\x1b"]])
     head, first, second = capsys.readouterr().out.splitlines()
     assert (head, first, second) == ("A" + " " * 201 + "LONG", "x" * 200, "y" + " " * 201 + "z\\x1b")
+
+
+def _on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def test_a_table_measures_cells(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wide characters take two cells and combining ones none, so columns line up; in a pipe too."""
+    rows = [["作業", "one"], ["e\u0301te\u0301", "two"], ["job", "three"]]
+    expected = "JOB   NOTE\n作業  one\ne\u0301te\u0301   two\njob   three\n"
+    output.say_table(["JOB", "NOTE"], rows)
+    assert capsys.readouterr().out == expected
+    _on_terminal(monkeypatch, 80)
+    output.say_table(["JOB", "NOTE"], rows)
+    assert capsys.readouterr().out == expected
+
+
+def test_a_table_wraps_the_folded_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """They share what the others leave; words stay whole where they can, and no line is wider than the terminal."""
+    _on_terminal(monkeypatch, 30)
+    output.say_table(
+        ["JOB", "AT", "NOTE"],
+        [["a/very/long/name", "02:14", "short"], ["b", "02:15", "作業 is nearly done now"]],
+        folded=("JOB", "NOTE"),
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "JOB         AT     NOTE",
+        "a/very/lon  02:14  short",
+        "g/name",
+        "b           02:15  作業 is",
+        "                   nearly done",
+        "                   now",
+    ]
+
+
+def test_a_table_too_narrow_to_read_is_fields(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A column that is never folded is whole, or the rows become fields."""
+    _on_terminal(monkeypatch, 12)
+    output.say_table(["JOB", "OWNER"], [["name", "somebody"]])
+    assert capsys.readouterr().out == "name\n  owner  somebody\n"
+
+
+@pytest.mark.parametrize(("width", "start"), [(1, "日"), (3, "日"), (4, "日本"), (9, "日本x")])
+def test_the_beginning_of_a_text_fits(width: int, start: str) -> None:
+    """A wide character is not cut in half; one is there in any case."""
+    assert output.beginning("日本x", width) == start

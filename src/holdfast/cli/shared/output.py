@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import click
@@ -68,8 +69,8 @@ def is_terminal() -> bool:
 
 
 def wants_colour() -> bool | None:
-    """False where NO_COLOR forbids it; None leaves it to whether this is a terminal."""
-    return False if os.environ.get("NO_COLOR") else None
+    """False where NO_COLOR or a dumb terminal forbids it; None leaves it to whether this is a terminal."""
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
 def say_json_line(value: object) -> None:
@@ -87,37 +88,81 @@ def say_fields(rows: list[tuple[str, str]]) -> None:
 
 
 def say_table(heads: list[str], rows: list[list[str]], *, folded: tuple[str, ...] = ()) -> None:
-    """Write a table that fits the terminal; elsewhere nothing is cut. `folded` columns take what the others leave.
+    """Write a table. On a terminal the `folded` columns are wrapped to the width that the others leave.
 
-    Where they leave next to nothing, each row is written as the fields of one thing.
+    If that is next to nothing, each row is written as fields instead. Elsewhere nothing is wrapped.
     """
-    cells = [[plain(cell) for cell in row] for row in rows]
-    if not is_terminal():
-        return _say_columns([heads, *cells])
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    table = [heads, *([plain(cell) for cell in row] for row in rows)]
+    widths = [max(map(cells, column)) for column in zip(*table, strict=True)]
+    if is_terminal():
+        import shutil
 
-    console = Console(highlight=False)
-    if _cells_min([heads, *cells], folded) > console.width:
-        return _say_blocks(heads, cells)
-    table = Table(box=None, pad_edge=False, header_style="" if wants_colour() is False else "bold")
-    for head in heads:
-        table.add_column(head, overflow="fold", no_wrap=head not in folded)
-    for row in cells:
-        table.add_row(*map(Text, row))
-    return console.print(table)
+        fitting = _fold_widths(widths, [head in folded for head in heads], shutil.get_terminal_size().columns)
+        if fitting is None:
+            return _say_blocks(heads, table[1:])
+        widths = fitting
+    lines = [line for row in table for line in _row_lines(row, widths)]
+    if is_terminal():
+        lines[0] = click.style(lines[0], bold=True)
+    return say("\n".join(lines))
 
 
-def _cells_min(rows: list[list[str]], folded: tuple[str, ...]) -> int:
-    """Tell how wide a terminal must be at least for a table that can be read."""
-    from rich.cells import cell_len
+def _fold_widths(widths: list[int], is_folded: list[bool], width: int) -> list[int] | None:
+    """Return the widths of columns such that the table fits; None if a folded column would be too narrow to read."""
+    found = list(widths)
+    left = width - 2 * (len(widths) - 1) - sum(each for each, folds in zip(widths, is_folded, strict=True) if not folds)
+    narrowest_first = sorted((each, column) for column, each in enumerate(widths) if is_folded[column])
+    for done, (natural, column) in enumerate(narrowest_first):
+        found[column] = min(natural, left // (len(narrowest_first) - done))
+        if found[column] < min(natural, FOLDED_CELLS_MIN):
+            return None
+        left -= found[column]
+    return found if left >= 0 else None
 
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    least = [
-        min(width, FOLDED_CELLS_MIN) if head in folded else width for head, width in zip(rows[0], widths, strict=True)
+
+def _row_lines(row: list[str], widths: list[int]) -> list[str]:
+    """Return the lines of one row: several if a cell is wider than its column."""
+    wrapped = [_wrapped(cell, width) for cell, width in zip(row, widths, strict=True)]
+    return [
+        "  ".join(cell + " " * (width - cells(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in zip_longest(*wrapped, fillvalue="")
     ]
-    return sum(least) + 2 * (len(least) - 1)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Break a text into lines of at most this width: between words, or within a word that is longer."""
+    if cells(text) <= width:
+        return [text]
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line and cells(f"{line} {word}") <= width:
+            line = f"{line} {word}"
+            continue
+        if line:
+            lines.append(line)
+        line = word
+        while cells(line) > width:
+            start = beginning(line, width)
+            lines.append(start)
+            line = line[len(start) :]
+    return [*lines, line]
+
+
+def cells(text: str) -> int:
+    """Return how many cells of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from wcwidth import wcswidth
+
+    return max(0, wcswidth(text))
+
+
+def beginning(text: str, width: int) -> str:
+    """Return as much of a text as fits this many cells, but at least one character."""
+    end = 1
+    while end < len(text) and cells(text[: end + 1]) <= width:
+        end += 1
+    return text[:end]
 
 
 def _say_blocks(heads: list[str], rows: list[list[str]]) -> None:
@@ -126,13 +171,6 @@ def _say_blocks(heads: list[str], rows: list[list[str]]) -> None:
         say(click.style(first, bold=True))
         fields = zip(heads[1:], others, strict=True)
         say_fields([(head.lower(), cell) for head, cell in fields if cell not in {"", "-"}])
-
-
-def _say_columns(rows: list[list[str]]) -> None:
-    """Write a table for whoever reads a pipe: soon, as wide as it is, without blanks at the end of a line."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    click.echo("\n".join(lines))
 
 
 # Words that several commands use.

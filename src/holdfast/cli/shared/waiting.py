@@ -120,10 +120,8 @@ def ordinal(number: int) -> str:
 
 def _cut(text: str) -> str:
     """Leave what fits a line of the terminal: a longer one could not be written over."""
-    from rich.cells import cell_len, set_cell_size
-
     try:
         width = os.get_terminal_size(sys.stderr.fileno()).columns or _WIDTH
     except OSError:
         width = _WIDTH
-    return text if cell_len(text) < width else set_cell_size(text, max(1, width - 2)).rstrip() + "…"
+    return text if output.cells(text) < width else output.beginning(text, max(1, width - 2)).rstrip() + "…"
