@@ -7,9 +7,8 @@ from pathlib import Path
 
 from holdfast.engine.clock import SystemClock
 from holdfast.server.access.auth import StaticTokens
-from holdfast.server.metrics.answering import FollowersMetrics
-from holdfast.server.metrics.meter import Meter
-from holdfast.server.metrics.sources import Place
+from holdfast.server.observability.metrics import Meter, NodeRole
+from holdfast.server.observability.metrics_endpoint import FollowersMetrics
 from tests.nodes.linked import ANA, OneNode, nodes, run, two_nodes, until
 from tests.nodes.test_node_serving import Serving, cluster
 from tests.server.observability.reading import samples_in, value
@@ -20,7 +19,7 @@ KNOWN_HERE = "monitor:monitor-has-this-token:read,claimer:claimer-has-this-token
 def let_it_measure(node: OneNode, tokens: str = "") -> Meter:
     """Give a follower the numbers that a whole node has."""
     meter = Meter(node.settings, SystemClock())
-    meter.sources.stand(lambda: Place(leads=False, epoch=1, is_linked=node.node.is_linked))
+    meter.sources.stand(lambda: NodeRole(leads=False, epoch=1, is_linked=node.node.is_linked))
     follower = FollowersMetrics(meter, StaticTokens.parse(tokens))
     node.forwarding._local[b"/metrics"] = follower.answer
     node.forwarding._counters = meter.sources.counters

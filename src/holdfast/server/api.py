@@ -24,7 +24,7 @@ from holdfast.server.access.lastused import TokenUses
 from holdfast.server.access.origins import Origins
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusals import RefusalLog, WrongTokens
-from holdfast.server.metrics.meter import Meter
+from holdfast.server.observability.metrics import Meter
 from holdfast.server.operations.turns import Turns
 from holdfast.server.pages.views.recent import Recent
 from holdfast.server.streams.board import Board

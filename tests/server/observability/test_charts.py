@@ -9,10 +9,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.server.metrics import charts
-from holdfast.server.metrics.charts import BOTTOM, LEFT, POINTS_MAX, RIGHT, SPANS, TOP, draw, round_up
-from holdfast.server.metrics.meter import Meter
-from holdfast.server.metrics.series import STEP_MS, Sample
+from holdfast.server.observability import charts
+from holdfast.server.observability.charts import (
+    BOTTOM,
+    LEFT,
+    POINTS_MAX,
+    RIGHT,
+    SPANS,
+    STEP_MS,
+    TOP,
+    Sample,
+    draw,
+    round_up,
+)
+from holdfast.server.observability.metrics import Meter
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 

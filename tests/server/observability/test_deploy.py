@@ -16,10 +16,7 @@ import pytest
 import yaml
 
 from holdfast.engine.measures import Measures, Spread
-from holdfast.server.metrics.__main__ import as_markdown
-from holdfast.server.metrics.sources import Sources
-from holdfast.server.metrics.table import ROWS, Row, look_at
-from holdfast.server.metrics.text import bound_text
+from holdfast.server.observability.metrics import ROWS, Row, Sources, as_markdown, bound_text, look_at
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.server.observability.promql import spoken_of
@@ -207,7 +204,7 @@ def test_what_the_file_for_prometheus_says_reads_the_metrics(tmp_path: Path) -> 
 
 def test_the_guide_has_every_metric() -> None:
     """The table of the guide is exactly what the table of the server says."""
-    renew = "the table is stale; paste what this prints: .venv/bin/python -m holdfast.server.metrics"
+    renew = "the table is stale; paste what this prints: .venv/bin/python -m holdfast.server.observability.metrics"
     assert as_markdown() in GUIDE.read_text(encoding="utf-8"), renew
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.metrics.table import ENDS, REASONS, ROWS
+from holdfast.server.observability.metrics import ENDS, REASONS, ROWS
 from tests.server.observability.reading import Samples, samples_in, value
 from tests.support import callers
 from tests.support.api import Api

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.memory import MemoryJournal
-from holdfast.server.metrics.meter import Meter
-from holdfast.server.metrics.series import SAMPLES_MAX, STEP_MS, quantile
+from holdfast.server.observability.charts import STEP_MS
+from holdfast.server.observability.metrics import SAMPLES_MAX, Meter, quantile
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import acquire, release, run, serving

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.engine.measures import Spread
-from holdfast.server.metrics.sources import LAG_SECONDS
-from holdfast.server.metrics.stalls import Stalls
+from holdfast.server.observability.metrics import LAG_SECONDS, Stalls
 from tests.engine.driving import run
 
 if TYPE_CHECKING:

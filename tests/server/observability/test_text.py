@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.journal.memory import MemoryJournal
-from holdfast.server.metrics.meter import Meter
-from holdfast.server.metrics.sources import Place
-from holdfast.server.metrics.table import ROWS
+from holdfast.server.observability.metrics import ROWS, Meter, NodeRole
 from holdfast.settings import Settings
 from tests.engine.driving import acquire, run, serving
 from tests.server.observability.reading import samples_in, value
@@ -88,7 +86,7 @@ def test_a_node_that_follows_tells_what_it_knows() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             meter = meter_of(engine, clock)
-            meter.sources.stand(lambda: Place(leads=False, epoch=7, is_linked=True))
+            meter.sources.stand(lambda: NodeRole(leads=False, epoch=7, is_linked=True))
             meter.sources.serve_no_more(engine)
             text = meter.text.now()
             assert (value(text, "holdfast_leader"), value(text, "holdfast_epoch")) == (0, 7)

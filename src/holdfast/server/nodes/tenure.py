@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
     from holdfast.server.access.auth import StaticTokens
     from holdfast.server.http.messages import Request
-    from holdfast.server.metrics.meter import Meter
+    from holdfast.server.observability.metrics import Meter
     from holdfast.server.operations.call import Reply
     from holdfast.server.operations.operation import Operation
     from holdfast.settings import Settings

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.server.metrics.series import STEP_MS
-
-if TYPE_CHECKING:
-    from holdfast.server.metrics.series import Sample, Series
-
+STEP_MS = 10_000
+"""A sample is taken so often."""
 WIDTH, HEIGHT = 420, 150
 LEFT, RIGHT, TOP, BOTTOM = 52, 414, 8, 124
 """Where the lines stand in it; beside and below them are the scale and the times."""
@@ -33,6 +29,29 @@ SPANS: dict[str, tuple[str, int]] = {
 USUAL_SPAN = "1h"
 _NAN = float("nan")
 _UNITS = ((1.0, "s", 1), (1e-3, "ms", 1_000), (0.0, "µs", 1_000_000))
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What happened in one step, and what was so at its end. Rates are for one second."""
+
+    wall_ms: float
+    grants: float
+    renewals: float
+    releases: float
+    losses: float
+    refusals: float
+    held: float
+    waiting: float
+    sessions: float
+    wait_p50: float
+    wait_p99: float
+    commit_p50: float
+    commit_p99: float
+    answer_p50: float
+    answer_p99: float
+    lag_max: float
+    processor: float
+    """Of one processor, in this process."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -190,24 +209,6 @@ PLANS: tuple[_Plan, ...] = (
 )
 _WORST = frozenset({"wait_p99", "commit_p99", "answer_p99", "lag_max"})
 """Of several samples in one point the worst is shown; of all others the mean."""
-
-
-class Charts:
-    """The charts of one process, each kept until there is another sample."""
-
-    def __init__(self, series: Series) -> None:
-        self._series = series
-        self._made: dict[str, tuple[int, Drawn]] = {}
-
-    def of(self, span: str) -> Drawn:
-        """Return the charts of a span: one of `SPANS`, else the usual one."""
-        span = span if span in SPANS else USUAL_SPAN
-        number = self._series.taken
-        made = self._made.get(span)
-        if made is None or made[0] != number:
-            made = number, draw(self._series.last(SPANS[span][1]), span)
-            self._made[span] = made
-        return made[1]
 
 
 def draw(samples: Sequence[Sample], span: str) -> Drawn:

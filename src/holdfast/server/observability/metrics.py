@@ -1,30 +1,59 @@
-"""Every metric: one row each, with its name, its help, its label with all the values that has, and where it is read.
+"""The metrics of one process, the last hours of them, and the text of `/metrics`.
 
-The text of `/metrics`, the page of the docs and the tests of the dashboard and the alerts are made of these rows. A
-label has only values that stand here: nothing that a user wrote is ever one.
+`Sources` knows where each number is; each metric is one row of `ROWS`, from which the text, the docs page and the tests
+of the dashboard and the alerts are made. Every number is counted already, or is the length of something: reading them
+costs the same for ten leases as for a million. The text is made at most once a second, so where `metrics_open` lets
+anybody ask, asking often costs nothing more. Labels have only the values listed here, never what a user wrote.
+
+`Series` keeps a sample every ten seconds for six hours, in memory, for the charts of the operators' page.
+
+`python -m holdfast.server.observability.metrics` prints the table of the guide.
 """
 
 from __future__ import annotations
 
+import asyncio
 import resource
+import sys
+from array import array
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 import msgspec
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from holdfast import __version__
 from holdfast.core.refusals import AllHeld, Delayed, Finished, Held, NotHeld
-from holdfast.engine.measures import Spread
+from holdfast.engine.measures import Measures, Spread
+from holdfast.server.observability.charts import SPANS, STEP_MS, USUAL_SPAN, Drawn, Sample, draw
+from holdfast.server.operations.call import Counters
 from holdfast.wire.problems import KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from holdfast.core.state import State
     from holdfast.engine.build import Health
+    from holdfast.engine.clock import Clock
     from holdfast.engine.engine import Engine
-    from holdfast.server.metrics.sources import Place, Sources
+    from holdfast.engine.measures import Tally
+    from holdfast.settings import Settings
+
+LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+LOOK_SECONDS = 0.1
+SAMPLES_MAX = 6 * 3_600_000 // STEP_MS
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+KEPT_MS = 1_000
+"""How old the text of `/metrics` may be."""
+STATM = "/proc/self/statm"
 
 Value: TypeAlias = "float | Mapping[str, float] | Spread | None"
-"""A number; one for each value of the row's label; a spread; None: there is nothing to tell here."""
+"""A number, one for each value of the row's label, or a histogram; None: there is nothing to tell."""
+
+_Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 ENDS = ("released", "expired", "revoked", "session_ended", "transferred")
 LEAVES = ("gone", "withdrawn", "deadlock", "refused", "done", "session_ended", "token_ended")
@@ -37,31 +66,109 @@ REASONS_SHOWN: dict[type, str] = {
     Finished: "done",
     Delayed: "delayed",
 }
-"""What is decided against a caller and is no problem, but an answer of its own."""
+"""Refusals that are not problems but replies of their own."""
 REASONS = (*dict.fromkeys(REASONS_SHOWN.values()), *KINDS)
-STATM = "/proc/self/statm"
+
+
+class Streams(Protocol):
+    """Counts open streams."""
+
+    count: int
+
+
+class NodeRole(msgspec.Struct, frozen=True):
+    """The role of this process among the nodes of one authority."""
+
+    leads: bool
+    epoch: int | None = None
+    """Of the leader, if one is known."""
+    is_linked: bool = False
+    """Whether it follows and has a link to the leader."""
+    links: int = 0
+    """How many followers have a link to it."""
+
+
+class Sources:
+    """Where the numbers of one process are. It outlives every leader term of a node."""
+
+    def __init__(self, settings: Settings, clock: Clock, measures: Measures | None = None) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.started_wall_ms = clock.wall_ms()
+        self.measures = measures or Measures()
+        self.counters = Counters()
+        self.lags = Spread(LAG_SECONDS)
+        """Seconds by which the event loop was late."""
+        self.takeovers = 0
+        """How often this process began to lead."""
+        self.engine: Engine | None = None
+        """None on a node that does not lead."""
+        self.streams: Mapping[str, Streams] = {}
+        """By kind."""
+        self.tokens = 0
+        """Static access tokens."""
+        self.connections: Callable[[], int] | None = None
+        self.lines_left_out: Callable[[], int] = int
+        """Dropped log lines."""
+        self._role: Callable[[], NodeRole] | None = None
+
+    def serve(self, engine: Engine, streams: Mapping[str, Streams], tokens: int) -> None:
+        """Read from this engine from now on."""
+        self.engine, self.streams, self.tokens = engine, streams, tokens
+        self.takeovers += 1
+
+    def serve_no_more(self, engine: Engine) -> None:
+        """Stop reading from this engine, if it is the current one."""
+        if self.engine is engine:
+            self.engine, self.streams = None, {}
+
+    @staticmethod
+    def processor_seconds() -> float:
+        """Return the processor time of this process."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return used.ru_utime + used.ru_stime
+
+    def stand(self, role: Callable[[], NodeRole]) -> None:
+        """Read the role among several nodes with this function."""
+        self._role = role
+
+    def role(self) -> NodeRole:
+        """Return the role. A server with a data directory leads, and is alone."""
+        if self._role is not None:
+            return self._role()
+        engine = self.engine
+        return NodeRole(leads=engine is not None, epoch=None if engine is None else engine.state.epoch)
 
 
 class Look(msgspec.Struct):
-    """One look at everything, made once for all rows."""
+    """One reading of everything, made once for all rows."""
 
     sources: Sources
-    place: Place
+    measures: Measures
+    tally: Tally
+    role: NodeRole
     engine: Engine | None
     state: State | None
     health: Health | None
+
+
+def look_at(sources: Sources) -> Look:
+    """Read once."""
+    engine, measures = sources.engine, sources.measures
+    state, health = (None, None) if engine is None else (engine.state, engine.journal.health())
+    return Look(sources, measures, measures.tally, sources.role(), engine, state, health)
 
 
 class Row(msgspec.Struct, frozen=True):
     """One metric."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: _Kind
     help: str
     read: Callable[[Look], Value]
     label: str = ""
     values: tuple[str, ...] = ()
-    """All that the label can be."""
+    """Every value of the label."""
 
     @property
     def samples(self) -> tuple[str, ...]:
@@ -69,14 +176,6 @@ class Row(msgspec.Struct, frozen=True):
         if self.kind == "histogram":
             return f"{self.name}_bucket", f"{self.name}_count", f"{self.name}_sum"
         return (self.name,)
-
-
-def look_at(sources: Sources) -> Look:
-    """Look once."""
-    engine = sources.engine
-    if engine is None:
-        return Look(sources, sources.place(), None, None, None)
-    return Look(sources, sources.place(), engine, engine.state, engine.journal.health())
 
 
 def _refusals(look: Look) -> Mapping[str, float]:
@@ -109,10 +208,6 @@ def _of_engine(count: Callable[[Engine], float]) -> Callable[[Look], Value]:
     return lambda look: None if look.engine is None else count(look.engine)
 
 
-def _of_health(read: Callable[[Health], float | None]) -> Callable[[Look], Value]:
-    return lambda look: None if look.health is None else read(look.health)
-
-
 def _tokens(look: Look) -> Value:
     return None if look.state is None else len(look.state.tokens) + look.sources.tokens
 
@@ -132,232 +227,385 @@ def _proven_seconds(look: Look) -> Value:
 
 def _memory_bytes(_look: Look) -> Value:
     try:
-        with open(STATM, encoding="ascii") as statm:  # noqa: PTH123 - A kernel's file is read in one go, by its name.
+        with open(STATM, encoding="ascii") as statm:  # noqa: PTH123 - a kernel's file
             return int(statm.read().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         return None
 
 
+def _reader(path: str) -> Callable[[Look], Value]:
+    """Return what reads the attribute at this path of a look: None if a part of it is None."""
+    names = path.split(".")
+
+    def read(look: Look) -> Value:
+        value: Any = look
+        for name in names:
+            value = None if value is None else getattr(value, name)
+        return cast("Value", value)
+
+    return read
+
+
+def _row(  # noqa: PLR0917 - a row of the table
+    kind: _Kind,
+    name: str,
+    text: str,
+    read: str | Callable[[Look], Value],
+    label: str = "",
+    values: tuple[str, ...] = (),
+) -> Row:
+    return Row(name, kind, text, _reader(read) if isinstance(read, str) else read, label, values)
+
+
+_counter, _gauge, _histogram = partial(_row, "counter"), partial(_row, "gauge"), partial(_row, "histogram")
+
 ROWS: tuple[Row, ...] = (
-    Row("holdfast_info", "gauge", "Always 1; says the version.", lambda _: {__version__: 1}, "version", (__version__,)),
+    _gauge("holdfast_info", "Always 1; says the version.", lambda _: {__version__: 1}, "version", (__version__,)),
     # What has a record, counted once it is durable.
-    Row(
-        "holdfast_grants_total",
-        "counter",
-        "Leases that were given out.",
-        lambda look: look.sources.measures.tally.grants,
-    ),
-    Row(
+    _counter("holdfast_grants_total", "Leases that were given out.", "tally.grants"),
+    _counter(
         "holdfast_reacquires_total",
-        "counter",
         "Claims that were had already, and given to their holder once more.",
-        lambda look: look.sources.counters.reacquires,
+        "sources.counters.reacquires",
     ),
-    Row(
-        "holdfast_renewals_total",
-        "counter",
-        "Leases that got a new deadline, each lease of a session too.",
-        lambda look: look.sources.measures.tally.renewals,
+    _counter(
+        "holdfast_renewals_total", "Leases that got a new deadline, each lease of a session too.", "tally.renewals"
     ),
-    Row(
+    _counter(
         "holdfast_ends_total",
-        "counter",
         "Leases that ended, by how. All but released and transferred were lost by their holders.",
-        lambda look: _all_of(ENDS, look.sources.measures.tally.ends),
+        lambda look: _all_of(ENDS, look.tally.ends),
         "how",
         ENDS,
     ),
-    Row(
-        "holdfast_joins_total",
-        "counter",
-        "Places in line that were taken.",
-        lambda look: look.sources.measures.tally.joins,
-    ),
-    Row(
+    _counter("holdfast_joins_total", "Places in line that were taken.", "tally.joins"),
+    _counter(
         "holdfast_leaves_total",
-        "counter",
         "Places in line that ended without a grant, by how.",
-        lambda look: _all_of(LEAVES, look.sources.measures.tally.leaves),
+        lambda look: _all_of(LEAVES, look.tally.leaves),
         "how",
         LEAVES,
     ),
-    Row(
-        "holdfast_sessions_opened_total",
-        "counter",
-        "Sessions that were opened.",
-        lambda look: look.sources.measures.tally.sessions,
-    ),
-    Row(
+    _counter("holdfast_sessions_opened_total", "Sessions that were opened.", "tally.sessions"),
+    _counter(
         "holdfast_sessions_ended_total",
-        "counter",
         "Sessions that ended, by how.",
-        lambda look: _all_of(SESSION_ENDS, look.sources.measures.tally.session_ends),
+        lambda look: _all_of(SESSION_ENDS, look.tally.session_ends),
         "how",
         SESSION_ENDS,
     ),
     # What leaves no record, counted where it is answered.
-    Row(
+    _counter(
         "holdfast_refusals_total",
-        "counter",
         "Requests that were refused, by reason: held, not_held, done or delayed, else the code of the problem.",
         _refusals,
         "reason",
         REASONS,
     ),
     # How long and how many.
-    Row(
+    _histogram(
         "holdfast_answer_seconds",
-        "histogram",
         "From the first request of a batch to all its answers, once for each answer. Waits in line are not in it.",
-        lambda look: look.sources.measures.answers,
+        "measures.answers",
     ),
-    Row(
+    _histogram(
         "holdfast_commit_seconds",
-        "histogram",
         "How long it took until a batch of records was durable, or the seat proven.",
-        lambda look: look.sources.measures.commits,
+        "measures.commits",
     ),
-    Row(
-        "holdfast_commit_records",
-        "histogram",
-        "How many records one commit made durable.",
-        lambda look: look.sources.measures.batches,
-    ),
-    Row(
+    _histogram("holdfast_commit_records", "How many records one commit made durable.", "measures.batches"),
+    _histogram(
         "holdfast_turn_seconds",
-        "histogram",
         "How long a turn took to decide all that it was asked. Nobody else is served meanwhile.",
-        lambda look: look.sources.measures.turns,
+        "measures.turns",
     ),
-    Row(
+    _histogram(
         "holdfast_loop_lag_seconds",
-        "histogram",
         "By how much the event loop was late, looked at ten times a second.",
-        lambda look: look.sources.lags,
+        "sources.lags",
     ),
-    Row(
-        "holdfast_wait_seconds",
-        "histogram",
-        "How long those stood in line who were granted what they waited for.",
-        lambda look: look.sources.measures.waits,
+    _histogram(
+        "holdfast_wait_seconds", "How long those stood in line who were granted what they waited for.", "measures.waits"
     ),
-    Row(
-        "holdfast_hold_seconds",
-        "histogram",
-        "How long leases were held, once they ended.",
-        lambda look: look.sources.measures.holds,
-    ),
+    _histogram("holdfast_hold_seconds", "How long leases were held, once they ended.", "measures.holds"),
     # What is so now. A node that follows does not know it.
-    Row(
-        "holdfast_leases_held", "gauge", "Names that somebody owns now.", _of_state(lambda state: len(state.index.held))
-    ),
-    Row("holdfast_places_in_line", "gauge", "Places in lines.", _of_state(lambda state: len(state.tickets))),
-    Row(
+    _gauge("holdfast_leases_held", "Names that somebody owns now.", _of_state(lambda state: len(state.index.held))),
+    _gauge("holdfast_places_in_line", "Places in lines.", _of_state(lambda state: len(state.tickets))),
+    _gauge(
         "holdfast_requests_waiting",
-        "gauge",
         "Places in lines at which a request waits right now.",
         _of_state(lambda state: len(state.presence.present)),
     ),
-    Row("holdfast_sessions_open", "gauge", "Open sessions.", _of_state(lambda state: len(state.sessions))),
-    Row("holdfast_access_tokens", "gauge", "Access tokens that are let in.", _tokens),
-    Row(
+    _gauge("holdfast_sessions_open", "Open sessions.", _of_state(lambda state: len(state.sessions))),
+    _gauge("holdfast_access_tokens", "Access tokens that are let in.", _tokens),
+    _gauge(
         "holdfast_names_known",
-        "gauge",
         "Names that are held, or whose last owner is remembered.",
         _of_state(lambda state: len(state.slots)),
     ),
-    Row(
-        "holdfast_retries_remembered",
-        "gauge",
-        "What the retry memory keeps.",
-        _of_state(lambda state: len(state.remembered)),
+    _gauge(
+        "holdfast_retries_remembered", "What the retry memory keeps.", _of_state(lambda state: len(state.remembered))
     ),
-    Row("holdfast_streams_open", "gauge", "Open streams, by what they are for.", _streams, "kind", STREAMS),
+    _gauge("holdfast_streams_open", "Open streams, by what they are for.", _streams, "kind", STREAMS),
     # The store.
-    Row(
+    _gauge(
         "holdfast_tail_records",
-        "gauge",
         "Durable records that are not archived yet.",
         _of_engine(lambda engine: engine.unarchived[0]),
     ),
-    Row(
-        "holdfast_tail_bytes",
-        "gauge",
-        "What they take.",
-        _of_engine(lambda engine: engine.journal.tail_bytes),
-    ),
-    Row(
+    _gauge("holdfast_tail_bytes", "What they take.", "engine.journal.tail_bytes"),
+    _gauge(
         "holdfast_tail_bytes_max",
-        "gauge",
         "What they may take; beyond it new claims are refused (tail_mib_max).",
         lambda look: look.sources.settings.tail_mib_max * 2**20,
     ),
-    Row(
+    _gauge(
         "holdfast_archive_failing",
-        "gauge",
         "1 if the last try to archive failed.",
         _of_engine(lambda engine: engine.unarchived[1]),
     ),
-    Row(
-        "holdfast_store_takes_claims",
-        "gauge",
-        "1 if the store takes new claims.",
-        _of_health(lambda health: health.takes_claims),
-    ),
-    Row("holdfast_store_bytes", "gauge", "The size of the store.", _of_health(lambda health: health.size_bytes)),
-    Row(
-        "holdfast_store_free_bytes",
-        "gauge",
-        "What is left on its disk.",
-        _of_health(lambda health: health.free_bytes),
-    ),
-    Row(
+    _gauge("holdfast_store_takes_claims", "1 if the store takes new claims.", "health.takes_claims"),
+    _gauge("holdfast_store_bytes", "The size of the store.", "health.size_bytes"),
+    _gauge("holdfast_store_free_bytes", "What is left on its disk.", "health.free_bytes"),
+    _gauge(
         "holdfast_store_proven_seconds",
-        "gauge",
         "On a store that nodes share: how long ago it last proved that this node leads.",
         _proven_seconds,
     ),
     # Nodes.
-    Row("holdfast_leader", "gauge", "1 if this node leads.", lambda look: look.place.leads),
-    Row("holdfast_epoch", "gauge", "The epoch of the leader that this node knows.", lambda look: look.place.epoch),
-    Row(
-        "holdfast_takeovers_total",
-        "counter",
-        "How often this process has begun to lead.",
-        lambda look: look.sources.takeovers,
-    ),
-    Row(
-        "holdfast_linked",
-        "gauge",
-        "1 if this node follows and has a link to the leader.",
-        lambda look: look.place.is_linked,
-    ),
-    Row("holdfast_links", "gauge", "Links of followers to this node.", lambda look: look.place.links),
+    _gauge("holdfast_leader", "1 if this node leads.", "role.leads"),
+    _gauge("holdfast_epoch", "The epoch of the leader that this node knows.", "role.epoch"),
+    _counter("holdfast_takeovers_total", "How often this process has begun to lead.", "sources.takeovers"),
+    _gauge("holdfast_linked", "1 if this node follows and has a link to the leader.", "role.is_linked"),
+    _gauge("holdfast_links", "Links of followers to this node.", "role.links"),
     # The process.
-    Row("holdfast_connections", "gauge", "Open connections.", _connections),
-    Row(
-        "holdfast_connections_max",
-        "gauge",
-        "How many there may be (connections_max).",
-        lambda look: look.sources.settings.connections_max,
-    ),
-    Row(
+    _gauge("holdfast_connections", "Open connections.", _connections),
+    _gauge("holdfast_connections_max", "How many there may be (connections_max).", "sources.settings.connections_max"),
+    _counter(
         "holdfast_log_lines_left_out_total",
-        "counter",
         "Lines of the log that were left out because nobody took them fast enough.",
         lambda look: look.sources.lines_left_out(),
     ),
-    Row(
+    _counter(
         "process_cpu_seconds_total",
-        "counter",
         "Processor time of the server's own process.",
         lambda look: look.sources.processor_seconds(),
     ),
-    Row("process_resident_memory_bytes", "gauge", "Memory of the server's own process.", _memory_bytes),
-    Row(
+    _gauge("process_resident_memory_bytes", "Memory of the server's own process.", _memory_bytes),
+    _gauge(
         "process_start_time_seconds",
-        "gauge",
         "When the process started, in seconds since 1970.",
         lambda look: look.sources.started_wall_ms / 1000,
     ),
 )
+
+
+class Text:
+    """The text of `/metrics`."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._made_ms: int | None = None
+        self._text = b""
+
+    def now(self) -> bytes:
+        """Return the text as of now, or of less than a second ago."""
+        now_ms = self._sources.clock.monotonic_ms()
+        if self._made_ms is None or now_ms - self._made_ms >= KEPT_MS:
+            self._text, self._made_ms = generate_latest(self), now_ms
+        return self._text
+
+    def collect(self) -> Iterable[Metric]:
+        """Return every metric that has something to tell: what `generate_latest` asks for."""
+        look = look_at(self._sources)
+        return [_family(row, value) for row in ROWS if (value := row.read(look)) is not None]
+
+
+def _family(row: Row, value: Value) -> Metric:
+    labels = [row.label] if row.label else []
+    if isinstance(value, Spread):
+        return HistogramMetricFamily(row.name, row.help, list(_buckets(value)), value.total)
+    family: CounterMetricFamily | GaugeMetricFamily = (
+        CounterMetricFamily(row.name, row.help, labels=labels)
+        if row.kind == "counter"
+        else GaugeMetricFamily(row.name, row.help, labels=labels)
+    )
+    if isinstance(value, int | float):
+        family.add_metric([], value)
+    elif value is not None:
+        for each, number in value.items():
+            family.add_metric([each], number)
+    return family
+
+
+def _buckets(spread: Spread) -> Iterator[tuple[str, float]]:
+    """Yield each bound with how many were at or below it."""
+    count = 0
+    for bound, here in zip((*spread.bounds, float("inf")), spread.counts, strict=True):
+        count += here
+        yield bound_text(bound), count
+
+
+def bound_text(bound: float) -> str:
+    """Return a bound as the label `le` has it."""
+    return "+Inf" if bound == float("inf") else repr(bound)
+
+
+class Stalls:
+    """Measures how late the event loop is: a timer every 0.1 s notes by how much too late it fires.
+
+    Long ticks, a slow disk, garbage collection and a busy machine all show here.
+    """
+
+    def __init__(self, clock: Clock, lags: Spread) -> None:
+        self._read_seconds = clock.monotonic_seconds
+        self._lags = lags
+        self._due_seconds = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._longest_seconds = 0.0
+
+    def start(self) -> None:
+        """Start the timer on the running loop."""
+        self._due_seconds = self._read_seconds() + LOOK_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._ring)
+
+    def stop(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def take_longest(self) -> float:
+        """Return the longest lag since the last call."""
+        longest_seconds, self._longest_seconds = self._longest_seconds, 0.0
+        return longest_seconds
+
+    def _ring(self) -> None:
+        late_seconds = max(0.0, self._read_seconds() - self._due_seconds)
+        self._lags.note(late_seconds)
+        self._longest_seconds = max(self._longest_seconds, late_seconds)
+        self.start()
+
+
+class _Counts(msgspec.Struct, frozen=True):
+    """The counters, as of a sample."""
+
+    read_ms: int
+    totals: tuple[float, ...]
+    spreads: tuple[tuple[int, ...], ...]
+
+
+class Series:
+    """The samples of one process."""
+
+    def __init__(self, sources: Sources, stalls: Stalls) -> None:
+        self._sources = sources
+        self._stalls = stalls
+        self._samples: deque[array[float]] = deque(maxlen=SAMPLES_MAX)
+        measures = sources.measures
+        self._spreads = (measures.waits, measures.commits, measures.answers)
+        self._last = self._count()
+        self.taken = 0
+        """How many samples were ever taken: charts are cached by it."""
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def tick(self) -> None:
+        """Take a sample if it is time for one. Called every second or so."""
+        if self._sources.clock.monotonic_ms() - self._last.read_ms >= STEP_MS:
+            self.sample()
+
+    def sample(self) -> None:
+        """Take a sample of all since the last one."""
+        before, now = self._last, self._count()
+        self._last = now
+        seconds = max(0.001, (now.read_ms - before.read_ms) / 1000)
+        rates = [(new - old) / seconds for old, new in zip(before.totals, now.totals, strict=True)]
+        quantiles = [
+            quantile(spread.bounds, [new - old for old, new in zip(was, is_, strict=True)], part)
+            for spread, was, is_ in zip(self._spreads, before.spreads, now.spreads, strict=True)
+            for part in (0.5, 0.99)
+        ]
+        state = None if self._sources.engine is None else self._sources.engine.state
+        gauges = (0, 0, 0) if state is None else (len(state.index.held), len(state.tickets), len(state.sessions))
+        wall_ms = self._sources.clock.wall_ms()
+        row = (wall_ms, *rates[:5], *gauges, *quantiles, self._stalls.take_longest(), rates[5])
+        self._samples.append(array("d", row))
+        self.taken += 1
+
+    def last(self, span_ms: int) -> list[Sample]:
+        """Return the samples of the last so many milliseconds, oldest first."""
+        number = min(len(self._samples), -(-span_ms // STEP_MS))
+        chosen = list(self._samples)[len(self._samples) - number :]
+        return [Sample(*row) for row in chosen]
+
+    def _count(self) -> _Counts:
+        tally, counters = self._sources.measures.tally, self._sources.counters
+        kept = tally.releases + tally.ends.get("transferred", 0)
+        refusals = sum(counters.reasons.values()) + sum(counters.shown.values())
+        losses = sum(tally.ends.values()) - kept
+        used = self._sources.processor_seconds()
+        totals = (tally.grants, tally.renewals, tally.releases, losses, refusals, used)
+        spreads = tuple(tuple(spread.counts) for spread in self._spreads)
+        return _Counts(self._sources.clock.monotonic_ms(), totals, spreads)
+
+
+def quantile(bounds: Sequence[float], counts: Sequence[int], part: float) -> float:
+    """Estimate a quantile from histogram buckets as Prometheus does; NaN if they are empty."""
+    wanted, seen, below = sum(counts) * part, 0, 0.0
+    if not wanted:
+        return float("nan")
+    for bound, count in zip(bounds, counts, strict=False):
+        if count and seen + count >= wanted:
+            return below + (bound - below) * (wanted - seen) / count
+        seen += count
+        below = bound
+    return below
+
+
+class Charts:
+    """The charts of one process, each kept until there is another sample."""
+
+    def __init__(self, series: Series) -> None:
+        self._series = series
+        self._made: dict[str, tuple[int, Drawn]] = {}
+
+    def of(self, span: str) -> Drawn:
+        """Return the charts of a span: one of `SPANS`, else the usual one."""
+        span = span if span in SPANS else USUAL_SPAN
+        number = self._series.taken
+        made = self._made.get(span)
+        if made is None or made[0] != number:
+            made = number, draw(self._series.last(SPANS[span][1]), span)
+            self._made[span] = made
+        return made[1]
+
+
+class Meter:
+    """All that is measured of one process. `start` begins to measure its event loop."""
+
+    def __init__(self, settings: Settings, clock: Clock, measures: Measures | None = None) -> None:
+        """`measures` are those of the engine that exists already, if one does."""
+        self.sources = Sources(settings, clock, measures)
+        self._stalls = Stalls(clock, self.sources.lags)
+        self.series = Series(self.sources, self._stalls)
+        self.charts = Charts(self.series)
+        self.text = Text(self.sources)
+        self.start, self.stop = self._stalls.start, self._stalls.stop
+        self.tick = self.series.tick
+
+
+def as_markdown() -> str:
+    """Return the table of the guide."""
+    return "\n".join(["| name | kind | tells |", "|---|---|---|", *map(_line, ROWS)]) + "\n"
+
+
+def _line(row: Row) -> str:
+    # One span of code: two that touch are shown with their backticks.
+    label = f"{{{row.label}}}" if row.label else ""
+    return f"| `{row.name}{label}` | {row.kind} | {row.help} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_markdown())

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.server.access.secrets import digest
-from holdfast.server.metrics.text import CONTENT_TYPE
+from holdfast.server.observability.metrics import CONTENT_TYPE
 from holdfast.server.operations.reading import by_token, nothing
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.server.access.auth import StaticTokens
     from holdfast.server.api import Api
     from holdfast.server.http.messages import Request
-    from holdfast.server.metrics.meter import Meter
+    from holdfast.server.observability.metrics import Meter
     from holdfast.server.operations.call import Call, Reply
     from holdfast.server.operations.operation import Operation, Reader
     from holdfast.server.render import Answered

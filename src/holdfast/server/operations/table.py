@@ -8,7 +8,7 @@ from __future__ import annotations
 from holdfast.server.access.auth import own_scope
 from holdfast.server.gateway.handlers import GATEWAY
 from holdfast.server.handlers import claims, health, history, listing, locks, paging, sessions, tokens
-from holdfast.server.metrics import answering
+from holdfast.server.observability import metrics_endpoint
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.pages.documents import Documents
 from holdfast.server.pages.table import JOBS, PAGES
@@ -70,10 +70,10 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET",
         "/metrics",
-        answering.metrics,
+        metrics_endpoint.metrics,
         "What this node has counted and measured, for Prometheus",
-        scope=answering.SCOPE,
-        reader=answering.reader,
+        scope=metrics_endpoint.SCOPE,
+        reader=metrics_endpoint.reader,
         replies={200: "text/plain"},
     ),
     Operation(

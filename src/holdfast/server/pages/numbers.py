@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.server.metrics import charts
-from holdfast.server.metrics.series import STEP_MS
+from holdfast.server.observability import charts
+from holdfast.server.observability.charts import STEP_MS
 from holdfast.server.pages import site
 from holdfast.server.render import encode
 

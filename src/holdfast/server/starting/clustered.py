@@ -28,9 +28,6 @@ from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.server import HttpServer, url_of
-from holdfast.server.metrics.answering import FollowersMetrics
-from holdfast.server.metrics.meter import Meter
-from holdfast.server.metrics.sources import Place
 from holdfast.server.mounts import Mounting
 from holdfast.server.nodes.forwarding import Forwarding
 from holdfast.server.nodes.link.doorkeeper import Doorkeeper
@@ -43,6 +40,8 @@ from holdfast.server.nodes.node_life import Life
 from holdfast.server.nodes.tenure import Tenures
 from holdfast.server.nodes.watcher import JITTER_MS
 from holdfast.server.observability.logs import dropped_lines
+from holdfast.server.observability.metrics import Meter, NodeRole
+from holdfast.server.observability.metrics_endpoint import FollowersMetrics
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.server.starting.building import archiving_of, keeping_of, limits_of, observing_of
 from holdfast.server.starting.exits import EX_USAGE, StartError
@@ -194,12 +193,12 @@ class Clustered:
             await asyncio.wait({self._living}, timeout=self._settings.stop_timeout_seconds)
         self._links.end_all()
 
-    def _place(self) -> Place:
+    def _place(self) -> NodeRole:
         """Tell which place this node has among the others."""
         tenure, leader = self.node.tenure(), self.node.leader()
         seat = leader if tenure is None else tenure.seat
         epoch = None if seat is None else seat.epoch
-        return Place(tenure is not None, epoch, self.node.is_linked, self.node.links)
+        return NodeRole(tenure is not None, epoch, self.node.is_linked, self.node.links)
 
     # Who answers.
 
