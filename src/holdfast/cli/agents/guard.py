@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.shared import output
-from holdfast.cli.shared.options import InOrder, as_json
+from holdfast.cli.shared.options import InOrder, as_json, wants_json
 
 if TYPE_CHECKING:
     from holdfast.guard.checking import Want
@@ -80,7 +80,7 @@ def init() -> None:
 @click.argument("paths", nargs=-1)
 @click.option("--command", "line", metavar="LINE", help="A command line that an agent would run.")
 @as_json
-def check(*, paths: tuple[str, ...], line: str | None, json: bool) -> int:
+def check(*, paths: tuple[str, ...], line: str | None) -> int:
     """Say which jobs writing PATHS, or running a command line, needs, and who has them. Nothing is claimed.
 
     Exit code 1: another has one of them, or it would be refused for another reason. Without arguments only the rule
@@ -108,7 +108,7 @@ def check(*, paths: tuple[str, ...], line: str | None, json: bool) -> int:
             said = {"status": "unknown", "problem": str(error)}
         rows.append(_row(want, said))
     _tell_ignored(ignored_above(f"{Path(cwd).resolve()}/."))
-    if json:
+    if wants_json():
         output.say_json({"rule_files": files, "wants": rows})
     elif not rows:
         output.hint(output.plain(_nothing(files, asked=bool(paths or line))))
@@ -145,7 +145,7 @@ def _row(want: Want, said: Mapping[str, object]) -> dict[str, object]:
 
 @guard.command(short_help="List the agents that the guard knows here.")
 @as_json
-def status(*, json: bool) -> None:
+def status() -> None:
     """List the agents of this user on this machine that have a session of the guard, and the jobs they have.
 
     It warns if a host skips the hooks that are installed here or for the user.
@@ -176,7 +176,7 @@ def status(*, json: bool) -> None:
         shown.append([session.owner, ", ".join(jobs) or problem or "-", _lives(keeper), _lives(host)])
     user = Scope(Path.home(), is_user=True, environment=os.environ)
     warnings = [each for scope in (project_of(Path.cwd()), user) for each in problems(scope, user)]
-    if json:
+    if wants_json():
         output.say_json({"owners": rows, "warnings": warnings})
         return
     for warning in warnings:

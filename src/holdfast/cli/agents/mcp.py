@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import click
 
@@ -30,7 +29,7 @@ _PARTS = frozenset({"aiohttp", "mcp", "mcp_types", "yarl"})
     help="How long jobs outlive this process if it is killed; 1m unless given, 10s at least.",
 )
 @asks_server
-def mcp(*, owner: str | None, ttl: int, url: str | None, token_file: Path | None) -> int:
+def mcp(*, owner: str | None, ttl: int) -> int:
     """Serve the tools of Holdfast to an agent's host, which starts this: they speak MCP over its input and output.
 
     What the agent claims is renewed while this process lives, and released when its input ends.
@@ -41,7 +40,7 @@ def mcp(*, owner: str | None, ttl: int, url: str | None, token_file: Path | None
     try:
         from holdfast.mcp.stdio import run
 
-        return run(url, token_file, named, ttl=ttl, environment=_expanded(os.environ), **reach())
+        return run(owner=named, ttl=ttl, environment=_expanded(os.environ), **reach())
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _PARTS:
             raise

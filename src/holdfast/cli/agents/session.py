@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from holdfast.cli.agents.session_exec import exec_, tell_shortened
@@ -17,6 +15,7 @@ from holdfast.cli.shared.options import (
     client,
     from_environment,
     metadata_of,
+    wants_json,
 )
 from holdfast.cli.shared.refusals import quoted
 
@@ -45,29 +44,20 @@ session.add_command(exec_)
 @attaches
 @as_json
 @asks_server
-def start(
-    *,
-    name: str | None,
-    ttl: int | None,
-    metadata: str | None,
-    pairs: tuple[str, ...],
-    json: bool,
-    url: str | None,
-    token_file: Path | None,
-) -> None:
+def start(*, name: str | None, ttl: int | None, metadata: str | None, pairs: tuple[str, ...]) -> None:
     """Begin a session and print what a shell needs for it.
 
     `rlock` and its kin use it, any call of theirs keeps it alive, and `holdfast claim` binds to it. Without --ttl it
     lives for the server's setting `resourceLockTimeout`.
     """
     attached = metadata_of(metadata, pairs)
-    with client(url, token_file) as server:
+    with client() as server:
         if ttl is None:
             ttl = server.server_status().resource_lock_timeout_seconds
         made = server.open_session(name, ttl=ttl, metadata=attached)
     tell_shortened(ttl, made.expires_in)
     variables = {**made.environment, "HOLDFAST_SESSION": made.session_id}
-    if json:
+    if wants_json():
         output.say_json(
             {
                 "status": "started",
@@ -89,14 +79,14 @@ def start(
 @click.argument("session_id", metavar="[ID]", required=False)
 @as_json
 @asks_server
-def end(*, session_id: str | None, json: bool, url: str | None, token_file: Path | None) -> None:
+def end(*, session_id: str | None) -> None:
     """End the session ID, or that of HOLDFAST_SESSION, and every claim of it, in one step."""
     found = session_id or from_environment("HOLDFAST_SESSION")
     if not found:
         raise click.UsageError("there is no session here; name it, or see `holdfast session list`")
-    with client(url, token_file) as server:
+    with client() as server:
         server.end_session(found)
-    if json:
+    if wants_json():
         output.say_json({"status": "ended", "session_id": found})
         return
     output.say(output.plain(f"session {found} is ended, and all that was claimed with it is free"))
@@ -105,11 +95,11 @@ def end(*, session_id: str | None, json: bool, url: str | None, token_file: Path
 @session.command("list")
 @as_json
 @asks_server
-def list_sessions(*, json: bool, url: str | None, token_file: Path | None) -> None:
+def list_sessions() -> None:
     """List your sessions."""
-    with client(url, token_file) as server:
+    with client() as server:
         found = server.sessions()
-    if json:
+    if wants_json():
         output.say_json({"sessions": found})
         return
     if not found:

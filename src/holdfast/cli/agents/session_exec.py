@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.interrupts import orderly_end
+from holdfast.cli.shared.completion import COMMAND
 from holdfast.cli.shared.options import Duration, asks_server, attaches, metadata_of, reach
-from holdfast.cli.shared.suggestions import COMMAND
+from holdfast.cli.shared.waiting import orderly_end
 from holdfast.cli.shared.with_command import (
     GRACE_SECONDS,
     RETRY_SECONDS,
@@ -55,8 +53,6 @@ def exec_(
     keep_token: bool,
     metadata: str | None,
     pairs: tuple[str, ...],
-    url: str | None,
-    token_file: Path | None,
 ) -> int:
     """Run a command in a session called NAME, which is kept alive meanwhile.
 
@@ -67,7 +63,7 @@ def exec_(
     from holdfast.supervision.supervisor import run_child
 
     attached = metadata_of(metadata, pairs)
-    with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS, **reach()) as server:
+    with orderly_end(), Holdfast(retry_seconds=RETRY_SECONDS, **reach()) as server:
         began_ms = times.monotonic_ms()
         session = server.session(name, ttl=ttl, metadata=attached)
         # What passed since it was asked for is gone, however slow the answer was: it was given nevertheless.

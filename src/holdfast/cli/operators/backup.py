@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import as_json, asks_server, reach
+from holdfast.cli.shared.options import as_json, asks_server, reach, wants_json
 from holdfast.errors import HoldfastError
 from holdfast.privatefiles import replacing, sync_folder
 
@@ -41,7 +41,7 @@ holdfast doctor --data /var/backups/holdfast.backup
 )
 @as_json
 @asks_server
-def backup(*, file: Path, force: bool, data: Path | None, json: bool, url: str | None, token_file: Path | None) -> int:
+def backup(*, file: Path, force: bool, data: Path | None) -> int:
     """Save all that a server knows into FILE, from which `holdfast restore` makes a data directory.
 
     The server goes on meanwhile. Your token needs the scope admin, and no prefix. FILE is readable by you alone: it
@@ -53,7 +53,7 @@ def backup(*, file: Path, force: bool, data: Path | None, json: bool, url: str |
     reader = BackupReader("what the server sent" if data is None else str(data))
     try:
         _refuse_to_replace(file, force=force)
-        pieces = _from_server(url, token_file) if data is None else _from_directory(data)
+        pieces = _from_server() if data is None else _from_directory(data)
         _save(pieces, reader, file)
     except JournalError as error:
         output.progress("")
@@ -68,7 +68,7 @@ def backup(*, file: Path, force: bool, data: Path | None, json: bool, url: str |
             f"{file} cannot be written: {error.strerror or error}. There is no backup, and nothing is left of it"
         )
         return output.FAILED
-    _tell(reader, file, json=json)
+    _tell(reader, file)
     return output.OK
 
 
@@ -84,10 +84,10 @@ def _ways(ways: tuple[str, ...]) -> str:
     return "".join(f". {way}" for way in ways)
 
 
-def _from_server(url: str | None, token_file: Path | None) -> Iterator[bytes]:
+def _from_server() -> Iterator[bytes]:
     from holdfast.cli.operators.probe import Probe
 
-    with Probe.find(url, token_file, reach()) as server:
+    with Probe.find(reach()) as server:
         yield from server.pieces("/backup")
 
 
@@ -122,12 +122,12 @@ def _save(pieces: Iterator[bytes], reader: BackupReader, file: Path) -> None:
     output.progress("")
 
 
-def _tell(reader: BackupReader, file: Path, *, json: bool) -> None:
+def _tell(reader: BackupReader, file: Path) -> None:
     about, totals = reader.about, reader.totals
     if about is None or totals is None:
         return
     made_at = times.at_ms(about.wall_ms)
-    if json:
+    if wants_json():
         output.say_json(
             {
                 "status": "made",

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.cli.operators.doctor_store import Finding, store_checks
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import as_json, asks_server, reach
+from holdfast.cli.shared.options import as_json, asks_server, reach, wants_json
 from holdfast.errors import ServerError, Unreachable
 from holdfast.harmless import in_json
 from holdfast.privatefiles import ROOT, how_to_be, user_named
@@ -49,9 +49,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 @click.option("--dump", is_flag=True, help="Print the journal in --data as JSON lines, and nothing else.")
 @as_json
 @asks_server
-def doctor(
-    *, data: Path | None, store: str | None, dump: bool, json: bool, url: str | None, token_file: Path | None
-) -> int:
+def doctor(*, data: Path | None, store: str | None, dump: bool) -> int:
     """Say whether the server, its store, your access token and the clocks are well.
 
     With --data it looks at a data directory of a stopped server, or at a backup, instead; with --store at a store that
@@ -73,9 +71,9 @@ def doctor(
     else:
         from holdfast.cli.operators.probe import Probe
 
-        with Probe.find(url, token_file, reach()) as server:
+        with Probe.find(reach()) as server:
             checks = list(_server_checks(server))
-    if json:
+    if wants_json():
         output.say_json({"ok": not _failed(checks), "checks": checks})
     else:
         for check in checks:

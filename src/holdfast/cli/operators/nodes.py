@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import time
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import as_json, asks_server, reach
+from holdfast.cli.shared.options import as_json, asks_server, reach, wants_json
 from holdfast.errors import ServerError, Unreachable
 
 if TYPE_CHECKING:
@@ -48,29 +47,29 @@ class _Said(msgspec.Struct, frozen=True):
 @click.option("--store", metavar="URL", help="Ask this store, and no server.")
 @as_json
 @asks_server
-def nodes(*, store: str | None, json: bool, url: str | None, token_file: Path | None) -> int:
+def nodes(*, store: str | None) -> int:
     """Say which node leads and since when, in which epoch, and which other nodes the store has heard of.
 
     Any node answers. Your token needs the scope read. If none knows who leads, each says what it knows.
     With --store the store itself is asked, also when no node runs.
     It ends with 0 if somebody leads, with 1 if nobody does, and with 69 if neither can be asked.
     """
-    told = _from_server(url, token_file) if store is None else _from_store(store)
+    told = _from_server() if store is None else _from_store(store)
     if told is None:
         return output.UNREACHABLE
-    if json:
+    if wants_json():
         output.say_json(told)
     else:
         _say(told)
     return output.FAILED if told["leader"] is None else output.OK
 
 
-def _from_server(url: str | None, token_file: Path | None) -> dict[str, Any]:
+def _from_server() -> dict[str, Any]:
     """Ask until a node tells who leads, for longer than a takeover takes. Else return what each says of itself."""
     from holdfast.cli.operators.probe import Probe
 
     began_ms = times.monotonic_ms()
-    with Probe.find(url, token_file, reach()) as server, server.each() as nodes:
+    with Probe.find(reach()) as server, server.each() as nodes:
         while True:
             said = [_how_it_is(node) for node in nodes]
             for node, each in zip(nodes, said, strict=True):

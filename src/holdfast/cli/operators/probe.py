@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -40,9 +39,9 @@ class Probe:
         self._transport = way_to(target, environment=os.environ)
 
     @classmethod
-    def find(cls, url: str | None, token_file: Path | None, reach: Reach) -> Self:
+    def find(cls, reach: Reach) -> Self:
         """Find the server and the token, as all commands do. Raises `SettingsError`."""
-        target = config.find(url=url, token_file=token_file, environment=os.environ, **reach)
+        target = config.find(environment=os.environ, **reach)
         config.tell_if_insecure(target)
         return cls(target)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import Whole, as_json
+from holdfast.cli.shared.options import Whole, as_json, wants_json
 from holdfast.privatefiles import FOR_OTHERS, NotOursError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ holdfast restore holdfast.backup --beyond 815  # known to a fence
     "--beyond", metavar="N", type=Whole(0, TOKEN_MAX), default=0, help="Let fencing tokens go on after N at least."
 )
 @as_json
-def restore(*, file: Path, data: Path | None, beyond: int, json: bool) -> int:
+def restore(*, file: Path, data: Path | None, beyond: int) -> int:
     """Make a data directory of the backup FILE, for a server to start on.
 
     The directory must not be there, or be empty. Fencing tokens go on far beyond those of the backup, for nobody knows
@@ -70,7 +70,7 @@ def restore(*, file: Path, data: Path | None, beyond: int, json: bool) -> int:
         place = f"{error.filename}: " if error.filename else ""
         return _failed(f"{place}{error.strerror or error}. Nothing was restored: nothing is left of it")
     output.progress("")
-    _tell(file, contents, start, directory, json=json)
+    _tell(file, contents, start, directory)
     return output.OK
 
 
@@ -80,11 +80,11 @@ def _failed(text: str) -> int:
     return output.FAILED
 
 
-def _tell(file: Path, contents: Contents, start: Start, directory: Path, *, json: bool) -> None:
+def _tell(file: Path, contents: Contents, start: Start, directory: Path) -> None:
     about, frozen = contents.about, contents.frozen
     made_at = times.at_ms(about.wall_ms)
     leases = contents.leases()
-    if json:
+    if wants_json():
         output.say_json(
             {
                 "status": "restored",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import FencingToken, as_json, asks_server, client, names_job
+from holdfast.cli.shared.options import FencingToken, as_json, asks_server, client, names_job, wants_json
 from holdfast.errors import Refused
 
 if TYPE_CHECKING:
@@ -21,16 +20,16 @@ if TYPE_CHECKING:
 @click.option("--reason", metavar="TEXT", required=True, help="Why; the owner is told.")
 @as_json
 @asks_server
-def revoke(*, job: str, reason: str, json: bool, url: str | None, token_file: Path | None) -> None:
+def revoke(*, job: str, reason: str) -> None:
     """End somebody's claim on JOB.
 
     Its owner is told who did it and why, and the fencing token is worth nothing from then on. A command that runs for
     the claim under `holdfast run` is killed within about a second. Your own access token needs the scope admin.
     """
-    with client(url, token_file) as server:
+    with client() as server:
         owner = _owner(server, job)
         server.revoke(job, reason)
-    if json:
+    if wants_json():
         output.say_json({"status": "revoked", "job_id": job, "reason": reason})
         return
     output.say(output.plain(f"{job} is revoked"))
@@ -59,14 +58,14 @@ def _what_happens(owner: JobOwner) -> str:
 @click.option("--reason", metavar="TEXT", help="Why; the history has it.")
 @as_json
 @asks_server
-def reopen(*, job: str, reason: str | None, json: bool, url: str | None, token_file: Path | None) -> None:
+def reopen(*, job: str, reason: str | None) -> None:
     """Let JOB be claimed again although it is done.
 
     Your own access token needs the scope admin.
     """
-    with client(url, token_file) as server:
+    with client() as server:
         server.reopen(job, reason)
-    if json:
+    if wants_json():
         output.say_json({"status": "reopened", "job_id": job, "reason": reason})
         return
     output.say(output.plain(f"{job} can be claimed again"))
@@ -77,14 +76,14 @@ def reopen(*, job: str, reason: str | None, json: bool, url: str | None, token_f
 @click.argument("token", metavar="FENCING_TOKEN", type=FencingToken())
 @as_json
 @asks_server
-def check(*, job: str, token: int, json: bool, url: str | None, token_file: Path | None) -> int:
+def check(*, job: str, token: int) -> int:
     """Say whether FENCING_TOKEN is that of the live claim on JOB.
 
     It ends with 0 when it is, and with 1 when it is not.
     """
-    with client(url, token_file) as server:
+    with client() as server:
         current = server.check(job, token)
-    if json:
+    if wants_json():
         output.say_json({"job_id": job, "token": token, "current": current})
     else:
         output.say(output.plain(f"fencing token {token} of {job} is {'current' if current else 'not current'}"))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 
 import click
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import Duration, InOrder, as_json, asks_server, client
+from holdfast.cli.shared.options import Duration, InOrder, as_json, asks_server, client, wants_json
 
 SCOPES = ("read", "claim", "admin")
 NEVER = 0
@@ -44,24 +43,14 @@ ROTATE_EXAMPLES = """\
 @click.option("--expires", metavar="TIME", type=Duration(), help="Let it end after 90s, 15m, 12h, 30d or 2w.")
 @as_json
 @asks_server
-def create(
-    *,
-    name: str,
-    each: tuple[str, ...],
-    joined: str | None,
-    prefix: str | None,
-    expires: int | None,
-    json: bool,
-    url: str | None,
-    token_file: Path | None,
-) -> None:
+def create(*, name: str, each: tuple[str, ...], joined: str | None, prefix: str | None, expires: int | None) -> None:
     """Make the access token NAME and print it, once.
 
     Without --scope it may read and claim. Only the token goes to standard output.
     """
-    with client(url, token_file) as server:
+    with client() as server:
         made = server.create_token(name, scopes=_scopes(each, joined), prefix=prefix, expires_in_seconds=expires)
-    if json:
+    if wants_json():
         output.say_json(made)
         return
     _show(made.token, made.name, made.scopes, made.prefix, made.expires_at)
@@ -91,14 +80,14 @@ def _show(token: str, name: str, scopes: list[str], prefix: str | None, expires_
 @token.command("list")
 @as_json
 @asks_server
-def list_tokens(*, json: bool, url: str | None, token_file: Path | None) -> None:
+def list_tokens() -> None:
     """List the access tokens, without the secrets themselves.
 
     Those whose rights are wider than your own are not shown.
     """
-    with client(url, token_file) as server:
+    with client() as server:
         known = server.list_tokens()
-    if json:
+    if wants_json():
         output.say_json({"tokens": known})
         return
     rows = [
@@ -129,15 +118,15 @@ keeps_sessions = click.option(
 @keeps_sessions
 @as_json
 @asks_server
-def revoke(*, name: str, keep_sessions: bool, json: bool, url: str | None, token_file: Path | None) -> None:
+def revoke(*, name: str, keep_sessions: bool) -> None:
     """Shut the access token NAME out at once.
 
     Its sessions end, with all that is bound to them, and its places in lines. Its other claims live on until their time
     is over.
     """
-    with client(url, token_file) as server:
+    with client() as server:
         server.revoke_token(name, keep_sessions=keep_sessions)
-    if json:
+    if wants_json():
         output.say_json({"status": "revoked", "name": name})
         return
     output.say(output.plain(f"{name} is revoked"))
@@ -162,19 +151,17 @@ def revoke(*, name: str, keep_sessions: bool, json: bool, url: str | None, token
 )
 @as_json
 @asks_server
-def rotate(
-    *, name: str, keep_sessions: bool, expires: int | None, json: bool, url: str | None, token_file: Path | None
-) -> None:
+def rotate(*, name: str, keep_sessions: bool, expires: int | None) -> None:
     """Replace the access token NAME and print the new one, once.
 
     It has the same scopes, prefix and lifetime, counted from now. The old one is out at once, as if it were revoked.
     Only the token goes to standard output.
     """
-    with client(url, token_file) as server:
+    with client() as server:
         made = server.rotate_token(
             name, keep_sessions=keep_sessions, expires_in_seconds=expires or None, never_expires=expires == NEVER
         )
-    if json:
+    if wants_json():
         output.say_json(made)
         return
     _show(made.token, made.name, made.scopes, made.prefix, made.expires_at)

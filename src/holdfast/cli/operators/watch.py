@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.shared import output, suggestions, times
-from holdfast.cli.shared.options import PointInTime, Whole, as_json, asks_server, client, labels, labels_of, names_job
+from holdfast.cli.shared import completion, output, times
+from holdfast.cli.shared.options import (
+    PointInTime,
+    Whole,
+    as_json,
+    asks_server,
+    client,
+    labels,
+    labels_of,
+    names_job,
+    wants_json,
+)
 
 if TYPE_CHECKING:
     from holdfast import Happened
@@ -26,20 +35,12 @@ COLOURS = {
 
 
 @click.command(short_help="Follow everything that happens.")
-@click.argument("prefix", required=False, shell_complete=suggestions.claimed_jobs)
+@click.argument("prefix", required=False, shell_complete=completion.claimed_jobs)
 @click.option("--after", metavar="N", type=Whole(0), help="Begin after event N instead of now.")
 @labels("Only what has this label; of several, all of them.")
 @as_json
 @asks_server
-def watch(
-    *,
-    prefix: str | None,
-    after: int | None,
-    labels: tuple[str, ...],
-    json: bool,
-    url: str | None,
-    token_file: Path | None,
-) -> None:
+def watch(*, prefix: str | None, after: int | None, labels: tuple[str, ...]) -> None:
     """Print what happens to all jobs, or to those that begin with PREFIX, one line each, until Ctrl-C.
 
     It goes on through restarts of the server: nothing is missing and nothing comes twice. That the server is away is
@@ -47,9 +48,9 @@ def watch(
     """
     if prefix is not None and any(char.isspace() for char in prefix):
         raise click.UsageError(f"no job has a blank in its name, so nothing begins with {prefix!r:.200}")
-    with client(url, token_file) as server:
+    with client() as server:
         for event in server.events(prefix, labels=labels_of(labels), after=after, on_away=_say_away):
-            if json:
+            if wants_json():
                 output.say_json_line(event)
             else:
                 _say(event)
@@ -65,23 +66,13 @@ def watch(
 @click.option("--until", metavar="WHEN", type=PointInTime(), help="Not after.")
 @as_json
 @asks_server
-def history(
-    *,
-    job: str,
-    limit: int,
-    owner: str | None,
-    since: str | None,
-    until: str | None,
-    json: bool,
-    url: str | None,
-    token_file: Path | None,
-) -> None:
+def history(*, job: str, limit: int, owner: str | None, since: str | None, until: str | None) -> None:
     """Say what happened to JOB, newest first."""
-    with client(url, token_file) as server:
+    with client() as server:
         # One more than is shown tells whether there is more.
         known = server.history(job, limit=limit + 1, owner=owner, since=since, until=until)
     found = known[:limit]
-    if json:
+    if wants_json():
         output.say_json({"history": found})
     elif found:
         now = times.now()
@@ -90,7 +81,7 @@ def history(
     else:
         like_this = " that is like this" if owner or since or until else ""
         output.hint(output.plain(f"nothing is known of {job}{like_this}, or it is no longer kept"))
-    if len(known) > limit and not json:
+    if len(known) > limit and not wants_json():
         output.hint(f"there is more: these are the newest {limit}; see more of them with --limit")
 
 

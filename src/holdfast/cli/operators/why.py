@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import as_json, asks_server, client, names_job
+from holdfast.cli.shared.options import as_json, asks_server, client, names_job, wants_json
 from holdfast.cli.shared.refusals import quoted
 
 
@@ -18,15 +17,15 @@ from holdfast.cli.shared.refusals import quoted
 @names_job
 @as_json
 @asks_server
-def why(*, job: str, json: bool, url: str | None, token_file: Path | None) -> None:
+def why(*, job: str) -> None:
     """Say why JOB cannot be had.
 
     Who has it, what that one waits for, who has that, and so on; and who stands in line. A circle is marked: nobody in
     it can go on.
     """
-    with client(url, token_file) as server:
+    with client() as server:
         reply = server.why(job)
-    if json:
+    if wants_json():
         output.say_json(reply)
         return
     told: dict[str, Any] = msgspec.to_builtins(reply)

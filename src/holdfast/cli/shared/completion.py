@@ -1,7 +1,8 @@
-"""`holdfast completion`: the script that lets a shell complete commands, options and the names of jobs.
+"""`holdfast completion`: lets a shell complete commands, options and the names of jobs.
 
-bash splits a word at colons and equal signs, and names of jobs are often addresses (`github://…`). So its script hands
-over the line as it was typed, and takes off what bash has before the last of them anyway.
+Names are suggested soon or not at all, and errors never reach the terminal. bash splits a word at colons and equal
+signs, and names of jobs are often addresses (`github://…`). So its script passes the line as it was typed, and removes
+what bash has already.
 """
 
 from __future__ import annotations
@@ -10,12 +11,60 @@ import os
 from typing import ClassVar
 
 import click
-from click.shell_completion import BashComplete, add_completion_class, get_completion_class, split_arg_string
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+    split_arg_string,
+)
 
 from holdfast.cli.shared import output
 
 VARIABLE = "_HOLDFAST_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
+
+COMMAND = "holdfast.command"
+"""The context's key for what follows `--`."""
+REACH = "holdfast.reach"
+"""The context's key for the options that say how to reach the server."""
+ANSWER_SECONDS = 1.0
+NAMES_MAX = 100
+
+
+def claimed_jobs(context: click.Context, _: click.Parameter, incomplete: str) -> list[str] | list[CompletionItem]:
+    """Return the claimed jobs that begin so, if the server answers soon; files for a command after `--`."""
+    if context.meta.get(COMMAND) is not None:
+        return [CompletionItem(incomplete, type="file")]
+    try:
+        return _printable(_ask(context, incomplete))
+    except Exception:  # noqa: BLE001 - whatever it is, the shell must not show it
+        return []
+
+
+def own_jobs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Return the jobs that were claimed from here and begin so."""
+    from holdfast.cli.shared import leases
+
+    try:
+        return _printable(leases.own().jobs(incomplete))
+    except Exception:  # noqa: BLE001 - whatever it is, the shell must not show it
+        return []
+
+
+def _ask(context: click.Context, prefix: str) -> list[str]:
+    from holdfast import Holdfast
+
+    # Asked once: a person who pressed a key does not wait for a second try.
+    reach = context.meta.get(REACH, {})
+    with Holdfast(answer_seconds=ANSWER_SECONDS, retry_seconds=0, **reach) as server:
+        return [each.job_id for each in server.list_claimed_jobs(prefix or None, limit=NAMES_MAX)]
+
+
+def _printable(names: list[str]) -> list[str]:
+    # A line break would end a name, and anything else could act on the terminal.
+    return [name for name in names if name.isprintable()]
+
 
 _BASH = """\
 %(complete_func)s() {

@@ -6,14 +6,15 @@ import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
 
 from holdfast import durations
-from holdfast.cli.shared import suggestions
-from holdfast.cli.shared.suggestions import REACH
+from holdfast.cli.shared import completion
+from holdfast.cli.shared.completion import REACH
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -193,74 +194,84 @@ def takes_text(command: click.Command) -> None:
             takes_text(below)
 
 
-def asks_server(command: F) -> F:
-    """Add the options that say which server, with which token, and how to trust it.
-
-    The last two go by the context: whoever makes a client asks `reach()`.
-    """
-    url = click.option("--url", metavar="URL", help=URL_HELP)
-    token_file = click.option(
-        "--token-file",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="The file with your access token; else HOLDFAST_TOKEN, HOLDFAST_TOKEN_FILE, else your client.toml.",
-    )
-    ca_file = click.option(
-        "--ca-file",
-        metavar="FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        expose_value=False,
-        callback=_note_reach,
-        help="Trust the certificates in FILE and no others; else HOLDFAST_CA_FILE, else your client.toml.",
-    )
-    insecure = click.option(
-        "--allow-insecure-http",
-        is_flag=True,
-        default=None,
-        expose_value=False,
-        callback=_note_reach,
-        help="Send your access token over plain HTTP to another machine; else HOLDFAST_ALLOW_INSECURE_HTTP=1.",
-    )
-    return url(token_file(ca_file(insecure(command))))
-
-
 class Reach(TypedDict):
     """How a server is reached, as a client takes it."""
 
+    url: str | None
+    token_file: Path | None
     ca_file: Path | None
     allow_insecure_http: bool | None
 
 
-def reach() -> Reach:
-    """Return what the options say of how to reach the server."""
-    noted: dict[str, Any] = click.get_current_context().meta.get(REACH, {})
-    return {"ca_file": noted.get("ca_file"), "allow_insecure_http": noted.get("allow_insecure_http")}
+def asks_server(command: F) -> F:
+    """Add the options that say which server, with which token, and how to trust it; `reach()` returns them."""
+    file = click.Path(path_type=Path, dir_okay=False)
+    noted = partial(click.option, expose_value=False, callback=_note_reach)
+    url = noted("--url", metavar="URL", help=URL_HELP)
+    token_file = noted(
+        "--token-file",
+        type=file,
+        help="The file with your access token; else HOLDFAST_TOKEN, HOLDFAST_TOKEN_FILE, else your client.toml.",
+    )
+    ca_file = noted(
+        "--ca-file",
+        metavar="FILE",
+        type=file,
+        help="Trust the certificates in FILE and no others; else HOLDFAST_CA_FILE, else your client.toml.",
+    )
+    insecure = noted(
+        "--allow-insecure-http",
+        is_flag=True,
+        default=None,
+        help="Send your access token over plain HTTP to another machine; else HOLDFAST_ALLOW_INSECURE_HTTP=1.",
+    )
+    return url(token_file(ca_file(insecure(command))))
 
 
 def _note_reach(context: click.Context, parameter: click.Parameter, value: object) -> None:
     context.meta.setdefault(REACH, {})[parameter.name] = value
 
 
+def reach(context: click.Context | None = None) -> Reach:
+    """Return what the options say of how to reach the server."""
+    noted: dict[str, Any] = (context or click.get_current_context()).meta.get(REACH, {})
+    return {
+        "url": noted.get("url"),
+        "token_file": noted.get("token_file"),
+        "ca_file": noted.get("ca_file"),
+        "allow_insecure_http": noted.get("allow_insecure_http"),
+    }
+
+
 def as_json(command: F) -> F:
-    """Add `--json`."""
+    """Add `--json`; `wants_json()` tells whether it was given. `main` prints refusals as JSON too then."""
     return click.option(
-        "--json", "json", is_flag=True, is_eager=True, callback=_note_json, help="Print JSON instead of text."
+        "--json",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_note_json,
+        help="Print JSON instead of text.",
     )(command)
 
 
-def _note_json(context: click.Context, _: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's form
-    # Seen by `main`, which says a refusal as JSON too.
+def _note_json(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's form
     context.meta[JSON] = value
-    return value
+
+
+def wants_json() -> bool:
+    """Tell whether `--json` was given."""
+    return bool(click.get_current_context().meta.get(JSON))
 
 
 def names_job(command: F) -> F:
     """Add the argument JOB, completed with the names of claimed jobs."""
-    return click.argument("job", type=Job(), shell_complete=suggestions.claimed_jobs)(command)
+    return click.argument("job", type=Job(), shell_complete=completion.claimed_jobs)(command)
 
 
 def names_own_job(command: F) -> F:
     """Add the argument JOB, completed with what was claimed from here, and the options that say by whom."""
-    job = click.argument("job", type=Job(), shell_complete=suggestions.own_jobs)
+    job = click.argument("job", type=Job(), shell_complete=completion.own_jobs)
     lease = click.option(
         "--lease", metavar="ID", help="The lease id; else that of the `run` around it, else what `claim` kept."
     )
@@ -379,8 +390,8 @@ def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str 
     return lease_id
 
 
-def client(url: str | None, token_file: Path | None) -> Holdfast:
+def client() -> Holdfast:
     """Make a client of the server that the options and the environment name. Raises `SettingsError`."""
     from holdfast import Holdfast
 
-    return Holdfast(url, token_file=token_file, answer_seconds=ANSWER_SECONDS, retry_seconds=RETRY_SECONDS, **reach())
+    return Holdfast(answer_seconds=ANSWER_SECONDS, retry_seconds=RETRY_SECONDS, **reach())

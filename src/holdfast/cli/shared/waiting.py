@@ -1,4 +1,6 @@
-"""What is said while a claim waits in line: on standard error, and only what is new.
+"""Waiting in line: what a command says meanwhile, and how signals end it.
+
+Progress goes to standard error, and only news.
 
 On a terminal it is one line that is written over. Elsewhere it is a line whenever the place or the owner changes. That
 the server is away, that it is back, and that the place was gone by then, is a line that stays, everywhere.
@@ -9,18 +11,53 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import click
+
 from holdfast.cli.shared import output, times
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from holdfast import Place
 
 _CLEAR = "\r\x1b[K"
 _WIDTH = 80
+
+
+_STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Stopped(BaseException):
+    """A signal asked us to end. Not an `Exception`, so that cleanup runs as it does for Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def orderly_end() -> Iterator[None]:
+    """Let TERM, HUP and QUIT act like Ctrl-C: a wait leaves the line, and a claim is released."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    # What is ignored stays ignored: that is how nohup works.
+    numbers = [number for number in _STOPS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    except Stopped as stopped:
+        raise click.exceptions.Exit(128 + stopped.number) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

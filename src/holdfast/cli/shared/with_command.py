@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 import click
 from click.shell_completion import CompletionItem
 
-from holdfast.cli.shared.suggestions import COMMAND
+from holdfast.cli.shared.completion import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import as_json
+from holdfast.cli.shared.options import as_json, wants_json
 from holdfast.cli.stores.store import failed
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ holdfast move --from /var/lib/holdfast --to postgresql://holdfast@db/holdfast
 )
 @click.option("--to", metavar="URL", help="The store, without its password; else HOLDFAST_STORE, else holdfast.toml.")
 @as_json
-def move(*, directory: Path, to: str | None, json: bool) -> int:
+def move(*, directory: Path, to: str | None) -> int:
     """Move all that the data directory DIR holds into an empty store, for nodes to start on.
 
     Leases, lines, sessions, access tokens, keys, history and the server's own key go with it, and fencing tokens go on
@@ -69,7 +69,7 @@ def move(*, directory: Path, to: str | None, json: bool) -> int:
     except OSError as error:
         return failed(JournalError(f"{directory}: {reason_of(error)}"))
     output.progress("")
-    _tell(moved, directory, place.shown, json=json)
+    _tell(moved, directory, place.shown)
     return output.OK
 
 
@@ -86,8 +86,8 @@ def _key_of(file: Path, size_bytes: int) -> bytes:
         ) from None
 
 
-def _tell(moved: Moved, directory: Path, to: str, *, json: bool) -> None:
-    if json:
+def _tell(moved: Moved, directory: Path, to: str) -> None:
+    if wants_json():
         output.say_json({"status": "moved", "from": str(directory), "to": to, **_as_dict(moved)})
         return
     if moved.was_done:

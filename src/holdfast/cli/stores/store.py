@@ -8,7 +8,7 @@ import sys
 import click
 
 from holdfast.cli.shared import output
-from holdfast.cli.shared.options import InOrder, as_json
+from holdfast.cli.shared.options import InOrder, as_json, wants_json
 
 EXAMPLES = """\
 \b
@@ -32,7 +32,7 @@ def store() -> None:
 @store.command(short_help="Make the tables and the authority.")
 @STORE
 @as_json
-def init(*, store: str | None, json: bool) -> int:
+def init(*, store: str | None) -> int:
     """Make the tables, the authority and its key.
 
     The first node that starts on an empty store does that too. This is for who wants to see it done, or whose nodes
@@ -46,7 +46,7 @@ def init(*, store: str | None, json: bool) -> int:
         authority, is_new = stores.init(place)
     except JournalError as error:
         return failed(error)
-    if json:
+    if wants_json():
         output.say_json({"status": "made" if is_new else "there", "authority": authority, "store": place.shown})
     elif is_new:
         output.say(output.plain(f"{place.shown} is ready: authority {authority} in the schema {place.schema}"))
@@ -60,7 +60,7 @@ def init(*, store: str | None, json: bool) -> int:
 @STORE
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @as_json
-def restored(*, store: str | None, yes: bool, json: bool) -> int:
+def restored(*, store: str | None, yes: bool) -> int:
     """Say that the store was restored from a backup: the next leader lets fencing tokens jump.
 
     Nobody knows what was given out since the backup was made. So fencing tokens go on far beyond those that the store
@@ -76,7 +76,7 @@ def restored(*, store: str | None, yes: bool, json: bool) -> int:
         epoch = stores.restored(place)
     except JournalError as error:
         return failed(error)
-    if json:
+    if wants_json():
         output.say_json({"status": "restored", "store": place.shown, "epoch": epoch})
         return output.OK
     output.say(output.plain(f"{place.shown}: fencing tokens jump when the next leader (epoch {epoch}) begins"))

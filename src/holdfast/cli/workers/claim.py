@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from holdfast.cli.shared import leases, output, suggestions, times
-from holdfast.cli.shared.interrupts import orderly_end
+from holdfast.cli.shared import completion, leases, output, times
 from holdfast.cli.shared.options import (
     Duration,
     Job,
@@ -22,8 +20,10 @@ from holdfast.cli.shared.options import (
     labels,
     labels_of,
     metadata_of,
+    wants_json,
 )
 from holdfast.cli.shared.refusals import quoted
+from holdfast.cli.shared.waiting import orderly_end
 from holdfast.errors import Refused
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ holdfast claim --any issue-1 issue-2 issue-3 -m model=small --json
 
 
 @click.command(epilog=EXAMPLES, short_help="Claim a job.")
-@click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=suggestions.claimed_jobs)
+@click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=completion.claimed_jobs)
 @click.option("--any", "any_of", is_flag=True, help="Claim the first free one of several jobs, not all of them.")
 @click.option(
     "--ttl", metavar="TIME", type=Duration(), help="How long it lives unrenewed [2m, or what the server allows]."
@@ -73,9 +73,6 @@ def claim(
     redo: bool,
     session: str | None,
     no_keep: bool,
-    json: bool,
-    url: str | None,
-    token_file: Path | None,
 ) -> int:
     """Claim JOB, once; of several all or none.
 
@@ -93,14 +90,14 @@ def claim(
         "redo": redo,
     }
     session = session or from_environment("HOLDFAST_SESSION") or None
-    with orderly_end(), client(url, token_file) as server:
+    with orderly_end(), client() as server:
         try:
             claims = _ask(server, jobs, any_of=any_of, resume=resume, session=session, options=options, ttl=ttl)
         except KeyboardInterrupt:
             output.complain(f"interrupted; nothing was claimed and you are no longer in line for {', '.join(jobs)}")
             return output.INTERRUPTED
         is_kept = not no_keep and keep(server.url, claims)
-        _say(claims, as_list=len(jobs) > 1 and not any_of, json=json, shows_lease=not is_kept)
+        _say(claims, as_list=len(jobs) > 1 and not any_of, shows_lease=not is_kept)
         if note is not None:
             for each in claims:
                 server.heartbeat_job(each.job_id, each.lease_id, note=note)
@@ -179,8 +176,8 @@ def _ask_once(
         return [server.claim_job(jobs[0], session=session, resume=resume, **options)]
 
 
-def _say(claims: list[JobClaim], *, as_list: bool, json: bool, shows_lease: bool) -> None:
-    if json:
+def _say(claims: list[JobClaim], *, as_list: bool, shows_lease: bool) -> None:
+    if wants_json():
         values = [msgspec.structs.asdict(each) for each in claims]
         output.say_json({"status": "acquired", **({"claims": values} if as_list else values[0])})
         return

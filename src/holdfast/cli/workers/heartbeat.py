@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from datetime import timedelta
-from pathlib import Path
 
 import click
 import msgspec
 
 from holdfast.cli.shared import leases, output, times
-from holdfast.cli.shared.options import Duration, as_json, asks_server, client, find_lease_id, names_own_job
+from holdfast.cli.shared.options import Duration, as_json, asks_server, client, find_lease_id, names_own_job, wants_json
 
 
 @click.command(short_help="Renew a claim.")
@@ -19,22 +18,12 @@ from holdfast.cli.shared.options import Duration, as_json, asks_server, client, 
 @click.option("--ttl", metavar="TIME", type=Duration(), help="Let it live for so long from now on; else as before.")
 @as_json
 @asks_server
-def heartbeat(
-    *,
-    job: str,
-    note: str | None,
-    ttl: int | None,
-    lease: str | None,
-    owner: str | None,
-    json: bool,
-    url: str | None,
-    token_file: Path | None,
-) -> None:
+def heartbeat(*, job: str, note: str | None, ttl: int | None, lease: str | None, owner: str | None) -> None:
     """Renew your claim on JOB.
 
     It ends with 20 when the claim is lost: then stop working on it.
     """
-    _renew("renewed", job, note=note, ttl=ttl, lease=lease, owner=owner, json=json, url=url, token_file=token_file)
+    _renew("renewed", job, note=note, ttl=ttl, lease=lease, owner=owner)
 
 
 @click.command(short_help="Say how far the work is.")
@@ -42,36 +31,16 @@ def heartbeat(
 @click.argument("text")
 @as_json
 @asks_server
-def note(
-    *,
-    job: str,
-    text: str,
-    lease: str | None,
-    owner: str | None,
-    json: bool,
-    url: str | None,
-    token_file: Path | None,
-) -> None:
+def note(*, job: str, text: str, lease: str | None, owner: str | None) -> None:
     """Say how far your work on JOB is, for everybody to see.
 
     The next owner reads it if you die. It renews the claim.
     """
-    _renew("noted on", job, note=text, ttl=None, lease=lease, owner=owner, json=json, url=url, token_file=token_file)
+    _renew("noted on", job, note=text, ttl=None, lease=lease, owner=owner)
 
 
-def _renew(
-    word: str,
-    job: str,
-    *,
-    note: str | None,
-    ttl: int | None,
-    lease: str | None,
-    owner: str | None,
-    json: bool,
-    url: str | None,
-    token_file: Path | None,
-) -> None:
-    with client(url, token_file) as server:
+def _renew(word: str, job: str, *, note: str | None, ttl: int | None, lease: str | None, owner: str | None) -> None:
+    with client() as server:
         lease_id = find_lease_id(server.url, job, lease, owner)
         seconds = server.heartbeat_job(job, lease_id, ttl=ttl, note=note)
         kept = leases.own().find(server.url, job)
@@ -81,7 +50,7 @@ def _renew(
         renewed = msgspec.structs.replace(kept, until_ms=times.wall_ms(until))
         with contextlib.suppress(OSError):  # It was renewed all the same.
             leases.own().keep(renewed, times.wall_ms(now))
-    if json:
+    if wants_json():
         output.say_json({"status": "renewed", "job_id": job, "expires_in": seconds, "expires_at": until})
         return
     output.say(output.plain(f"{word} {job}, until {times.clock(until, now)} ({times.span(seconds)})"))

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.shared import output, suggestions, times
-from holdfast.cli.shared.options import PastMoment, as_json, asks_server, client, labels, labels_of, names_job
+from holdfast.cli.shared import completion, output, times
+from holdfast.cli.shared.options import (
+    PastMoment,
+    as_json,
+    asks_server,
+    client,
+    labels,
+    labels_of,
+    names_job,
+    wants_json,
+)
 from holdfast.cli.shared.refusals import quoted
 
 if TYPE_CHECKING:
@@ -22,14 +30,14 @@ if TYPE_CHECKING:
 @names_job
 @as_json
 @asks_server
-def owner(*, job: str, json: bool, url: str | None, token_file: Path | None) -> int:
+def owner(*, job: str) -> int:
     """Say who owns JOB, since when, and how alive that one looks.
 
     It ends with 0 when somebody owns it, with 1 when nobody does, and with 12 when it is done.
     """
-    with client(url, token_file) as server:
+    with client() as server:
         status = server.job(job)
-    if json:
+    if wants_json():
         output.say_json(status)
     elif status.owner is not None:
         _say_held(status, status.owner)
@@ -41,7 +49,7 @@ def owner(*, job: str, json: bool, url: str | None, token_file: Path | None) -> 
 
 
 @click.command(short_help="List the claimed jobs.")
-@click.argument("prefix", required=False, shell_complete=suggestions.claimed_jobs)
+@click.argument("prefix", required=False, shell_complete=completion.claimed_jobs)
 @click.option("--owner", metavar="NAME", help="Only what NAME owns.")
 @click.option("--session", metavar="ID", help="Only what is bound to this session.")
 @labels("Only what has this label; of several, all of them.")
@@ -54,25 +62,17 @@ def owner(*, job: str, json: bool, url: str | None, token_file: Path | None) -> 
 @as_json
 @asks_server
 def jobs(
-    *,
-    prefix: str | None,
-    owner: str | None,
-    session: str | None,
-    labels: tuple[str, ...],
-    at: str | None,
-    json: bool,
-    url: str | None,
-    token_file: Path | None,
+    *, prefix: str | None, owner: str | None, session: str | None, labels: tuple[str, ...], at: str | None
 ) -> None:
     """List the claimed jobs, all or those that begin with PREFIX, in order of name: now, or at a moment."""
     wanted: dict[str, Any] = {"owner": owner, "session": session, "labels": labels_of(labels)}
     kind = " like this" if prefix or owner or session or labels else ""
-    with client(url, token_file) as server:
+    with client() as server:
         if at is not None:
-            _say_then(server.list_claimed_jobs_at(at, prefix, **wanted), kind, json=json)
+            _say_then(server.list_claimed_jobs_at(at, prefix, **wanted), kind)
             return
         found = server.list_claimed_jobs(prefix, **wanted)
-    if json:
+    if wants_json():
         output.say_json({"jobs": found})
     elif found:
         heads = ["JOB", "OWNER", "AGE", "HEARTBEAT", "LEFT", "WAITING", "NOTE"]
@@ -89,9 +89,9 @@ def _say_jobs(heads: list[str], found: Sequence[JobOwner | JobThen], rows: list[
     output.say_table(heads, rows, folded=("JOB", "OWNER", "NOTE", "LABELS"))
 
 
-def _say_then(then: JobsThen, kind: str, *, json: bool) -> None:
+def _say_then(then: JobsThen, kind: str) -> None:
     """Say who had what at a moment."""
-    if json:
+    if wants_json():
         output.say_json(then)
         return
     now = times.now()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 import msgspec
 
@@ -16,6 +14,7 @@ from holdfast.cli.shared.options import (
     client,
     find_lease_id,
     names_own_job,
+    wants_json,
 )
 from holdfast.cli.workers import claim
 from holdfast.errors import LeaseLost, Refused
@@ -42,9 +41,6 @@ def release(
     result: str | None,
     lease: str | None,
     owner: str | None,
-    json: bool,
-    url: str | None,
-    token_file: Path | None,
 ) -> None:
     """Give JOB back.
 
@@ -55,7 +51,7 @@ def release(
     if not done and (remember is not None or result is not None):
         raise click.UsageError("--remember and --result belong to --done; add it")
     outcome = "done" if done else "failed" if failed else None
-    with client(url, token_file) as server:
+    with client() as server:
         lease_id = find_lease_id(server.url, job, lease, owner)
         try:
             server.release_job(
@@ -75,7 +71,7 @@ def release(
             _forget(server.url, job, lease_id)
             raise _not_remembered(job, error) from None
         _forget(server.url, job, lease_id)
-    if json:
+    if wants_json():
         output.say_json({"status": "released", "job_id": job, "outcome": outcome})
         return
     output.say(output.plain(f"released {job}" + (f" as {outcome}" if outcome else "")))
@@ -91,27 +87,18 @@ def release(
 @as_json
 @asks_server
 def transfer(
-    *,
-    job: str,
-    to_owner: str,
-    ttl: int | None,
-    reason: str | None,
-    lease: str | None,
-    owner: str | None,
-    json: bool,
-    url: str | None,
-    token_file: Path | None,
+    *, job: str, to_owner: str, ttl: int | None, reason: str | None, lease: str | None, owner: str | None
 ) -> None:
     """Hand JOB to OWNER without a gap.
 
     The lease id and the token are new; the old ones are worth nothing from then on. The new lease id is printed for
     OWNER, and kept here in its name. The claim leaves its session; OWNER takes it up with `holdfast claim --resume`.
     """
-    with client(url, token_file) as server:
+    with client() as server:
         lease_id = find_lease_id(server.url, job, lease, owner)
         given = server.transfer_job(job, lease_id, to_owner, ttl=ttl, reason=reason)
         claim.keep(server.url, [given])
-    if json:
+    if wants_json():
         output.say_json({"status": "transferred", **msgspec.structs.asdict(given)})
         return
     output.say(output.plain(f"handed to {to_owner}: {claim.describe(given)}"))

@@ -7,13 +7,11 @@ given back when it is over.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from holdfast.cli.shared import output, suggestions
-from holdfast.cli.shared.interrupts import orderly_end
+from holdfast.cli.shared import completion, output
 from holdfast.cli.shared.options import (
     REMEMBER_SECONDS_MAX,
     Duration,
@@ -28,6 +26,7 @@ from holdfast.cli.shared.options import (
     reach,
 )
 from holdfast.cli.shared.refusals import AROUND, exit_code, sentence
+from holdfast.cli.shared.waiting import orderly_end
 from holdfast.cli.shared.with_command import (
     GRACE_SECONDS,
     RETRY_SECONDS,
@@ -81,7 +80,7 @@ class RunOptions(NamedTuple):
 
 
 @click.command(cls=WithCommand, epilog=EPILOG, short_help="Run a command while a job is yours.")
-@click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=suggestions.claimed_jobs)
+@click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=completion.claimed_jobs)
 @click.option("-n", "--no-wait", is_flag=True, help="Fail at once if somebody else has the job.")
 @click.option(
     "-w",
@@ -129,8 +128,6 @@ def run(
     metadata: str | None,
     pairs: tuple[str, ...],
     labels: tuple[str, ...],
-    url: str | None,
-    token_file: Path | None,
 ) -> int:
     """Run a command while every JOB is yours, or with --any the first free one.
 
@@ -154,7 +151,7 @@ def run(
         keep_token=keep_token,
     )
     got: list[Claim | Claims] = []
-    with orderly_end(), Holdfast(url, token_file=token_file, retry_seconds=RETRY_SECONDS, **reach()) as server:
+    with orderly_end(), Holdfast(retry_seconds=RETRY_SECONDS, **reach()) as server:
         try:
             if options.wait and not any_one:
                 refuse_jobs_of_outer_run(server, jobs)
@@ -168,7 +165,7 @@ def run(
             for held in got:
                 give_back(held, None)
             raise
-        return run_held(server, got[0], context.meta[suggestions.COMMAND], options)
+        return run_held(server, got[0], context.meta[completion.COMMAND], options)
 
 
 def refuse_jobs_of_outer_run(server: Holdfast, jobs: Sequence[str]) -> None:
