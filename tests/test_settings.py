@@ -13,13 +13,13 @@ from holdfast.settings import (
     TABLE,
     Setting,
     Settings,
-    as_markdown,
+    addresses,
     default_data,
     load,
     parse_address,
-    stores,
     unknown_variables,
 )
+from holdfast.settings.__main__ import as_markdown
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "settings.md"
 
@@ -433,8 +433,8 @@ def test_resource_lock_timeout_stays_within_the_longest(tmp_path: Path) -> None:
 )
 def test_a_store_is_shown_without_its_password(given: str, shown: str) -> None:
     """No form of address keeps its password when it is shown."""
-    assert stores.shown(given) == shown
-    assert stores.has_password(given) == (given != shown)
+    assert addresses.shown(given) == shown
+    assert addresses.has_password(given) == (given != shown)
 
 
 def test_a_password_on_a_command_line_is_refused() -> None:

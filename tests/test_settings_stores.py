@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.errors import SettingsError
 from holdfast.journal.postgres.addresses import addresses
-from holdfast.settings import load, stores
+from holdfast.settings import addresses as store_urls
+from holdfast.settings import load
 
 HOME = {"HOME": "/home/ana"}
 TORN = [
@@ -27,7 +28,7 @@ TORN = [
 @pytest.mark.parametrize("url", TORN)
 def test_an_address_that_a_password_tore_is_refused_and_never_shown(url: str) -> None:
     """A password with a sign that ends a part of a URL makes another URL of it: refused anywhere, shown nowhere."""
-    assert stores.shown(url) == "(not a URL)" and stores.has_password(url)
+    assert store_urls.shown(url) == "(not a URL)" and store_urls.has_password(url)
     for overrides, environment in (({"store": url}, HOME), ({}, HOME | {"HOLDFAST_STORE": url})):
         with pytest.raises(SettingsError, match="%23") as caught:
             load(overrides=overrides, environment=environment, file=None)

@@ -19,7 +19,7 @@ from holdfast.journal.postgres.operating import Contents, Facts, Operating
 from holdfast.journal.postgres.schema import Fresh
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.settings import load
-from holdfast.settings.stores import ESCAPES, is_torn, shown
+from holdfast.settings.addresses import ESCAPES, is_torn, shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

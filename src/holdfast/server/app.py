@@ -33,7 +33,7 @@ from holdfast.server.starting.building import engine_for, event_log_of, observin
 from holdfast.server.starting.clustered import Clustered
 from holdfast.server.starting.exits import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, token_at_hand, warn_of_hidden
-from holdfast.settings.stores import shown
+from holdfast.settings.addresses import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,9 +6,7 @@ from the first that has one: `--set name=value` (`--listen` and others), `HOLDFA
 
 from holdfast.settings.addresses import STORE_SCHEMES, parse_address, parse_hosts, parse_networks, parse_url
 from holdfast.settings.loading import Loaded, load, unknown_variables
-from holdfast.settings.page import as_markdown
-from holdfast.settings.setting import About, Setting
-from holdfast.settings.table import NAMES, TABLE, Settings, default_data
+from holdfast.settings.table import NAMES, TABLE, About, Setting, Settings, default_data
 
 __all__ = [
     "About",
@@ -18,7 +16,6 @@ __all__ = [
     "Setting",
     "Settings",
     "TABLE",
-    "as_markdown",
     "default_data",
     "load",
     "parse_address",

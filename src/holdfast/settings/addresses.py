@@ -1,14 +1,22 @@
-"""Settings that are addresses or names of machines: how each is read. What cannot be read raises `ValueError`."""
+"""Settings that are addresses or names: how each is read. Raises `ValueError` for what it cannot read.
+
+The URL of a store may contain a password. Every user of the machine can read a command line, so a password comes from
+the file of PGPASSFILE, from PGPASSWORD, or with the URL from the environment or a configuration file. It is shown
+nowhere. A password with `#`, `/` or `?` in it ends where the URL has that character: the rest is then path, query or
+fragment, and what was meant as a name and a password looks like a host and a port. Such a URL is refused and not shown.
+"""
 
 from __future__ import annotations
 
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from urllib.parse import SplitResult, urlsplit
-
-from holdfast.settings.stores import ESCAPES, is_torn
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 STORE_SCHEMES = ("postgresql://", "postgres://")
+NO_URL = "(not a URL)"
+ESCAPES = "it is no URL. In a name or a password write # as %23, / as %2F, ? as %3F, @ as %40, : as %3A and ; as %3B"
+SECRET_FIELDS = frozenset({"password", "sslpassword"})
+HOW = "the URL without it: the password goes into the file of PGPASSFILE (~/.pgpass), or into PGPASSWORD"
 
 _NAME = re.compile(r"\*|\.?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 _NODE = re.compile(r"[A-Za-z0-9_.:\[\]-]{1,100}")
@@ -98,3 +106,55 @@ def parse_schema(text: str) -> str:
     if not _SCHEMA.fullmatch(text):
         raise ValueError(f"{text!r:.200} is no name for a schema: write up to 63 of a-z, 0-9 and _, no digit first")
     return text
+
+
+def split_url(url: str) -> SplitResult:
+    """Split the URL of a store, which may list several hosts. Raises `ValueError`.
+
+    Some versions of `urlsplit` accept only one IPv6 address in brackets, so each host is checked alone.
+    """
+    scheme, separator, rest = re.sub(r"[\t\r\n]", "", url).partition("://")  # As `urlsplit` does.
+    netloc = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    user, at, hosts = netloc.rpartition("@")
+    for host in hosts.split(","):
+        urlsplit(f"//{user}{at}{host}")
+    return urlsplit(f"{scheme}{separator}{rest[len(netloc) :]}")._replace(netloc=netloc)
+
+
+def is_torn(url: str) -> bool:
+    """Tell whether an address is none, or a password may stand in it where none belongs."""
+    try:
+        parts = split_url(url)
+        parse_qsl(parts.query)
+    except ValueError:
+        return True
+    _, _, hosts = parts.netloc.rpartition("@")
+    ports = [host.rpartition("]")[2].partition(":") for host in hosts.split(",")]
+    behind = parts.path + parts.query
+    return (
+        "#" in url
+        or "@" in behind
+        or ";" in behind
+        or any(colon and port and not (port.isascii() and port.isdigit()) for _, colon, port in ports)
+    )
+
+
+def has_password(url: str) -> bool:
+    """Tell whether there is a password in the address."""
+    return shown(url) != url
+
+
+def shown(url: str) -> str:
+    """Return the address without its password, for people. What is no address is not shown at all."""
+    if is_torn(url):
+        return NO_URL
+    parts = split_url(url)
+    fields = parse_qsl(parts.query, keep_blank_values=True)
+    user, at, hosts = parts.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    kept = [(field, value) for field, value in fields if field.lower() not in SECRET_FIELDS]
+    if not colon and len(kept) == len(fields):
+        return url
+    netloc = f"{name}{at}{hosts}" if name else hosts
+    query = f"?{urlencode(kept, safe='/,:')}" if kept else ""
+    return f"{parts.scheme}://{netloc}{parts.path}{query}"

@@ -18,10 +18,8 @@ import msgspec
 
 from holdfast.errors import SettingsError
 from holdfast.privatefiles import NotOursError, read_ours
-from holdfast.settings import stores
-from holdfast.settings.addresses import is_for_all, parse_address
-from holdfast.settings.setting import PREFIX, Setting
-from holdfast.settings.table import NAMES, TABLE, Settings, default_data, home_of
+from holdfast.settings.addresses import HOW, has_password, is_for_all, parse_address
+from holdfast.settings.table import NAMES, PREFIX, TABLE, Setting, Settings, default_data, home_of
 
 FILE_NAME = "holdfast.toml"
 FILE_BYTES_MAX = 1_048_576
@@ -84,9 +82,9 @@ def load(*, overrides: Mapping[str, str], environment: Mapping[str, str], file: 
         origin = "command line"
         row = _row(name, origin)
         values[row.name] = row.from_text(text, origin, Path(), home)
-        if row.name == "store" and stores.has_password(text):
+        if row.name == "store" and has_password(text):
             problem = "there is a password in it, and every user of this machine can read command lines"
-            raise SettingsError(row.name, origin, problem, stores.HOW)
+            raise SettingsError(row.name, origin, problem, HOW)
     values.setdefault("data", default_data(environment))
     settings = _within_max_ttl(Settings(**values), values)
     if settings.store and not settings.advertise and is_for_all(parse_address(settings.listen)[0]):

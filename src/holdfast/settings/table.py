@@ -1,16 +1,19 @@
-"""The table: every setting is one field of `Settings`, and one row of `TABLE` is read off it."""
+"""The table of settings: each is one field of `Settings`, and one row of `TABLE` is read off it."""
 
 from __future__ import annotations
 
 import os
+import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
+from holdfast import durations
+from holdfast.errors import SettingsError
 from holdfast.settings.addresses import (
     parse_address,
     parse_hosts,
@@ -20,7 +23,132 @@ from holdfast.settings.addresses import (
     parse_store,
     parse_url,
 )
-from holdfast.settings.setting import About, Setting
+
+PREFIX = "HOLDFAST_"
+
+NUMBER_MAX = 1_000_000_000
+
+_SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_NUMBER = re.compile(r"-?[0-9]+(_[0-9]+)*")
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a field of `Settings` cannot say by its type and default."""
+
+    help: str
+    unit: str = ""
+    minimum: int = 0
+    maximum: int = NUMBER_MAX
+    secret: bool = False
+    default_text: str = ""
+    """How the docs show a default that depends on the machine."""
+    named_file_only: bool = False
+    """Whether only a file that somebody named may set it, and not one that lay in the working directory.
+
+    Addresses, paths and other texts decide who gets in, or whose words are read: they are such files' alone. Numbers,
+    switches and choices are not, unless this says so.
+    """
+    also: str = ""
+    """A second name in the file and on the command line: what another program calls it."""
+    read: Callable[[str], object] | None = None
+    """Reads a text; raises `ValueError` for what it cannot read."""
+
+
+class Setting(About, frozen=True, kw_only=True):
+    """One row of the table."""
+
+    name: str
+    kind: Literal["number", "switch", "choice", "path", "text"]
+    default: object
+    choices: tuple[str, ...]
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def allowed(self) -> str:
+        """What may stand there, for people."""
+        match self.kind:
+            case "number":
+                return f"a whole number of {self.unit}, {self.minimum} to {self.maximum}"
+            case "switch":
+                return "true or false"
+            case "choice":
+                return ", ".join(self.choices[:-1]) + f" or {self.choices[-1]}"
+            case "path":
+                return "a path"
+            case "text":
+                return self.unit or "text"
+
+    def from_text(self, text: str, origin: str, base: Path, home: Path) -> object:
+        """Read a value of the command line or the environment."""
+        match self.kind:
+            case "number" if _NUMBER.fullmatch(text.strip()):
+                return self._checked(int(text), origin)
+            case "number" if self.unit == "seconds" and (seconds := durations.seconds(text)) is not None:
+                return self._checked(seconds, origin)
+            case "switch" if text.strip().lower() in _SWITCH:
+                return _SWITCH[text.strip().lower()]
+            case "number" | "switch":
+                raise self._wrong(text, origin)
+            case "path":
+                return self._path(text, origin, base, home)
+            case _:
+                return self._checked(text, origin)
+
+    def from_toml(self, value: object, origin: str, base: Path, home: Path) -> object:
+        """Read a value of the file, where 60 and "60" are two different things."""
+        match self.kind, value:
+            case ("switch", bool()):
+                return value
+            case ("number", int()) if not isinstance(value, bool):
+                return self._checked(value, origin)
+            case ("number", str()) if self.unit == "seconds" and (seconds := _seconds_of(value)) is not None:
+                return self._checked(seconds, origin)
+            case ("path", str()):
+                return self._path(value, origin, base, home)
+            case ("choice" | "text", str()):
+                return self._checked(value, origin)
+            case _:
+                raise self._wrong(value, origin)
+
+    def _path(self, text: str, origin: str, base: Path, home: Path) -> Path:
+        if not text or "\0" in text:
+            raise self._wrong(text, origin)
+        return base / (home / text[2:] if text.startswith("~/") else text)
+
+    def _checked(self, value: object, origin: str) -> object:
+        fits = True
+        if isinstance(value, int):
+            fits = self.minimum <= value <= self.maximum
+        elif self.choices:
+            fits = value in self.choices
+        elif self.read is not None:
+            try:
+                self.read(str(value))
+            except ValueError as error:
+                raise SettingsError(self.name, origin, str(error), self.allowed) from None
+        if not fits:
+            raise self._wrong(value, origin)
+        return value
+
+    def _wrong(self, value: object, origin: str) -> SettingsError:
+        shown = "this value" if self.secret else f"{_as_written(value):.200}"
+        return SettingsError(self.name, origin, f"{shown} cannot be used", self.allowed)
+
+
+def _seconds_of(text: str) -> int | None:
+    """Read a time of the file. A number in quotes is none: 60 and "60" are two different things there."""
+    return None if text.strip().isdecimal() else durations.seconds(text)
+
+
+def _as_written(value: object) -> str:
+    """Show a value as it was written."""
+    if isinstance(value, str):
+        return repr(value)
+    return msgspec.json.encode(value, enc_hook=str).decode()
 
 
 def _default_data() -> Path:
@@ -71,7 +199,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Path,
         About(
             "The directory that keeps the journal; only one server at a time can use it.",
-            default="`$XDG_DATA_HOME/holdfast`, else `~/.local/share/holdfast`",
+            default_text="`$XDG_DATA_HOME/holdfast`, else `~/.local/share/holdfast`",
         ),
     ] = msgspec.field(default_factory=_default_data)
     store: Annotated[
@@ -90,7 +218,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         About(
             "With `store`: where the other nodes reach this one.",
             unit="https://host:port",
-            default="the address of `listen`, unless that is one for all, as 0.0.0.0",
+            default_text="the address of `listen`, unless that is one for all, as 0.0.0.0",
             read=parse_url,
         ),
     ] = ""
@@ -99,7 +227,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         About(
             "With `store`: the name of this node, another one on each. Replies say it as `Holdfast-Node`.",
             unit="up to 100 letters, digits and . _ : - [ ]",
-            default="the machine's name and the port",
+            default_text="the machine's name and the port",
             read=parse_node,
         ),
     ] = ""
@@ -283,12 +411,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, About("How long a retry with the same idempotency key gets the same answer.", "seconds", 1)
     ] = 600
     retry_keys_max: Annotated[
-        int,
-        About("Retries that are remembered; beyond it the oldest of whoever has most is forgotten.", "entries", 1),
+        int, About("Retries that are remembered; beyond it the oldest of whoever has most is forgotten.", "entries", 1)
     ] = 200_000
     retry_bytes_max: Annotated[
-        int,
-        About("What they may take: their texts and 256 bytes each. Beyond it as above.", "bytes", 1, 2**40),
+        int, About("What they may take: their texts and 256 bytes each. Beyond it as above.", "bytes", 1, 2**40)
     ] = 134_217_728
     ended_names_max: Annotated[
         int,
@@ -299,8 +425,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 1_000_000
     ended_bytes_max: Annotated[
-        int,
-        About("What they may take: their texts and 256 bytes each. Beyond it as above.", "bytes", 1, 2**40),
+        int, About("What they may take: their texts and 256 bytes each. Beyond it as above.", "bytes", 1, 2**40)
     ] = 134_217_728
     history_days: Annotated[int, About("How long history is kept.", "days", 0, 36_500)] = 30
     history_records_max: Annotated[
@@ -324,8 +449,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, About("Records after which the state and the history are brought up to date in the archive.", "records", 1)
     ] = 100_000
     snapshot_mib: Annotated[
-        int,
-        About("What records may take before they are archived, however few they are.", "MiB", 1, 2**30),
+        int, About("What records may take before they are archived, however few they are.", "MiB", 1, 2**30)
     ] = 256
     tail_mib_max: Annotated[
         int,
@@ -351,8 +475,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     log_requests: Annotated[bool, About("Whether every request gets a log line; secrets never do.")] = False
     metrics_open: Annotated[
-        bool,
-        About("Whether anybody may read `/metrics`; else an access token with `read` can.", named_file_only=True),
+        bool, About("Whether anybody may read `/metrics`; else an access token with `read` can.", named_file_only=True)
     ] = False
     log_events: Annotated[
         bool, About("Whether every grant and every end of a lease gets a log line, once it is durable.")
@@ -378,21 +501,10 @@ def _rows() -> Iterable[Setting]:
         kind, about = typing.get_args(hints[field.name])
         choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
         default = None if field.default is msgspec.NODEFAULT else field.default
-        yield Setting(
-            name=field.name,
-            kind=_kind_of(kind),
-            default=default,
-            default_text=about.default or _as_text(default),
-            unit=about.unit,
-            help=about.help,
-            secret=about.secret,
-            choices=choices,
-            minimum=about.minimum,
-            maximum=about.maximum,
-            also=about.also,
-            is_guarded=about.named_file_only,
-            read=about.read,
-        )
+        row = msgspec.structs.asdict(about) | {"name": field.name, "kind": _kind_of(kind), "default": default}
+        row["default_text"] = about.default_text or _as_text(default)
+        row["named_file_only"] = about.named_file_only or row["kind"] in {"path", "text"}
+        yield Setting(**row, choices=choices)
 
 
 def _kind_of(annotation: object) -> Literal["number", "switch", "choice", "path", "text"]:

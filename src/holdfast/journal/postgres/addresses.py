@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import parse_qs, quote, urlunsplit
 
-from holdfast.settings.stores import ESCAPES, is_torn, split_url
+from holdfast.settings.addresses import ESCAPES, is_torn, split_url
 
 SCHEMES = ("postgresql", "postgres")
 PORT = "5432"
