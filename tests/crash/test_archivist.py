@@ -36,7 +36,7 @@ def held(alice: Api, tokens: dict[str, int]) -> None:
 
 def archived_upto(data: Path) -> int:
     found = inspect(data)
-    assert found.problems == (), found
+    assert found.problems == [], found
     return found.archived_upto
 
 

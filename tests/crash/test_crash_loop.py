@@ -134,7 +134,7 @@ class Era:
             self.server.kill()
         self.crowd.history.nobody_is_left()
         found = inspect(self._data)
-        assert found.problems == (), found
+        assert found.problems == [], found
 
 
 @pytest.mark.parametrize("era", range(ERAS))

@@ -42,7 +42,7 @@ def test_hanging_disk_ends_the_server(tmp_path: Path) -> None:
         crowd.finish(threads)
         assert "hung" in server.log
     crowd.history.nobody_is_left()
-    assert inspect(data).problems == ()
+    assert inspect(data).problems == []
     with serving(data, tokens=crowd.tokens) as server:
         assert crowd.look_after(server), server.log
         server.terminate()
@@ -65,7 +65,7 @@ def test_disk_that_hangs_behind_the_archive_ends_the_server(point: str, tmp_path
         assert server.process.wait(60) == EXIT_DISK_HANGS, server.log
         assert "a call to the disk has hung" in server.log
         assert ("drop" if point == "mid_drop" else "write the mark") in server.log
-    assert len(acknowledged) >= 19 and inspect(data).problems == ()
+    assert len(acknowledged) >= 19 and inspect(data).problems == []
     with serving(data, tokens=callers.TOKENS) as server:
         alice = Api.of(server, callers.ALICE)
         for name, token in acknowledged.items():
@@ -155,7 +155,7 @@ def test_write_that_fails_ends_the_server(tmp_path: Path) -> None:
         alice = Api.of(server, callers.ALICE)
         unknown = _claim_until_it_breaks(alice, acknowledged)
         assert server.process.wait(30) == EXIT_STORE_FAILED, server.log
-    assert acknowledged and inspect(data).problems == ()
+    assert acknowledged and inspect(data).problems == []
     with serving(data, tokens=callers.TOKENS, settings=SMALL) as server:
         alice = Api.of(server, callers.ALICE)
         for name, lease in acknowledged.items():
@@ -319,4 +319,4 @@ def test_disk_without_room_refuses_claims_and_keeps_leases(tmp_path: Path) -> No
         flag.unlink()
         wait_until(lambda: alice.acquire("one-more", ttl_seconds=600).status == 200)
         assert server.terminate() == 0, server.log
-    assert inspect(data).problems == ()
+    assert inspect(data).problems == []

@@ -61,7 +61,7 @@ def test_of_two_that_start_together_one_serves(tmp_path: Path) -> None:
         finally:
             for server in servers:
                 server.kill()
-    assert inspect(data).problems == ()
+    assert inspect(data).problems == []
 
 
 def test_killed_server_leaves_its_seat(tmp_path: Path) -> None:
@@ -99,4 +99,4 @@ def test_stop_under_load_loses_nothing(tmp_path: Path) -> None:
     crowd.history.nobody_is_left()
     verdict = judge(crowd.history, dump(data))
     assert verdict.complaints == []
-    assert inspect(data).problems == ()
+    assert inspect(data).problems == []

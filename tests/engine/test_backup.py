@@ -130,7 +130,7 @@ def test_backup_needs_no_archivist(tmp_path: Path) -> None:
 
     want = run(scene)
     put_back(file, tmp_path / "data", after_ms=0)
-    assert inspect(tmp_path / "data").problems == ()
+    assert inspect(tmp_path / "data").problems == []
 
     async def after(clock: ManualClock) -> None:
         async with serving(journal_in(tmp_path / "data"), clock) as engine:
@@ -189,7 +189,7 @@ def test_restored_state_is_that_of_the_backup(tmp_path: Path) -> None:
             assert (await granted(engine, "next")).token == last_token + 1
 
     run(scene)
-    assert inspect(tmp_path / "data", (KEY_FILE,)).problems == ()
+    assert inspect(tmp_path / "data", (KEY_FILE,)).problems == []
     records = [record["event"] for record in dump(tmp_path / "data")]
     assert records == ["opened", "granted", "granted", "granted", "restored", "opened", "granted"]
 
@@ -267,7 +267,7 @@ def test_empty_directory_may_have_what_its_disk_has(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
     (tmp_path / "data" / "lost+found").mkdir()
     put_back(file, tmp_path / "data", after_ms=0)
-    assert inspect(tmp_path / "data").problems == ()
+    assert inspect(tmp_path / "data").problems == []
 
 
 def test_restore_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -393,4 +393,4 @@ def test_history_of_a_name_is_there_after_a_restore(tmp_path: Path) -> None:
     run(before)
     put_back(file, tmp_path / "data", after_ms=0)
     run(after)
-    assert inspect(tmp_path / "data").problems == ()
+    assert inspect(tmp_path / "data").problems == []

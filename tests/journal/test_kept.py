@@ -52,7 +52,7 @@ def test_release_is_read_as_it_was(kept: Path, tmp_path: Path) -> None:
     come back to, secrets of sessions work, and keys get their old answers (C5).
     """
     data, expected = copied(kept, tmp_path), expected_of(kept)
-    assert inspect(data).problems == ()
+    assert inspect(data).problems == []
     shown = json.loads(json.dumps(list(dump(data))))
     assert list(differences(history_of(kept), shown, "record")) == []
     assert list(differences(expected["state"], rows_of(look_into(kept / "backup").frozen), "backup")) == []
@@ -80,7 +80,7 @@ def test_backup_is_restored(kept: Path, tmp_path: Path) -> None:
     start = start_after(contents, contents.about.wall_ms)
     how: dict[str, Any] = {"key_file": "authority.key", "wall_ms": contents.about.wall_ms, "version": "test"}
     restore(kept / "backup", contents, start, tmp_path / "data", tell=lambda _told: None, **how)
-    assert inspect(tmp_path / "data").problems == ()
+    assert inspect(tmp_path / "data").problems == []
     expected = expected_of(kept)["state"]
     assert list(differences(expected | {"head": []}, asyncio.run(state_in(tmp_path / "data")) | {"head": []}, "")) == []
     shown = json.loads(json.dumps(list(dump(tmp_path / "data"))))

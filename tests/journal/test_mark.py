@@ -41,8 +41,8 @@ def refused(directory: Path, **options: object) -> str:
         found = inspect(directory, witnesses=(WITNESS,))
         problems, ways = found.problems, found.ways
     except JournalLostError as error:
-        problems, ways = (error.problem,), error.ways
-    assert (problems, ways) == ((caught.value.problem,), caught.value.ways)
+        problems, ways = [error.problem], error.ways
+    assert (problems, ways) == ([caught.value.problem], caught.value.ways)
     return str(caught.value)
 
 

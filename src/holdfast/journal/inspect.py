@@ -1,25 +1,38 @@
-"""A look at a data directory while no server has it open. Nothing is changed: not a byte, not a file, not the seat.
+"""Inspection of a data directory that no server has open. It changes nothing: not a byte, not a file.
 
-Both files are read, the journal and the archive: whether each is sound, and whether the two belong together.
+SQLite writes files next to a database even if it only reads. It therefore gets a read-only file system (a VFS). The
+lock is the shared one, which a running server refuses, and which keeps a server from starting meanwhile. What a process
+that died left in the WAL is read from there.
+
+An inspection checks the integrity of both files, the journal and the archive, replays their records, and compares the
+two. It goes on after a problem, so that all are found:
+
+    journal   every batch decodes, and its records follow each other
+    archive   every record of the history is under its names, its time and the principal it counts against;
+              every end knows its grant and every grant its end; the names held are those of the state
+    both      they belong together, in the words in which a server would refuse to start
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
 
-from holdfast.core.events import Record, Restored
+from holdfast.core.events import Record, Restored, ends_of, grants_of, names_of, principal_of
+from holdfast.core.values import Slot
 from holdfast.journal import mark
 from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.file import LOCK, look_at
+from holdfast.journal.archive.file import LOCK, OPEN, look_at, segment_of, stretch_of
 from holdfast.journal.archive.reader import Reader
-from holdfast.journal.base import RESTORE, JournalDamagedError, JournalError
+from holdfast.journal.archive.shares import weight_of
+from holdfast.journal.base import RESTORE, JournalDamagedError, JournalError, JournalLockedError
 from holdfast.journal.codec import decode_batch, event_row
-from holdfast.journal.glasses import Glasses
-from holdfast.journal.soundness import Check, held_in
 from holdfast.journal.store import Store
 from holdfast.journal.tail.opening import (
     APPLICATION_ID,
@@ -35,43 +48,35 @@ from holdfast.journal.tail.opening import (
 from holdfast.privatefiles import NotOursError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from holdfast.core.values import Lease
     from holdfast.journal.base import Values
 
 PROBLEMS_MAX = 100
+LOCK_TRIES, LOCK_SECONDS = 100, 0.05
+"""How often, and how long each time, to wait for the archivist of a server that died: it is about to end."""
+
+_VFS = "holdfast-read-only"
+_slot_of = msgspec.msgpack.Decoder(Slot).decode
 
 
-class Restoration(msgspec.Struct, frozen=True, kw_only=True):
-    """That a directory was made from a backup: when, of when, and after which fencing token it went on."""
+class Inspection(msgspec.Struct, kw_only=True):
+    """What a data directory contains, and what is wrong with it."""
 
-    wall_ms: int
-    backup_wall_ms: int
-    last_token: int
-
-
-class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a data directory holds, and what is wrong with it."""
-
-    path: str
-    integrity: str
-    """`ok`, or what SQLite says of the files."""
-    schema: int = 0
     epoch: int = 0
     archived_upto: int = 0
-    """Up to which number the archive stands for the records."""
+    """The sequence number of the last archived record."""
     records: int = 0
-    """How many there are: those that will be replayed and those kept as history."""
+    """How many records there are: those that will be replayed, and the history."""
     last_seq: int = 0
-    first_wall_ms: int | None = None
-    last_wall_ms: int | None = None
-    restored: Restoration | None = None
-    """The last time that the directory was made from a backup."""
-    problems: tuple[str, ...] = ()
-    """At most 100, in words. None means that a server can start on it."""
+    restored: Record | None = None
+    """The record of the last time that the directory was made from a backup: its event is a `Restored`."""
+    problems: list[str] = []
+    """At most 100. A server can start on a directory without any."""
     ways: tuple[str, ...] = ()
-    """What can be done about the first of them, if its own words do not say it."""
+    """What can be done about the first problem, if its own words do not say it."""
 
 
 def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
@@ -82,15 +87,16 @@ def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
     if not (directory / FILE).exists():
         mark.check(directory / FILE, None, witnesses)
     try:
-        with Glasses() as glasses:
-            return _Look(Files(directory, glasses), witnesses).everything()
+        with _read_only() as closing:
+            inspector = _Inspector(Files(directory, closing), witnesses)
+            inspector.inspect()
+            return inspector.found
     except JournalDamagedError as error:
-        path = str(directory / FILE)
-        return Inspection(path=path, integrity=error.problem, problems=(error.problem,), ways=error.ways)
+        return Inspection(problems=[error.problem], ways=error.ways)
 
 
 def dump(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield every record that is kept, in order, as what JSON can say. Raises as `inspect` does, and for any damage."""
+    """Yield every record that is kept, in order, as JSON objects. Raises as `inspect` does, and for any damage."""
     with reading(directory) as files:
         for records in (files.history(), files.tail()):
             for some in records:
@@ -99,9 +105,9 @@ def dump(directory: Path) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def reading(directory: Path) -> Iterator[Files]:
-    """Give all that a directory holds, for a backup of it. Raises as `dump` does."""
-    with Glasses() as glasses:
-        files = Files(directory, glasses)
+    """Open all files of a directory, for a backup of it. Raises as `dump` does."""
+    with _read_only() as closing:
+        files = Files(directory, closing)
         files.check()
         yield files
 
@@ -129,17 +135,17 @@ def _plain(value: object) -> object:
 
 
 class Files:
-    """The files of a directory, opened to be looked at: what a backup is made of. Raises for damage that it meets."""
+    """The files of a directory, opened read-only; a backup is made of them too. Raises for damage that it meets."""
 
-    def __init__(self, directory: Path, glasses: Glasses) -> None:
-        """Open the journal, and wait for whoever may still write the archive."""
+    def __init__(self, directory: Path, closing: contextlib.ExitStack) -> None:
+        """Open the journal, and wait for an archivist that may still write the archive."""
         self.path = directory / FILE
         if not self.path.is_file():
             problem = f"{directory} holds no journal: there is no {FILE} in it"
             raise JournalError(problem, "Check that the server was started with this directory")
-        self.journal = Store(glasses.open(self.path), self.path)
-        glasses.hold(directory / LOCK)
-        self._glasses = glasses
+        self.journal = Store(_open(self.path, closing), self.path)
+        _hold(directory / LOCK, closing)
+        self._closing = closing
         self._opened: Reader | None = None
 
     @property
@@ -151,7 +157,7 @@ class Files:
         if not path.exists():
             raise lost_archive(self.journal, path)
         if self._opened is None:
-            self._opened = Reader(look_at(path, lambda _: self._glasses.open(path)))
+            self._opened = Reader(look_at(path, lambda _: _open(path, self._closing)))
         return self._opened
 
     @property
@@ -188,38 +194,29 @@ class Files:
         return iter(()) if self.archive is None else self.archive.records()
 
 
-class _Look:
-    """One inspection: goes on after a problem, so that all are found."""
+# Checks.
+
+
+class _Inspector:
+    """One inspection."""
 
     def __init__(self, files: Files, witnesses: Sequence[str]) -> None:
+        self.found = Inspection()
         self._files = files
         self._store = files.journal
         self._witnesses = witnesses
-        self._problems: list[str] = []
-        self._ways: tuple[str, ...] = ()
-        self._records = 0
-        self._walls_ms: list[int] = []
-        self._restored: Restoration | None = None
-        self._last = 0
 
-    def everything(self) -> Inspection:
-        """Look at all there is."""
-        found = Inspection(path=str(self._files.path), integrity="not checked")
-        try:
-            found = msgspec.structs.replace(found, integrity=self._integrity(self._store))
+    def inspect(self) -> None:
+        """Check everything."""
+        with self._noting(usual=()):
+            self._check_integrity(self._store)
             if self._is_ours():
-                found = self._contents(found)
-        except JournalError as error:
-            self._problem(error.problem, error.ways)
-        except apsw.Error as error:
-            self._problem(str(error))
-        return msgspec.structs.replace(found, problems=tuple(self._problems), ways=self._ways)
+                self._check_contents()
 
-    def _integrity(self, store: Store) -> str:
+    def _check_integrity(self, store: Store) -> None:
         integrity = "; ".join(str(line) for (line,) in store.run("check_integrity"))
         if integrity != "ok":
             self._problem(f"SQLite finds {store.path.name} damaged: {integrity}")
-        return integrity
 
     def _is_ours(self) -> bool:
         db = self._store.db
@@ -230,47 +227,31 @@ class _Look:
         if db.execute("PRAGMA application_id").get != APPLICATION_ID:
             self._problem("the file is a database of another program", (OWN_DIRECTORY,))
             return False
+        self.found.epoch = self._store.meta("epoch")
+        if (schema := self._store.meta("schema")) != SCHEMA:
+            self._problem(f"the journal has schema {schema}; this version knows {SCHEMA}", (NEWER_VERSION,))
+            return False
         return True
 
-    def _contents(self, found: Inspection) -> Inspection:
-        schema, epoch = (self._store.meta(key) for key in ("schema", "epoch"))
-        found = msgspec.structs.replace(found, schema=schema, epoch=epoch)
-        if schema != SCHEMA:
-            self._problem(f"the journal has schema {schema}; this version knows {SCHEMA}", (NEWER_VERSION,))
-            return found
+    def _check_contents(self) -> None:
         with self._noting():
             mark.check(self._files.path, mark_of(self._store, self._files.last_seq), self._witnesses)
             self._files.check()
         with self._noting():
-            self._archived()
-        upto = self._tail()
-        return msgspec.structs.replace(
-            found,
-            archived_upto=upto,
-            records=self._records,
-            last_seq=self._last,
-            first_wall_ms=min(self._walls_ms, default=None),
-            last_wall_ms=max(self._walls_ms, default=None),
-            restored=self._restored,
-        )
+            if (archive := self._files.archive) is not None:
+                self._check_integrity(archive.store)
+                held = None
+                with self._noting():
+                    held = _held_in(archive.values())
+                _ArchiveCheck(archive.store, self._problem, self._saw).run(held)
+        self._check_tail()
 
-    def _archived(self) -> None:
-        """Look at the archive: the file, the state, the history, and who holds what."""
-        archive = self._files.archive
-        if archive is None:
-            return
-        self._integrity(archive.store)
-        held = None
-        with self._noting():
-            held = held_in(archive.values())
-        Check(archive.store, self._problem, self._saw).everything(held)
-
-    def _tail(self) -> int:
-        """Look at the tail, and return after which number it begins."""
+    def _check_tail(self) -> None:
         upto = self._store.meta("archived")
         with contextlib.suppress(JournalError):
             upto = self._files.upto
-        self._last, wanted = upto, upto + 1
+        self.found.archived_upto = self.found.last_seq = upto
+        wanted = upto + 1
         for first, last, body in self._store.run("read_batches", (upto,)):
             with self._noting(f"the batch of records {first} to {last}: "):
                 for record in decode_batch(body):
@@ -281,30 +262,228 @@ class _Look:
             if wanted != last + 1:
                 self._problem(f"the batch of records {first} to {last} does not end with record {last}")
                 wanted = last + 1
-            self._last = last
-        return upto
+            self.found.last_seq = last
 
     def _saw(self, record: Record) -> None:
-        self._records += 1
-        if isinstance(event := record.event, Restored):
-            self._restored = Restoration(
-                wall_ms=record.wall_ms, backup_wall_ms=event.backup_wall_ms, last_token=event.last_token
-            )
-        self._walls_ms = [min([record.wall_ms, *self._walls_ms]), max([record.wall_ms, *self._walls_ms])]
+        self.found.records += 1
+        if isinstance(record.event, Restored):
+            self.found.restored = record
 
     @contextlib.contextmanager
-    def _noting(self, where: str = "") -> Iterator[None]:
+    def _noting(self, where: str = "", usual: tuple[str, ...] = (RESTORE,)) -> Iterator[None]:
         try:
             yield
         except JournalError as error:
-            # What is only not ours is whole, and its own words say what to do.
-            usual = () if isinstance(error.__cause__, NotOursError) else (RESTORE,)
-            self._problem(f"{where}{error.problem}", error.ways or usual)
-        except ValueError as error:
+            # A file that is only not ours is whole, and the error's own words say what to do.
+            ways = () if isinstance(error.__cause__, NotOursError) else usual
+            self._problem(f"{where}{error.problem}", error.ways or ways)
+        except (ValueError, apsw.Error) as error:
             self._problem(f"{where}{error}")
 
     def _problem(self, text: str, ways: tuple[str, ...] = (RESTORE,)) -> None:
-        if not self._problems:
-            self._ways = ways
-        if len(self._problems) < PROBLEMS_MAX and text not in self._problems:
-            self._problems.append(text)
+        problems = self.found.problems
+        if not problems:
+            self.found.ways = ways
+        if len(problems) < PROBLEMS_MAX and text not in problems:
+            problems.append(text)
+
+
+def _held_in(values: Iterable[Values]) -> dict[str, int]:
+    """Return the fencing token of each name that these rows of the state say is held."""
+    return {
+        key.decode(): lease.token
+        for each in values
+        if each.table == "slots"
+        for key, value in each.rows
+        if (lease := _slot_of(value).lease) is not None
+    }
+
+
+class _ArchiveCheck:
+    """One walk through an archive, in the order of the file.
+
+    Each row is looked up where it must be, and all rows are counted. If each is in its place and there are no more,
+    nothing is missing and nothing is left over.
+    """
+
+    def __init__(self, store: Store, problem: Callable[[str], None], saw: Callable[[Record], None]) -> None:
+        self._store = store
+        self._problem = problem
+        self._saw = saw
+        self._listed = 0
+        """How many rows of names the history needs."""
+        self._living = 0
+        """How many grants are still held."""
+
+    def run(self, held: Mapping[str, int] | None) -> None:
+        """Check everything. `held` has the fencing token of each name that the archived state says is held."""
+        with self._noting("the history: "):
+            self._history()
+        with self._noting("the names: "):
+            self._names()
+        with self._noting("who holds what: "):
+            self._holders(held)
+
+    def _history(self) -> None:
+        stretches = dict(self._store.run("read_all_stretches"))
+        who = {number: name for number, name, _, _ in self._store.run("read_who")}
+        sums: dict[int, tuple[int, int]] = {}
+        for seq, wall_ms, by, body in self._store.run("read_all_history"):
+            with self._noting(f"history record {seq}: "):
+                (record,) = decode_batch(body)
+                if (record.seq, record.wall_ms) != (seq, wall_ms):
+                    self._problem(f"history record {seq} says that it is record {record.seq}")
+                if who.get(by) not in {principal_of(record.event), ""}:
+                    self._problem(f"history record {seq} is not counted against whoever left it")
+                if stretches.get(stretch_of(seq), OPEN) > wall_ms:
+                    self._problem(f"history record {seq} is not found by its time")
+                records, size_bytes = sums.get(by, (0, 0))
+                sums[by] = (records + 1, size_bytes + weight_of(record, body))
+                self._listing(record)
+                self._saw(record)
+        said = {number: (records, size_bytes) for number, _, records, size_bytes in self._store.run("read_who")}
+        if said != sums:
+            counted, there = (sum(records for records, _ in each.values()) for each in (said, sums))
+            self._problem(f"the history has {there} records, and {counted} are counted against those who left them")
+
+    def _listing(self, record: Record) -> None:
+        """A record stands under its names, and there it says what it did to each."""
+        names = dict.fromkeys(names_of(record.event))
+        granted = {name for name, _ in grants_of(record.event)}
+        ends = granted.union(ends_of(record.event))
+        self._listed += len(names)
+        for name in names:
+            row = self._row(record.seq, name)
+            if row is None:
+                self._problem(f"history record {record.seq} is not listed under its names")
+                return
+            until, began = row
+            if (until is not None) is not (name in granted) or (began is not None and name not in ends):
+                self._problem(f"history record {record.seq} is listed under {name} as what it is not")
+
+    def _names(self) -> None:
+        """Every end knows its grant, and every grant its end if history has that; and no row is left over."""
+        segments = dict(self._store.run("read_all_segments"))
+        kept = {seq: names for seq, names, _ in self._store.run("read_all_grants_kept")}
+        wanted = self._listed + sum(kept.values())
+        rows = 0
+        for segment, name, seq, until, began in self._store.run("read_all_names"):
+            rows += 1
+            if seq in kept:
+                kept[seq] -= 1
+            self._living += until == OPEN
+            if segment != segment_of(seq) or segment not in segments:
+                self._problem(f"record {seq} of {name} stands where nobody looks for it")
+            elif until not in {None, OPEN} and (segments[segment] < until or not self._ended(seq, name, until)):
+                self._problem(f"record {until} does not know that it ended the grant {seq} of {name}")
+            if began is not None and ((grant := self._row(began, name)) is None or grant[0] != seq):
+                self._problem(f"the grant {began} of {name} does not know that record {seq} ended it")
+        if rows != wanted or any(kept.values()):
+            self._problem(f"records are listed under {rows} names, and it should be {wanted}")
+
+    def _ended(self, seq: int, name: str, end: int) -> bool:
+        """Tell whether a record says that it ended a grant. One that history no longer has says nothing."""
+        row = self._row(end, name)
+        return self._store.one("has_history", (end,)) is None if row is None else row[1] == seq
+
+    def _row(self, seq: int, name: str) -> tuple[int | None, int | None] | None:
+        """Return what a record did to a name: until when what it granted was held, and which grant it ended."""
+        row: tuple[int | None, int | None] | None = self._store.one("read_name", (segment_of(seq), name, seq))
+        return row
+
+    def _holders(self, held: Mapping[str, int] | None) -> None:
+        """The names that are held are those of the state, by the same grants."""
+        names: set[str] = set()
+        for name, seq in self._store.run("read_all_living"):
+            names.add(name)
+            row = self._row(seq, name)
+            token = next((lease.token for each, lease in self._grants(seq) if each == name), None)
+            if row is None or row[0] != OPEN or token is None:
+                self._problem(f"{name} is said to be held by record {seq}, which does not say so")
+            elif held is not None and held.get(name) != token:
+                self._problem(f"{name} is said to be held with token {token}, and the state says {held.get(name)}")
+        if len(names) != self._living:
+            self._problem(f"{len(names)} names are said to be held, and {self._living} grants to live")
+        if held is not None and (unknown := held.keys() - names):
+            self._problem(f"{min(unknown)} is held, and its grant is not known")
+
+    def _grants(self, seq: int) -> Sequence[tuple[str, Lease]]:
+        found = self._store.one("read_body", (seq,))
+        return () if found is None else [each for record in decode_batch(found[0]) for each in grants_of(record.event)]
+
+    @contextlib.contextmanager
+    def _noting(self, where: str) -> Iterator[None]:
+        try:
+            yield
+        except JournalDamagedError as error:
+            self._problem(f"{where}{error.problem}")
+        except ValueError as error:
+            self._problem(f"{where}{error}")
+
+
+# Read-only files.
+
+
+class _ReadOnlyVFS(apsw.VFS):
+    """Opens every file for reading only. A WAL that does not exist is an empty one."""
+
+    def __init__(self) -> None:
+        super().__init__(_VFS, "")
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
+        file = name.filename() if isinstance(name, apsw.URIFilename) else name
+        wanted = flags[0]
+        if not wanted & apsw.SQLITE_OPEN_MAIN_DB and not (file and os.path.exists(file)):  # noqa: PTH110
+            file = os.devnull
+        writing = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_DELETEONCLOSE
+        flags[0] = wanted & ~writing | apsw.SQLITE_OPEN_READONLY
+        return _ReadOnlyFile("", file, flags)
+
+
+class _ReadOnlyFile(apsw.VFSFile):
+    def xLock(self, level: int) -> None:  # noqa: N802
+        """Take the shared lock, whichever was asked for."""
+        super().xLock(min(level, apsw.SQLITE_LOCK_SHARED))
+
+
+@contextlib.contextmanager
+def _read_only() -> Iterator[contextlib.ExitStack]:
+    """Register the VFS; at the end all files that were opened with it are closed."""
+    with contextlib.ExitStack() as closing:
+        closing.callback(_ReadOnlyVFS().unregister)
+        yield closing
+
+
+def _open(path: Path, closing: contextlib.ExitStack) -> apsw.Connection:
+    """Open a database and lock it against writers. Raises `JournalError` for one that cannot be read."""
+    # Resolved, because apsw takes SQLite's word that a path has a symbolic link in it for an error.
+    db = apsw.Connection(str(path.resolve()), flags=apsw.SQLITE_OPEN_READONLY, vfs=_VFS)
+    closing.callback(db.close)
+    # With the whole file locked SQLite keeps its index of the WAL in memory instead of in a file.
+    db.execute("PRAGMA locking_mode=exclusive").fetchall()
+    db.execute("PRAGMA query_only=1")
+    try:
+        db.execute("PRAGMA schema_version").fetchall()  # The first read takes the lock.
+    except apsw.BusyError as error:
+        raise JournalLockedError(f"a server has {path.parent} open: ask it over HTTP, or stop it first") from error
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        raise JournalDamagedError(f"{path} is damaged: {error}", RESTORE) from error
+    except apsw.Error as error:
+        raise JournalError(f"{path} cannot be read: {error}", "Start a server on it once, then look again") from error
+    return db
+
+
+def _hold(lock: Path, closing: contextlib.ExitStack) -> None:
+    """Wait until no process holds a lock file, and hold it. Raises `JournalLockedError` after a while."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    closing.callback(os.close, descriptor)
+    for _ in range(LOCK_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        time.sleep(LOCK_SECONDS)
+    problem = f"the archivist of a server still writes in {lock.parent}"
+    raise JournalLockedError(problem, "Wait until it has ended, and look again")

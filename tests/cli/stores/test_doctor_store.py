@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.cli.operators import doctor_store
+from holdfast.cli.operators import doctor
 from holdfast.engine.stores import Facts, Place
 from holdfast.journal.base import Peer, Seat
 from holdfast.journal.postgres.demands import Marks, Server
@@ -70,7 +70,7 @@ WELL = Facts(
 
 def verdicts(facts: Facts = WELL, round_trip_ms: float = 0.5, **changes: Any) -> dict[str, str]:  # noqa: ANN401 - any field
     """What is said of each thing, with what was changed of a store that is well."""
-    found = doctor_store._checks(msgspec.structs.replace(facts, **changes), round_trip_ms, PLACE)
+    found = doctor._store_verdicts(msgspec.structs.replace(facts, **changes), round_trip_ms, PLACE)
     return {each.name: f"{each.status} {each.text} -> {each.next}" for each in found}
 
 

@@ -1,6 +1,12 @@
-"""`holdfast doctor`: look at a server, or at a data directory that no server uses, and say for each thing how it is.
+"""`holdfast doctor`: verdicts on a server, on a data directory that no server uses, on a backup, or on a shared store.
 
-It changes nothing. A check is a line: ok, warn or FAIL, and what to do next where there is something to do.
+It changes nothing: the write that it tries on a store is rolled back. Each verdict is a line: ok, warn or FAIL, and
+what to do next where there is something to do.
+
+    a server        every address: reachable, ready; then by one that is ready: store, disk, token, clock, version
+    --data DIR      directory, access, disk, journal (both files are read, replayed and compared), key
+    --data FILE     access, backup (read to its end)
+    --store URL     store, round trip, leader, nodes, settings, pooler, replicas, timeline, writes, space, journal
 """
 
 from __future__ import annotations
@@ -12,13 +18,13 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
 
-from holdfast.cli.operators.doctor_store import Finding, store_checks
 from holdfast.cli.shared import output, times
 from holdfast.cli.shared.options import as_json, asks_server, reach, wants_json
 from holdfast.errors import ServerError, Unreachable
@@ -27,6 +33,8 @@ from holdfast.privatefiles import ROOT, how_to_be, user_named
 
 if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Answer, Probe
+    from holdfast.engine.stores import Facts, Place
+    from holdfast.journal.base import JournalError
 
 OK = 200
 ANSWER_SECONDS = 6.0
@@ -35,7 +43,28 @@ CLOCK_OFF_MS_MAX = 5_000
 NOT_ITS_NAME = 421
 DISK_FREE_BYTES_LOW = 1024**3
 DISK_FREE_BYTES_MIN = 64 * 1024**2
+ROUND_TRIP_MS_HIGH = 20.0
+"""Every answer waits for one such way at least."""
+SILENT_MS = 10_000
+TAIL_BYTES_HIGH = 1024**3
+DAMAGED = "stop all nodes, put a backup of the database in its place, then: holdfast store restored"
 COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """How one thing is."""
+
+    name: str
+    status: Literal["ok", "warn", "FAIL"]
+    text: str
+    next: str | None = None
+
+
+def _verdict(status: Literal["ok", "warn", "FAIL"], name: str, text: str, following: str | None = None) -> Verdict:
+    return Verdict(name, status, text, following)
+
+
+ok, warn, fail = partial(_verdict, "ok"), partial(_verdict, "warn"), partial(_verdict, "FAIL")
 
 
 @click.command(short_help="Look for trouble: server, store, access token, clocks.")
@@ -83,11 +112,11 @@ def doctor(*, data: Path | None, store: str | None, dump: bool) -> int:
     return output.FAILED if _failed(checks) else output.OK
 
 
-def _failed(checks: list[Finding]) -> list[Finding]:
+def _failed(checks: list[Verdict]) -> list[Verdict]:
     return [check for check in checks if check.status == "FAIL"]
 
 
-def _show(check: Finding) -> None:
+def _show(check: Verdict) -> None:
     word = click.style(f"{check.status:4}", fg=COLOURS[check.status], bold=check.status == "FAIL")
     following = f" -> {check.next}" if check.next else ""
     output.say(f"{word}  {check.name:11} {output.plain(check.text + following)}")
@@ -96,7 +125,7 @@ def _show(check: Finding) -> None:
 # A server.
 
 
-def _server_checks(server: Probe) -> Iterator[Finding]:
+def _server_checks(server: Probe) -> Iterator[Verdict]:
     """Look at each address, then at the server behind them, by one that is ready."""
     with server.each() as nodes:
         met = [(node, *_meet(node)) for node in nodes]
@@ -112,11 +141,11 @@ def _server_checks(server: Probe) -> Iterator[Finding]:
             yield from _checks_by((well or [there[0][0]])[0])
 
 
-def _milder(finding: Finding) -> Finding:
+def _milder(finding: Verdict) -> Verdict:
     return msgspec.structs.replace(finding, status="warn")
 
 
-def _meet(node: Probe) -> tuple[Finding, Answer | None]:
+def _meet(node: Probe) -> tuple[Verdict, Answer | None]:
     """Ask an address whether it is ready. None: nobody is there, or no Holdfast server."""
     began_ms = times.monotonic_ms()
     try:
@@ -126,16 +155,16 @@ def _meet(node: Probe) -> tuple[Finding, Answer | None]:
     place = f"{node.url} (from {node.url_origin})"
     if not (_is_ready_of_ours(ready) or node.is_refusal(ready)):
         return _stranger(ready, place), None
-    return Finding("reachable", "ok", f"{place}, {times.monotonic_ms() - began_ms} ms"), ready
+    return ok("reachable", f"{place}, {times.monotonic_ms() - began_ms} ms"), ready
 
 
-def _unreachable(node: Probe, error: Unreachable) -> Finding:
+def _unreachable(node: Probe, error: Unreachable) -> Verdict:
     text = f"no answer from {error.url}: {error.problem} (the address is from {node.url_origin})"
     hint = error.hint or "start it with `holdfast serve`, or name another with HOLDFAST_URL"
-    return Finding("reachable", "FAIL", text, hint)
+    return fail("reachable", text, hint)
 
 
-def _checks_by(server: Probe) -> Iterator[Finding]:
+def _checks_by(server: Probe) -> Iterator[Verdict]:
     """Look at the store, the token, the clock and the version, by one node that is there."""
     try:
         health = server.ask("/health", ANSWER_SECONDS)
@@ -148,13 +177,11 @@ def _checks_by(server: Probe) -> Iterator[Finding]:
         if server.lacks_leader(status):
             # Only the leader knows tokens and the time. What it would say is not known, and is not guessed.
             hint = "`holdfast nodes` shows what each node says; `holdfast doctor --store URL` looks at the store"
-            yield Finding("leader", "FAIL", "no node leads right now", hint)
+            yield fail("leader", "no node leads right now", hint)
             return
         if status.status == NOT_ITS_NAME:
             # Health is told to everybody. All else is refused, so nothing more can be seen from here.
-            yield Finding(
-                "name", "FAIL", server.refusal(status), "add the name, or use one that it has, or its IP address"
-            )
+            yield fail("name", server.refusal(status), "add the name, or use one that it has, or its IP address")
             return
         yield _token(server)
         yield from _clock_and_version(status, asked_ms, answered_ms)
@@ -168,95 +195,89 @@ def _is_ready_of_ours(answer: Answer) -> bool:
     return is_ours and isinstance(_field(answer, "status"), str)
 
 
-def _stranger(answer: Answer, place: str) -> Finding:
+def _stranger(answer: Answer, place: str) -> Verdict:
     program = answer.headers.get("Server", "").strip()
     named = f" ({program:.60})" if program else ""
     if answer.status in {502, 503, 504}:
         text = f"a proxy{named} answers at {place} with {answer.status}, and the server behind it does not"
-        return Finding("reachable", "FAIL", text, "look whether that server runs, and where the proxy sends requests")
+        return fail("reachable", text, "look whether that server runs, and where the proxy sends requests")
     text = f"another program{named} answers at {place}, and no Holdfast server"
-    return Finding("reachable", "FAIL", text, "check host and port: `holdfast serve` says its own when it starts")
+    return fail("reachable", text, "check host and port: `holdfast serve` says its own when it starts")
 
 
-def _ready(answer: Answer, place: str) -> Finding:
+def _ready(answer: Answer, place: str) -> Verdict:
     if answer.status == OK:
-        return Finding("ready", "ok", f"{place}it takes requests")
+        return ok("ready", f"{place}it takes requests")
     text = f"{place}it answered {answer.status}: {_field(answer, 'details') or 'no details'}"
-    return Finding("ready", "FAIL", text, "look at the server's log")
+    return fail("ready", text, "look at the server's log")
 
 
-def _store(server: Probe, answer: Answer) -> Finding:
+def _store(server: Probe, answer: Answer) -> Verdict:
     details = _field(answer, "details") or "no details"
     is_shared = server.has_shared_store(answer)
     if answer.status == OK and _field(answer, "status") == "ok":
         if server.follows(details):
-            return Finding("store", "ok", f"{_field(answer, 'storage')}; {details}")
+            return ok("store", f"{_field(answer, 'storage')}; {details}")
         text = f"{_field(answer, 'storage')}, {_size(_field(answer, 'db_size_bytes'))}"
         if details == "ok":
-            return Finding("store", "ok", text)
+            return ok("store", text)
         # It serves, and something is not as it should be: its archivist fails.
         where = "the database, and at the server's log" if is_shared else "the server's disk and log"
-        return Finding("store", "warn", f"{text}; {details}", f"look at {where}")
+        return warn("store", f"{text}; {details}", f"look at {where}")
     text = f"it answered {answer.status}: {details}"
     hint = "look at the server's disk and log; `holdfast doctor --data DIR` once it is stopped"
     if is_shared:
         hint = "`holdfast doctor --store URL` looks at the database, and the server's log says more"
-    return Finding("store", "FAIL", text, hint)
+    return fail("store", text, hint)
 
 
-def _token(server: Probe) -> Finding:
+def _token(server: Probe) -> Verdict:
     how = "put one of this server into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE"
     if not server.has_token:
-        return Finding("token", "FAIL", "there is no access token for this server", how)
+        return fail("token", "there is no access token for this server", how)
     try:
         answer = server.ask("/locks?limit=1")
     except ServerError as error:
-        return Finding("token", "FAIL", str(error), "try again")
+        return fail("token", str(error), "try again")
     origin = f"(from {server.token_origin})"
     accepted = "access token accepted" if server.secret is None else f"accepted, it is {server.secret}"
     match answer.status:
         case 200:
-            return Finding("token", "ok", f"{accepted} {origin}")
+            return ok("token", f"{accepted} {origin}")
         case 401 | 429:
-            return Finding("token", "FAIL", f"access token not accepted {origin}: {server.refusal(answer)}", how)
+            return fail("token", f"access token not accepted {origin}: {server.refusal(answer)}", how)
         case 403 if server.secret is not None:
-            return Finding("token", "ok", f"{accepted} {origin}")
+            return ok("token", f"{accepted} {origin}")
         case 403:
             # The server says what is missing: a scope, or another prefix.
-            return Finding("token", "warn", f"accepted {origin}, but it may not look around: {server.refusal(answer)}")
+            return warn("token", f"accepted {origin}, but it may not look around: {server.refusal(answer)}")
         case _:
-            return Finding("token", "FAIL", f"{origin} {server.refusal(answer)}", "look at the server's log")
+            return fail("token", f"{origin} {server.refusal(answer)}", "look at the server's log")
 
 
-def _clock_and_version(answer: Answer, asked_ms: int, answered_ms: int) -> Iterator[Finding]:
+def _clock_and_version(answer: Answer, asked_ms: int, answered_ms: int) -> Iterator[Verdict]:
     from holdfast import __version__
 
     there_ms = _wall_of(answer)
     if there_ms is None:
-        yield Finding(
-            "clock", "warn", "the server did not say what time it has", "check that this is a Holdfast server"
-        )
+        yield warn("clock", "the server did not say what time it has", "check that this is a Holdfast server")
     else:
         off_ms = _apart_ms(there_ms, asked_ms, answered_ms)
         text = f"{abs(off_ms) / 1000:.1f} s {'ahead of' if off_ms > 0 else 'behind'} the server's"
         if abs(off_ms) <= CLOCK_OFF_MS_MAX:
-            yield Finding("clock", "ok", text)
+            yield ok("clock", text)
         else:
             hint = (
                 "no lease depends on it, but times for people and the expiry of access tokens do: set the clocks right"
             )
-            yield Finding("clock", "warn", text, hint)
+            yield warn("clock", text, hint)
     version = _field(answer, "version")
     if version is None:
-        yield Finding(
-            "version", "warn", "the server did not say which one it has", "check that this is a Holdfast server"
-        )
+        yield warn("version", "the server did not say which one it has", "check that this is a Holdfast server")
     elif version == __version__:
-        yield Finding("version", "ok", f"{version} on both sides")
+        yield ok("version", f"{version} on both sides")
     else:
-        yield Finding(
-            "version", "warn", f"the server has {version}, this is {__version__}", "use the same on both sides"
-        )
+        yield warn("version", f"the server has {version}, this is {__version__}", "use the same on both sides")
 
 
 def _apart_ms(there_ms: int, asked_ms: int, answered_ms: int) -> int:
@@ -292,21 +313,19 @@ def _size(size_bytes: object) -> str:
 # A data directory.
 
 
-def _directory_checks(data: Path) -> list[Finding]:
+def _directory_checks(data: Path) -> list[Verdict]:
     if data.is_file():
         return _backup_checks(data)
     if not data.is_dir():
-        return [
-            Finding("directory", "FAIL", f"{data} is not a directory", "name the one that the server was started with")
-        ]
+        return [fail("directory", f"{data} is not a directory", "name the one that the server was started with")]
     if (owner := data.stat().st_uid) not in {os.geteuid(), ROOT}:
         text = f"it belongs to user {user_named(owner)}, and you are user {user_named(os.geteuid())}"
         return [
-            Finding("directory", "ok", str(data)),
-            Finding("access", "FAIL", f"nothing was looked at: {text}", how_to_be(owner)),
+            ok("directory", str(data)),
+            fail("access", f"nothing was looked at: {text}", how_to_be(owner)),
         ]
     return [
-        Finding("directory", "ok", str(data)),
+        ok("directory", str(data)),
         _permissions(data),
         _disk(shutil.disk_usage(data).free),
         _journal(data),
@@ -314,7 +333,7 @@ def _directory_checks(data: Path) -> list[Finding]:
     ]
 
 
-def _backup_checks(file: Path) -> list[Finding]:
+def _backup_checks(file: Path) -> list[Verdict]:
     from holdfast.engine.restore import look_into
     from holdfast.journal.backup import MAGIC
     from holdfast.journal.base import JournalError, JournalTooNewError
@@ -323,26 +342,26 @@ def _backup_checks(file: Path) -> list[Finding]:
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
             text = f"{file} is a file, and no backup"
-            return [Finding("directory", "FAIL", text, "name the directory that the server was started with")]
-    checks = [Finding("access", "ok", "yours to read, and nobody else's")]
+            return [fail("directory", text, "name the directory that the server was started with")]
+    checks = [ok("access", "yours to read, and nobody else's")]
     if file.stat().st_mode & FOR_OTHERS:
         hint = f"it holds the server's key: chmod 600 '{file}'"
-        checks = [Finding("access", "warn", f"other users may use {file}", hint)]
+        checks = [warn("access", f"other users may use {file}", hint)]
     try:
         found = look_into(file)
     except JournalTooNewError as error:
-        return [*checks, Finding("backup", "FAIL", error.problem, ". ".join(error.ways) or None)]
+        return [*checks, _refused("backup", error)]
     except JournalError as error:
         hint = "take another; nothing can be restored from this one"
-        return [*checks, Finding("backup", "FAIL", error.problem, hint)]
+        return [*checks, fail("backup", error.problem, hint)]
     about = found.about
     made_at = times.at_ms(about.wall_ms)
     when = f"{times.clock(made_at, times.now())} ({times.ago(made_at, times.now())})"
     text = f"whole: {found.totals.records} records of history, as of record {about.seq} at {when}, by {about.version}"
-    return [*checks, Finding("backup", "ok", f"{text}; {len(found.leases())} leases live in it")]
+    return [*checks, ok("backup", f"{text}; {len(found.leases())} leases live in it")]
 
 
-def _permissions(data: Path) -> Finding:
+def _permissions(data: Path) -> Verdict:
     from holdfast.journal.sqlite import check_files
     from holdfast.privatefiles import FOR_OTHERS, NotOursError, check_file
     from holdfast.server.access.secrets import KEY_FILE
@@ -352,31 +371,32 @@ def _permissions(data: Path) -> Finding:
         hint = "look as the user the server runs as"
         if data.stat().st_uid == os.geteuid() != closed[0].stat().st_uid:
             hint = f"it is not yours, and the directory is: let root run: chown {os.geteuid()} '{closed[0]}'"
-        return Finding("access", "FAIL", f"you may not read and write {closed[0]}", hint)
+        return fail("access", f"you may not read and write {closed[0]}", hint)
     # What a server would say to it. Whoever looks is its user; or the directory is root's.
     try:
         check_files(data)
         with contextlib.suppress(FileNotFoundError):
             check_file(data / KEY_FILE, (data / KEY_FILE).lstat())
     except NotOursError as error:
-        return Finding("access", "FAIL", str(error), "no server starts on it as it is")
+        return fail("access", str(error), "no server starts on it as it is")
     if not data.stat().st_mode & FOR_OTHERS:
-        return Finding("access", "ok", "yours to read and write, and nobody else's")
+        return ok("access", "yours to read and write, and nobody else's")
     if open_ones := [path for path in paths[1:] if path.stat().st_mode & FOR_OTHERS]:
-        return Finding("access", "warn", f"other users may use {open_ones[0]}", f"chmod go= '{data}' '{data}'/*")
-    return Finding("access", "ok", "yours to read and write; others may look into the directory, and use no file in it")
+        return warn("access", f"other users may use {open_ones[0]}", f"chmod go= '{data}' '{data}'/*")
+    return ok("access", "yours to read and write; others may look into the directory, and use no file in it")
 
 
-def _disk(free: int) -> Finding:
+def _disk(free: int) -> Verdict:
     text = f"{_size(free)} free"
     if free < DISK_FREE_BYTES_MIN:
-        return Finding("disk", "FAIL", text, "free some space: a full disk stops new claims")
+        return fail("disk", text, "free some space: a full disk stops new claims")
     if free < DISK_FREE_BYTES_LOW:
-        return Finding("disk", "warn", text, "free some space before it is full")
-    return Finding("disk", "ok", text)
+        return warn("disk", text, "free some space before it is full")
+    return ok("disk", text)
 
 
-def _journal(data: Path) -> Finding:
+def _journal(data: Path) -> Verdict:
+    from holdfast.core.events import Restored
     from holdfast.journal.base import JournalError, JournalLockedError
     from holdfast.journal.inspect import inspect
     from holdfast.server.access.secrets import KEY_FILE
@@ -385,32 +405,41 @@ def _journal(data: Path) -> Finding:
         found = inspect(data, witnesses=(KEY_FILE,))
     except JournalLockedError as error:
         hint = ". ".join(error.ways) or "`holdfast doctor` without --data asks the server"
-        return Finding("journal", "warn", error.problem, hint)
+        return warn("journal", error.problem, hint)
     except JournalError as error:
-        return Finding("journal", "FAIL", error.problem, ". ".join(error.ways) or None)
+        return _refused("journal", error)
     if found.problems:
         more = f" (and {len(found.problems) - 1} more)" if len(found.problems) > 1 else ""
-        return Finding("journal", "FAIL", f"{found.problems[0]}{more}", ". ".join(found.ways) or None)
-    since = found.last_seq - found.archived_upto
-    text = f"{found.records} records, all whole; the last is {found.last_seq}, and {since} are not archived yet"
-    if (restored := found.restored) is not None:
-        at, of = (times.at_ms(ms) for ms in (restored.wall_ms, restored.backup_wall_ms))
+        return fail("journal", f"{found.problems[0]}{more}", ". ".join(found.ways) or None)
+    text = _counted(found.records, found.last_seq, found.archived_upto)
+    if found.restored is not None and isinstance(event := found.restored.event, Restored):
         now = times.now()
-        text += f"; restored {times.ago(at, now)} from a backup of {times.clock(of, now)}"
-        text += f", with fencing tokens from {restored.last_token + 1} on"
-    return Finding("journal", "ok", text)
+        text += f"; restored {times.ago(times.at_ms(found.restored.wall_ms), now)}"
+        text += f" from a backup of {times.clock(times.at_ms(event.backup_wall_ms), now)}"
+        text += f", with fencing tokens from {event.last_token + 1} on"
+    return ok("journal", text)
 
 
-def _key(data: Path) -> Finding:
+def _counted(records: int, last_seq: int, archived_upto: int) -> str:
+    since = last_seq - archived_upto
+    return f"{records} records, all whole; the last is {last_seq}, and {since} are not archived yet"
+
+
+def _refused(name: str, error: JournalError) -> Verdict:
+    """Return the verdict on a journal that cannot be read."""
+    return fail(name, error.problem, ". ".join(error.ways) or None)
+
+
+def _key(data: Path) -> Verdict:
     from holdfast.server.access.secrets import KEY_BYTES, KEY_FILE
 
     file = data / KEY_FILE
     if not file.is_file():
         hint = "restore it from a backup, or let the next start make a new one: session secrets of before will not work"
-        return Finding("key", "warn", f"{file} is not there", hint)
+        return warn("key", f"{file} is not there", hint)
     if file.stat().st_size != KEY_BYTES:
-        return Finding("key", "FAIL", f"{file} is not a key of {KEY_BYTES} bytes", "restore it from a backup")
-    return Finding("key", "ok", str(file))
+        return fail("key", f"{file} is not a key of {KEY_BYTES} bytes", "restore it from a backup")
+    return ok("key", str(file))
 
 
 def _dump(data: Path) -> int:
@@ -425,3 +454,170 @@ def _dump(data: Path) -> int:
         output.complain(str(error))
         return output.FAILED
     return output.OK
+
+
+# A store that nodes share.
+
+
+def store_checks(place: Place) -> list[Verdict]:
+    """Look at a store. One that cannot be asked is one finding."""
+    from holdfast.engine import stores
+    from holdfast.journal.base import JournalError
+
+    try:
+        facts, round_trip_ms = stores.facts(place)
+    except JournalError as error:
+        return [_refused("store", error)]
+    return [*_store_verdicts(facts, round_trip_ms, place), _store_journal(place)]
+
+
+def _store_journal(place: Place) -> Verdict:
+    from holdfast.engine import stores
+    from holdfast.journal.base import DeposedError, JournalError
+
+    def tell(records: int) -> None:
+        output.progress(f"{records} records read …")
+
+    try:
+        found = stores.contents(place, tell)
+    except DeposedError:
+        return warn("journal", "another node took the seat while it was looked at", "ask again")
+    except JournalError as error:
+        return fail("journal", f"not all of it can be read: {error.problem}", ". ".join(error.ways) or None)
+    finally:
+        output.progress("")
+    if found.problem is not None:
+        return fail("journal", found.problem, DAMAGED)
+    return ok("journal", _counted(found.records, found.last_seq, found.archived_upto))
+
+
+def _store_verdicts(facts: Facts, round_trip_ms: float, place: Place) -> Iterator[Verdict]:
+    version = f"PostgreSQL {facts.server.version // 10_000}.{facts.server.version % 10_000}"
+    yield ok("store", f"{place.shown}, {version}, schema {place.schema}")
+    yield _round_trip(round_trip_ms)
+    yield _leader(facts)
+    yield from _nodes(facts)
+    yield _store_settings(facts)
+    yield _pooler(facts)
+    yield _replicas(facts)
+    yield _marks(facts)
+    yield _writes(facts)
+    yield _space(facts)
+    yield ok("format", f"records of format {facts.seat.format}, tables of version {facts.schema_version}")
+
+
+def _round_trip(ms: float) -> Verdict:
+    text = f"{ms:.1f} ms there and back"
+    if ms > ROUND_TRIP_MS_HIGH:
+        return warn("round trip", text, "every answer waits for it: run nodes near to the database")
+    return ok("round trip", text)
+
+
+def _leader(facts: Facts) -> Verdict:
+    seat = facts.seat
+    running = ", ".join(sorted(peer.node for peer in facts.peers if peer.seen_ms_ago < SILENT_MS))
+    hint = f"/readyz and the log of each that runs say why: {running}" if running else "start a node on it"
+    if not seat.is_held:
+        if seat.epoch == 0:
+            return warn("leader", "nobody has ever led", hint)
+        return fail("leader", f"nobody leads; the last epoch was {seat.epoch}", hint)
+    now = times.now()
+    who = f"{seat.node} at {seat.url} since {times.since(times.at_ms(seat.since_wall_ms), now)}, epoch {seat.epoch}"
+    if facts.is_beating:
+        return ok("leader", who)
+    return fail("leader", f"{who}: it is silent, and nobody took over", hint)
+
+
+def _nodes(facts: Facts) -> Iterator[Verdict]:
+    live = [peer for peer in facts.peers if peer.seen_ms_ago < SILENT_MS]
+    silent = [peer for peer in facts.peers if peer.seen_ms_ago >= SILENT_MS]
+    names = ", ".join(sorted(peer.node for peer in live)) or "none"
+    if silent:
+        gone = ", ".join(f"{peer.node} ({times.span(peer.seen_ms_ago / 1_000)})" for peer in silent)
+        hint = "start them, or let them be: one that was silent for a day is forgotten"
+        if facts.marks != facts.server.marks and not facts.wants_jump:
+            hint = "they may run, and keep away from a store that went back in time: ask /readyz of each"
+        yield warn("nodes", f"heard of: {names}; silent: {gone}", hint)
+    elif len(live) == 1:
+        yield warn("nodes", f"heard of: {names}", "start another one: now nobody could take over")
+    else:
+        yield (ok if live else warn)("nodes", f"heard of: {names}")
+    seat = facts.seat
+    if facts.is_beating and any(peer.node == seat.node and peer.process != seat.process for peer in live):
+        text = f"two processes call themselves {seat.node}: one leads, and another one told of itself"
+        yield fail("names", text, "give each node a name of its own (setting node_name)")
+    if len({peer.tokens for peer in live}) > 1:
+        text = "the nodes have different static access tokens"
+        yield fail("tokens", text, "give `tokens` and `tokens_file` the same content on each")
+    elif live:
+        yield ok("tokens", "the nodes have the same static access tokens")
+    if len(versions := sorted({peer.version for peer in live})) > 1:
+        yield warn("version", f"the nodes have {' and '.join(versions)}", "upgrade all: the leader last")
+
+
+def _store_settings(facts: Facts) -> Verdict:
+    # What is not enough was refused when we connected.
+    wanted = ("synchronous_commit", "fsync", "full_page_writes")
+    return ok("settings", ", ".join(f"{name} {facts.server.settings[name]}" for name in wanted))
+
+
+def _pooler(facts: Facts) -> Verdict:
+    if facts.server.is_pooled:
+        hint = "connect directly: a pooler drops what our sessions set, and nothing is promised behind it"
+        return warn("pooler", "something between us and the server moves statements between sessions", hint)
+    return ok("pooler", "none")
+
+
+def _replicas(facts: Facts) -> Verdict:
+    hidden = sum(not each.state for each in facts.replicas)
+    told = [f"{each.name} ({each.state}, {each.sync_state})" for each in facts.replicas if each.state]
+    text = ", ".join(told) or ("none" if not hidden else f"{hidden} that this role may not see")
+    if not facts.server.has_standby:
+        hint = "a failover of the database may lose the newest answers: set synchronous_standby_names"
+        return warn("replicas", f"{text}; no commit waits for any", hint)
+    if hidden:
+        return ok("replicas", f"{text}; commits wait for a synchronous one")
+    if not any(each.sync_state in {"sync", "quorum"} for each in facts.replicas):
+        return fail("replicas", f"{text}; none is synchronous, so commits hang", "start the standby")
+    return ok("replicas", f"{text}; commits wait for a synchronous one")
+
+
+def _marks(facts: Facts) -> Verdict:
+    times_so_far = "once" if facts.jumps == 1 else f"{facts.jumps} times"
+    jumps = f", fencing tokens jumped {times_so_far} so far" if facts.jumps else ""
+    text = f"timeline {facts.server.marks.timeline}{jumps}"
+    if facts.wants_jump:
+        return ok("timeline", f"{text}; the next leader lets fencing tokens jump")
+    if facts.marks == facts.server.marks:
+        return ok("timeline", f"{text}, as when the last record was written")
+    changed = f"{text}: this is another server, timeline or copy than the last record was written on"
+    if facts.seat.is_held and facts.is_beating:
+        return warn("timeline", changed, "the leader has not met it yet")
+    if _is_promoted(facts):
+        text = f"{text}: it was promoted since the last record, and that one waited for a synchronous standby"
+        return ok("timeline", text, "the next leader goes on, and lets fencing tokens jump")
+    hint = "if it was restored from a backup: holdfast store restored; else the next leader decides, by after_loss"
+    return warn("timeline", changed, hint)
+
+
+def _is_promoted(facts: Facts) -> bool:
+    """Tell whether all but the timeline is as it was, and the last record was on a synchronous standby too."""
+    as_before = msgspec.structs.replace(facts.marks, timeline=facts.server.marks.timeline)
+    return facts.has_standby and as_before == facts.server.marks
+
+
+def _writes(facts: Facts) -> Verdict:
+    if not facts.may_write:
+        return warn("writes", "none was tried: this role may not write", "ask with the role of the nodes")
+    if facts.refusal is not None:
+        hint = "make room if its disk is full; the nodes go on by themselves"
+        return fail("writes", f"the store refuses writes: {facts.refusal}", hint)
+    return ok("writes", "one was tried, and taken back")
+
+
+def _space(facts: Facts) -> Verdict:
+    tail = f"{facts.tail_records} records ({output.size(facts.tail_bytes)}) are not archived yet"
+    text = f"{output.size(facts.size_bytes)} in all; {tail}"
+    if facts.tail_bytes > TAIL_BYTES_HIGH:
+        return warn("space", text, "the archive does not keep up: look at the leader's log")
+    return ok("space", text)
