@@ -63,7 +63,6 @@ class _Sections(click.Group):
     """A group whose help has a section for each kind of command."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's form
-        """Write the sections."""
         width = max(len(name) for name in self.commands)
         for title, commands in SECTIONS.items():
             with formatter.section(title):

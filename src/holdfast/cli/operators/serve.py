@@ -16,7 +16,6 @@ class _Serve(click.Command):
     """A command whose help ends with the table of settings."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's form
-        """Write the table."""
         from holdfast.settings import TABLE
 
         formatter.write_paragraph()

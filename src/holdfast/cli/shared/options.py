@@ -48,7 +48,6 @@ class Duration(click.ParamType[int]):
         self._least = least
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it."""
         if isinstance(value, int):
             return value
         seconds = durations.seconds(str(value))
@@ -67,7 +66,6 @@ class Text(click.types.StringParamType):
     """A text. What is not UTF-8 cannot be sent to a server, and is no usual text either."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Read it."""
         text = str(value)
         try:
             text.encode()
@@ -82,7 +80,6 @@ class Job(Text):
     name = "job"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Read it."""
         text = super().convert(value, param, ctx)
         if not text.strip():
             self.fail("a job needs a name, and this one is empty; is a variable not set?", param, ctx)
@@ -95,12 +92,10 @@ class Whole(click.ParamType[int]):
     name = "number"
 
     def __init__(self, least: int, most: int | None = None) -> None:
-        """Take the bounds; None is none."""
         self._least = least
         self._most = most
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it."""
         try:
             number = int(str(value))
         except ValueError:
@@ -117,11 +112,9 @@ class FencingToken(Whole):
     name = "fencing token"
 
     def __init__(self) -> None:
-        """Take any there can be."""
         super().__init__(0)
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it."""
         if str(value).startswith("hold"):
             self.fail("this is an access token or a secret; a fencing token is a number", param, ctx)
         if not str(value).isdecimal():
@@ -136,7 +129,6 @@ class PointInTime(click.ParamType[str]):
     name = "when"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Read it."""
         from holdfast.cli.shared import times
 
         text = str(value)
@@ -159,7 +151,6 @@ class PastMoment(PointInTime):
     name = "moment"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Read it."""
         from holdfast.cli.shared import times
 
         text = str(value).strip()
@@ -176,7 +167,6 @@ class InOrder(click.Group):
     """A group whose help shows its commands in the order in which they were added, as the reference does."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's form
-        """Name them."""
         return list(self.commands)
 
 

@@ -75,7 +75,6 @@ class WithCommand(click.Command):
         return super().shell_complete(ctx, incomplete)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Show where it goes."""
         return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
 
 
