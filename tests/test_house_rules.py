@@ -94,13 +94,13 @@ EXTRA: dict[str, str] = {
 PURE = {"core", "fencing", "guard", "lightly", "skills", "supervision", *LEAVES}
 
 # asking.py: the client's clock would cost `rlock` and the guard a third of their time to start; each is one process for
-# one question. guard/clock.py: the guard's own, for its keeper and its log.
+# one question. guard/state.py: the guard's own, for its keeper and its log.
 # guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.
 MAY_READ_THE_CLOCK = {
     "engine/clock.py",
     "client/clock.py",
     "lightly/asking.py",
-    "guard/clock.py",
+    "guard/state.py",
     "supervision/guardian.py",
 }
 MAY_READ_CHANCE = {"engine/ids.py", "client/chance.py"}
@@ -496,7 +496,7 @@ def test_rooms_of_commands_stand_apart() -> None:
     assert wrong_rooms("cli/agents/session.py", "from holdfast.cli import main")
     assert wrong_rooms("cli/shared/options.py", "from ..agents import session")
     assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.shared import output") == []
-    assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.agents import session_exec") == []
+    assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.agents import rlock_options") == []
     assert wrong_rooms("cli/main.py", "from holdfast.cli.workers.run import run") == []
 
 

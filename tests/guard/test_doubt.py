@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard import claims, keeping, processes, state
+from holdfast.guard import claims, processes, state
 from holdfast.guard.keeper import Keeper
 from holdfast.guard.server import AwayError, RefusedError, Server
 from holdfast.guard.state import Owner, Session
@@ -130,7 +130,7 @@ def test_who_only_looks_for_a_keeper_keeps_none_from_being_started(
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(descriptor, fcntl.LOCK_UN))
     try:
-        assert keeping.start(owner.folder, "/bin/true")
+        assert state.start_keeper(owner.folder, "/bin/true")
     finally:
         os.close(descriptor)
 

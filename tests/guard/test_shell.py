@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard import branches, shell, touching, wrappers
+from holdfast.guard import branches, shell, targets, wrappers
 from tests.guard.conftest import RULES
 
 TOP = "/repo"
@@ -223,7 +223,7 @@ def test_targets(line: str, expected: list[str], tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     found = []
     for command in shell.commands_of(line, str(tmp_path)):
-        for target in touching.targets_of(command):
+        for target in targets.targets_of(command):
             place = os.path.relpath(target.cwd, tmp_path)
             text = f"{'?' * target.is_unknown}{target.text}{'*' * target.is_below}"
             found.append(("" if place == "." else f"{place}: ") + text.replace(str(tmp_path), "TOP"))
@@ -252,7 +252,7 @@ def test_targets(line: str, expected: list[str], tmp_path: Path) -> None:
 def test_commands_that_a_rule_names(rule: str, line: str, fits: bool) -> None:
     """Options may stand in between; another word in the place of a subcommand is another command."""
     (words,), (command,) = ([each.texts for each in shell.commands_of(rule, TOP)], shell.commands_of(line, TOP))
-    assert touching.command_fits(words, command) is fits
+    assert targets.command_fits(words, command) is fits
 
 
 @pytest.mark.parametrize(

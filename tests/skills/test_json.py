@@ -12,8 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from holdfast.skills.hosts import HOSTS
-from holdfast.skills.jsonedit import Entry, insert, remove
-from holdfast.skills.jsontext import DEPTH_MAX, Json, NotUnderstood, scan
+from holdfast.skills.jsonedit import DEPTH_MAX, Entry, Json, NotUnderstood, insert, remove, scan
 from holdfast.skills.placing import hook_entries, server_entry
 from tests.support import proof
 

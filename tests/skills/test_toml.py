@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from holdfast.skills.jsontext import NotUnderstood
+from holdfast.skills.jsonedit import NotUnderstood
 from holdfast.skills.tomledit import Table, insert, remove
 from tests.support import proof
 

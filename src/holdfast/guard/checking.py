@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from holdfast.guard import branches, globs, paths, server, shell, state, touching, words, wrappers
+from holdfast.guard import branches, globs, paths, server, shell, state, targets, words, wrappers
 from holdfast.guard.claims import Claims, Had, Held
 from holdfast.guard.hosts import ASK as ASK_PERSON
 from holdfast.guard.hosts import CODEX, PASS, READERS, REFUSE, Event, can_ask
-from holdfast.guard.rulefiles import read
-from holdfast.guard.rules import ASK, LET_PASS, ONLY_REFUSE, BrokenRulesError, Rule, Rules
+from holdfast.guard.rules import ASK, LET_PASS, ONLY_REFUSE, BrokenRulesError, Rule, Rules, read
 from holdfast.guard.server import AwayError, RefusedError
 from holdfast.guard.state import Owner, StateError
 from holdfast.guard.wrappers import Command, Word
@@ -108,7 +107,7 @@ class Matcher:
             yield from self._of_command(command)
             if is_codex:
                 yield from self._of_interactive(command)
-            for target in touching.targets_of(command):
+            for target in targets.targets_of(command):
                 count += 1
                 if count > TARGETS_MAX:
                     yield from self._of_unclear(line, cwd, f"it names more than {TARGETS_MAX} files")
@@ -118,7 +117,7 @@ class Matcher:
                 else:
                     yield from self.of_path(target.text, target.cwd, is_below=target.is_below, entry=target.pattern)
             if command.words and os.path.basename(command.words[0].text) == "apply_patch":
-                for file in touching.patched(line):
+                for file in targets.patched(line):
                     yield from self.of_path(file, command.cwd)
 
     def _of_interactive(self, command: Command) -> Iterator[Want]:
@@ -137,12 +136,12 @@ class Matcher:
     def _of_command(self, command: Command) -> Iterator[Want]:
         folder, pushed = command.cwd, None
         if command.words and os.path.basename(command.words[0].text) == "git":
-            rest, folder = touching.behind_git_options(command.words[1:], folder)
+            rest, folder = targets.behind_git_options(command.words[1:], folder)
             if rest and rest[0].text == "push":
                 pushed = _pushed(rest[1:], folder)
         for rules in self.around(folder):
             for rule in rules.rules:
-                if any(touching.command_fits(each, command) for each in rule.commands):
+                if any(targets.command_fits(each, command) for each in rule.commands):
                     yield from _filled(rules, rule, " ".join(command.texts), folder=folder, pushed=pushed)
 
     def of_push(self, pushed: list[str], folder: str) -> Iterator[Want]:
@@ -150,14 +149,14 @@ class Matcher:
         command = Command([Word("git"), Word("push")], folder, [])
         for rules in self.around(folder):
             for rule in rules.rules:
-                if any(touching.command_fits(each[:2], command) for each in rule.commands):
+                if any(targets.command_fits(each[:2], command) for each in rule.commands):
                     yield from _filled(rules, rule, f"git push of {', '.join(pushed)}", folder=folder, pushed=pushed)
 
     def _of_unclear(self, line: str, cwd: str, reason: str) -> Iterator[Want]:
         for rules in self.around(cwd):
             for rule in rules.rules:
-                if any(touching.could_be(each, line) for each in rule.commands) or any(
-                    touching.could_touch(each, f"{cwd} {line}") for each in rule.paths
+                if any(targets.could_be(each, line) for each in rule.commands) or any(
+                    targets.could_touch(each, f"{cwd} {line}") for each in rule.paths
                 ):
                     problem = f"this command line cannot be read ({reason}); write it plainer, one step at a time"
                     yield Want(rules, rule, rule.job, line, problem)

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from holdfast.guard import keeping, link, processes, server, state
+from holdfast.guard import link, processes, server, state
 from holdfast.guard.server import AwayError, RefusedError, Server
 from holdfast.guard.state import Owner, Session
 from holdfast.harmless import plain
@@ -194,7 +194,7 @@ class Claims:
             session.host = host
             session.is_proven = any(process.mark == host for process in processes.above())
             state.write_private(self._owner.folder + "/session", session.fields())
-        keeping.start(self._owner.folder, sys.executable)
+        state.start_keeper(self._owner.folder, sys.executable)
         return session
 
     def _is_current(self, session: Session) -> bool:

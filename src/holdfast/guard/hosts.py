@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-from holdfast.guard.touching import patched
+from holdfast.guard.targets import patched
 
 CLAUDE, CODEX, CURSOR, GEMINI, OPENCODE, QWEN = "claude", "codex", "cursor", "gemini", "opencode", "qwen"
 HOSTS = (CLAUDE, CODEX, CURSOR, GEMINI, OPENCODE, QWEN)
@@ -38,17 +38,8 @@ _KINDS = {
     "sessionEnd": SESSION_ENDS,
 }
 _SHELLS = frozenset(
-    {
-        "Bash",
-        "Monitor",
-        "Shell",
-        "bash",
-        "exec_command",
-        "local_shell",
-        "run_shell_command",
-        "run_terminal_cmd",
-        "shell",
-    }
+    {"Bash", "Monitor", "Shell", "bash", "exec_command", "local_shell", "run_shell_command", "run_terminal_cmd"}
+    | {"shell"}
 )
 _COMMANDS = ("command", "cmd")
 _FOLDERS = ("working_directory", "dir_path", "directory", "workdir")
@@ -68,15 +59,8 @@ _VERBS = frozenset(
 _TAKES_FOLDERS = frozenset({"copy", "delete", "move", "remove", "rename"})
 READERS = frozenset(
     {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite", "read_file", "list_directory"}
-    | {
-        "glob",
-        "grep_search",
-        "search_file_content",
-        "read_many_files",
-        "web_fetch",
-        "google_web_search",
-        "SemanticSearch",
-    }
+    | {"glob", "grep_search", "search_file_content", "read_many_files", "web_fetch", "google_web_search"}
+    | {"SemanticSearch"}
     | {"read", "grep", "list", "webfetch", "todowrite", "todoread", "todo_write"}
 )
 """Tools that change nothing: they pass even where a rule file is broken, so that it can be looked at."""
@@ -93,20 +77,9 @@ class Event:
     """What a host says to a hook."""
 
     __slots__ = (
-        "agent",
-        "arguments",
-        "command",
-        "cwd",
-        "files",
-        "host",
-        "kind",
-        "name",
-        "session",
-        "takes_folders",
-        "tool",
-        "tool_names",
-        "use_id",
-    )
+        "agent", "arguments", "command", "cwd", "files", "host", "kind", "name", "session", "takes_folders", "tool",
+        "tool_names", "use_id",
+    )  # fmt: skip
 
     def __init__(self, host: str, fields: Mapping[str, object]) -> None:
         """Read what the host sent. Raises `BadInputError`."""

@@ -12,10 +12,9 @@ import os
 import select
 import sys
 
-from holdfast.guard import claims, clock, processes, state
-from holdfast.guard.keeping import LOCK_DESCRIPTOR
+from holdfast.guard import claims, processes, state
 from holdfast.guard.server import AwayError, RefusedError
-from holdfast.guard.state import Session
+from holdfast.guard.state import LOCK_DESCRIPTOR, Session
 
 LOOK_SECONDS = 1.0
 RENEWALS_PER_TTL = 3
@@ -41,13 +40,13 @@ class Keeper:
                     return
                 continue
             if session.id != session_id:
-                session_id, due = session.id, clock.now() + session.ttl_seconds / RENEWALS_PER_TTL
+                session_id, due = session.id, state.now() + session.ttl_seconds / RENEWALS_PER_TTL
             if not processes.lives(session.host):
                 self._end(session)
                 continue
-            if clock.now() >= due:
-                due = clock.now() + self._renew(session)
-            _wait(session.host, min(LOOK_SECONDS, due - clock.now()))
+            if state.now() >= due:
+                due = state.now() + self._renew(session)
+            _wait(session.host, min(LOOK_SECONDS, due - state.now()))
 
     def _renew(self, session: Session) -> float:
         """Renew; return in how many seconds to do it again. A session that is over is forgotten."""
@@ -69,8 +68,8 @@ class Keeper:
         Under the owner's lock, and only while the file names that host: the agent may go on in another process, with
         this session.
         """
-        deadline = clock.now() + session.ttl_seconds
-        while clock.now() < deadline:
+        deadline = state.now() + session.ttl_seconds
+        while state.now() < deadline:
             with state.locked(self._base, self._folder):
                 found = state.read_session(self._folder)
                 if found is None or (found.id, found.host) != (session.id, session.host):

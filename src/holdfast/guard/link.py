@@ -35,7 +35,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from holdfast.guard import clock, processes, state
+from holdfast.guard import processes, state
 from holdfast.guard.state import MAIN, Owner, Session
 from holdfast.privatefiles import NotOursError, read_ours
 
@@ -166,7 +166,7 @@ def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
             call = _read(file)
             if (call.get("tool"), call.get("subject")) != (tool, subject):
                 continue
-            if clock.now() > float(str(call.get("until", clock.now()))):
+            if state.now() > float(str(call.get("until", state.now()))):
                 os.unlink(file)
                 continue
             owner = call.get("owner")
@@ -177,7 +177,7 @@ def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
         if len({owner for _, owner in same}) == 1 and len(same[0][1]) == _OWNER_PARTS:
             return Owner(base, *same[0][1])
         # The others are refused as well: each belongs to one of the same agents, and it is not known to which.
-        refused = {"owner": [], "tool": tool, "subject": subject, "until": clock.now() + AMBIGUOUS_SECONDS}
+        refused = {"owner": [], "tool": tool, "subject": subject, "until": state.now() + AMBIGUOUS_SECONDS}
         for file, _ in same[1:]:
             state.write_private(file, refused)
     raise AmbiguousCallError

@@ -13,9 +13,8 @@ from __future__ import annotations
 import os
 
 from holdfast.guard import pipes
-from holdfast.guard.lexer import WordReader
+from holdfast.guard.lexer import Variables, WordReader
 from holdfast.guard.pipes import Fed
-from holdfast.guard.variables import Variables
 from holdfast.guard.wrappers import (
     BEHIND_A_VERB,
     BELOW,

@@ -20,10 +20,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from holdfast.guard import clock
 from holdfast.privatefiles import NotOursError, check_folder, read_ours
 
 OWNERS, RULES, LOG = "owners", "rules", "log"
@@ -153,7 +154,7 @@ def remove_folder(folder: str) -> None:
 @contextmanager
 def locked(base: str, folder: str) -> Iterator[None]:
     """Be the only one who changes something of an owner. Raises `StateError` if another does not end."""
-    deadline = clock.now() + LOCK_SECONDS_MAX
+    deadline = now() + LOCK_SECONDS_MAX
     while True:
         descriptor = _open_lock(base, folder)
         try:
@@ -178,7 +179,7 @@ def _lock_until(descriptor: int, deadline: float, folder: str) -> None:
     import time
 
     while not try_lock(descriptor):
-        if clock.now() > deadline:
+        if now() > deadline:
             raise StateError(f"{folder}/lock has been held for too long; look who holds it: fuser -v {folder}/lock")
         time.sleep(0.01)
 
@@ -248,7 +249,7 @@ def log(base: str, text: str) -> None:
         try:
             if os.fstat(descriptor).st_size > LOG_BYTES_MAX:
                 os.replace(file, file + ".1")
-            os.write(descriptor, f"{clock.written()} {plain(text)}\n".encode("utf-8", "backslashreplace"))
+            os.write(descriptor, f"{written()} {plain(text)}\n".encode("utf-8", "backslashreplace"))
         finally:
             os.close(descriptor)
 
@@ -256,3 +257,65 @@ def log(base: str, text: str) -> None:
 def _cannot(place: str, error: OSError) -> StateError:
     why = error.strerror or str(error)
     return StateError(f"{place} cannot be written: {why}; let XDG_STATE_HOME name a folder that can")
+
+
+def now() -> float:
+    """Return seconds that only rise."""
+    return time.monotonic()
+
+
+def written() -> str:
+    """Return the time as people write it, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+LOCK_DESCRIPTOR = 3
+_TRIES, _PAUSE_SECONDS = 5, 0.01
+
+
+def start_keeper(folder: str, python: str) -> bool:
+    """Start a keeper, unless one lives; whoever calls has the owner's lock. Raises `StateError`."""
+    try:
+        descriptor = os.open(folder + "/keeper", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StateError(f"{folder}/keeper cannot be opened: {error.strerror}") from None
+    try:
+        if not _lock_keeper(descriptor):
+            return False
+        if not python:
+            raise StateError("the keeper cannot be started: Python does not know its own program")
+        child = os.fork()
+        if not child:
+            _become_keeper(descriptor, folder, python)
+        return True
+    except OSError as error:
+        raise StateError(f"the keeper cannot be started: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
+
+
+def _lock_keeper(descriptor: int) -> bool:
+    """Lock the file of the keeper, unless one lives. Who only looks whether one does has it locked for a moment."""
+    for _ in range(_TRIES):
+        if try_lock(descriptor):
+            return True
+        time.sleep(_PAUSE_SECONDS)
+    return False
+
+
+def _become_keeper(descriptor: int, folder: str, python: str) -> None:
+    """Leave the host's session, terminal, files and folder, and become the keeper."""
+    try:
+        os.setsid()
+        os.chdir("/")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.dup2(descriptor, LOCK_DESCRIPTOR)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):
+            os.dup2(nothing, standard)
+        os.closerange(LOCK_DESCRIPTOR + 1, os.sysconf("SC_OPEN_MAX"))
+        # Without the folder of the hook on the path: a module that lies in a repository is not ours.
+        os.execv(python, [python, "-P", "-m", "holdfast.guard.keeper", folder])  # noqa: S606 - ours
+    finally:
+        os._exit(1)

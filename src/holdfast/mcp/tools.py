@@ -151,14 +151,7 @@ TOOLS = (
         ("owner", "since", "until", "note"),
         read_only=True,
     ),
-    Tool(
-        "list_claimed_jobs",
-        "Who has which jobs, by name.",
-        ListClaimedJobs,
-        ("listed",),
-        ("jobs",),
-        read_only=True,
-    ),
+    Tool("list_claimed_jobs", "Who has which jobs, by name.", ListClaimedJobs, ("listed",), ("jobs",), read_only=True),
     Tool(
         "my_jobs",
         "Which jobs you have, which you stand in line for, and which you lost: ask after a pause or a restart.",
@@ -207,11 +200,7 @@ def output_schema(tool: Tool) -> dict[str, Any]:
     fields = {name: _SHAPES.get(name, _TEXT) for name in (*named, *tool.shows, "lost")}
     if named and tool.name != "get_job_owner":
         fields["still_held"] = _SHAPES["still_held"]
-    return {
-        "type": "object",
-        "properties": {"status": {"enum": list(tool.statuses)}, **fields},
-        "required": ["status"],
-    }
+    return {"type": "object", "properties": {"status": {"enum": list(tool.statuses)}, **fields}, "required": ["status"]}
 
 
 def _accepted(tool: Tool, transport: Transport) -> str:

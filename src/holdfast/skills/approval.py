@@ -15,7 +15,7 @@ from pathlib import Path
 
 from holdfast.skills.files import LeftAlone, look
 from holdfast.skills.hosts import HOSTS, Host
-from holdfast.skills.jsontext import NotUnderstood, scan
+from holdfast.skills.jsonedit import NotUnderstood, scan
 from holdfast.skills.placing import HOOK_WORDS, MCP_WORDS, Scope, runs
 
 _CODEX_TIMEOUT_SECONDS = 600

@@ -17,8 +17,7 @@ from pathlib import Path, PurePath
 from holdfast.skills import document, jsonedit, tomledit
 from holdfast.skills.files import Found, LeftAlone, look, put, tidy
 from holdfast.skills.hosts import FAIL_CLOSED, HOOK, NAME, SKILL, Hooks, Host, Place
-from holdfast.skills.jsonedit import Entry
-from holdfast.skills.jsontext import Json, NotUnderstood, scan
+from holdfast.skills.jsonedit import Entry, Json, NotUnderstood, scan
 from holdfast.skills.tomledit import Table
 
 PROGRAM = "holdfast"

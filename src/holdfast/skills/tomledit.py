@@ -17,8 +17,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast.skills.jsonedit import newline_of
-from holdfast.skills.jsontext import NotUnderstood
+from holdfast.skills.jsonedit import NotUnderstood, newline_of
 
 Value = str | list[str]
 

@@ -46,16 +46,158 @@ import errno
 import os
 import select
 import signal
+import stat
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from types import FrameType, TracebackType
+from typing import Any, NamedTuple, Protocol, Self
 
 from holdfast.supervision.child import Child
 from holdfast.supervision.gate import CANNOT_RUN
 from holdfast.supervision.guardian import BothClocks, clocks, elapsed_ms
 from holdfast.supervision.guardian_link import FIRST_WORD, GuardianLink
 from holdfast.supervision.plan import Plan, plan
-from holdfast.supervision.signals import Signals
-from holdfast.supervision.terminal import Terminal, reads_keyboard
+
+
+class Terminal:
+    """The terminal that controls us, if there is one. Whoever changes its owner ignores SIGTTOU meanwhile."""
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            self._file = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def owner(self) -> int | None:
+        """Tell which process group reads from it."""
+        if self._file is None:
+            return None
+        try:
+            return os.tcgetpgrp(self._file)
+        except OSError:
+            return None
+
+    def is_ours(self) -> bool:
+        """Is our own process group the one that reads from it?"""
+        return self.owner() == os.getpgrp()
+
+    def lend(self, group: int) -> None:
+        """Give it to a group, if it is ours to give."""
+        if self.is_ours():
+            self._set(group)
+
+    def take_back(self, group: int) -> None:
+        """Take it from the group it was lent to, or from one that is no more. Anybody else keeps it."""
+        owner = self.owner()
+        if owner is not None and owner != os.getpgrp() and (owner == group or not _exists(owner)):
+            self._set(os.getpgrp())
+
+    def _set(self, group: int) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.tcsetpgrp(self._file, group)
+
+
+def reads_keyboard() -> bool:
+    """Is our input the terminal, and our output not the input of another, which may be a pager that wants the keys?"""
+    try:
+        return os.isatty(0) and not stat.S_ISFIFO(os.fstat(1).st_mode)
+    except OSError:
+        return False
+
+
+def _exists(group: int) -> bool:
+    if group <= 0:
+        return False
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+OUR_OWN = frozenset(
+    getattr(signal, name)
+    for name in (
+        *("SIGKILL", "SIGSTOP"),  # Nobody can catch them.
+        *("SIGCHLD", "SIGTTIN", "SIGTTOU", "SIGPIPE"),  # They are about us.
+        *("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGEMT", "SIGSTKFLT"),  # Our bugs.
+        *("SIGXCPU", "SIGXFSZ", "SIGVTALRM", "SIGPROF"),  # Our limits.
+    )
+    if hasattr(signal, name)
+)
+
+
+class Signals:
+    """Every signal that can be passed on, and SIGCHLD."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._read, self._write = os.pipe()
+        self._wakeup_before = -1
+
+    def __enter__(self) -> Self:
+        for file in (self._read, self._write):
+            os.set_blocking(file, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGCONT):
+            self._set(number, _note)
+        for number in signal.valid_signals() - OUR_OWN:
+            if signal.getsignal(number) not in {signal.SIG_IGN, None}:
+                self._set(number, _note)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        os.close(self._read)
+        os.close(self._write)
+
+    def fileno(self) -> int:
+        """It is readable when signals have arrived."""
+        return self._read
+
+    def arrived(self) -> list[int]:
+        """Take those that have arrived and are there to be passed on."""
+        try:
+            return [number for number in os.read(self._read, 4_096) if number not in OUR_OWN]
+        except BlockingIOError:
+            return []
+
+    def ignore_terminal_output(self) -> None:
+        """Let us write to a terminal, and change its owner, while it is somebody else's. Not for what we start."""
+        self._set(signal.SIGTTOU, signal.SIG_IGN)
+
+    def stop_ourselves(self) -> None:
+        """Stop with our whole process group, as Ctrl-Z would have done. Comes back when we are continued.
+
+        Comes back at once where nobody could continue us: the system then drops the signal.
+        """
+        if signal.getsignal(signal.SIGTSTP) is signal.SIG_IGN:
+            return
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        try:
+            os.killpg(os.getpgrp(), signal.SIGTSTP)
+        finally:
+            signal.signal(signal.SIGTSTP, handler)
+
+    def _set(self, number: int, handler: Any) -> None:  # noqa: ANN401 - whatever `signal.signal` takes
+        before = signal.signal(number, handler)
+        self._before.setdefault(number, before if before is not None else signal.SIG_DFL)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    """Python has written it to the file descriptor already."""
+
 
 TICK_SECONDS = 0.2
 """How late we may notice that the claim was lost, or that the guardian died."""

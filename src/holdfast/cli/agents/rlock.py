@@ -58,9 +58,9 @@ def main(command: str, verb: str, *, timed: bool) -> int:
     arguments = sys.argv[1:]
     try:
         if arguments[:1] in (["-h"], ["--help"]):
-            from holdfast.cli.agents import rlock_help
+            from holdfast.cli.agents import rlock_options
 
-            _write(2, rlock_help.text(usage, timed=timed))
+            _write(2, rlock_options.text(usage, timed=timed))
             # Not 0: a script whose key happens to be "-h" must not believe that it has a lock.
             raise UsageError
         code, said = run(arguments, verb, os.environ, timed=timed)

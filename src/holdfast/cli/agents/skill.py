@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,8 +17,6 @@ from holdfast.skills.hosts import HOSTS, SKILL, Host
 
 if TYPE_CHECKING:
     from holdfast.skills.placing import Parts, Scope, Word, Work
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 EXAMPLES = """\
 \b
@@ -32,8 +31,25 @@ def skill() -> None:
     """Teach agents to claim: a skill, an MCP server and hooks."""
 
 
-def _selects(command: F) -> F:
-    """Add the options that say for which hosts, and where."""
+def _selects(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options for hosts and scope. The command gets the hosts that were named, the scope and the parts."""
+
+    @wraps(command)
+    def selected(
+        *,
+        names: tuple[str, ...],
+        folder: Path | None,
+        is_user: bool,
+        skill: bool,
+        mcp: bool,
+        hooks: bool,
+        dry_run: bool,
+    ) -> int:
+        from holdfast.skills.placing import Parts
+
+        hosts = [host for host in HOSTS if host.name in names]
+        return command(hosts, _scope(folder, is_user=is_user), Parts(skill, mcp, hooks), dry_run=dry_run)
+
     options = [
         click.option(
             "--for",
@@ -53,25 +69,16 @@ def _selects(command: F) -> F:
         click.option("--dry-run", is_flag=True, help="Change nothing, and show what would change."),
     ]
     for option in reversed(options):
-        command = option(command)
-    return command
+        selected = option(selected)
+    return selected
 
 
 @skill.command(epilog=EXAMPLES, short_help="Put the skill where a host finds it.")
 @_selects
-@click.option("--skill/--no-skill", "with_skill", default=True, help="The skill itself; it is put there.")
-@click.option("--mcp/--no-mcp", "with_mcp", default=True, help="The MCP server `holdfast mcp`; it is added.")
-@click.option("--hooks/--no-hooks", "with_hooks", default=False, help="The hooks of the guard; they are not added.")
-def install(
-    *,
-    names: tuple[str, ...],
-    folder: Path | None,
-    is_user: bool,
-    dry_run: bool,
-    with_skill: bool,
-    with_mcp: bool,
-    with_hooks: bool,
-) -> int:
+@click.option("--skill/--no-skill", default=True, help="The skill itself; it is put there.")
+@click.option("--mcp/--no-mcp", default=True, help="The MCP server `holdfast mcp`; it is added.")
+@click.option("--hooks/--no-hooks", default=False, help="The hooks of the guard; they are not added.")
+def install(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -> int:
     """Put the skill where a host finds it, and add the MCP server and the hooks.
 
     Without --for: every host that has a folder here. Everything else in the files stays as it is, byte by byte. A file
@@ -79,16 +86,14 @@ def install(
     """
     from holdfast.skills import placing
     from holdfast.skills.approval import problems
-    from holdfast.skills.placing import Parts, Word
+    from holdfast.skills.placing import Word
 
-    if not (with_skill or with_mcp or with_hooks):
+    if not (parts.skill or parts.mcp or parts.hooks):
         raise click.UsageError("nothing is left to put in place; leave out --no-skill or --no-mcp, or add --hooks")
-    scope = _scope(folder, is_user=is_user)
-    hosts = _named(names) or [host for host in HOSTS if scope.uses(host)]
+    hosts = hosts or [host for host in HOSTS if scope.uses(host)]
     if not hosts:
         known = ", ".join(host.name for host in HOSTS)
         raise click.UsageError(f"no host of agents has a folder in {scope.base}; name one with --for: {known}")
-    parts = Parts(with_skill, with_mcp, with_hooks)
     code = _do(placing.install(hosts, scope, parts), scope, dry_run=dry_run, bad={Word.LEFT})
     for host in hosts:
         _tell_missing(host, scope, parts)
@@ -100,29 +105,19 @@ def install(
 
 @skill.command(short_help="Remove what install put in place.")
 @_selects
-@click.option("--skill/--no-skill", "with_skill", default=True, help="The skill itself; it is removed.")
-@click.option("--mcp/--no-mcp", "with_mcp", default=True, help="The MCP server; it is removed.")
-@click.option("--hooks/--no-hooks", "with_hooks", default=True, help="The hooks of the guard; they are removed.")
-def uninstall(
-    *,
-    names: tuple[str, ...],
-    folder: Path | None,
-    is_user: bool,
-    dry_run: bool,
-    with_skill: bool,
-    with_mcp: bool,
-    with_hooks: bool,
-) -> int:
+@click.option("--skill/--no-skill", default=True, help="The skill itself; it is removed.")
+@click.option("--mcp/--no-mcp", default=True, help="The MCP server; it is removed.")
+@click.option("--hooks/--no-hooks", default=True, help="The hooks of the guard; they are removed.")
+def uninstall(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -> int:
     """Remove what `holdfast skill install` put in place, and nothing else.
 
     Without --for: from all hosts. The files are as they were before, byte by byte. What somebody has changed in an
     entry of ours stays, and is said.
     """
     from holdfast.skills import placing
-    from holdfast.skills.placing import Parts, Word
+    from holdfast.skills.placing import Word
 
-    scope = _scope(folder, is_user=is_user)
-    works = placing.uninstall(_named(names) or HOSTS, scope, Parts(with_skill, with_mcp, with_hooks))
+    works = placing.uninstall(hosts or HOSTS, scope, parts)
     if all(outcome.word is Word.ABSENT for work in works for outcome in work.outcomes):
         output.hint(output.plain(f"there is nothing of Holdfast's in {scope.base}"))
         return output.OK
@@ -147,11 +142,6 @@ def _scope(folder: Path | None, *, is_user: bool) -> Scope:
     if folder is not None:
         return Scope(folder.absolute())
     return project_of(Path.cwd())
-
-
-def _named(names: Iterable[str]) -> list[Host]:
-    wanted = set(names)
-    return [host for host in HOSTS if host.name in wanted]
 
 
 def _do(works: list[Work], scope: Scope, *, dry_run: bool, bad: set[Word]) -> int:
