@@ -109,13 +109,11 @@ def _ttl_seconds(event: Event, base: str) -> int:
 
 def _release(base: str, owner: Owner, *, all_agents: bool) -> None:
     of_session = os.path.dirname(owner.folder) + "/"
-    folders = (
-        [each for each in state.owner_folders(base) if each.startswith(of_session)] if all_agents else [owner.folder]
-    )
-    for folder in folders:
-        claims.give_up(
-            base, folder
-        )  # First all of them: if the server does not answer, their keepers end the sessions.
+    folders = [owner.folder]
+    if all_agents:
+        folders = [each for each in state.owner_folders(base) if each.startswith(of_session)]
+    for folder in folders:  # First all of them: if the server does not answer, their keepers end the sessions.
+        claims.give_up(base, folder)
     for folder in folders:
         claims.release(base, folder, _END_SECONDS_MAX)
 

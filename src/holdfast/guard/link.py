@@ -30,14 +30,12 @@ hosts/PID+START+BOOT/     one host process; removed when it is gone
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 
 from holdfast.guard import processes, state
 from holdfast.guard.state import MAIN, Owner, Session
-from holdfast.privatefiles import NotOursError, read_ours
 
 HOSTS = "hosts"
 CALLS_MAX = 200
@@ -99,28 +97,13 @@ def _made(base: str, mark: str) -> str:
 
 
 def _remove_dead(base: str) -> None:
-    for name in _names(f"{base}/{HOSTS}"):
+    for name in state.names_in(f"{base}/{HOSTS}"):
         if processes.is_judged_here(_mark(name)) and not processes.lives(_mark(name)):
-            for each in _names(f"{base}/{HOSTS}/{name}"):
+            for each in state.names_in(f"{base}/{HOSTS}/{name}"):
                 with suppress(OSError):
                     os.unlink(f"{base}/{HOSTS}/{name}/{each}")
             with suppress(OSError):
                 os.rmdir(f"{base}/{HOSTS}/{name}")
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _read(file: str) -> dict[str, object]:
-    try:
-        found = json.loads(read_ours(file, state.FILE_BYTES_MAX))
-    except (OSError, ValueError, NotOursError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 # --- Host sessions and their calls ------------------------------------------------------------------------------------
@@ -133,7 +116,7 @@ def note_call(base: str, mark: str, owner: Owner, *, tool: str, subject: str, us
     with state.locked(base, folder):
         state.write_private(f"{folder}/session-{os.path.basename(os.path.dirname(owner.folder))}", {})
         calls = _calls(folder)
-        if use and any(_read(f"{folder}/call-{number}") == call for number in calls):
+        if use and any(state.read_object(f"{folder}/call-{number}") == call for number in calls):
             return  # Two hooks are registered for the same event.
         for number in calls[: max(0, len(calls) - CALLS_MAX + 1)]:
             os.unlink(f"{folder}/call-{number}")
@@ -141,13 +124,13 @@ def note_call(base: str, mark: str, owner: Owner, *, tool: str, subject: str, us
 
 
 def _calls(folder: str) -> list[int]:
-    found = (name.removeprefix("call-") for name in _names(folder) if name.startswith("call-"))
+    found = (name.removeprefix("call-") for name in state.names_in(folder) if name.startswith("call-"))
     return sorted(int(number) for number in found if number.isdecimal())
 
 
 def sees_calls(base: str, mark: str) -> bool:
     """Tell whether hooks see the calls of Holdfast tools under a host process."""
-    return any(name.startswith("session-") for name in _names(_folder(base, mark)))
+    return any(name.startswith("session-") for name in state.names_in(_folder(base, mark)))
 
 
 def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
@@ -163,7 +146,7 @@ def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
         same: list[tuple[str, tuple[str, ...]]] = []
         for number in _calls(folder):
             file = f"{folder}/call-{number}"
-            call = _read(file)
+            call = state.read_object(file)
             if (call.get("tool"), call.get("subject")) != (tool, subject):
                 continue
             if state.now() > float(str(call.get("until", state.now()))):
@@ -185,7 +168,7 @@ def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
 
 def host_sessions(base: str, mark: str) -> set[str]:
     """Return the host sessions under a host process that use Holdfast, each as HOST-SESSION."""
-    names = _names(_folder(base, mark))
+    names = state.names_in(_folder(base, mark))
     found = {name.removeprefix("session-") for name in names if name.startswith("session-")}
     for folder in state.owner_folders(base):
         session = state.read_session(folder)
@@ -197,7 +180,7 @@ def host_sessions(base: str, mark: str) -> set[str]:
 def all_sessions(base: str) -> set[str]:
     """Return the host sessions of live processes that called a Holdfast tool, each as HOST-SESSION."""
     _remove_dead(base)
-    names = (name for host in _names(f"{base}/{HOSTS}") for name in _names(f"{base}/{HOSTS}/{host}"))
+    names = (name for host in state.names_in(f"{base}/{HOSTS}") for name in state.names_in(f"{base}/{HOSTS}/{host}"))
     return {name.removeprefix("session-") for name in names if name.startswith("session-")}
 
 
@@ -212,12 +195,12 @@ def is_of_another_host(base: str, session_id: str, mark: str) -> bool:
 
 def forget_session(base: str, name: str) -> None:
     """Remove every trace of a host session (HOST-SESSION) that has ended, except for its owners' own folders."""
-    for host in _names(f"{base}/{HOSTS}"):
+    for host in state.names_in(f"{base}/{HOSTS}"):
         folder = f"{base}/{HOSTS}/{host}"
         with suppress(OSError):
             os.unlink(f"{folder}/session-{name}")
         for number in _calls(folder):
-            owner = _read(f"{folder}/call-{number}").get("owner")
+            owner = state.read_object(f"{folder}/call-{number}").get("owner")
             if isinstance(owner, list) and len(owner) > 1 and f"{owner[0]}-{state.plain_id(str(owner[1]))}" == name:
                 with suppress(OSError):
                     os.unlink(f"{folder}/call-{number}")
@@ -261,9 +244,9 @@ class Registration:
 def _registered(base: str, mark: str) -> dict[str, dict[str, object]]:
     """Return the live MCP processes under a host, by file."""
     folder, found = _folder(base, mark), {}
-    for name in _names(folder):
+    for name in state.names_in(folder):
         if name.startswith("mcp-") and processes.lives(_mark(name.removeprefix("mcp-"))):
-            found[f"{folder}/{name}"] = _read(f"{folder}/{name}")
+            found[f"{folder}/{name}"] = state.read_object(f"{folder}/{name}")
     return found
 
 
@@ -281,12 +264,7 @@ def mcp_owners(base: str, mark: str) -> dict[str, str]:
 def mcp_session(base: str, mark: str) -> Session | None:
     """Return the session of the only MCP process under a host that has one, for the guard to join."""
     fields = [each["session"] for each in _registered(base, mark).values() if _id_of(each)]
-    if len(fields) != 1 or not isinstance(fields[0], dict):
-        return None
-    try:
-        return Session(fields[0])
-    except (KeyError, TypeError, ValueError):
-        return None
+    return state.session_of(fields[0]) if len(fields) == 1 and isinstance(fields[0], dict) else None
 
 
 def mcp_owner(base: str, mark: str) -> str:

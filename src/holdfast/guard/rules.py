@@ -7,7 +7,6 @@ import os
 import stat
 
 from holdfast.guard import state
-from holdfast.privatefiles import NotOursError, read_ours
 
 CLAIM, ASK, ONLY_REFUSE = "claim", "ask", "only-refuse"
 REFUSE, LET_PASS = "refuse", "let-pass"
@@ -88,11 +87,8 @@ def read(file: str, base: str) -> Rules:
 
 
 def _kept(file: str, text: str) -> dict[str, object] | None:
-    try:
-        found = json.loads(read_ours(file, FILE_BYTES_MAX * 8))
-    except (OSError, ValueError, NotOursError, RecursionError):
-        return None
-    if not isinstance(found, dict) or found.get("form") != FORM or found.get("text") != text:
+    found = state.read_object(file, FILE_BYTES_MAX * 8)
+    if found.get("form") != FORM or found.get("text") != text:
         return None
     table = found.get("table")
     return table if isinstance(table, dict) else None

@@ -95,9 +95,14 @@ class Session:
 
 def read_session(folder: str) -> Session | None:
     """Return an owner's session; None if there is none, or it cannot be used."""
+    return session_of(read_object(folder + "/session"))
+
+
+def session_of(fields: Mapping[str, object]) -> Session | None:
+    """Return the session with these fields; None if they are not those of one."""
     try:
-        return Session(json.loads(read_ours(folder + "/session", FILE_BYTES_MAX)))
-    except (OSError, ValueError, KeyError, TypeError, NotOursError, RecursionError):
+        return Session(fields)
+    except (ValueError, KeyError, TypeError):
         return None
 
 
@@ -215,27 +220,31 @@ def keeper_lives(folder: str) -> bool:
 
 def read_map(file: str) -> dict[str, list[str]]:
     """Return a file of an owner that maps jobs to texts; empty if it cannot be used."""
-    try:
-        found = json.loads(read_ours(file, FILE_BYTES_MAX))
-    except (OSError, ValueError, NotOursError, RecursionError):
-        return {}
-    return (
-        {str(job): [str(text) for text in texts] for job, texts in found.items() if isinstance(texts, list)}
-        if (isinstance(found, dict))
-        else {}
-    )
+    entries = read_object(file).items()
+    return {str(job): [str(text) for text in texts] for job, texts in entries if isinstance(texts, list)}
 
 
 def owner_folders(base: str) -> list[str]:
     """Return the folders of all owners."""
-    found = []
-    with suppress(OSError):
-        for session in sorted(os.listdir(f"{base}/{OWNERS}")):
-            with suppress(OSError):
-                found += [
-                    f"{base}/{OWNERS}/{session}/{agent}" for agent in sorted(os.listdir(f"{base}/{OWNERS}/{session}"))
-                ]
-    return found
+    sessions = [f"{base}/{OWNERS}/{name}" for name in names_in(f"{base}/{OWNERS}")]
+    return [f"{session}/{agent}" for session in sessions for agent in names_in(session)]
+
+
+def names_in(folder: str) -> list[str]:
+    """Return what is in a folder, sorted; nothing if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def read_object(file: str, bytes_max: int = FILE_BYTES_MAX) -> dict[str, object]:
+    """Return the JSON object in a private file; empty if it cannot be used."""
+    try:
+        found = json.loads(read_ours(file, bytes_max))
+    except (OSError, ValueError, NotOursError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def log(base: str, text: str) -> None:

@@ -20,7 +20,7 @@ _HIDDEN = (
 
 
 class HostLink:
-    """The place of this process below its host, in the guard's state folder."""
+    """An MCP process and its host, in the state folder of the guard."""
 
     def __init__(self, owner: str | None, environment: Mapping[str, str], url: str | None) -> None:
         """`owner` is a name that was given. Raises `StateError` and the guard's `RefusedError`."""
@@ -59,10 +59,8 @@ class HostLink:
             ) from None
         except StateError as error:
             raise RefusedError(f"it cannot be found out which of your agents makes this call: {error}") from None
-        return found if found is not None and found.agent and self._is_only_session() else None
-
-    def _is_only_session(self) -> bool:
-        return len(link.host_sessions(self._base, self._mark)) == 1
+        is_only_session = len(link.host_sessions(self._base, self._mark)) == 1
+        return found if found is not None and found.agent and is_only_session else None
 
     def shared_session(self, folder: str = "") -> Session | None:
         """Return the session that the guard keeps for an agent, the main one unless its folder is given."""
@@ -117,7 +115,6 @@ class HostLink:
             state.log(self._base, f"holdfast mcp: {error}")
 
     def close(self) -> None:
-        """Leave the host."""
         if self._registration is not None:
             self._registration.close()
 
