@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from holdfast import clientconfig, settings
-from holdfast.guard import ruleparsing
+from holdfast.guard import rules
 from holdfast.testing import server
 from holdfast.wire import replies, requests
 from tests.support.page_session import PageSession
@@ -127,7 +127,7 @@ def test_answers_shown_have_every_field() -> None:
 def test_toml_is_taken(block: Block, tmp_path: Path) -> None:
     """Each `toml` block of ours is taken: as a configuration of client or server, or as rules of the guard."""
     if "rule" in tomllib.loads(block.text):
-        assert ruleparsing.parse(str(block), block.text)["rules"]
+        assert rules.parse(str(block), block.text)["rules"]
     elif "token_file" in tomllib.loads(block.text):
         (tmp_path / "holdfast").mkdir()
         (tmp_path / "holdfast" / "client.toml").write_text(block.text)

@@ -166,7 +166,6 @@ def _end(pattern: re.Pattern[str], text: str, position: int) -> int:
 
 _BLANK = " \t\r\n"
 _INDENT = re.compile(r"[ \t]*")
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 @dataclass(frozen=True, slots=True)
