@@ -368,7 +368,7 @@ PATCH_BYTES_MAX = 4 * 1024 * 1024
 """Longer patches are not read."""
 _CODE_OPTIONS = {"python": "c", "node": "ep", "bun": "e", "ruby": "e", "perl": "eE", "php": "r", "lua": "e"}
 """The letters of the options that are followed by code."""
-_WITH_VALUE = {"python": {"-W", "-X"}, "node": {"-r", "--require", "--import", "-C"}, "ruby": {"-I", "-r"}}
+_CODE_WITH_VALUE = {"python": {"-W", "-X"}, "node": {"-r", "--require", "--import", "-C"}, "ruby": {"-I", "-r"}}
 """Options before the code that take the next word."""
 _MODES = frozenset({"a", "a+", "ab", "at", "r+", "r+b", "rb+", "w", "w+", "w+b", "wb", "wb+", "wt", "x", "xb"})
 """Modes in which `open` writes."""
@@ -396,7 +396,7 @@ def code_at(kind: str, words: Sequence[Word]) -> int:
     at = 0
     while at < len(words) and words[at].text[:1] == "-":
         text = words[at].text
-        if text in _WITH_VALUE.get(kind, ()):
+        if text in _CODE_WITH_VALUE.get(kind, ()):
             at += 1
         elif text in {"--eval", "--print"} or (text[:2] != "--" and text[-1:] in _CODE_OPTIONS[kind] and len(text) > 1):
             return at + 1 if at + 1 < len(words) else -1
