@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "wire": {*LEAVES},
     "journal": {"core", *LEAVES},
-    "journal/postgres/driver.py": {"core", *LEAVES},
+    "journal/postgres/connection.py": {"core", *LEAVES},
     "engine": {"journal", "core", *LEAVES},
     "server": {"engine", "wire", "core", *LEAVES},
     "server/observability/traces.py": {*LEAVES},
@@ -74,7 +74,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # The extra of pyproject.toml each may count on, beside the base dependencies. Not named here: the base alone.
 EXTRA: dict[str, str] = {
     "journal": "server",
-    "journal/postgres/driver.py": "postgres",
+    "journal/postgres/connection.py": "postgres",
     "engine": "server",
     "server": "server",
     "server/observability/traces.py": "otel",

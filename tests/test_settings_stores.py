@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.journal.postgres.addresses import addresses
+from holdfast.journal.postgres.connection import addresses
 from holdfast.settings import addresses as store_urls
 from holdfast.settings import load
 

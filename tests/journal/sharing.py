@@ -11,10 +11,9 @@ from typing import Any
 
 from holdfast.journal.base import Keeping, Peer
 from holdfast.journal.codec import FORMAT
-from holdfast.journal.postgres.addresses import addresses
+from holdfast.journal.postgres.connection import addresses
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.knowledge import Knowledge
-from holdfast.journal.postgres.schema import Fresh
+from holdfast.journal.postgres.leadership import Fresh, Knowledge
 from tests.contract import suite as contract
 from tests.nodes.proxy import Fate, TcpProxy, pass_all
 from tests.support import postgres

@@ -12,7 +12,7 @@ from holdfast.core.values import Lease
 from holdfast.journal.base import HistoryQuery
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal.tail import batches, looking
+from holdfast.journal.tail import batches
 from tests.journal.records import WALL_MS
 from tests.journal.running import run
 
@@ -38,7 +38,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             made.append(record.seq)
             yield record
 
-    for module in (batches, looking):
+    for module in (batches,):
         monkeypatch.setattr(module, "decode_batch", count)
     return made
 

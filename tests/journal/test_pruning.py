@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from holdfast.core.events import Ended, Granted, GrantedMany, Record, SessionEnded, grants_of, names_of
-from holdfast.journal.archive import entries, pruning
+from holdfast.journal.archive import writer
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import OPEN
 from holdfast.journal.base import HeldQuery, HistoryQuery, JournalUnavailableError, Keeping
@@ -66,9 +66,9 @@ def test_a_pruning_leaves_nothing_over(seed: int, tmp_path: Path, monkeypatch: p
     It is so too where what a step may hold of them at once is soon too much.
     """
     if seed % 2:
-        monkeypatch.setattr(entries, "BYTES_MAX", 900)
-        monkeypatch.setattr(entries, "LIVING_MAX", 800)
-        monkeypatch.setattr(pruning, "SOME_BYTES", 500)
+        monkeypatch.setattr(writer, "BYTES_MAX", 900)
+        monkeypatch.setattr(writer, "LIVING_MAX", 800)
+        monkeypatch.setattr(writer, "PRUNE_BYTES", 500)
     chance = random.Random(seed)
     keeping = [Keeping(wall_ms=50), Keeping(records_max=20), Keeping(bytes_max=4_000)][seed % 3]
 
@@ -137,8 +137,8 @@ def test_a_record_with_thousands_of_names_goes_for_all_of_them(tmp_path: Path, m
 
 def test_a_step_drops_a_bounded_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where much is to go, because a limit was lowered, each step drops some of it, until nothing is too much."""
-    monkeypatch.setattr(pruning, "STEP_MAX", 50)
-    monkeypatch.setattr(pruning, "SOME", 10)
+    monkeypatch.setattr(writer, "STEP_MAX", 50)
+    monkeypatch.setattr(writer, "PRUNE_ROWS", 10)
 
     async def scene() -> None:
         journal = _journal(tmp_path, Keeping())

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from holdfast.core.events import Event, Record, Renewed, ends_of, grants_of, is_history
-from holdfast.journal import skimming
+from holdfast.journal import search
 from holdfast.journal.base import JournalDamagedError, JournalTooNewError
 from holdfast.journal.codec import encode_batch, record_in
-from holdfast.journal.skimming import Latest, follow, last_by_in
+from holdfast.journal.search import Latest, follow, last_by_in
 from tests.contract.tools import grant, sample_events
 from tests.journal.records import framed
 
@@ -48,7 +48,7 @@ def test_the_last_word_on_a_name_counts_up_to_a_record() -> None:
 
 def test_others_have_their_turn_in_a_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of very many records does not hold the loop until its end."""
-    monkeypatch.setattr(skimming, "AT_ONCE", 10)
+    monkeypatch.setattr(search, "AT_ONCE", 10)
     events: list[Event] = [grant(1).event, Renewed("job", "lease", 1, 1)]
     data = encode_batch([Record(seq, seq, seq, events[seq % 2]) for seq in range(1, 101)])
 

@@ -21,8 +21,7 @@ from holdfast.journal.base import Peer
 from holdfast.journal.codec import FORMAT, decode_batch
 from holdfast.journal.inspect import as_json
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.knowledge import Knowledge
-from holdfast.journal.postgres.schema import Fresh
+from holdfast.journal.postgres.leadership import Fresh, Knowledge
 
 
 def peer(node: str, url: str = "") -> Peer:

@@ -16,7 +16,7 @@ import pytest
 from holdfast.core.events import Record
 from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.seat import Batch, Tenancy
+from holdfast.journal.postgres.writer import Batch, Tenancy
 from tests.journal.records import grants
 from tests.nodes.journals import address_of, journal_at, stored, through
 from tests.nodes.proxy import Fate, TcpProxy, at_random

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
-from holdfast.journal.postgres import driver
-from holdfast.journal.postgres.driver import Line
+from holdfast.journal.postgres import connection
+from holdfast.journal.postgres.connection import Line
 from tests.journal.records import grants
 from tests.nodes.journals import journal_at
 from tests.support.checks import wait_until
@@ -68,7 +68,7 @@ def test_unheard_warning_is_caught(pair: tuple[Postgres, Postgres], monkeypatch:
 
 def test_time_limit_of_the_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """N-10, N-24: a session with a `statement_timeout` is refused when it is asked back, before anything is written."""
-    monkeypatch.setitem(driver.SESSION, "statement_timeout", "300")
+    monkeypatch.setitem(connection.SESSION, "statement_timeout", "300")
     journal = journal_at(shared_url(), new_schema(), "writer")
     with pytest.raises(JournalUnavailableError, match="statement_timeout"):
         asyncio.run(journal.open())

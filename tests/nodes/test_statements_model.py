@@ -14,9 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.journal.codec import FORMAT
-from holdfast.journal.postgres.demands import Server
-from holdfast.journal.postgres.driver import Line
-from holdfast.journal.postgres.lines import Servers
+from holdfast.journal.postgres.connection import Line, Server, Servers
 from tests.nodes.journals import connected, journal_at
 from tests.nodes.model.world import Record, Rules, Statement, Store, carry_out
 from tests.support import proof

@@ -14,10 +14,10 @@ import asyncio
 import sys
 
 from holdfast.journal.base import JournalError, JournalLockedError, Recovered
-from holdfast.journal.postgres import lines
+from holdfast.journal.postgres import connection
+from holdfast.journal.postgres.connection import statements
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.knowledge import Knowledge
-from holdfast.journal.postgres.statements import statements
+from holdfast.journal.postgres.leadership import Knowledge
 from tests.journal.records import grants
 from tests.nodes.journals import journal_at
 
@@ -72,7 +72,7 @@ async def take(url: str, schema: str, name: str, knowledge: Knowledge) -> tuple[
 def main() -> None:
     url, schema, name, *mutant = sys.argv[1:]
     if mutant:
-        lines.statements = lambda schema: {**statements(schema), "append": UNLOCKED.replace("{s}", schema)}  # type: ignore[attr-defined] # Put in its place on purpose.
+        connection.statements = lambda schema: {**statements(schema), "append": UNLOCKED.replace("{s}", schema)}
     asyncio.run(work(url, schema, name))
 
 

@@ -144,8 +144,7 @@ def shared_journals(
     Raises `ModuleNotFoundError` without the extra that the store needs.
     """
     from holdfast.journal.postgres.journal import PostgresJournal  # noqa: PLC0415 - an extra
-    from holdfast.journal.postgres.knowledge import Knowledge  # noqa: PLC0415 - an extra
-    from holdfast.journal.postgres.schema import Fresh  # noqa: PLC0415 - an extra
+    from holdfast.journal.postgres.leadership import Fresh, Knowledge  # noqa: PLC0415
 
     knowledge = Knowledge()
     fresh = Fresh(new_secret(_AUTHORITY_BYTES).hex(), new_secret(_KEY_BYTES), clock.wall_ms())

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.journal.base import Part
-    from holdfast.journal.postgres.filling import PostgresWriter
+    from holdfast.journal.postgres.admin import PostgresWriter
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,9 +14,8 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.ids import new_secret
 from holdfast.errors import SettingsError
 from holdfast.journal.base import JournalError, JournalUnavailableError
-from holdfast.journal.postgres.filling import filling
-from holdfast.journal.postgres.operating import Contents, Facts, Operating
-from holdfast.journal.postgres.schema import Fresh
+from holdfast.journal.postgres.admin import Contents, Facts, Operating, filling
+from holdfast.journal.postgres.leadership import Fresh
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.settings import load
 from holdfast.settings.addresses import ESCAPES, is_torn, shown
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.journal.base import Peer, Seat
-    from holdfast.journal.postgres.filling import PostgresWriter
+    from holdfast.journal.postgres.admin import PostgresWriter
 
 __all__ = [
     "Contents",

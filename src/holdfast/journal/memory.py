@@ -33,7 +33,7 @@ from holdfast.journal.base import (
     Values,
 )
 from holdfast.journal.codec import decode_batch, encode_batch
-from holdfast.journal.matching import matches, suits
+from holdfast.journal.search import matches, suits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence

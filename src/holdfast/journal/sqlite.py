@@ -45,8 +45,7 @@ from holdfast.journal.base import Tail as TailPart
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.store import SQL, DiskFullError, Store
-from holdfast.journal.tail.batches import Tail
-from holdfast.journal.tail.looking import Looking
+from holdfast.journal.tail.batches import Looking, Tail
 from holdfast.journal.tail.opening import (
     APPLICATION_ID,
     BALLAST,

@@ -18,7 +18,7 @@ from holdfast.core.events import Record
 from holdfast.journal.base import Peer
 from holdfast.journal.codec import FORMAT
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.schema import Fresh
+from holdfast.journal.postgres.leadership import Fresh
 from tests.support import callers, postgres
 from tests.support.program import Program
 

@@ -13,8 +13,8 @@ import pytest
 from holdfast.cli.operators import doctor
 from holdfast.engine.stores import Facts, Place
 from holdfast.journal.base import Peer, Seat
-from holdfast.journal.postgres.demands import Marks, Server
-from holdfast.journal.postgres.operating import Replica
+from holdfast.journal.postgres.admin import Replica
+from holdfast.journal.postgres.connection import Marks, Server
 from tests.cli.stores.conftest import Ask, Leader, leading
 from tests.contract.tools import archived, grant
 from tests.support import postgres

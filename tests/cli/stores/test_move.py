@@ -20,7 +20,7 @@ from holdfast.engine.recovery import replay
 from holdfast.journal import mark
 from holdfast.journal.base import HeldQuery, HistoryQuery, Journal, JournalError, Snapshot
 from holdfast.journal.inspect import inspect
-from holdfast.journal.postgres.filling import PostgresWriter
+from holdfast.journal.postgres.admin import PostgresWriter
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing import RunningServer, server
 from tests.cli.stores.conftest import Ask, Leader, Serve

@@ -13,7 +13,7 @@ from holdfast.journal.base import (
     JournalUnavailableError,
     OutcomeUnknownError,
 )
-from holdfast.journal.postgres.archive_reading import Ask
+from holdfast.journal.postgres.archive import Ask
 from holdfast.journal.postgres.journal import PostgresJournal
 from tests.journal.records import grants
 from tests.journal.sharing import InPostgres, in_postgres

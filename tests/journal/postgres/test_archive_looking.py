@@ -26,7 +26,7 @@ def test_a_search_ends_when_it_has_cost_enough(
     """A page ends early in tail and archive, and says where to go on; pages together have each record once (P3)."""
     monkeypatch.setattr(batches, bound, 5_000)
     for name in ("SEARCH_BYTES", "SLICE_BYTES"):
-        monkeypatch.setattr(f"holdfast.journal.postgres.looking.{name}", 1_000)
+        monkeypatch.setattr(f"holdfast.journal.postgres.history.{name}", 1_000)
     records = [grant(seq, f"job/{seq % 3}", metadata="m" * 500) for seq in range(1, RECORDS + 1)]
 
     async def scene(place: Place) -> None:

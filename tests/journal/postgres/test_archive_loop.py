@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.events import Ended, Record
 from holdfast.journal.base import Changes, HeldQuery, HistoryQuery
-from holdfast.journal.postgres.archive_pieces import PIECE_BYTES, PIECE_ROWS, values_in_pieces
+from holdfast.journal.postgres.archive import PIECE_BYTES, PIECE_ROWS, values_in_pieces
 from tests.contract.tools import WALL_MS, grant
 from tests.journal.postgres.stores import Place, play
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
-from holdfast.journal.postgres.driver import Line, LostError, RefusedError
+from holdfast.journal.postgres.connection import Line, LostError, RefusedError
 
 MESSAGE = {"C": "01000", "M": "synchrone Replikation wird nicht mehr erwartet"}
 

@@ -13,7 +13,7 @@ from holdfast.journal.base import (
     JournalUnavailableError,
     OutcomeUnknownError,
 )
-from holdfast.journal.postgres.knowledge import Knowledge
+from holdfast.journal.postgres.leadership import Knowledge
 from tests.journal.records import grants
 from tests.journal.sharing import InPostgres, in_postgres
 from tests.support.postgres import Postgres, running, standby_of

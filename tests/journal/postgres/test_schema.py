@@ -15,8 +15,8 @@ from holdfast.journal.base import (
     JournalUnavailableError,
 )
 from holdfast.journal.codec import FORMAT
-from holdfast.journal.postgres.knowledge import Knowledge
-from holdfast.journal.postgres.statements import statements
+from holdfast.journal.postgres.connection import statements
+from holdfast.journal.postgres.leadership import Knowledge
 from tests.journal.records import grants
 from tests.journal.sharing import InPostgres, a_peer, in_postgres
 

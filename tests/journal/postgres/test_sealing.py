@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.journal.base import JournalError
-from holdfast.journal.postgres.sealing import KEY_BYTES, seal, unseal
+from holdfast.journal.postgres.leadership import KEY_BYTES, seal, unseal
 
 KEY = bytes(range(KEY_BYTES))
 

@@ -11,13 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.base import JournalError, JournalUnavailableError, Peer
-from holdfast.journal.postgres import journal_class, lines
-from holdfast.journal.postgres.addresses import addresses
-from holdfast.journal.postgres.demands import WANTED, refuse_if_weak
-from holdfast.journal.postgres.driver import KEEPALIVE
+from holdfast.journal.postgres import connection, journal_class
+from holdfast.journal.postgres.connection import KEEPALIVE, WANTED, Servers, addresses, refuse_if_weak, why_none
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.lines import Servers
-from holdfast.journal.postgres.passwords import why_none
 from tests.journal.records import grants
 from tests.journal.sharing import InPostgres, a_peer, in_postgres
 from tests.support.postgres import Postgres, free_port, running, shared, standby_of
@@ -141,7 +137,7 @@ async def greeting_as_another(server: Postgres) -> AsyncIterator[int]:
 
 def test_second_host_is_used_when_the_first_is_gone(own: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts are tried one by one, each with its own limit; one that took writes is tried first from then on (N-25)."""
-    monkeypatch.setattr(lines, "CONNECT_SECONDS", 0.4)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.4)
 
     async def scene() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -156,7 +152,7 @@ def test_second_host_is_used_when_the_first_is_gone(own: Postgres, monkeypatch: 
 
 def test_hosts_that_say_nothing_are_tried_last(own: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has less time than all silent hosts together take gets to the one that answers, after some tries (N-25)."""
-    monkeypatch.setattr(lines, "CONNECT_SECONDS", 0.4)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.4)
     silent_ports = 3
 
     async def tries_of(servers: Servers) -> int:

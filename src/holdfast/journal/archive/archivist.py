@@ -22,8 +22,7 @@ import apsw
 import msgspec
 
 from holdfast import __version__
-from holdfast.journal.archive.file import CHECKPOINT_PAGES, give_back, look_at, open_for_reading, open_for_writing
-from holdfast.journal.archive.messages import (
+from holdfast.journal.archive.child import (
     LENGTH,
     Batches,
     Begin,
@@ -35,6 +34,7 @@ from holdfast.journal.archive.messages import (
     answer_of,
     framed,
 )
+from holdfast.journal.archive.file import CHECKPOINT_PAGES, give_back, look_at, open_for_reading, open_for_writing
 from holdfast.journal.archive.reader import Reader, one_instant
 from holdfast.journal.archive.writer import Writer
 from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from pathlib import Path
 
+    from holdfast.journal.archive.child import Answer, Order
     from holdfast.journal.archive.file import Connect, Lock, Position
-    from holdfast.journal.archive.messages import Answer, Order
     from holdfast.journal.base import Changes, Keeping, Watch
     from holdfast.journal.store import Store
 

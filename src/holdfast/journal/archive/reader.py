@@ -12,8 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record
-from holdfast.journal.archive.file import OPEN, position_of, segment_of, stretch_of
-from holdfast.journal.archive.values import read_values
+from holdfast.journal.archive.file import OPEN, position_of, read_values, segment_of, stretch_of
 from holdfast.journal.codec import decode_batch
 
 if TYPE_CHECKING:

@@ -4,25 +4,394 @@
 
 It is plain and synchronous, and knows nothing of processes: the child runs it, and so do a restore and tests on file
 systems of their own. Whatever fails, the transaction is rolled back: all is as before.
+
+**Entries.** A name's row says of a grant until which record it lasted, and of an end which grant it ended. `living` has
+the grant of each name that is held: by it an end finds its grant. Most leases begin and end within one step: then
+nothing of this is written but the two rows, each once. So rows are gathered in memory and written many at a time, in
+their order: as many as a step may hold, in number and in bytes.
+
+The history of a backup begins somewhere, and `put_right` lets the state be right. A lease
+that is alive may be older than the history: a grant is made up for it, from the lease as it stands, with a number below
+all others. And a grant whose end is missing would live for ever: it has ended by the time that the history begins.
+
+**Pruning.** What is too old goes, then what is too much, the eldest of whoever has left the most first.
+The newest record is never too old: it says since when nothing happened.
+
+A grant that goes while its lease lives, or while its end is kept, is kept beside the history: who held what at a moment
+is answered from it. It goes for good with its end.
+
+One step drops a bounded number. Where more is to go, because somebody lowered a limit, the next steps go on with it.
+Records may have megabytes each: so what is read of them at once is bounded in bytes too.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.journal.archive.entries import Entries, put_right
-from holdfast.journal.archive.file import position_of
-from holdfast.journal.archive.pruning import Pruning
-from holdfast.journal.archive.shares import Shares
-from holdfast.journal.archive.values import StateRows
+import msgspec
+
+from holdfast.core.events import Event, Granted, Record, ends_of, grants_of, names_of, principal_of
+from holdfast.core.values import Slot
+from holdfast.journal.archive.file import OPEN, StateRows, places_of, position_of, segment_of, stretch_of
+from holdfast.journal.archive.shares import Shares, eldest_of_the_largest, weight_of
 from holdfast.journal.base import Changes, JournalUnavailableError, Values
-from holdfast.journal.codec import encode_batch
+from holdfast.journal.codec import decode_batch, encode_batch, history_in
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.store import DiskFullError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.core.events import Event
+    from holdfast.core.values import Lease
     from holdfast.journal.base import History, Keeping
     from holdfast.journal.store import Store
+
+    NameRow = list[int | str | None]
+    """As the table has it: segment, name, seq, until, began."""
+
+ROWS_MAX = 32_768
+"""How many rows are gathered before they are written."""
+BYTES_MAX = 8 * 1024 * 1024
+"""How many bytes of records are: small ones are too many rows long before."""
+LIVING_MAX = 32 * 1024 * 1024
+"""How many bytes of names are remembered as looked at, each with what else is kept for it."""
+LOOKED_AT_BYTES = 128
+"""What is kept for a name that was looked at, but for the name itself."""
+
+SLOTS = "slots"
+"""The table of the state that has the leases."""
+SOME = 1_024
+
+_slot_of = msgspec.msgpack.Decoder(Slot).decode
+_SEQ, _UNTIL, _BEGAN = 2, 3, 4
+
+
+class Entries:
+    """Enters records, inside a transaction, until `write`."""
+
+    def __init__(self, store: Store, shares: Shares) -> None:
+        self._store = store
+        self._shares = shares
+        self._history: list[tuple[int, int, int, bytes]] = []
+        self._bytes = 0
+        """How many bytes those have, with their names."""
+        self._names: list[NameRow] = []
+        self._ends: list[tuple[int, int, str, int]] = []
+        """Grants that are written already and have ended: until, and the key of their row."""
+        self._living: dict[str, NameRow | int | None] = {}
+        """The grant of each name that was looked at: its row, its number once that is written, or None."""
+        self._stored: set[str] = set()
+        """Of those, the names that `living` has."""
+        self._living_bytes = 0
+        self._fresh: list[str] = []
+        """Names that were granted since the last time that rows were written."""
+        self._untils: dict[int, int] = {}
+        self._walls_ms: dict[int, int] = {}
+
+    def enter(self, body: bytes) -> None:
+        """Enter what has history value of a batch."""
+        for frame, record in history_in(body):
+            self.keep(record, frame)
+
+    def keep(self, record: Record, body: bytes) -> None:
+        """Enter a record."""
+        seq, event = record.seq, record.event
+        names = names_of(event)
+        size_bytes = len(body)
+        for name in names:
+            size_bytes += len(name.encode())
+        number = self._shares.add(principal_of(event), size_bytes)
+        self._history.append((seq, record.wall_ms, number, body))
+        self._bytes += size_bytes
+        stretch = stretch_of(seq)
+        if record.wall_ms < self._walls_ms.get(stretch, OPEN):
+            self._walls_ms[stretch] = record.wall_ms
+        if names:
+            self._enter_names(seq, event, names)
+        if len(self._history) + len(self._names) >= ROWS_MAX or self._bytes >= BYTES_MAX:
+            if self._living_bytes >= LIVING_MAX:
+                self.write()
+            else:
+                self.write_rows()
+
+    def _enter_names(self, seq: int, event: Event, names: tuple[str, ...]) -> None:
+        segment = segment_of(seq)
+        rows: dict[str, NameRow] = {name: [segment, name, seq, None, None] for name in names}
+        for name in ends_of(event):
+            self._end(name, seq, rows[name])
+        for name, _ in grants_of(event):
+            self._begin(name, seq, rows[name])
+        self._names.extend(rows.values())
+        self._untils.setdefault(segment, 0)
+
+    def hold(self, name: str, seq: int, body: bytes) -> None:
+        """Let a name be held by a grant that history does not have."""
+        self._store.do("write_grant_kept", [(seq, 1, body)])
+        self._names.append([segment_of(seq), name, seq, OPEN, None])
+        self._untils.setdefault(segment_of(seq), 0)
+        self._living[name] = seq
+
+    def let_go(self, name: str, seq: int, until: int) -> None:
+        """Let a name have been held by a grant until a number, though history does not have the end."""
+        self._ends.append((until, segment_of(seq), name, seq))
+        self._note_until(segment_of(seq), until)
+        self._living[name] = None
+        self._stored.add(name)
+
+    def _end(self, name: str, seq: int, row: NameRow) -> None:
+        held = self._held(name)
+        self._living[name] = None
+        if held is None:
+            return
+        if isinstance(held, list):
+            began: int = held[_SEQ]  # type: ignore[assignment] # a number, in each row
+            held[_UNTIL] = seq
+        else:
+            began = held
+            self._ends.append((seq, segment_of(began), name, began))
+        row[_BEGAN] = began
+        self._note_until(segment_of(began), seq)
+
+    def _begin(self, name: str, seq: int, row: NameRow) -> None:
+        if self._held(name) is not None:
+            self._end(name, seq, row)
+        row[_UNTIL] = OPEN
+        self._living[name] = row
+        self._fresh.append(name)
+
+    def _held(self, name: str) -> NameRow | int | None:
+        """Return the grant of a name that is held."""
+        if name not in self._living:
+            found = self._store.one("read_living", (name,))
+            if found is not None:
+                self._stored.add(name)
+            self._living[name] = None if found is None else found[0]
+            self._living_bytes += len(name) + LOOKED_AT_BYTES
+        return self._living[name]
+
+    def _note_until(self, segment: int, until: int) -> None:
+        if until > self._untils.get(segment, 0):
+            self._untils[segment] = until
+
+    def write_rows(self) -> None:
+        """Write what was gathered, in the order in which it stands in the file."""
+        self._store.do("write_history", self._history)
+        self._names.sort()
+        self._store.do("write_name", self._names)  # type: ignore[arg-type] # a row is a list here, to be changed
+        self._store.do("end_name", self._ends)
+        living = self._living
+        for name in self._fresh:
+            held = living[name]
+            if isinstance(held, list):
+                living[name] = held[_SEQ]  # type: ignore[assignment] # a number, in each row
+        self._history, self._names, self._ends, self._fresh = [], [], [], []
+        self._bytes = 0
+
+    def write(self) -> None:
+        """Write all that is left: rows, who holds what, segments and stretches."""
+        self.write_rows()
+        held = sorted((name, seq) for name, seq in self._living.items() if seq is not None)
+        self._store.do("write_living", held)
+        freed = sorted(name for name in self._stored if self._living[name] is None)
+        self._store.do("drop_living", [(name,) for name in freed])
+        self._store.do("write_segment", sorted(self._untils.items()))
+        self._store.do("write_stretch", sorted(self._walls_ms.items()))
+        self._living, self._stored, self._living_bytes = {}, set(), 0
+        self._untils, self._walls_ms = {}, {}
+
+
+def put_right(store: Store, entries: Entries, pruned: int) -> None:
+    """Compare who holds what by the history with who does by the state, and let the state be right."""
+    number = {name: number for number, name in store.some("read_tables")}.get(SLOTS)
+    after = ""
+    while rows := store.some("read_some_living", (after, SOME)):
+        for name, seq in rows:
+            lease = None if number is None else _lease_of(store, number, name)
+            if lease is None or lease.lease_id != _granted(store, name, seq).lease_id:
+                entries.let_go(name, seq, max(pruned, seq + 1))
+        after = rows[-1][0]
+    entries.write()
+    if number is None:
+        return
+    made_up = -1
+    place, behind = places_of(number)
+    while rows := store.some("read_state_after", (place, behind, SOME)):
+        place = rows[-1][0]
+        for _, key, value, _ in rows:
+            lease = _slot_of(value).lease
+            name = key.decode()
+            if lease is not None and store.one("read_living", (name,)) is None:
+                record = Record(made_up, 0, lease.granted_wall_ms, Granted(name, lease))
+                entries.hold(name, made_up, encode_batch([record]))
+                made_up -= 1
+
+
+def _lease_of(store: Store, number: int, name: str) -> Lease | None:
+    found = store.one("read_value", (number, name.encode()))
+    return None if found is None else _slot_of(found[0]).lease
+
+
+def _granted(store: Store, name: str, seq: int) -> Lease:
+    found = store.one("read_body", (seq,))
+    if found is None:
+        raise store.damaged(f"the grant of {name}, record {seq}, is missing")
+    (record,) = decode_batch(found[0])
+    return dict(grants_of(record.event))[name]
+
+
+STEP_MAX = 200_000
+"""How many records one step drops at most."""
+PRUNE_ROWS = 4_096
+"""How many are dropped together: of most leases, grant and end are both among them."""
+PRUNE_BYTES = 8 * 1024 * 1024
+"""After how many bytes of records no more are added to those: small ones are too many long before."""
+STRETCHES = 256
+
+
+class Going(NamedTuple):
+    """A record that is to go."""
+
+    seq: int
+    who: int
+    body: bytes
+
+
+class Pruning:
+    """Drops records, inside a transaction."""
+
+    def __init__(self, store: Store, shares: Shares, keeping: Keeping) -> None:
+        self._store = store
+        self._shares = shares
+        self._keeping = keeping
+        self._left = STEP_MAX
+        self.newest = 0
+        """The newest that was dropped."""
+
+    def prune(self, wall_ms: int) -> None:
+        """Drop what is too old or too much."""
+        shares, keeping = self._shares, self._keeping
+        newest = self._store.one("read_newest_wall")
+        if newest is not None:
+            # Never the newest: it says since when nothing happened, and who held what since then.
+            self._drop_overdue(min(wall_ms - keeping.wall_ms, newest[0]))
+        self._drop_excess(lambda: shares.records() - keeping.records_max, lambda _: 1, by_bytes=False)
+        self._drop_excess(lambda: shares.bytes() - keeping.bytes_max, _weight_of, by_bytes=True)
+        if self.newest:
+            self._drop_empty()
+
+    def _drop_overdue(self, overdue_ms: int) -> None:
+        while self._left > 0 and (stretches := self._store.some("read_overdue_stretches", (overdue_ms, STRETCHES))):
+            for (stretch,) in stretches:
+                first, behind = stretch << 10, (stretch + 1) << 10
+                bounds = (first, behind, overdue_ms, PRUNE_ROWS)
+                rows = self._store.some_bytes("read_overdue_history", bounds, PRUNE_BYTES)
+                self._forget([Going(*row) for row in rows])
+                earliest = self._store.one("read_earliest", (first, behind))
+                if earliest is None or earliest[0] is None:
+                    self._store.do("drop_stretch", [(stretch,)])
+                else:
+                    self._store.do("change_stretch", [(earliest[0], stretch)])
+
+    def _drop_excess(self, excess: Callable[[], int], weigh: Callable[[Going], int], *, by_bytes: bool) -> None:
+        while self._left > 0 and (too_much := excess()) > 0:
+            some = self._eldest_of_the_largest(too_much, weigh, by_bytes=by_bytes)
+            if not some:
+                return
+            self._forget(some)
+
+    def _eldest_of_the_largest(self, excess: int, weigh: Callable[[Going], int], *, by_bytes: bool) -> list[Going]:
+        seen: dict[int, Going] = {}
+        size_bytes = 0
+
+        def eldest(who: str) -> Iterator[tuple[int, int]]:
+            # One by one: of each who is asked, no more is read than what goes.
+            nonlocal size_bytes
+            number = self._shares.by_name[who].number
+            for seq, body in self._store.run("read_eldest_of", (number,)):
+                if size_bytes >= PRUNE_BYTES:
+                    return
+                going = seen[seq] = Going(seq, number, body)
+                size_bytes += len(body)
+                yield seq, weigh(going)
+
+        sums = [(share.name, share.bytes if by_bytes else share.records) for share in self._shares.by_name.values()]
+        chosen = eldest_of_the_largest(sums, eldest, excess, min(PRUNE_ROWS, self._left))
+        return [seen[seq] for seq in sorted(chosen)]
+
+    def _forget(self, some: list[Going]) -> None:
+        """Drop records, with their names, but keep the grants that are needed."""
+        if not some:
+            return
+        seqs = {going.seq for going in some}
+        names: list[tuple[int, str, int]] = []
+        kept: list[tuple[int, int, bytes]] = []
+        ends: dict[int, list[str]] = {}
+        for going in some:
+            (record,) = decode_batch(going.body)
+            needed = self._forget_names(going.seq, record.event, seqs, names, ends)
+            if needed:
+                kept.append((going.seq, needed, going.body))
+            self._shares.drop(going.who, weight_of(record, going.body))
+        for began, ended in ends.items():
+            self._ends_go(began, ended, names)
+        self._store.do("drop_name", sorted(names))
+        self._store.do("write_grant_kept", kept)
+        self._store.do("drop_history", [(going.seq,) for going in some])
+        self.newest = max(self.newest, *seqs)
+        self._left -= len(some)
+
+    def _forget_names(
+        self, seq: int, event: Event, going: set[int], names: list[tuple[int, str, int]], ends: dict[int, list[str]]
+    ) -> int:
+        """Note which rows of names go with a record, and which it ended. Return for how many it is still needed."""
+        segment = segment_of(seq)
+        granted = {name for name, _ in grants_of(event)}
+        needed = 0
+        for name in dict.fromkeys(names_of(event)):
+            found = self._store.one("read_name", (segment, name, seq))
+            until, began = found or (None, None)
+            if began is not None and began not in going:
+                ends.setdefault(began, []).append(name)
+            if name in granted and until is not None and self._is_needed(until, going):
+                needed += 1
+            else:
+                names.append((segment, name, seq))
+        return needed
+
+    def _is_needed(self, until: int, going: set[int]) -> bool:
+        """Tell whether a grant is needed: it lives, or its end is kept."""
+        return until == OPEN or (until not in going and self._store.one("has_history", (until,)) is not None)
+
+    def _ends_go(self, began: int, ended: list[str], names: list[tuple[int, str, int]]) -> None:
+        """Let go of a grant for some of its names, if it was kept for the sake of their ends.
+
+        For all of them at once: to change the number of its names is to write it anew, and it may have megabytes.
+        """
+        found = self._store.one("read_grant_kept", (began,))
+        if found is None:
+            return
+        names.extend((segment_of(began), name, began) for name in ended)
+        if found[0] > len(ended):
+            self._store.do("change_grant_kept", [(found[0] - len(ended), began)])
+        else:
+            self._store.do("drop_grant_kept", [(began,)])
+
+    def _drop_empty(self) -> None:
+        """Drop the eldest stretches and segments that have nothing any more."""
+        first = self._store.one("read_first_history")
+        if first is not None and first[0] is not None:
+            self._store.do("drop_stretches_before", [(first[0] >> 10,)])
+        for (segment,) in self._store.some("read_segments"):
+            if self._store.one("has_names", (segment,)) is not None:
+                return
+            self._store.do("drop_segment", [(segment,)])
+
+
+def _weight_of(going: Going) -> int:
+    (record,) = decode_batch(going.body)
+    return weight_of(record, going.body)
+
 
 _STEP = "archive"
 FILL_ROWS = 50_000

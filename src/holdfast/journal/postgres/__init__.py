@@ -3,17 +3,12 @@
 | module | holds |
 |---|---|
 | `journal` | the journal: keeps the seam, and puts the parts together |
-| `seat` | every write under the seat, and what becomes of one whose answer was lost |
-| `taking` | looking at the seat, and taking it |
-| `lines`, `addresses` | the two connections, and what is known of the server at the other end |
-| `driver` | asyncpg: the only module that knows it. Connecting, one statement at a time, never a cancelled one |
-| `passwords` | why the driver knew no password although there is a file that may have it |
-| `demands` | what a server must promise us, asked back after connecting |
-| `schema`, `statements` | making the tables, and refusing those that we cannot read |
-| `knowledge` | what this process knows of the store, over all its tenures: by it a store that went back is found out |
-| `sealing` | the authority's key under a secret of the operator's |
-| `operating` | what operators ask of a store and do to it |
-| `archive…`, `looking…`, `whole…` | what is no longer in the tail |
+| `connection` | asyncpg, which only this module knows; which server it is, and what it must promise |
+| `leadership` | the tables; looking at the seat, and taking it; a store that went back; the sealed key |
+| `writer` | every write under the seat, and what becomes of one whose answer was lost |
+| `archive` | what stands for the records that are gone from the tail: its steps, pruning, reading all of it |
+| `history` | looks back over tail and archive; a snapshot of both |
+| `admin` | what operators ask of a store and do to it; filling an empty one |
 """
 
 from __future__ import annotations

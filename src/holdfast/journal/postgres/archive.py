@@ -14,7 +14,7 @@ of a function then lets all of it count, in one transaction on the server:
   which a late call is refused. Then the number up to which the archive reaches tells. A step that was cancelled is
   settled by whoever comes next.
 - **What is dropped** from the tail is named by the archive's own row, in the statement that drops it (N-5).
-- **History that is too old or too much** goes afterwards, some records at a time (`archive_pruning`). A step counts
+- **History that is too old or too much** goes afterwards, some records at a time (`Pruning`). A step counts
   without that: what could not be pruned is pruned by the next one.
 
 Nothing of this is open between two messages: no transaction, no lock. Every part of it takes a few milliseconds of the
@@ -26,29 +26,302 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
 
-from holdfast.journal.base import HEAD, JournalUnavailableError, OutcomeUnknownError
-from holdfast.journal.postgres.archive_ground import Ground
-from holdfast.journal.postgres.archive_pieces import (
-    RecordsPiece,
-    checksum_of,
-    history_in_slices,
-    values_in_pieces,
-)
-from holdfast.journal.postgres.archive_pruning import Pruning
-from holdfast.journal.postgres.archive_reading import read_values
-from holdfast.journal.postgres.driver import LostError, RefusedError
+import msgspec
+
+from holdfast.core.events import ends_of, grants_of, names_of, principal_of
+from holdfast.journal.archive.shares import choose
+from holdfast.journal.archive.writer import PRUNE_ROWS, STEP_MAX
+from holdfast.journal.base import HEAD, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError, Values
+from holdfast.journal.codec import decode_batch, history_in
+from holdfast.journal.postgres.connection import LostError, RefusedError
+from holdfast.journal.postgres.writer import Ground
 from holdfast.journal.tail.batches import FEED_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
-    from holdfast.journal.base import Changes, Keeping, Values
-    from holdfast.journal.postgres.archive_reading import Ask
-    from holdfast.journal.postgres.lines import Side
-    from holdfast.journal.postgres.seat import Mine
+    from holdfast.core.events import Event, Record
+    from holdfast.journal.base import Changes, Keeping
+    from holdfast.journal.postgres.connection import Row, Side
+    from holdfast.journal.postgres.writer import Mine
     from holdfast.journal.tail.room import Room
+
+log = logging.getLogger("holdfast.journal")
+
+RECORDS_AT_ONCE = 128
+"""How many records of a batch are looked at before others have their turn: about two milliseconds."""
+PIECE_ROWS = 512
+"""How many rows or names make a piece."""
+PIECE_BYTES = 128 * 1024
+ENDS, GRANTS = 1, 2
+"""What a record did to a name."""
+
+Frames = list[tuple[bytes, "Record"]]
+
+
+def checksum_of(table: str, key: bytes, value: bytes) -> int:
+    """Return the checksum of a row of the state."""
+    return crc32(value, crc32(key, crc32(table.encode())))
+
+
+class ValuesPiece(msgspec.Struct):
+    """Some rows of one table, all of one kind: `gone`, `changed` or `new`."""
+
+    table: str
+    kind: str
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    checksums: list[int] = []
+    size_bytes: int = 0
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Add a row."""
+        self.keys.append(key)
+        self.values.append(value)
+        self.checksums.append(checksum_of(self.table, key, value))
+        self.size_bytes += len(key) + len(value)
+
+    def staged(self) -> tuple[object, ...]:
+        """Return it as the store takes it."""
+        return self.table, self.kind, self.keys, self.values, self.checksums
+
+
+def values_in_pieces(changes: Iterable[Changes]) -> Iterator[ValuesPiece | None]:
+    """Yield what changed in pieces, and None between two parts of the changes: then others may have their turn."""
+    piece = ValuesPiece("", "")
+    for each in changes:
+        for kind, rows in (("gone", [(key, b"") for key in each.gone]), ("changed", each.changed), ("new", each.new)):
+            for row in rows:
+                if (piece.table, piece.kind) != (each.table, kind) or _is_full(len(piece.keys), piece.size_bytes):
+                    if piece.keys:
+                        yield piece
+                    piece = ValuesPiece(each.table, kind)
+                piece.add(*row)
+        yield None
+    if piece.keys:
+        yield piece
+
+
+def _is_full(rows: int, size_bytes: int) -> bool:
+    return rows >= PIECE_ROWS or size_bytes >= PIECE_BYTES
+
+
+class RecordsPiece(msgspec.Struct):
+    """Some records with history value, and a row for each name of each."""
+
+    seqs: list[int] = []
+    walls_ms: list[int] = []
+    principals: list[bytes] = []
+    weights: list[int] = []
+    bodies: list[bytes] = []
+    names: list[bytes] = []
+    name_seqs: list[int] = []
+    marks: list[int] = []
+    size_bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it should be sent."""
+        return _is_full(max(len(self.seqs), len(self.names)), self.size_bytes)
+
+    def add(self, frames: Frames) -> None:
+        """Add records, each with its own bytes."""
+        for body, record in frames:
+            seq, event = record.seq, record.event
+            names = [name.encode() for name in names_of(event)]
+            weight = len(body) + sum(map(len, names))
+            self.seqs.append(seq)
+            self.walls_ms.append(record.wall_ms)
+            self.principals.append(principal_of(event).encode())
+            self.weights.append(weight)
+            self.bodies.append(body)
+            self.size_bytes += weight
+            if names:
+                self._add_names(seq, event, names)
+
+    def _add_names(self, seq: int, event: Event, names: list[bytes]) -> None:
+        marks = dict.fromkeys(names, 0)
+        for name in ends_of(event):
+            marks[name.encode()] |= ENDS
+        for name, _ in grants_of(event):
+            marks[name.encode()] |= GRANTS
+        self.names.extend(marks)
+        self.marks.extend(marks.values())
+        self.name_seqs.extend([seq] * len(marks))
+
+    def staged(self) -> tuple[object, ...]:
+        """Return it as the store takes it."""
+        rows = (self.seqs, self.walls_ms, self.principals, self.weights, self.bodies)
+        return (*rows, self.names, self.name_seqs, self.marks)
+
+
+def history_in_slices(body: bytes) -> Iterator[Frames]:
+    """Read what has history value of a batch, some records at a time: a batch may have all that fell due at once."""
+    frames = history_in(body)
+    while some := list(islice(frames, RECORDS_AT_ONCE)):
+        yield some
+
+
+class Ask(Protocol):
+    """Runs a named statement."""
+
+    async def __call__(self, name: str, *values: object) -> Sequence[Row]:
+        """Return its rows."""
+        ...
+
+
+READ_ROWS = 1_024
+READ_BYTES = 256 * 1024
+READ_RECORDS = 256
+"""How many records are made before others have their turn."""
+
+
+async def read_values(ask: Ask, wanted: int) -> AsyncIterator[Values]:
+    """Yield the state, some values at a time, the head first. Raises unless all are as written, and so many."""
+    count = 0
+    for key, value, checksum in await ask("read_head"):
+        _check(HEAD, key, value, checksum)
+        count += 1
+        yield Values(HEAD, [(key, value)])
+    table, place = "", 0
+    while rows := await ask("read_values", table, place, READ_ROWS, READ_BYTES):
+        for table, some in groupby(rows, itemgetter(0)):
+            found = list(some)
+            for _, _, key, value, checksum in found:
+                _check(table, key, value, checksum)
+            count += len(found)
+            yield Values(table, [(key, value) for _, _, key, value, _ in found])
+        place = rows[-1][1]
+        await asyncio.sleep(0)
+    if count != wanted:
+        raise JournalDamagedError(f"the store has {count} values of the state, and {wanted} were written")
+
+
+def _check(table: str, key: bytes, value: bytes, checksum: int) -> None:
+    if checksum_of(table, key, value) != checksum:
+        raise JournalDamagedError(f"a value of the table {table} is not the one that was written, in the store")
+
+
+async def read_batches(ask: Ask, after: int, upto: int) -> AsyncIterator[bytes]:
+    """Yield the batches of the tail after a number and up to another. Raises if one is missing."""
+    while after < upto:
+        rows = await ask("read_batches", after, upto, READ_ROWS, READ_BYTES)
+        if not rows or rows[0][0] != after + 1:
+            raise JournalDamagedError(f"record {after + 1} is not in the tail, in the store")
+        for _, last, body in rows:
+            yield body
+            after = last
+
+
+async def read_history(ask: Ask, upto: int) -> AsyncIterator[Sequence[Record]]:
+    """Yield the history up to a number, oldest first, some records at a time."""
+    after = -(2**62)
+    while rows := await ask("read_history_after", after, upto, READ_ROWS, READ_BYTES):
+        for _, some in groupby(enumerate(rows), lambda each: each[0] // READ_RECORDS):
+            yield [record for _, (_, body) in some for record in decode_batch(body)]
+            await asyncio.sleep(0)
+        after = rows[-1][0]
+
+
+async def records_of(body: bytes, holding: Sequence[bytes] = ()) -> AsyncIterator[list[Record]]:
+    """Yield the records of a batch, some at a time: a batch may have all that fell due at once."""
+    records = decode_batch(body, holding)
+    while some := list(islice(records, READ_RECORDS)):
+        yield some
+        if len(some) == READ_RECORDS:
+            await asyncio.sleep(0)
+
+
+STRETCHES = 4
+"""How many stretches of 1,024 numbers are looked through at once."""
+ELDEST = 256
+"""How many of somebody's records are asked for at once."""
+PRUNE_SECONDS = 120.0
+
+
+class Pruning:
+    """Drops what is not kept."""
+
+    def __init__(self, ground: Ground, keeping: Keeping) -> None:
+        self._ground = ground
+        self._keeping = keeping
+        self._left = 0
+        self.pruned = 0
+        """The newest that was ever dropped."""
+
+    async def prune(self, wall_ms: int) -> None:
+        """Drop what is too old or too much: at most so many records, and the next time more."""
+        self._left = STEP_MAX
+        newest = await self._ground.read("read_newest_wall")
+        if newest:
+            # Never the newest: it says since when nothing happened, and who held what since then.
+            await self._drop_overdue(min(wall_ms - self._keeping.wall_ms, newest[0][0]))
+        await self._drop_excess("records", self._keeping.records_max)
+        await self._drop_excess("bytes", self._keeping.bytes_max)
+
+    async def _drop_overdue(self, overdue_ms: int) -> None:
+        read = self._ground.read
+        while self._left > 0:
+            stretches = [row[0] for row in await read("read_overdue_stretches", overdue_ms, STRETCHES)]
+            if not stretches:
+                return
+            seqs = [row[0] for row in await read("read_overdue", overdue_ms, stretches)]
+            await self._forget(seqs, stretches)
+
+    async def _drop_excess(self, unit: str, most: int) -> None:
+        while self._left > 0:
+            shares = await self._ground.read("read_shares")
+            excess = sum(row[unit] for row in shares) - most
+            seqs = await self._chosen(shares, unit, excess) if excess > 0 else []
+            if not seqs:
+                return
+            await self._forget(seqs, [])
+
+    async def _chosen(self, shares: Sequence[Row], unit: str, excess: int) -> list[int]:
+        """Return the eldest records of whoever has the largest share then, one after another."""
+        eldest: dict[bytes, _Eldest] = {}
+        choosing = choose([(row["principal"], row[unit]) for row in shares], excess, min(PRUNE_ROWS, self._left))
+        try:
+            who = next(choosing)
+            while True:
+                known = eldest.setdefault(who, _Eldest(self._ground, who))
+                found = await known.next()
+                who = choosing.send(found and (found[0], 1 if unit == "records" else found[1]))
+        except StopIteration as end:
+            chosen: list[int] = end.value
+            return chosen
+
+    async def _forget(self, seqs: list[int], stretches: list[int]) -> None:
+        rows = await self._ground.write("prune", seqs, stretches, seconds=PRUNE_SECONDS)
+        self.pruned = rows[0]["pruned"]
+        self._left -= max(1, len(seqs))
+        await asyncio.sleep(0)
+
+
+class _Eldest:
+    """What one has left, eldest first, asked for some at a time."""
+
+    def __init__(self, ground: Ground, who: bytes) -> None:
+        self._ground = ground
+        self._who = who
+        self._some: deque[tuple[int, int]] = deque()
+        self._after = -(2**62)
+        self._is_over = False
+
+    async def next(self) -> tuple[int, int] | None:
+        """Return the number and the weight of the next; None if there is no more."""
+        if not self._some and not self._is_over:
+            rows = await self._ground.read("read_eldest_of", self._who, self._after, ELDEST)
+            self._some.extend((seq, weight) for seq, weight in rows)
+            self._is_over = len(rows) < ELDEST
+            self._after = rows[-1][0] if rows else self._after
+        return self._some.popleft() if self._some else None
+
 
 FEED_ROWS = 1_024
 DROP_ROWS = 512
@@ -59,8 +332,6 @@ APPLY_SECONDS = 600.0
 SETTLE_SECONDS = 120.0
 """How long it is tried to find out what became of a step. It may have to wait for the step itself."""
 RETRY_SECONDS = 0.2
-
-log = logging.getLogger("holdfast.journal")
 
 
 class Archive:

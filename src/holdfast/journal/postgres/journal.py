@@ -26,15 +26,10 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.postgres.archive import Archive
-from holdfast.journal.postgres.beating import Beating
-from holdfast.journal.postgres.knowledge import Knowledge
-from holdfast.journal.postgres.lines import Servers, Side
-from holdfast.journal.postgres.looking import Looking
-from holdfast.journal.postgres.schema import Fresh
-from holdfast.journal.postgres.sealing import unseal
-from holdfast.journal.postgres.seat import NO_ANSWER, Batch, Mine, Tenancy
-from holdfast.journal.postgres.snapshot import snapshot
-from holdfast.journal.postgres.taking import Taken, Watching
+from holdfast.journal.postgres.connection import Servers, Side
+from holdfast.journal.postgres.history import Looking, snapshot
+from holdfast.journal.postgres.leadership import Fresh, Knowledge, Taken, Watching, unseal
+from holdfast.journal.postgres.writer import NO_ANSWER, Batch, Beating, Mine, Tenancy
 from holdfast.journal.tail.room import LARGE_BYTES, Room, part_of
 
 if TYPE_CHECKING:
@@ -43,9 +38,8 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Record
     from holdfast.journal.base import Changes, HeldPage, HeldQuery, HistoryPage, HistoryQuery, Snapshot
-    from holdfast.journal.postgres.archive_reading import Ask
-    from holdfast.journal.postgres.demands import Server
-    from holdfast.journal.postgres.driver import Line
+    from holdfast.journal.postgres.archive import Ask
+    from holdfast.journal.postgres.connection import Line, Server
     from holdfast.journal.tail.room import Part
 
 MIB = 2**20

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.events import grants_of
 from holdfast.journal.base import Held, HeldPage
 from holdfast.journal.codec import decode_batch, record_in
-from holdfast.journal.matching import suits
+from holdfast.journal.search import suits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.core.events import Event
     from holdfast.core.values import Lease
     from holdfast.journal.base import HeldQuery
-    from holdfast.journal.skimming import Latest
+    from holdfast.journal.search import Latest
 
     Hold = tuple[str, int, bytes | None]
     """A name, the number of its grant, and that record if the tail has it. In the archive it is found by its number."""

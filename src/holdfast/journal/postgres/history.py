@@ -10,27 +10,27 @@ A look has a budget in bytes, as the other journals have it (`Spent`): a page ma
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record, is_history
 from holdfast.journal.base import HistoryPage, JournalDamagedError
 from holdfast.journal.codec import decode_batch
-from holdfast.journal.matching import Texts, matches
-from holdfast.journal.postgres.archive_ground import LOOK_SECONDS, Ground
-from holdfast.journal.postgres.archive_reading import READ_BYTES, READ_ROWS, read_batches, records_of
-from holdfast.journal.skimming import follow, last_by_in
-from holdfast.journal.tail.batches import FEED_BYTES, SEARCH_BYTES, SLICE_BYTES, Spent
+from holdfast.journal.postgres.archive import READ_BYTES, READ_ROWS, read_batches, read_history, read_values, records_of
+from holdfast.journal.postgres.writer import LOOK_SECONDS, Ground
+from holdfast.journal.search import Texts, follow, last_by_in, matches
+from holdfast.journal.tail.batches import FEED_BYTES, FOREVER, SEARCH_BYTES, SEARCH_ROWS, SLICE_BYTES, Spent
 from holdfast.journal.tail.holds import Grants, Names, PageOfHeld, TailHolds, all_held
-from holdfast.journal.tail.looking import FOREVER, SEARCH_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from holdfast.journal.base import HeldPage, HeldQuery, HistoryQuery
-    from holdfast.journal.postgres.archive_reading import Ask
-    from holdfast.journal.postgres.lines import Side
-    from holdfast.journal.postgres.seat import Mine
+    from holdfast.core.events import Record
+    from holdfast.journal.base import HeldPage, HeldQuery, HistoryQuery, Values
+    from holdfast.journal.postgres.archive import Ask
+    from holdfast.journal.postgres.connection import Row, Side
+    from holdfast.journal.postgres.writer import Mine
     from holdfast.journal.tail.holds import Hold
 
 SKIMMED_ROWS = 4_096
@@ -255,3 +255,37 @@ def _behind(prefix: bytes) -> bytes:
     """Return what stands behind everything that begins so."""
     kept = prefix.rstrip(BEHIND_ALL)
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else BEHIND_ALL
+
+
+@asynccontextmanager
+async def snapshot(beside: Side, mine: Mine) -> AsyncIterator[PostgresSnapshot]:
+    """Give all that there is now, at the server of another connection."""
+    async with beside.another().instant() as side:
+        await side.rows("stay_at_instant")
+        position = await Ground(side, mine).position()
+        yield PostgresSnapshot(partial(side.rows, seconds=LOOK_SECONDS), position)
+
+
+class PostgresSnapshot:
+    """All there is at one instant."""
+
+    def __init__(self, ask: Ask, position: Row) -> None:
+        self._ask = ask
+        self.upto: int = position["upto"]
+        self.pruned: int = position["pruned"]
+        self._state_rows: int = position["state_rows"]
+        self.last_seq: int = position["last_seq"]
+
+    async def tail(self) -> AsyncIterator[Sequence[Record]]:
+        """Yield every record that is not archived, some at a time."""
+        async for body in read_batches(self._ask, self.upto, self.last_seq):
+            async for records in records_of(body):
+                yield records
+
+    def values(self) -> AsyncIterator[Values]:
+        """Yield the archived state, the head first."""
+        return read_values(self._ask, self._state_rows)
+
+    def history(self) -> AsyncIterator[Sequence[Record]]:
+        """Yield the archived records with history value, oldest first."""
+        return read_history(self._ask, self.upto)

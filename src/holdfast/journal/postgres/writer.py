@@ -26,6 +26,10 @@ is another's.
 
 What is known ends with the tenure: after `DeposedError`, `OutcomeUnknownError` or `JournalLostError` every further call
 gets the same, until the journal is thrown away.
+
+**Signs of life.** To the others, a leader whose seat stands still is gone (N-13). A node that took the seat and reads
+for longer than they wait would be deposed. So it proves its seat between two slices, on the same connection
+(`Beating`).
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -44,16 +48,17 @@ from holdfast.journal.base import (
     JournalUnavailableError,
     OutcomeUnknownError,
 )
-from holdfast.journal.postgres.driver import CannotConnectError, LostError, RefusedError
-from holdfast.journal.postgres.knowledge import went_back
+from holdfast.journal.postgres.connection import CannotConnectError, LostError, RefusedError
+from holdfast.journal.postgres.leadership import went_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Self
 
-    from holdfast.journal.postgres.demands import Server
-    from holdfast.journal.postgres.driver import Line
-    from holdfast.journal.postgres.knowledge import Knowledge
-    from holdfast.journal.postgres.lines import Servers
+    from holdfast.journal.postgres.connection import Line, Row, Server, Servers, Side
+    from holdfast.journal.postgres.leadership import Knowledge
+
+log = logging.getLogger("holdfast.journal")
 
 NOTHING_HAPPENED = frozenset({"22", "25", "42", "53", "54"})
 """Classes of errors that a statement meets before its commit: bad data, a read-only server, a missing right or table,
@@ -63,8 +68,6 @@ LAST_TRY_SECONDS = 1.0
 """What a last word has at least: to give the seat back, to take leave."""
 AGAIN_SECONDS = 0.05
 """Between two tries to connect."""
-
-log = logging.getLogger("holdfast.journal")
 
 
 class Batch(NamedTuple):
@@ -367,3 +370,129 @@ class Tenancy:
 def _did_nothing(error: JournalError) -> bool:
     """Tell whether it is an answer after which nothing of the statement can have happened."""
     return isinstance(error, RefusedError) and error.sqlstate[:2] in NOTHING_HAPPENED
+
+
+LOOK_SECONDS = 30.0
+"""How long a look may take on the server."""
+NOT_OURS = "HF001"
+"""What our functions say if the seat is not ours."""
+
+
+class Ground:
+    """A connection, and our tenure."""
+
+    def __init__(self, side: Side, mine: Mine) -> None:
+        self.side = side
+        self.mine = mine
+        self._turn = asyncio.Lock()
+
+    async def write(self, name: str, *values: object, seconds: float) -> Sequence[Row]:
+        """Run a statement that changes the archive, under our tenure. Raises `DeposedError` if it is over."""
+        try:
+            return await self.side.rows(name, self.mine.epoch, self.mine.tenure, *values, seconds=seconds)
+        except RefusedError as error:
+            if error.sqlstate == NOT_OURS:
+                raise self.deposed("archive") from error
+            raise
+
+    async def read(self, name: str, *values: object) -> Sequence[Row]:
+        """Run a statement that proves nothing: what rests on it is proved by another."""
+        return await self.side.rows(name, *values, seconds=LOOK_SECONDS)
+
+    async def look(self, name: str, *values: object) -> Sequence[Row]:
+        """Run a statement that finds something only under our tenure. Raises `DeposedError` if it is over."""
+        rows = await self._in_peace(name, self.mine.epoch, self.mine.tenure, *values)
+        if not rows:
+            await self.position()
+        return rows
+
+    async def _in_peace(self, name: str, *values: object) -> Sequence[Row]:
+        """Run a statement to its end, though whoever asks may be cancelled: else the connection would be closed.
+
+        The next one waits for that end. So however many are cancelled, one statement at most goes on for nobody.
+        """
+        await self._turn.acquire()
+        task = asyncio.ensure_future(self.side.rows(name, *values, seconds=LOOK_SECONDS))
+        task.add_done_callback(self._end_turn)
+        return await asyncio.shield(task)
+
+    def _end_turn(self, task: asyncio.Future[Sequence[Row]]) -> None:
+        self._turn.release()
+        if not task.cancelled():
+            # Whoever was cancelled does not hear of its error.
+            task.exception()
+
+    async def position(self) -> Row:
+        """Tell how far the archive and the journal reach. Raises `DeposedError` if the seat is not ours."""
+        rows = await self._in_peace("read_position", self.mine.epoch, self.mine.tenure)
+        if not rows:
+            raise self.deposed("look")
+        return rows[0]
+
+    def deposed(self, operation: str) -> DeposedError:
+        """Make the error of a tenure that is over."""
+        return DeposedError(f"{operation}: another node has the seat; tenure {self.mine.epoch} is over")
+
+    async def close(self) -> None:
+        """Take leave; of a statement that goes on for nobody, without a word."""
+        if self._turn.locked():
+            self.side.drop()
+        await self.side.close()
+
+
+BEAT_SECONDS = 0.4
+READ_SECONDS = 30.0
+
+T = TypeVar("T")
+
+
+class Beating:
+    """Reads on the connection under the seat, and proves the seat now and then, for as long as the block lasts."""
+
+    def __init__(self, tenancy: Tenancy, line: Line) -> None:
+        """`line` has just taken the seat, or proven it."""
+        self._tenancy = tenancy
+        self._line = line
+        self._is_due = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        self._wind_up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def ask(self, name: str, *values: object) -> Sequence[Row]:
+        """Run a named statement, behind a proof of the seat if the last was too long ago. Raises as both do."""
+        if self._is_due:
+            await self._beat()
+        return await self._line.ask(name, *values, seconds=READ_SECONDS)
+
+    async def beside(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for what does not use this connection. It is given up if the seat is lost meanwhile."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await asyncio.wait((task,), timeout=BEAT_SECONDS)
+                if not task.done():
+                    await self._beat()
+        except BaseException:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise
+        return task.result()
+
+    async def _beat(self) -> None:
+        await self._tenancy.confirm(0)
+        self._wind_up()
+
+    def _wind_up(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._is_due = False
+        self._timer = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._fall_due)
+
+    def _fall_due(self) -> None:
+        self._is_due = True

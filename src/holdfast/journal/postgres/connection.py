@@ -1,0 +1,559 @@
+"""Connections to PostgreSQL: the only module that knows asyncpg. A statement is answered, refused, or lost.
+
+A statement that was sent is never cancelled. PostgreSQL would stop waiting for its replicas and commit all the same,
+and nobody could tell (N-10). So asyncpg's own time limits are not used, because they send a cancel request, and no task
+of asyncpg's is ever cancelled. A caller that no longer waits closes the socket, and finds out on another connection.
+
+Each server is asked what it promises after connecting, because what was set may have been ignored (N-24). One
+connection writes. All others are beside it (`Side`), always at the server of the first (N-2): an old primary that was
+not told of its successor still answers reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import socket
+import stat
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
+
+import asyncpg
+import msgspec
+
+from holdfast.journal.base import JournalUnavailableError
+from holdfast.journal.sql import load
+from holdfast.settings.addresses import ESCAPES, is_torn, split_url
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+log = logging.getLogger("holdfast.journal")
+
+
+def why_none(url: str) -> str:
+    """Say why the password file was not read, and what to do; nothing if it was, or is not needed, or not there."""
+    file = _file_of(url)
+    if file is None:
+        return ""
+    try:
+        mode = file.stat().st_mode
+        if not stat.S_ISREG(mode):
+            return f"the password file {file} was not read, for it is no plain file"
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            shown = f"{stat.S_IMODE(mode):04o}"
+            return f"the password file {file} was not read, for others may open it (mode {shown}): chmod 600 {file}"
+        with file.open("rb"):
+            return ""
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return f"the password file {file} cannot be read: {error.strerror or error}"
+
+
+def _file_of(url: str) -> Path | None:
+    """Return the file that the driver looks into; None if it has a password before, or no place to look."""
+    parts = urlsplit(url)
+    fields = parse_qs(parts.query)
+    if parts.password or "password" in fields or "PGPASSWORD" in os.environ:
+        return None
+    named = fields["passfile"][-1] if "passfile" in fields else os.environ.get("PGPASSFILE")
+    if named is not None:
+        return Path(named)
+    try:
+        return Path.home() / ".pgpass"
+    except RuntimeError:
+        return None
+
+
+SCHEMES = ("postgresql", "postgres")
+PORT = "5432"
+
+
+class Address(NamedTuple):
+    """One server."""
+
+    url: str
+    """With all that is needed to connect. It may have a password: it is never shown."""
+    where: str
+    """Host and port, for people."""
+
+
+def addresses(url: str) -> list[Address]:
+    """Return the servers of a URL, in its order. Raises `ValueError`, without the URL in its text."""
+    if is_torn(url):
+        raise ValueError(f"the URL of the store cannot be read: {ESCAPES}")
+    parts = split_url(url)
+    if parts.scheme not in SCHEMES:
+        raise ValueError("the URL of the store does not begin with postgresql://")
+    user, at, hosts = parts.netloc.rpartition("@")
+    fields = parse_qs(parts.query, keep_blank_values=True)
+    by_field = [host for value in fields.pop("host", []) for host in value.split(",") if host]
+    ports = [port for value in fields.pop("port", []) for port in value.split(",")]
+    fields.pop("target_session_attrs", None)
+    if by_field and hosts:
+        raise ValueError("the URL of the store names hosts twice: before the path, and as host=")
+    query = [f"{name}={quote(value)}" for name, values in fields.items() for value in values]
+    if hosts:
+        return [
+            Address(urlunsplit((parts.scheme, f"{user}{at}{host}", parts.path, "&".join(query), "")), _shown(host))
+            for host in hosts.split(",")
+        ]
+    found = []
+    for number, host in enumerate(by_field or ["localhost"]):
+        port = ports[min(number, len(ports) - 1)] if ports else PORT
+        all_fields = "&".join([*query, f"host={quote(host, safe='')}", f"port={quote(port)}"])
+        found.append(
+            Address(urlunsplit((parts.scheme, f"{user}{at}", parts.path or "/", all_fields, "")), f"{host}:{port}")
+        )
+    return found
+
+
+def _shown(host: str) -> str:
+    has_port = ":" in host.rpartition("]")[2]
+    return host if has_port else f"{host}:{PORT}"
+
+
+Row = Any
+"""The values of one row: it can be unpacked, and asked by number or by name."""
+
+CLOSE_SECONDS = 1.0
+SESSION = {
+    "synchronous_commit": "on",
+    # A statement that the server itself cancels while it waits for a replica is committed all the same (N-10).
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    # Only makers of the schema have a transaction open between two messages. One that was stopped there must not last.
+    "idle_in_transaction_session_timeout": "2000",
+    # An append behind a takeover must find no row. Under `repeatable read` it would find an error (N-8).
+    "default_transaction_isolation": "read committed",
+    # The server lets go of a leader that is gone without a word.
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
+"""What every session of ours sets. `demands` asks back what matters."""
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
+"""On our side of the socket: asyncpg sets none of it (N-25)."""
+_LOST = (
+    OSError,
+    TimeoutError,
+    EOFError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    # No answer of the server, though asyncpg tells it as one: the connection ended.
+    asyncpg.PostgresConnectionError,
+)
+_NOT_LET_IN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InterfaceError)
+"""A wrong password, or none. The second is what asyncpg says by itself where it was asked for one."""
+
+
+class LostError(JournalUnavailableError):
+    """A statement was sent, and its answer will never come here: whether it was done, this connection cannot tell."""
+
+
+class RefusedError(JournalUnavailableError):
+    """PostgreSQL answered a statement with an error."""
+
+    def __init__(self, text: str, sqlstate: str) -> None:
+        super().__init__(text)
+        self.sqlstate = sqlstate
+        """Five characters; the first two are the class of the error."""
+
+
+class CannotConnectError(JournalUnavailableError):
+    """There is no connection, so nothing was sent."""
+
+
+class SilentError(CannotConnectError):
+    """There is none, and nobody said why within the time for it: the next try would take as long."""
+
+
+class Line:
+    """One connection. It does one statement at a time."""
+
+    def __init__(self, db: asyncpg.Connection, sql: Mapping[str, str], where: str) -> None:
+        self._db = db
+        self._sql = sql
+        self._prepared: dict[str, Any] = {}
+        self._warning = ""
+        self.where = where
+        """The server's address, for people."""
+        db.add_log_listener(self._hear)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used, as far as is known here."""
+        return not self._db.is_closed()
+
+    @property
+    def pid(self) -> int:
+        """The number of the server's process at the other end, as it was told when connecting."""
+        return int(self._db.get_server_pid())
+
+    async def ask(self, name: str, *values: object, seconds: float | None) -> Sequence[Row]:
+        """Run a named statement and return its rows. Raises `LostError` or `RefusedError`.
+
+        `seconds` is how long an answer is waited for; then, or if whoever asks is cancelled, the socket is closed.
+        """
+        self._warning = ""
+        task = asyncio.ensure_future(self._fetch(name, values))
+        try:
+            await asyncio.wait((task,), timeout=seconds)
+        finally:
+            if not task.done():
+                task.add_done_callback(_look_away)
+                self.drop()
+        if not task.done():
+            raise LostError(f"{name}: {self.where} did not answer within {seconds:g} s")
+        try:
+            rows = task.result()
+        except _LOST as error:
+            self.drop()
+            raise LostError(f"{name}: the connection to {self.where} was lost: {_words(error)}") from error
+        except asyncpg.PostgresError as error:
+            # What was prepared may not fit the tables any more.
+            self._prepared.pop(name, None)
+            raise RefusedError(f"{name}: {self.where} refused it: {error}", error.sqlstate or "") from error
+        if self._warning:
+            # "canceling wait for synchronous replication": done here, and perhaps on no replica.
+            self.drop()
+            raise LostError(f"{name}: {self.where} warned: {self._warning}")
+        return rows
+
+    async def script(self, name: str) -> None:
+        """Run a named script: several statements, in one transaction."""
+        try:
+            await self._db.execute(self._sql[name])
+        except _LOST as error:
+            self.drop()
+            raise LostError(f"{name}: the connection to {self.where} was lost: {_words(error)}") from error
+        except asyncpg.PostgresError as error:
+            raise RefusedError(f"{name}: {self.where} refused it: {error}", error.sqlstate or "") from error
+
+    async def _fetch(self, name: str, values: Sequence[object]) -> Sequence[Row]:
+        statement = self._prepared.get(name)
+        if statement is None:
+            statement = self._prepared[name] = await self._db.prepare(self._sql[name])
+        rows: Sequence[Row] = await statement.fetch(*values)
+        return rows
+
+    def _hear(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
+        # The other field is in the language of the server. The English one is there since PostgreSQL 9.6.
+        if (message.severity_en or message.severity) == "WARNING":
+            self._warning = str(message)
+            log.warning("PostgreSQL at %s warns: %s", self.where, message)
+
+    def drop(self) -> None:
+        """Close the socket, and send nothing."""
+        self._prepared.clear()
+        with contextlib.suppress(Exception):
+            self._db.terminate()
+
+    async def close(self) -> None:
+        """Take leave of the server, if it listens."""
+        self._prepared.clear()
+        with contextlib.suppress(Exception):
+            await self._db.close(timeout=CLOSE_SECONDS)
+
+
+async def connect(url: str, where: str, sql: Mapping[str, str], *, application: str, seconds: float) -> Line:
+    """Connect to one server that takes writes. Raises `CannotConnectError`, whose text never has what the URL has."""
+    connecting = asyncio.ensure_future(
+        asyncpg.connect(
+            url,
+            timeout=seconds,
+            target_session_attrs="read-write",
+            server_settings={"application_name": application[:63], **SESSION},
+        )
+    )
+    try:
+        db = await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        # asyncpg leaves an error behind that nobody hears if it is cancelled while it connects.
+        connecting.add_done_callback(_hang_up)
+        raise
+    except TimeoutError:
+        raise SilentError(f"PostgreSQL at {where} did not answer within {seconds:g} s") from None
+    except asyncpg.ClientConfigurationError:
+        raise CannotConnectError(f"PostgreSQL at {where} cannot be asked: its URL is not understood") from None
+    except asyncpg.TargetServerAttributeNotMatched:
+        raise CannotConnectError(f"PostgreSQL at {where} is a standby: it takes no writes") from None
+    except (asyncpg.PostgresError, *_LOST) as error:
+        why = why_none(url) if isinstance(error, _NOT_LET_IN) else ""
+        text = f"PostgreSQL at {where} cannot be asked: {_words(error)}"
+        raise CannotConnectError(f"{text}; {why}" if why else text) from error
+    _keep_alive(db)
+    return Line(db, sql, where)
+
+
+def _words(error: Exception) -> str:
+    """Say what went wrong. What asyncpg says of its own insides helps nobody."""
+    if isinstance(error, asyncpg.InternalClientError):
+        return "it ended while it was in use"
+    if isinstance(error, ConnectionError) and "connection_lost" in str(error):
+        return "it was ended before anybody was let in"
+    return str(error) or type(error).__name__
+
+
+def _keep_alive(db: asyncpg.Connection) -> None:
+    """Let this machine find out that the server is gone, also while nothing is sent."""
+    found = db._transport.get_extra_info("socket")  # noqa: SLF001 - asyncpg offers no other way to it.
+    if found is None or found.family == socket.AF_UNIX:
+        return
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEPALIVE.items():
+        if hasattr(socket, option):
+            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def _hang_up(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().terminate()
+
+
+def _look_away(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+def statements(schema: str) -> dict[str, str]:
+    """Return the statements for a schema. Raises `ValueError` for a name that could be anything else."""
+    if not SCHEMA_NAME.fullmatch(schema):
+        raise ValueError(f"{schema!r} is no name for a schema: 1 to 63 of a-z, 0-9 and _, no digit first")
+    both = {**load("postgres.sql"), **load("postgres_archive.sql"), **load("postgres_operating.sql")}
+    # One script makes all of the archive: its tables, then its functions.
+    both["create_archive"] = ";".join(sql for name, sql in both.items() if name.startswith("create_archive"))
+    return {name: sql.replace("{s}", schema) for name, sql in both.items()}
+
+
+ASK_SECONDS = 3.0
+SERVER_VERSION_MIN = 130000
+DIRECTLY = "Connect to PostgreSQL directly, not through a pooler: it drops what our sessions set"
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """By what a store is known that was put in the place of another (N-22): each of these then differs."""
+
+    system_id: int
+    """Of the cluster: another one was made by initdb."""
+    timeline: int
+    """Rises when a standby is promoted, and after a restore to a point in time."""
+    database_oid: int
+    table_oid: int
+    """Of the seat: a restore into the same cluster makes it anew. 0: there is none yet."""
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """A server, as one session saw it."""
+
+    marks: Marks
+    started: str
+    """When it was started, as it writes it: two sessions with the same marks and this are at one server."""
+    has_standby: bool
+    """Whether a commit waits for a synchronous standby."""
+    is_pooled: bool
+    """Whether something between us and it moves statements between sessions."""
+    version: int
+    settings: dict[str, str]
+    """What was asked back."""
+
+    def is_same(self, other: Server) -> bool:
+        """Tell whether two sessions are at one running server."""
+        return (self.marks.system_id, self.marks.timeline, self.started) == (
+            other.marks.system_id,
+            other.marks.timeline,
+            other.started,
+        )
+
+
+async def ask_server(line: Line, seat: str) -> Server:
+    """Ask a server what it is. Raises `JournalUnavailableError` for one that does not promise enough."""
+    rows = await line.ask("ask_server", seat, seconds=ASK_SECONDS)
+    pids = {line.pid, int(rows[0]["pid"])}
+    row = dict((await line.ask("ask_server", seat, seconds=ASK_SECONDS))[0])
+    settings = {name: str(row[name]) for name in WANTED}
+    refuse_if_weak(line.where, settings, version=int(row["version"]), is_standby=bool(row["is_standby"]))
+    is_pooled = len({*pids, int(row["pid"])}) > 1
+    if is_pooled:
+        log.warning("%s is behind a pooler: nothing is promised. %s", line.where, DIRECTLY)
+    return Server(
+        marks=Marks(row["system_id"], row["timeline"], row["database_oid"], row["table_oid"]),
+        started=row["started"],
+        has_standby=bool(row["synchronous_standby_names"]),
+        is_pooled=is_pooled,
+        version=row["version"],
+        settings=settings,
+    )
+
+
+ON_THE_SERVER = "Set it to on in postgresql.conf"
+WANTED: dict[str, tuple[frozenset[str], str]] = {
+    "synchronous_commit": (frozenset({"on", "remote_apply"}), DIRECTLY),
+    "fsync": (frozenset({"on"}), ON_THE_SERVER),
+    "full_page_writes": (frozenset({"on"}), ON_THE_SERVER),
+    "default_transaction_isolation": (frozenset({"read committed"}), DIRECTLY),
+    "statement_timeout": (frozenset({"0"}), DIRECTLY),
+    "lock_timeout": (frozenset({"0"}), DIRECTLY),
+    "idle_in_transaction_session_timeout": (frozenset({"2s"}), DIRECTLY),
+}
+"""What each setting must be, and what to do if it is not."""
+
+
+def refuse_if_weak(where: str, settings: dict[str, str], *, version: int, is_standby: bool) -> None:
+    """Raise if an answer of this server could be one that it forgets."""
+    if is_standby:
+        raise JournalUnavailableError(f"PostgreSQL at {where} is a standby: it takes no writes")
+    if version < SERVER_VERSION_MIN:
+        least = SERVER_VERSION_MIN // 10000
+        raise JournalUnavailableError(
+            f"PostgreSQL at {where} is version {version // 10000}; {least} or newer is needed"
+        )
+    for name, (wanted, way) in WANTED.items():
+        if settings[name] not in wanted:
+            raise JournalUnavailableError(
+                f"PostgreSQL at {where} has {name} = {settings[name]!r}, and Holdfast needs {min(wanted)!r}", way
+            )
+
+
+CONNECT_SECONDS = 2.0
+"""For each server."""
+ANSWER_SECONDS = 5.0
+"""How long whoever reads waits for an answer."""
+
+
+class Servers:
+    """The servers of a URL. One of them takes writes: the one that did last is tried first.
+
+    One that said nothing at all is tried last from then on. So whoever gives up before all were tried, and tries again,
+    gets to each of them, however many say nothing.
+    """
+
+    def __init__(self, url: str, schema: str, application: str) -> None:
+        self.schema = schema
+        self._sql = statements(schema)
+        self._addresses = addresses(url)
+        self._application = application
+
+    @property
+    def seat(self) -> str:
+        """The full name of the seat's table."""
+        return f"{self.schema}.seat"
+
+    @property
+    def where(self) -> str:
+        """The server that is tried first, for people."""
+        return self._addresses[0].where
+
+    async def connect(self) -> tuple[Line, Server]:
+        """Connect to the first server that takes writes and promises enough. Raises `JournalUnavailableError`."""
+        errors: list[JournalUnavailableError] = []
+        for address in list(self._addresses):
+            try:
+                line = await connect(
+                    address.url, address.where, self._sql, application=self._application, seconds=CONNECT_SECONDS
+                )
+            except CannotConnectError as error:
+                if isinstance(error, SilentError):
+                    self._put(address, len(self._addresses))
+                errors.append(error)
+                continue
+            try:
+                server = await ask_server(line, self.seat)
+            except JournalUnavailableError as error:
+                line.drop()
+                errors.append(error)
+                continue
+            except BaseException:
+                line.drop()
+                raise
+            self._put(address, 0)
+            return line, server
+        if len(errors) == 1:
+            raise errors[0]
+        raise CannotConnectError("; ".join(error.problem for error in errors))
+
+    def _put(self, address: Address, place: int) -> None:
+        self._addresses.remove(address)
+        self._addresses.insert(place, address)
+
+
+class Side:
+    """A connection that does not write under the seat by itself: made when it is needed, and anew after it was lost."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._line: Line | None = None
+        self._lock = asyncio.Lock()
+        self.must_be: Server | None = None
+        """The server that the tenure is at. None: any that takes writes."""
+        self.server: Server | None = None
+        """The one that it is connected to, or was last."""
+
+    async def rows(self, name: str, *values: object, seconds: float | None = ANSWER_SECONDS) -> Sequence[Row]:
+        """Return the rows of a named statement.
+
+        Raises `JournalUnavailableError`: as `RefusedError` if PostgreSQL said no, with why.
+        """
+        async with self._lock:
+            line = await self._connected()
+            return await line.ask(name, *values, seconds=seconds)
+
+    async def one(self, name: str, *values: object, seconds: float | None = ANSWER_SECONDS) -> Row | None:
+        """Return the first row of a named statement."""
+        rows = await self.rows(name, *values, seconds=seconds)
+        return rows[0] if rows else None
+
+    @asynccontextmanager
+    async def instant(self) -> AsyncIterator[Side]:
+        """Let all that is read in the block, on this connection alone, be as of one instant. It locks nothing."""
+        await self.rows("begin_instant")
+        try:
+            yield self
+        finally:
+            self.drop()
+
+    def another(self) -> Side:
+        """Return one more connection to the server of this one: made when it is needed."""
+        side = Side(self._servers)
+        side.must_be = self.must_be
+        return side
+
+    async def alone(self) -> Line:
+        """Return the connection itself, connected: for whoever makes the tables, while nobody else asks."""
+        async with self._lock:
+            return await self._connected()
+
+    async def _connected(self) -> Line:
+        line = self._line
+        if line is not None and line.is_open and (self.must_be is None or self.must_be is self.server):
+            return line
+        self.drop()
+        line, server = await self._servers.connect()
+        if self.must_be is not None:
+            if not server.is_same(self.must_be):
+                line.drop()
+                raise CannotConnectError(f"{line.where} is not the server that this tenure is at")
+            server = self.must_be
+        self._line, self.server = line, server
+        return line
+
+    def drop(self) -> None:
+        """Close the socket."""
+        if self._line is not None:
+            self._line.drop()
+            self._line = None
+
+    async def close(self) -> None:
+        """Take leave."""
+        line, self._line = self._line, None
+        if line is not None:
+            await line.close()

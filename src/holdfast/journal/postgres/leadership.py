@@ -1,0 +1,443 @@
+"""Leadership of a store: reading the row that says who has it (the seat), and taking it. One write makes a leader.
+
+Any node may read the row. The write that takes it (N-2) names what was seen. Only after it has returned is anything
+read, on the connection that took it: from then on no other node can add a record. What is durable by then is there,
+because a takeover waits for whatever holds the row, and for replicas.
+
+**A store that went back in time** is recognised by what this process knows of it (`Knowledge`, N-21). A store can lose
+what it once had: a standby that lagged behind was promoted, a disk or a database was restored. Numbers that were seen
+once cannot become smaller in any other way. After such a loss a record `Restored` lets tokens go on beyond all that
+were given out, and the store counts these records (`jumps`): a node that meets a higher count learns anew.
+
+The tables are made once, in one transaction, by the node that first finds none (N-6). The authority's key is stored
+under a secret that only the nodes have: a tag, which is an HMAC of the key, and the key hidden by an HMAC of the tag.
+So the same key looks the same each time, and a wrong secret or a changed byte is found out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from holdfast.journal.base import (
+    JournalDamagedError,
+    JournalError,
+    JournalLockedError,
+    JournalLostError,
+    JournalTooNewError,
+    JournalUnavailableError,
+    Seat,
+)
+from holdfast.journal.codec import FORMAT
+from holdfast.journal.postgres.connection import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.journal.base import Peer
+    from holdfast.journal.postgres.connection import Line, Marks, Row, Server, Servers, Side
+
+log = logging.getLogger("holdfast.journal")
+
+RESTORED = "If it was restored on purpose, run: holdfast store restored"
+OTHER_STORE = "Check the setting `store`, or restart this node to serve what is there"
+
+
+class Noted(NamedTuple):
+    """A seat, as far as a loss can be told from it."""
+
+    jumps: int
+    epoch: int
+    tenure: str
+    last_seq: int
+
+
+class Knowledge:
+    """The highest that was seen. One for a process: each journal of it is given the same."""
+
+    def __init__(self) -> None:
+        self.authority: str | None = None
+        self.epoch = 0
+        self.tenure = ""
+        self.last_seq = 0
+        """A record that was durable."""
+        self.jumps = 0
+        """How often tokens jumped, as of the last look."""
+
+    def noted(self) -> Noted:
+        """Return what is known by now: for whoever asks the store, and compares the answer with what was known then."""
+        return Noted(self.jumps, self.epoch, self.tenure, self.last_seq)
+
+    def learn(self, authority: str, seen: Noted, noted: Noted) -> str | None:
+        """Take note of a seat that was seen. Return what was lost since the last time, if anything; it is not noted.
+
+        `noted` is what was known before the store was asked: it may have shown the seat before a write that was
+        answered first. Raises `JournalLostError` if it is another authority.
+        """
+        if self.authority is None:
+            self.authority = authority
+        if self.authority != authority:
+            raise JournalLostError(
+                f"the store has the authority {authority}, and it was {self.authority} before", OTHER_STORE
+            )
+        loss = _lost(seen, noted)
+        if loss is None and (seen.jumps, seen.epoch, seen.last_seq) >= (self.jumps, self.epoch, self.last_seq):
+            self.jumps, self.epoch, self.tenure, self.last_seq = seen
+        return loss
+
+    def none_is_there(self, where: str) -> JournalLostError:
+        """Make the error for a store that has nothing any more."""
+        return JournalLostError(f"{where} has no authority, and {self.authority} was there", OTHER_STORE)
+
+
+def _lost(seen: Noted, noted: Noted) -> str | None:
+    if seen.jumps > noted.jumps:
+        return None
+    if seen.jumps < noted.jumps:
+        return f"its tokens jumped {seen.jumps} times, and {noted.jumps} were known before"
+    if seen.last_seq < noted.last_seq:
+        return f"its last record is {seen.last_seq}, and {noted.last_seq} was durable"
+    if seen.epoch < noted.epoch:
+        return f"its tenure is {seen.epoch}, and {noted.epoch} was seen"
+    if seen.epoch == noted.epoch and noted.tenure not in {"", seen.tenure}:
+        return f"its tenure {seen.epoch} is another than the one that was seen"
+    return None
+
+
+def went_back(where: str, what: str) -> JournalLostError:
+    """Make the error of a store that lost what it had."""
+    return JournalLostError(f"{where} went back in time: {what}. Nothing is served", RESTORED)
+
+
+KEY_BYTES = 32
+PLAIN, SEALED = b"\x00", b"\x01"
+
+
+def seal(key: bytes, secret: bytes | None) -> bytes:
+    """Return the key as it is stored. Without a secret it stands there as it is."""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"the authority's key has {len(key)} bytes instead of {KEY_BYTES}")
+    if secret is None:
+        return PLAIN + key
+    tag = _mac(secret, b"tag", key)
+    return SEALED + tag + _xor(key, _mac(secret, b"key", tag))
+
+
+def unseal(stored: bytes, secret: bytes | None) -> bytes:
+    """Return the key. Raises `JournalError` for a secret that is missing, not needed, or another."""
+    kind, rest = stored[:1], stored[1:]
+    if kind == PLAIN and len(rest) == KEY_BYTES:
+        if secret is not None:
+            raise JournalError(
+                "the authority's key in the store is not sealed, and store_secret_file is set",
+                "Leave store_secret_file out: a key is sealed when its store is made, and only then",
+            )
+        return rest
+    if kind != SEALED or len(rest) != 2 * KEY_BYTES:
+        raise JournalError("the authority's key in the store is not one that this version knows")
+    if secret is None:
+        raise JournalError("the authority's key in the store is sealed", "Set store_secret_file, as on the other nodes")
+    tag, hidden = rest[:KEY_BYTES], rest[KEY_BYTES:]
+    key = _xor(hidden, _mac(secret, b"key", tag))
+    if not hmac.compare_digest(tag, _mac(secret, b"tag", key)):
+        raise JournalError(
+            "the authority's key in the store was sealed with another secret",
+            "Use the store_secret_file of the other nodes",
+        )
+    return key
+
+
+def _mac(secret: bytes, purpose: bytes, data: bytes) -> bytes:
+    return hmac.digest(secret, b"holdfast " + purpose + b" " + data, "sha256")
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+
+
+SCHEMA_VERSION = 1
+"""Of the tables. Another number: they look otherwise."""
+NOT_THERE = frozenset({"42P01", "3F000"})
+"""What PostgreSQL says if the table, or its schema, is not there."""
+CREATE_SECONDS = 30.0
+UPGRADE = "Start that version"
+
+
+class Fresh(msgspec.Struct, frozen=True):
+    """What a new authority is made of. Both are drawn by whoever makes it."""
+
+    authority: str
+    key: bytes
+    wall_ms: int
+
+
+def is_missing(error: RefusedError) -> bool:
+    """Tell whether a statement was refused because there are no tables."""
+    return error.sqlstate in NOT_THERE
+
+
+async def create(side: Side, schema: str, fresh: Fresh, secret: bytes | None, marks: Marks) -> None:
+    """Make schema, tables, seat, authority and key in one transaction; nothing if another was first."""
+    line = await side.alone()
+    try:
+        async with asyncio.timeout(CREATE_SECONDS):
+            await _create(line, schema, fresh, secret, marks)
+    except BaseException:
+        # It ends the transaction: nothing of it happened, or all of it.
+        side.drop()
+        raise
+
+
+async def _create(line: Line, schema: str, fresh: Fresh, secret: bytes | None, marks: Marks) -> None:
+    async def ask(name: str, *values: object) -> list[Row]:
+        return list(await line.ask(name, *values, seconds=None))
+
+    await ask("begin")
+    await ask("lock_creation")
+    if not (await ask("has_seat", schema))[0][0]:
+        if not (await ask("has_schema", schema))[0][0]:
+            await ask("create_schema")
+        await line.script("create")
+        await line.script("create_archive")
+        await ask("write_authority", fresh.authority, seal(fresh.key, secret), fresh.wall_ms, SCHEMA_VERSION)
+        places = (marks.system_id, marks.timeline, marks.database_oid, f"{schema}.seat")
+        await ask("write_seat", fresh.authority, FORMAT, *places)
+    await ask("commit")
+
+
+def refuse_unless_readable(where: str, row: Row | None) -> Row:
+    """Return what `read_seat` found. Raises if it is not whole, or not for this version."""
+    if row is None:
+        raise JournalDamagedError(f"{where}: there are tables, and no seat or no authority in them")
+    version = row["schema_version"]
+    if version != SCHEMA_VERSION:
+        raise JournalTooNewError(
+            f"{where} has tables of version {version}, and this version of Holdfast knows {SCHEMA_VERSION}", UPGRADE
+        )
+    if row["made_as"] != row["authority"]:
+        raise JournalDamagedError(f"{where}: the seat is of another authority than the key")
+    if row["format"] > FORMAT:
+        raise JournalTooNewError(
+            f"{where} has records of format {row['format']}, and this version of Holdfast reads up to {FORMAT}", UPGRADE
+        )
+    return row
+
+
+def seat_of(row: Row, *, is_behind: bool = False) -> Seat:
+    """Make the seat of what `read_seat` found."""
+    return Seat(
+        authority=row["authority"],
+        epoch=row["epoch"],
+        tenure=row["tenure"],
+        beat=row["beat"],
+        is_held=row["held"],
+        node=row["node"],
+        process=row["process"],
+        url=row["url"],
+        last_seq=row["last_seq"],
+        now_ms=row["now_ms"],
+        since_wall_ms=row["since_wall_ms"],
+        format=row["format"],
+        version=row["version"],
+        jumps=row["jumps"],
+        wants_jump=row["wants_jump"],
+        is_behind=is_behind,
+    )
+
+
+BLOCKED_SECONDS = 1.0
+"""After so long a takeover ends whoever keeps it waiting (N-3)."""
+NOBODY = -1
+"""The beat of a seat that nobody may be deposed from."""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """The seat is ours, and this is what the write found there."""
+
+    line: Line
+    server: Server
+    epoch: int
+    last_seq: int
+    now_ms: int
+    was_held: bool
+    must_jump: bool
+    why_jump: str = ""
+
+
+class Watching:
+    """Looks at the seat, as one node of several, and takes it."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        side: Side,
+        knowledge: Knowledge,
+        *,
+        may_lose: bool,
+        fresh: Fresh | None,
+        secret: bytes | None,
+    ) -> None:
+        """`may_lose`: after a loss of the store this node goes on, with a jump of the tokens (N-23).
+
+        `fresh` is what an authority is made of where there is none; None: none is made.
+        """
+        self._servers = servers
+        self._side = side
+        self._knowledge = knowledge
+        self._may_lose = may_lose
+        self._fresh = fresh
+        self._secret = secret
+
+    async def look(self) -> Seat:
+        """Return the seat. Raises as `SharedJournal.look` does."""
+        row, loss = await self._look()
+        return seat_of(row, is_behind=loss is not None)
+
+    async def take(self, seen: Seat | None, me: Peer, tenure: str, wall_ms: int, seconds: float) -> Taken:
+        """Take the seat: from nobody, or as it was seen. Raises `JournalLockedError` if another has it."""
+        row, loss = await self._look()
+        is_lost = loss is not None
+        knowledge, may_lose = self._knowledge, self._may_lose or (is_lost and row["wants_jump"])
+        epoch, before, beat = (row["epoch"], row["tenure"], NOBODY) if seen is None else _as_seen(seen)
+        line, server = await self._servers.connect()
+        self._side.must_be = server
+        values = (
+            *(epoch, before, tenure, beat),
+            *(me.node, me.process, me.url, me.version, wall_ms, FORMAT),
+            *(row["authority"], may_lose, knowledge.last_seq, *msgspec.structs.astuple(server.marks)),
+        )
+        try:
+            rows = await self._write(line, values, seconds)
+            if not rows:
+                raise self._why_not(*await self._learned(), epoch, before, server.marks)
+        except BaseException:
+            line.drop()
+            self._side.must_be = None
+            raise
+        found = rows[0]
+        knowledge.epoch, knowledge.tenure, knowledge.last_seq = found["epoch"], tenure, found["last_seq"]
+        knowledge.jumps = found["jumps"]
+        return Taken(
+            line,
+            server,
+            found["epoch"],
+            found["last_seq"],
+            found["now_ms"],
+            found["was_held"],
+            found["must_jump"] or is_lost,
+            "" if is_lost else _why_jump(row, server.marks),
+        )
+
+    async def _write(self, line: Line, values: Sequence[object], seconds: float) -> Sequence[Row]:
+        """Send the one write. A leader that was stopped with half a statement sent keeps the row: it is ended."""
+        task = asyncio.create_task(line.ask("take", *values, seconds=seconds))
+        try:
+            while not task.done():
+                await asyncio.wait((task,), timeout=BLOCKED_SECONDS)
+                if not task.done():
+                    await self._end_blockers(line.pid)
+            return task.result()
+        finally:
+            if not task.done():
+                # It closes the socket, and sends nothing.
+                task.cancel()
+
+    async def _end_blockers(self, pid: int) -> None:
+        try:
+            for blocker, is_ended in await self._side.rows("end_blockers", pid, seconds=BLOCKED_SECONDS):
+                log.warning("a session that kept the seat was %s: %d", "ended" if is_ended else "not ended", blocker)
+        except JournalUnavailableError as error:
+            log.warning("who keeps the seat cannot be ended: %s", error)
+
+    async def _look(self) -> tuple[Row, str | None]:
+        """Return the seat's row, and what was lost if this node may go on all the same."""
+        row, loss = await self._learned()
+        if loss and not (self._may_lose or row["wants_jump"]):
+            raise went_back(self._where, loss)
+        return row, loss
+
+    async def _learned(self) -> tuple[Row, str | None]:
+        """Return the seat's row, and what was lost. What becomes known while it is read is no reason to doubt it."""
+        noted = self._knowledge.noted()
+        row = await self._read()
+        seen = Noted(row["jumps"], row["epoch"], row["tenure"], row["last_seq"])
+        return row, self._knowledge.learn(row["authority"], seen, noted)
+
+    async def _read(self) -> Row:
+        try:
+            row = await self._side.one("read_seat")
+        except RefusedError as error:
+            if not is_missing(error):
+                raise
+            if self._knowledge.authority is not None:
+                raise self._knowledge.none_is_there(self._where) from error
+            if self._fresh is None:
+                raise JournalUnavailableError(
+                    f"{self._where} has no store of Holdfast", "Run: holdfast store init, or start a node with it"
+                ) from error
+            await self._create(self._fresh)
+            row = await self._side.one("read_seat")
+            self._say_who_made_it(self._fresh, refuse_unless_readable(self._where, row))
+        return refuse_unless_readable(self._where, row)
+
+    def _say_who_made_it(self, fresh: Fresh, row: Row) -> None:
+        """Say which authority the store has now: of several nodes that start at once, one makes it."""
+        whose = "it was made now" if row["authority"] == fresh.authority else "another node made it at the same time"
+        log.warning("%s had no store of Holdfast: %s, as authority %s", self._where, whose, row["authority"])
+
+    async def _create(self, fresh: Fresh) -> None:
+        await self._side.alone()
+        server = self._side.server
+        if server is None:
+            raise JournalUnavailableError("the connection to the store was lost again")
+        await create(self._side, self._servers.schema, fresh, self._secret, server.marks)
+        # The marks of the seat's own table are known only from here on.
+        self._side.drop()
+
+    def _why_not(self, row: Row, loss: str | None, epoch: int, tenure: str, marks: Marks) -> JournalError:
+        """Say why the write that takes the seat found nothing."""
+        now = seat_of(row)
+        if (now.epoch, now.tenure) == (epoch, tenure):
+            if loss is not None:
+                return went_back(self._where, loss)
+            its_marks = (row["system_id"], row["timeline"], row["database_oid"], row["table_oid"])
+            if its_marks != msgspec.structs.astuple(marks):
+                return went_back(
+                    self._where,
+                    "it is on another server or timeline, or was restored, and records that were answered may be gone",
+                )
+            if not now.is_held:
+                return JournalLockedError(
+                    f"open: a node that is still there cannot read format {FORMAT}, which this one would write",
+                    "Upgrade every node first",
+                )
+        return JournalLockedError(f"open: {now.node or 'another node'} has the seat (epoch {now.epoch})")
+
+    @property
+    def _where(self) -> str:
+        return f"the schema {self._servers.schema} at {self._servers.where}"
+
+
+def _why_jump(row: Row, marks: Marks) -> str:
+    """Say why tokens jump, if it is for something that need not have lost a record."""
+    if row["wants_jump"]:
+        return "an operator said that the store was restored from a backup"
+    before = (row["system_id"], row["database_oid"], row["table_oid"])
+    if row["has_standby"] and row["timeline"] != marks.timeline and before == _but_for_timeline(marks):
+        return (
+            f"the store was promoted (timeline {row['timeline']} to {marks.timeline}): tokens jump in case something"
+            " was lost; if it was the synchronous standby that its last record waited for, nothing was"
+        )
+    return ""
+
+
+def _but_for_timeline(marks: Marks) -> tuple[int, int, int]:
+    return marks.system_id, marks.database_oid, marks.table_oid
+
+
+def _as_seen(seat: Seat) -> tuple[int, str, int]:
+    return seat.epoch, seat.tenure, seat.beat
